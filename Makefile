@@ -1,0 +1,46 @@
+# Each target does all of its own set-up: on a fresh machine `make train` or `make test` is the only command needed.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: train test test-fast test-all lint pages clean
+
+train: $(VENV)/installed
+	$(BIN)/trainbook train gpt-tiny
+
+# One thread a worker: tests are many small models, and threads would only wait for each other.
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" tests
+
+test-fast: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" tests --ignore=tests/e2e
+
+test-all: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" tests
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+# The reference pages of the knobs, generated from their declarations.
+pages: $(VENV)/installed
+	$(BIN)/python -m trainbook.knobs.pages docs/knobs
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit("Trainbook needs Python 3.11 or newer, but $(PYTHON) is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(PIP) install --constraint constraints.txt --editable .
+	@touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) install --constraint constraints.txt --editable '.[test,benchmarks]'
+	@touch $@

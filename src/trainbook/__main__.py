@@ -1,0 +1,5 @@
+"""`python -m trainbook` is `trainbook`."""
+
+from trainbook.cli.main import run
+
+run()

@@ -1,0 +1,204 @@
+"""Trainbook from Python: the same as the command line, as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainbook.errors import ResumeError, RunFolderError
+from trainbook.knobs import Change, Loaded, difference, dump, load, require_length, resume_policy
+from trainbook.runs import RunFolder, default_name, write_text_atomically
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainbook.loop.fit import CountFunction, LossFunction
+
+Source = str | Path | Mapping[str, Any]
+Resume = Literal["auto", "never"]
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended, and where its facts are."""
+
+    run: RunFolder
+    ended: str  # finished | early_stop | already finished
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The evaluation row that the chosen metric likes most."""
+        return next((row for row in reversed(self.run.metrics("eval")) if row.get("best")), None)
+
+    @property
+    def last(self) -> dict[str, Any] | None:
+        rows = self.run.metrics("train")
+        return rows[-1] if rows else None
+
+
+def train(
+    config: Source | Loaded = "gpt-tiny",
+    overrides: Sequence[str] = (),
+    *,
+    name: str | None = None,
+    runs_dir: str | Path = "runs",
+    resume: Resume = "auto",
+    accept_changes: bool = False,
+    quiet: bool = False,
+    recipe: str | None = None,
+) -> Result:
+    """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never"."""
+    from trainbook.loop.build import build
+
+    loaded = config if isinstance(config, Loaded) else load(config, overrides)
+    require_length(loaded)
+    recipe = str(config) if isinstance(config, str | Path) else recipe
+    prepared = _prepare(loaded, recipe, name, runs_dir, resume, accept_changes, quiet)
+    if isinstance(prepared, Result):
+        return prepared
+
+    def build_job(device: Any) -> Any:
+        from trainbook.loop.describe import describe
+
+        built = build(loaded.config, device)
+        if not quiet:
+            print(f"{prepared.run.path}")
+            for label, text in describe(built, device):
+                print(f"  {label:<10} {text}")
+        return built.job
+
+    return _run(prepared, build_job)
+
+
+def resume(
+    run: str | Path, overrides: Sequence[str] = (), *, runs_dir: str | Path = "runs", accept_changes: bool = False, quiet: bool = False
+) -> Result:
+    """Go on with a run, under the configuration in its folder."""
+    folder = RunFolder.open(run, runs_dir)
+    if not folder.tokenizer.exists():
+        raise ResumeError(f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with name={folder.name!r}.")
+    loaded = load(folder.config, overrides)
+    return train(loaded, name=folder.name, runs_dir=folder.path.parent, accept_changes=accept_changes, quiet=quiet)
+
+
+def fit(
+    model: nn.Module,
+    data: Iterable[Any],
+    *,
+    loss: LossFunction,
+    count_targets: CountFunction | None = None,
+    eval_data: Iterable[Any] | None = None,
+    name: str | None = None,
+    runs_dir: str | Path = "runs",
+    resume: Resume = "auto",
+    accept_changes: bool = False,
+    quiet: bool = False,
+    config: Source | None = None,
+    **knobs: Any,
+) -> Result:
+    """Train a module of your own: the same loop, run folder, resume and tracking. Knobs are keywords, by any of their names.
+
+    `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
+    """
+    from trainbook.knobs.dump import yaml_value
+    from trainbook.loop.fit import fit_job
+
+    overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
+    loaded = load(config, overrides)
+    require_length(loaded)
+    prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet)
+    if isinstance(prepared, Result):
+        return prepared
+    return _run(
+        prepared,
+        lambda device: fit_job(
+            loaded.config, model, data, loss, count_targets=count_targets, eval_data=eval_data, device=device
+        ),
+    )
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """The facts of a run: its metrics, events, configuration and manifest."""
+    return RunFolder.open(path, "runs")
+
+
+def explain(name: str) -> dict[str, Any]:
+    """All that is known of a knob, by any of its names."""
+    from trainbook.knobs import explain_knob
+
+    return explain_knob(name)
+
+
+def generate(run: str | Path, prompt: str = "", **options: Any) -> str:
+    """What the model of a run writes after the prompt."""
+    from trainbook.loop.generate import generate_text
+
+    return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
+
+
+def _prepare(
+    loaded: Loaded,
+    recipe: str | None,
+    name: str | None,
+    runs_dir: str | Path,
+    resume: Resume,
+    accept_changes: bool,
+    quiet: bool,
+) -> Any:
+    """A run folder to train in; or the result, if there is nothing left to do."""
+    from trainbook.loop.launch import Launch
+
+    name = name or default_name(recipe or "run", runs_dir)
+    existing = RunFolder(Path(runs_dir) / name)
+    changes: list[Change] = []
+    if existing.manifest.is_file():
+        if resume == "never":
+            raise RunFolderError(f"{existing.path} already holds a run, and --resume never was asked for: choose another --name.")
+        changes = check_resume(existing, loaded, accept_changes)
+        if existing.read_manifest().status == "finished" and not changes:
+            return Result(existing, "already finished")
+        run = existing
+    else:
+        run = RunFolder.create(runs_dir, name)
+    return Launch(run, loaded.config, dump(loaded), recipe, changes, loaded.notices, quiet)
+
+
+def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
+    """What the new configuration does differently; refused where it would silently change what the run means."""
+    changes = difference(load(run.config).config, loaded.config)
+    policies = {change.path: resume_policy(change.path) for change in changes}
+    refused = [c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)]
+    if refused:
+        lines = [f"{run.path} was started with another configuration:"]
+        lines += [f"  {change.path}: {change.old} -> {change.new}" + _why(policies[change.path]) for change in changes]
+        if all(policies[change.path] != "fixed" for change in refused):
+            lines.append("Use the old values, add --accept-changes to go on with the new ones, or start anew under another --name.")
+        else:
+            lines.append("Use the old values, or start anew under another --name.")
+        raise ResumeError("\n".join(lines))
+    return changes
+
+
+def _why(policy: str) -> str:
+    return {
+        "fixed": "   (its checkpoints do not fit this)",
+        "schedule": "   (changes what the rest of the run means)",
+        "free": "",
+    }[policy]
+
+
+def _run(prepared: Any, build_job: Any) -> Result:
+    from trainbook.loop.launch import launch
+    from trainbook.report import make_card
+
+    run = prepared.run
+    try:
+        ended = launch(prepared, build_job)
+    finally:
+        if run.manifest.is_file():
+            write_text_atomically(run.report, make_card(run).as_markdown())
+        else:
+            run.discard()  # it failed before it began: nothing is worth keeping
+    return Result(run, ended)

@@ -1,0 +1,150 @@
+"""A nested state as JSON and named tensors, and back, bit for bit.
+
+JSON alone loses what a state dict needs: integer keys, tuples, NaN, tensors. So every object in the JSON is one of
+
+    {"dict": {"lr": …}}           a dict whose keys are all strings
+    {"items": [[0, …], …]}        any other dict
+    {"tuple": […]}                a tuple; a list is a JSON array
+    {"float": "7ff8000000000000"} NaN or an infinity, by its bits; a finite float is a JSON number, which is exact
+    {"tensor": "state.0.exp_avg"} a tensor in the part's safetensors file
+    {"tensor": …, "dtype": "complex128", "shape": […]}  one of a type that safetensors lacks, kept as raw bytes
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainbook.checkpoints.tensors import NATIVE_DTYPES, RAW_DTYPES, snapshot
+from trainbook.errors import CheckpointError
+
+PART_NAME = re.compile(r"[a-z][a-z0-9_-]*")  # lower case: a file name that means the same on every file system
+
+
+@dataclass(frozen=True)
+class EncodedPart:
+    tree: Any
+    tensors: dict[str, torch.Tensor]
+
+
+def encode_state(state: Mapping[str, Any]) -> dict[str, EncodedPart]:
+    parts: dict[str, EncodedPart] = {}
+    for name, value in state.items():
+        if not isinstance(name, str) or not PART_NAME.fullmatch(name):
+            raise CheckpointError(
+                f"A part of a checkpoint is named by lower-case letters, digits, '-' and '_', but got {name!r}."
+            )
+        encoder = _Encoder(name)
+        parts[name] = EncodedPart(encoder.node(value, ()), encoder.tensors)
+    return parts
+
+
+def snapshot_parts(parts: Mapping[str, EncodedPart]) -> dict[str, EncodedPart]:
+    """The same parts with tensors of their own in host memory; returns when the copies are finished."""
+    flat = {(part, name): tensor for part, encoded in parts.items() for name, tensor in encoded.tensors.items()}
+    copies = dict(zip(flat, snapshot(list(flat.values())), strict=True))
+    return {
+        part: EncodedPart(encoded.tree, {name: copies[part, name] for name in encoded.tensors})
+        for part, encoded in parts.items()
+    }
+
+
+class _Encoder:
+    def __init__(self, part: str) -> None:
+        self.part = part
+        self.tensors: dict[str, torch.Tensor] = {}
+        self._name_of_view: dict[tuple[Any, ...], str] = {}
+
+    def node(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, Mapping):
+            return self._mapping(value, path)
+        if isinstance(value, (list, tuple)):
+            nodes = [self.node(item, (*path, str(index))) for index, item in enumerate(value)]
+            return {"tuple": nodes} if isinstance(value, tuple) else nodes
+        return self._scalar(value, path)
+
+    def _mapping(self, value: Mapping[Any, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        nodes = [(key, self.node(item, (*path, str(key)))) for key, item in value.items()]
+        if all(isinstance(key, str) for key in value):
+            return {"dict": dict(nodes)}
+        return {"items": [[self._scalar(key, (*path, f"key {key!r}")), node] for key, node in nodes]}
+
+    def _scalar(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if value is None or isinstance(value, (bool, int, str)):
+            return value
+        raise self._refusal(
+            path,
+            f"is of type {type(value).__module__}.{type(value).__qualname__}; a checkpoint holds tensors, numbers, "
+            "booleans, strings, None, lists, tuples and mappings of these.",
+        )
+
+    def _tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
+        self._must_be_storable(tensor, path)
+        # Tied tensors are stored once and come back tied. Views that only overlap are stored each on its own.
+        view = (
+            tensor.untyped_storage().data_ptr(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.device,
+            tensor.is_conj(),
+            tensor.is_neg(),
+        )
+        name = self._name_of_view.get(view) if tensor.numel() else None  # empty ones share the address 0
+        if name is None:
+            name = self._new_name(path)
+            self._name_of_view[view] = name
+            self.tensors[name] = tensor.detach()
+        if tensor.dtype in NATIVE_DTYPES:
+            return {"tensor": name}
+        return {"tensor": name, "dtype": RAW_DTYPES[tensor.dtype], "shape": list(tensor.shape)}
+
+    def _new_name(self, path: tuple[str, ...]) -> str:
+        """The path joined by dots, so a model's file has the names of its parameters."""
+        plain = ".".join(path) or self.part
+        name, number = plain, 1
+        while name in self.tensors or name == "__metadata__":  # {"a.b": …, "a": {"b": …}}; the format's own key
+            number += 1
+            name = f"{plain}#{number}"
+        return name
+
+    def _must_be_storable(self, tensor: torch.Tensor, path: tuple[str, ...]) -> None:
+        if hasattr(tensor, "__tensor_flatten__"):
+            raise self._refusal(path, f"is a {type(tensor).__name__}; gather it into a plain tensor first.")
+        if tensor.is_meta:
+            raise self._refusal(path, "is on the meta device: it has a shape but no values.")
+        if tensor.layout != torch.strided:
+            raise self._refusal(path, f"has the layout {tensor.layout}; make it dense first.")
+        if tensor.dtype not in NATIVE_DTYPES and tensor.dtype not in RAW_DTYPES:
+            raise self._refusal(path, f"has the type {tensor.dtype}, which has no bytes of its own to store.")
+
+    def _refusal(self, path: tuple[str, ...], what: str) -> CheckpointError:
+        return CheckpointError(f"The state cannot be saved: {'.'.join((self.part, *path))} {what}")
+
+
+def decode(node: Any, tensor_named: Callable[[str], torch.Tensor]) -> Any:
+    if isinstance(node, list):
+        return [decode(item, tensor_named) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if "dict" in node:
+        return {key: decode(item, tensor_named) for key, item in node["dict"].items()}
+    if "items" in node:
+        return {decode(key, tensor_named): decode(item, tensor_named) for key, item in node["items"]}
+    if "tuple" in node:
+        return tuple(decode(item, tensor_named) for item in node["tuple"])
+    if "float" in node:
+        return struct.unpack(">d", bytes.fromhex(node["float"]))[0]
+    tensor = tensor_named(node["tensor"])
+    return tensor.view(getattr(torch, node["dtype"])).reshape(node["shape"]) if "dtype" in node else tensor

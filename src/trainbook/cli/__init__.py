@@ -1,0 +1,1 @@
+"""One file a verb. Imports inside functions: a verb loads only what it needs."""

@@ -1,0 +1,40 @@
+"""From errors to messages and exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted and saved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+
+from trainbook.errors import ConfigError, Interrupted, TrainbookError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """A user's mistake is a message, never a traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except Interrupted as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(error.exit_code) from None
+        except TrainbookError as error:
+            typer.echo(_shown(error), err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted before the first step: nothing was lost", err=True)
+            raise typer.Exit(130) from None
+
+    return wrapped
+
+
+def _shown(error: TrainbookError) -> str:
+    if isinstance(error, ConfigError) and len(error.problems) > 1:
+        return f"error: {len(error.problems)} problems\n" + "\n".join(f"  {problem}" for problem in error.problems)
+    return f"error: {error}"

@@ -1,0 +1,41 @@
+"""The command line: a verb, then a recipe or a file, then key=value overrides."""
+
+from __future__ import annotations
+
+import typer
+
+from trainbook.cli import explain, generate, resume, train
+
+app = typer.Typer(
+    name="trainbook",
+    help="The training playbook you can run. Start with: trainbook train gpt-tiny",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+# Unknown options are passed on: `--fp16` and `--learning_rate 1e-3` are other names of knobs.
+KNOBS_ALLOWED = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
+
+app.command("train", context_settings=KNOBS_ALLOWED, epilog=train.EXAMPLES)(train.train)
+app.command("resume", context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(resume.resume)
+app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+app.command("explain", context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from trainbook import __version__
+
+        typer.echo(f"trainbook {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version.")) -> None:
+    pass
+
+
+def run() -> None:
+    app()

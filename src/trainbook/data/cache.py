@@ -1,0 +1,185 @@
+"""Tokens are made once. A cached corpus is found by what determines it and believed only when it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainbook.data.documents import DocumentTable, load_table
+from trainbook.data.tokenise import TOKENIZER_FOLDER, TOKENS_FILE, Corpus, tokenise
+from trainbook.data.tokenizers import Tokenizer, load_tokenizer
+from trainbook.errors import DataError
+
+FORMAT_VERSION = 1
+INDEX_FILE = "index.json"
+
+
+@dataclass(frozen=True)
+class CachedCorpus:
+    folder: Path
+    index: dict[str, Any]
+    tokenizer: Tokenizer
+    reused: bool  # found ready, not made by this call
+
+    @property
+    def sides(self) -> dict[str, dict[str, int]]:
+        """Of "train" and, where there is one, "validation": the number of tokens, documents and bytes."""
+        return self.index["sides"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokens themselves and of their meaning, wherever they came from."""
+        contents = {
+            name: facts[1] for name, facts in sorted(self.index["files"].items()) if not name.endswith(".jsonl")
+        }
+        return _digest(contents)
+
+    def tokens(self, side: str) -> np.ndarray:
+        path = self.folder / side / TOKENS_FILE
+        if self.sides[side]["tokens"] == 0:
+            return np.empty(0, dtype=self.index["dtype"])
+        return np.memmap(path, dtype=self.index["dtype"], mode="r")
+
+    def documents(self, side: str, root: str) -> DocumentTable:
+        return load_table(self.folder / side, root)
+
+
+def cache_root(cache_dir: str | None) -> Path:
+    if cache_dir is not None:
+        return Path(cache_dir).expanduser()
+    if named := os.environ.get("TRAINBOOK_CACHE"):
+        return Path(named).expanduser()
+    # The standard says that a relative path there is to be ignored.
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "trainbook"
+
+
+def cache_key(corpus: Corpus) -> str:
+    tokenizer = {name: value for name, value in corpus.tokenizer.items() if name != "path"}
+    return _digest(
+        {
+            "format": FORMAT_VERSION,
+            "source": corpus.source.fingerprint(),
+            "validation": corpus.validation.fingerprint() if corpus.validation else None,
+            "validation_ratio": None if corpus.validation else corpus.validation_ratio,
+            "tokenizer": tokenizer,
+        }
+    )
+
+
+def prepare(corpus: Corpus, cache_dir: str | None) -> CachedCorpus:
+    """The tokens of a corpus, from the cache where it has them."""
+    key = cache_key(corpus)
+    parent = cache_root(cache_dir) / "tokens"
+    folder = parent / key[:32]
+    if found := _load(folder, key):
+        return found
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(parent / f"{folder.name}.lock") as alone:
+            # Another process may have made it while this one waited.
+            if found := _load(folder, key):
+                return found
+            if alone:
+                for leftover in parent.glob(f"{folder.name}.*.partial"):
+                    shutil.rmtree(leftover, ignore_errors=True)
+            _make(corpus, key, folder)
+    except OSError as error:
+        raise DataError(
+            f"the token cache cannot be written to '{parent}': {error.strerror or error}. "
+            "Choose another folder with data.cache_dir."
+        ) from error
+    if made := _load(folder, key):
+        return CachedCorpus(made.folder, made.index, made.tokenizer, reused=False)
+    raise DataError(f"the token cache in '{folder}' cannot be read back as it was written. Is the disk sound?")
+
+
+def _make(corpus: Corpus, key: str, folder: Path) -> None:
+    partial = _partial_name(folder)
+    partial.mkdir()
+    try:
+        index = {"format": FORMAT_VERSION, "key": key, **tokenise(corpus, partial)}
+        if cache_key(corpus) != key:
+            raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' changed while it was being read. Try again.")
+        index["files"] = {
+            path.relative_to(partial).as_posix(): _file_facts(path)
+            for path in sorted(partial.rglob("*"))
+            if path.is_file()
+        }
+        content = json.dumps({**index, "checksum": _digest(index)}, indent=1, sort_keys=True)
+        (partial / INDEX_FILE).write_text(content, encoding="utf-8")
+        _publish(partial, folder, key)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _publish(partial: Path, folder: Path, key: str) -> None:
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        if not folder.exists():
+            raise
+        if _load(folder, key):
+            return  # somebody was faster, where locks do not work
+        damaged = _partial_name(folder)
+        os.replace(folder, damaged)
+        os.replace(partial, folder)
+        shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _load(folder: Path, key: str) -> CachedCorpus | None:
+    """The cached corpus, or None where there is none or any file of it is not as it was written."""
+    try:
+        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+        checksum = index.pop("checksum")
+        if checksum != _digest(index) or index["key"] != key or index["format"] != FORMAT_VERSION:
+            return None
+        # Sizes first: they cost nothing.
+        if any((folder / name).stat().st_size != size for name, (size, _) in index["files"].items()):
+            return None
+        if any(_file_facts(folder / name) != facts for name, facts in index["files"].items()):
+            return None
+        return CachedCorpus(folder, index, load_tokenizer(folder / TOKENIZER_FOLDER), reused=True)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _file_facts(path: Path) -> list[Any]:
+    with path.open("rb") as stream:
+        return [os.fstat(stream.fileno()).st_size, hashlib.file_digest(stream, "sha256").hexdigest()]
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
+
+
+def _partial_name(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
+
+
+@contextmanager
+def _one_at_a_time(path: Path) -> Iterator[bool]:
+    """Hold a lock while making, so that ranks that start together do the work once. False: no lock could be had,
+    which costs double work and no more: what is published is always whole."""
+    with path.open("a") as stream:
+        yield _lock(stream.fileno())
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except (ImportError, OSError):
+        return False
+    return True

@@ -1,0 +1,19 @@
+"""The nearest right name, for error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like this one, whatever its case; None when nothing is alike."""
+    by_lower_case = {candidate.lower(): candidate for candidate in known}
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.6)
+    return by_lower_case[matches[0]] if matches else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A sentence to append to a message, with its leading space; empty when nothing is alike."""
+    match = nearest(name, known)
+    return f" Did you mean '{match}'?" if match else ""

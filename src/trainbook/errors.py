@@ -1,0 +1,78 @@
+"""Every error Trainbook raises on purpose.
+
+    TrainbookError
+    ├── UserError            the input is wrong: exit code 2, never a traceback
+    │   ├── ConfigError      a configuration breaks laws; carries every problem found, not the first
+    │   ├── DataError        a source, tokenizer or sample cannot be used
+    │   ├── RunFolderError   a run folder is missing, in use, or of another kind
+    │   ├── ResumeError      a run cannot be continued as asked
+    │   └── MissingExtra     an optional package is needed; the message has the pip line
+    ├── RunError             the run failed: exit code 1
+    │   ├── CheckpointError  a checkpoint could not be written or read
+    │   └── Diverged         updates were rejected until nothing was left to try
+    └── Interrupted          stopped by the user or the scheduler and saved: exit code 130
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class TrainbookError(Exception):
+    exit_code = 1
+
+
+class UserError(TrainbookError):
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One broken law: where, which knob, what the law is and what was given instead."""
+
+    where: str  # "recipe.yaml:3", "override", "default"
+    name: str  # the knob's path, or the name as the user wrote it
+    message: str  # "must be > 0, but got -1"
+    hint: str = ""  # "Did you mean optimizer.learning_rate?"
+
+    def __str__(self) -> str:
+        return f"{self.where}  {self.name}: {self.message}" + (f" {self.hint}" if self.hint else "")
+
+
+class ConfigError(UserError):
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class DataError(UserError):
+    pass
+
+
+class RunFolderError(UserError):
+    pass
+
+
+class ResumeError(UserError):
+    pass
+
+
+class MissingExtra(UserError):
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(f"{what} needs the package '{package}'. Install it with: pip install 'trainbook[{extra}]'")
+
+
+class RunError(TrainbookError):
+    pass
+
+
+class CheckpointError(RunError):
+    pass
+
+
+class Diverged(RunError):
+    pass
+
+
+class Interrupted(TrainbookError):
+    exit_code = 130

@@ -1,0 +1,136 @@
+"""The names by which knobs and sections are known, here and elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+
+from trainbook.knobs.config import Declaration, declarations, section_types
+
+SECTION_ALIASES: Mapping[str, str] = {
+    "architecture": "model",
+    "network": "model",
+    "optim": "optimizer",
+    "scheduler": "schedule",
+    "lr_scheduler": "schedule",
+    "lr_schedule": "schedule",
+    "batching": "batch",
+    "trainer": "training",
+    "dataset": "data",
+    "dataloader": "data",
+    "parallel": "distributed",
+    "eval": "evaluation",
+    "checkpoints": "checkpoint",
+    "checkpointing": "checkpoint",
+    "logger": "logging",
+}
+
+# The knob that a section means when it is given a plain word: `optimizer: AdamW`, `precision: bf16`.
+PLAIN_VALUE: Mapping[str, str] = {"model": "type", "optimizer": "type", "schedule": "type", "precision": "compute"}
+
+# Groupings of other programs. Names inside them count as if they stood at the top level; a name that several
+# sections have (`type`) means the one of the section given here.
+WRAPPERS: Mapping[str, str | None] = {
+    "config": None,
+    "hyperparameters": None,
+    "training_args": None,
+    "training_arguments": None,
+    "model_config": "model",
+    "optimizer_config": "optimizer",
+    "scheduler_config": "schedule",
+    "lr_config": "schedule",
+    "batch_config": "batch",
+    "training_config": "training",
+    "train_config": "training",
+    "precision_config": "precision",
+    "mixed_precision_config": "precision",
+    "mixed_precision": "precision",
+    "memory_config": "memory",
+    "data_config": "data",
+    "distributed_config": "distributed",
+    "eval_config": "evaluation",
+    "evaluation_config": "evaluation",
+    "checkpoint_config": "checkpoint",
+    "logging_config": "logging",
+}
+
+# Names beside the knobs' own: one that sets two knobs, and two that choose a value of one (and carry its settings).
+SPECIAL: Mapping[str, tuple[str, ...]] = {
+    "betas": ("optimizer.beta1", "optimizer.beta2"),
+    "adam_betas": ("optimizer.beta1", "optimizer.beta2"),
+    "fp16": ("precision.compute",),
+    "bf16": ("precision.compute",),
+}
+
+# Unique in the tree, but saying nothing without its section.
+NEEDS_SECTION = frozenset({"enabled"})
+
+# Known from elsewhere and without a counterpart here: the reason is a better answer than the nearest name.
+NOT_SERVED: Mapping[str, str] = {
+    "find_unused_parameters": "every parameter of these models takes part in every step.",
+    "sync_batch_norm": "these models have no batch norm whose statistics could be shared.",
+}
+
+
+@cache
+def by_path() -> Mapping[str, Declaration]:
+    return {declaration.path: declaration for declaration in declarations()}
+
+
+@cache
+def by_name() -> Mapping[str, tuple[Declaration, ...]]:
+    """Every bare name and alias, with the knobs that carry it."""
+    found: dict[str, list[Declaration]] = {}
+    for declaration in declarations():
+        for name in (declaration.name, *declaration.knob.aliases):
+            found.setdefault(name, []).append(declaration)
+    return {name: tuple(owners) for name, owners in found.items()}
+
+
+def special_in_section(section: str, name: str) -> bool:
+    return any(path.startswith(f"{section}.") for path in SPECIAL.get(name, ()))
+
+
+def section_named(name: str) -> str | None:
+    return name if name in section_types() else SECTION_ALIASES.get(name)
+
+
+def knobs_named(name: str) -> tuple[Declaration, ...]:
+    """The knobs that a bare name, an alias or a dotted path can mean; at best one."""
+    if "." in name:
+        head, rest = name.split(".", 1)
+        section = section_named(head)
+        own = knob_in_section(section, rest) if section else None
+        return (own,) if own else ()
+    return by_name().get(name, ())
+
+
+def knob_in_section(section: str, name: str) -> Declaration | None:
+    return next((found for found in by_name().get(name, ()) if found.section == section), None)
+
+
+def nearest_path(name: str, section: str | None = None) -> str | None:
+    """The path of the knob that was probably meant; within the section if it has one near enough."""
+    if section:
+        inside = [known for known, owners in by_name().items() if any(owner.section == section for owner in owners)]
+        near = get_close_matches(name.lower(), inside, n=1, cutoff=0.65)
+        if near:
+            declaration = knob_in_section(section, near[0])
+            return declaration.path if declaration else None
+    return _nearest_anywhere(name.lower())
+
+
+def _nearest_anywhere(name: str) -> str | None:
+    targets = {
+        known: owners[0].path for known, owners in by_name().items() if len(owners) == 1 and known not in NEEDS_SECTION
+    }
+    targets |= {path: path for path in by_path()}
+    targets |= {known: paths[0] for known, paths in SPECIAL.items()}
+    near = get_close_matches(name, targets, n=1, cutoff=0.7)
+    return targets[near[0]] if near else None
+
+
+def nearest_section(name: str) -> str | None:
+    near = get_close_matches(name.lower(), [*section_types(), *SECTION_ALIASES, *WRAPPERS], n=1, cutoff=0.75)
+    return near[0] if near else None

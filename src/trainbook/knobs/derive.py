@@ -1,0 +1,190 @@
+"""What follows from a configuration: numbers that were left open, and numbers that help to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+from trainbook.errors import ConfigError, Problem
+from trainbook.knobs.config import Config
+from trainbook.knobs.duration import Duration
+
+MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
+DEFAULT_MICRO_BATCH = 32
+
+
+def intermediate_size(config: Config) -> int:
+    """As stated, or 4 x the width, with a gate or without."""
+    return config.model.intermediate_size or 4 * config.model.hidden_size
+
+
+def key_value_heads(config: Config) -> int:
+    return config.model.num_key_value_heads or config.model.num_attention_heads
+
+
+def head_width(config: Config) -> int:
+    return config.model.hidden_size // config.model.num_attention_heads
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    global_batch: int  # sequences in one update
+    micro_batch: int  # sequences in one forward pass on one device
+    accumulation: int  # forward passes on each device before an update
+    reason: str
+
+
+def batch_shape(config: Config, world: int = 1) -> BatchShape:
+    """How a global batch is cut over devices and forward passes; ConfigError where it cannot be."""
+    batch = config.batch
+    size, micro, accumulation = (
+        batch.global_batch_size,
+        batch.per_device_train_batch_size,
+        batch.gradient_accumulation_steps,
+    )
+    if size is None:
+        reason = "as stated" if micro else f"{DEFAULT_MICRO_BATCH} sequences, because no batch size is stated"
+        micro, accumulation = micro or DEFAULT_MICRO_BATCH, accumulation or 1
+        return BatchShape(micro * accumulation * world, micro, accumulation, reason)
+    share = _divide(size, world, "the number of devices", size)
+    if micro and accumulation:
+        if micro * accumulation != share:
+            parts = "per_device_train_batch_size x gradient_accumulation_steps x devices"
+            product = f"{micro} x {accumulation} x {world} = {micro * accumulation * world}"
+            raise _cannot_be_cut(f"must be {parts}, but {size} is not {product}.")
+        return BatchShape(size, micro, accumulation, "as stated")
+    if micro:
+        rounds = _divide(share, micro, "per_device_train_batch_size x devices", size, world)
+        return BatchShape(size, micro, rounds, f"accumulation follows from {size} sequences, {micro} at a time")
+    if accumulation:
+        micro = _divide(share, accumulation, "gradient_accumulation_steps x devices", size, world)
+        return BatchShape(
+            size, micro, accumulation, f"micro-batch follows from {size} sequences in {accumulation} passes"
+        )
+    micro = _largest_micro_batch(share, config.data.max_seq_length)
+    reason = f"the largest micro-batch that divides {share} and has at most {MICRO_BATCH_TOKENS:,} tokens"
+    return BatchShape(size, micro, share // micro, reason)
+
+
+def _largest_micro_batch(share: int, length: int) -> int:
+    most = max(1, min(share, MICRO_BATCH_TOKENS // length))
+    return next(part for part in range(most, 0, -1) if share % part == 0)
+
+
+def _divide(share: int, by: int, name: str, size: int, world: int = 1) -> int:
+    if share % by:
+        raise _cannot_be_cut(f"must be a multiple of {name}, but {size} is not one of {by * world}.")
+    return share // by
+
+
+def _cannot_be_cut(message: str) -> ConfigError:
+    return ConfigError([Problem("configuration", "batch.global_batch_size", message)])
+
+
+def tokens_per_batch(config: Config, world: int = 1) -> int:
+    return batch_shape(config, world).global_batch * config.data.max_seq_length
+
+
+def warmup_steps(config: Config, total_steps: int) -> int:
+    """The warm-up in updates; a ratio is rounded up, so that a small one is not lost."""
+    schedule = config.schedule
+    if schedule.warmup_steps is not None:
+        return schedule.warmup_steps
+    if schedule.warmup_ratio is not None:
+        return ceil(Fraction(repr(schedule.warmup_ratio)) * total_steps)
+    return 0
+
+
+def averaging_steps(beta: float) -> float:
+    """Over how many steps an exponential average with this factor reaches back."""
+    return 1 / (1 - beta)
+
+
+def derived_facts(path: str, config: Config) -> str | None:
+    """The number that helps to judge a knob's value, in words; None where there is none."""
+    fact = _FACTS.get(path)
+    try:
+        return fact(config) if fact else None
+    except ConfigError:
+        return None  # a batch that cannot be cut for one device, and may be for several
+
+
+def _averages(beta: float) -> str:
+    steps = float(f"{averaging_steps(beta):.3g}")
+    return f"averages about {steps:,g} {'step' if steps == 1 else 'steps'}"
+
+
+def _on_one_device(config: Config) -> str:
+    return "" if config.batch.global_batch_size else " on one device"
+
+
+def _tokens_a_batch(config: Config) -> str:
+    return f"{tokens_per_batch(config):,} tokens a batch{_on_one_device(config)}"
+
+
+def _shape(config: Config) -> str:
+    shape = batch_shape(config)
+    product = f"{shape.micro_batch} at a time x {shape.accumulation} accumulated"
+    return f"{shape.global_batch} sequences = {product}, on one device"
+
+
+def _inner_width(config: Config) -> str:
+    size = intermediate_size(config)
+    return f"{size:,} = {size / config.model.hidden_size:.3g} x the width"
+
+
+def _shared_heads(config: Config) -> str:
+    shared, heads = key_value_heads(config), config.model.num_attention_heads
+    return f"{shared} for {heads} heads" + (f": {heads // shared} share one" if heads > shared else ": one each")
+
+
+def _head_width(config: Config) -> str:
+    return f"{head_width(config)} numbers a head"
+
+
+def _warmup_share(config: Config) -> str | None:
+    steps = config.training.max_steps
+    if steps is None or (config.schedule.warmup_steps is None and config.schedule.warmup_ratio is None):
+        return None
+    warmup = warmup_steps(config, steps)
+    return f"warm-up is {100 * warmup / steps:.3g} % of the run: {warmup:,} of {steps:,} steps"
+
+
+def _length_in_tokens(config: Config) -> str | None:
+    steps = config.training.max_steps
+    return f"{steps * tokens_per_batch(config):,} tokens{_on_one_device(config)}" if steps is not None else None
+
+
+def _length_in_steps(config: Config) -> str | None:
+    duration = Duration.of(config)
+    if duration is None or duration.unit != "tokens":
+        return None
+    steps = duration.steps(0, batch_shape(config).global_batch, config.data.max_seq_length)
+    return f"{steps:,} steps{_on_one_device(config)}"
+
+
+def _lowest_rate(config: Config) -> str:
+    return f"the lowest learning rate is {config.schedule.floor * config.optimizer.learning_rate:.3g}"
+
+
+_FACTS: dict[str, Callable[[Config], str | None]] = {
+    "model.hidden_size": _head_width,
+    "model.num_attention_heads": _head_width,
+    "model.intermediate_size": _inner_width,
+    "model.num_key_value_heads": _shared_heads,
+    "optimizer.beta1": lambda config: _averages(config.optimizer.beta1),
+    "optimizer.beta2": lambda config: _averages(config.optimizer.beta2),
+    "optimizer.momentum": lambda config: _averages(config.optimizer.momentum),
+    "schedule.warmup_steps": _warmup_share,
+    "schedule.warmup_ratio": _warmup_share,
+    "schedule.floor": _lowest_rate,
+    "batch.global_batch_size": _tokens_a_batch,
+    "batch.per_device_train_batch_size": _shape,
+    "batch.gradient_accumulation_steps": _shape,
+    "data.max_seq_length": _tokens_a_batch,
+    "training.max_steps": _length_in_tokens,
+    "training.max_tokens": _length_in_steps,
+    "precision.initial_scale_power": lambda config: f"the first scale is {2**config.precision.initial_scale_power:,}",
+}

@@ -1,0 +1,52 @@
+"""A whole configuration as YAML that loads again as the same one."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import section_types
+from trainbook.knobs.origin import Loaded, Origin
+from trainbook.knobs.values import show
+
+PLAIN_WORD = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
+READ_AS_SOMETHING_ELSE = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # by YAML 1.1 or 1.2
+
+
+def dump(loaded: Loaded) -> str:
+    """Every knob by section; a value that is not the default's says where it comes from."""
+    lines: list[str] = []
+    for section, kind in section_types().items():
+        lines += [f"{section}:"]
+        for name in kind.model_fields:
+            path = f"{section}.{name}"
+            line = f"  {name}: {yaml_value(loaded.config.get(path))}"
+            origin = origin_text(path, loaded.origins[path])
+            lines.append(f"{line}  # {origin}" if origin else line)
+        lines.append("")
+    return "\n".join(lines)
+
+
+def origin_text(path: str, origin: Origin) -> str:
+    """The place, and the name that was used there if it is another one; empty for a default."""
+    if origin.kind == "default":
+        return ""
+    if origin.kind == "derived":
+        return f"derived: {origin.where}"
+    foreign = origin.written_as not in ("", path, by_path()[path].name)
+    return f"{origin.place}, as {origin.written_as}" if foreign else origin.place
+
+
+def yaml_value(value: Any) -> str:
+    if isinstance(value, str):
+        is_plain = PLAIN_WORD.fullmatch(value) and value.lower() not in READ_AS_SOMETHING_ELSE
+        return value if is_plain else '"' + _escaped(value) + '"'
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(yaml_value(item) for item in value) + "]"
+    return show(value)
+
+
+def _escaped(text: str) -> str:
+    text = text.replace("\\", "\\\\").replace('"', '\\"')
+    return "".join(char if char.isprintable() else f"\\U{ord(char):08X}" for char in text)

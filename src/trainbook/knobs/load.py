@@ -1,0 +1,140 @@
+"""Loading a configuration: a recipe, a file or a mapping, with overrides on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import ConfigError, Problem
+from trainbook.knobs import recipes
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Config, section_types
+from trainbook.knobs.laws import Settings, broken_laws
+from trainbook.knobs.origin import DEFAULT, Loaded, Origin
+from trainbook.knobs.resolve import Assignment, Resolver
+from trainbook.knobs.settle import notices, settle
+from trainbook.knobs.text import Block, from_mapping, parse, parse_override, read_file
+from trainbook.knobs.values import show
+
+
+def load(source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = ()) -> Loaded:
+    """The configuration of a packaged recipe's name, a YAML file or a mapping, with `key=value` overrides on top.
+
+    Raises ConfigError with every problem of all layers, or UserError if there is no such recipe or file.
+    """
+    base = _read_source(source)
+    top = _read_overrides(overrides)
+    problems = [*base.problems, *top.problems]
+    base_values = _keep_one_each(base.assignments, problems, equal_is_fine=False)
+    top_values = _keep_one_each(top.assignments, problems, equal_is_fine=True)
+    assigned = _merge(base_values, top_values)
+
+    origins = {path: assigned[path].origin if path in assigned else DEFAULT for path in by_path()}
+    settings = Settings(_build({path: done.value for path, done in assigned.items()}), origins)
+    # A refused value is a problem already; laws that need it are passed over, unless an override replaces it.
+    unknown = (base.broken - assigned.keys()) | top.broken
+    problems += broken_laws(settings, unknown)
+    if problems:
+        raise ConfigError(problems)
+    remarks = [*base.notices, *top.notices, *notices(settings)]
+    config, origins = settle(settings)
+    return Loaded(config, origins, remarks)
+
+
+def require_length(loaded: Loaded) -> None:
+    """Training needs to know how long; explaining a configuration does not."""
+    training = loaded.config.training
+    if training.max_steps is None and training.num_train_epochs is None and training.max_tokens is None:
+        message = (
+            "the length of the run is not stated. Set one of training.max_steps (updates), "
+            "training.num_train_epochs (passes over the data) or training.max_tokens (tokens seen)."
+        )
+        raise ConfigError([Problem("configuration", "training", message)])
+
+
+def _read_source(source: str | Path | Mapping[str, Any] | None) -> Resolver:
+    if source is None:
+        return Resolver(DEFAULT)
+    if isinstance(source, Mapping):
+        resolver = Resolver(Origin("file", "configuration"))
+        resolver.read(from_mapping(source))
+        return resolver
+    path, origin = _locate(source)
+    resolver = Resolver(origin)
+    block, problems = parse(read_file(path), origin.where)
+    resolver.problems += problems
+    resolver.read(block)
+    return resolver
+
+
+def _locate(source: str | Path) -> tuple[Path, Origin]:
+    if isinstance(source, str) and source in recipes.names():
+        return recipes.path(source), Origin("recipe", f"recipe {source}")
+    if isinstance(source, Path) or Path(source).exists():
+        return Path(source), Origin("file", str(source))
+    return recipes.path(source), Origin("recipe", f"recipe {source}")  # raises: says what was probably meant
+
+
+def _read_overrides(overrides: Sequence[str]) -> Resolver:
+    resolver = Resolver(Origin("override", "override"))
+    for text in overrides:
+        try:
+            entry = parse_override(text)
+        except ConfigError as error:
+            resolver.problems += error.problems
+        else:
+            resolver.read(Block((entry,)))
+    return resolver
+
+
+def _keep_one_each(
+    assignments: list[Assignment], problems: list[Problem], equal_is_fine: bool
+) -> dict[str, Assignment]:
+    """One assignment a knob; a second one under another name is a problem."""
+    kept: dict[str, Assignment] = {}
+    # What only rules a value out comes last: it gives way to what states one.
+    for new in sorted(assignments, key=lambda done: done.rules_out is not None):
+        old = kept.get(new.path)
+        gives_way = old is not None and new.rules_out is not None and old.value != new.rules_out
+        if old is None or gives_way or (equal_is_fine and old.value == new.value):
+            kept.setdefault(new.path, new)
+            continue
+        places = dict.fromkeys((old.origin.place, new.origin.place))
+        message = f"is set twice, as {_written(old)} and as {_written(new)}. Keep one of the two."
+        problems.append(Problem(", ".join(places), new.path, message))
+    return kept
+
+
+def _written(done: Assignment) -> str:
+    given = "false" if done.rules_out else show(done.value)
+    return f"{done.origin.written_as} ({given})"
+
+
+# Of these one is stated: an override of one takes the place of whichever the recipe or file chose.
+ALTERNATIVES = (
+    {"training.max_steps", "training.num_train_epochs", "training.max_tokens"},
+    {"schedule.warmup_steps", "schedule.warmup_ratio"},
+)
+
+
+def _merge(base: dict[str, Assignment], top: dict[str, Assignment]) -> dict[str, Assignment]:
+    stated = {path for path, new in top.items() if new.value is not None}
+    displaced = set().union(*(group for group in ALTERNATIVES if group & stated))
+    merged = {path: old for path, old in base.items() if path not in displaced}
+    for path, new in top.items():
+        old = base.get(path)
+        if new.rules_out is not None and old is not None and old.value != new.rules_out:
+            continue
+        merged[path] = new
+    return merged
+
+
+def _build(values: Mapping[str, Any]) -> Config:
+    sections = {
+        section: kind(
+            **{name: values[f"{section}.{name}"] for name in kind.model_fields if f"{section}.{name}" in values}
+        )
+        for section, kind in section_types().items()
+    }
+    return Config(**sections)  # pyright: ignore[reportArgumentType]

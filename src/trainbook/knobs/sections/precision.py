@@ -1,0 +1,187 @@
+"""The number types of computation and of the weights, and how fp16 is kept from underflow."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from trainbook.knobs.knob import Case, Section, knob
+
+
+class Precision(Section):
+    """The number types of computation and of the weights, and how fp16 is kept from underflow."""
+
+    compute: Literal["auto", "fp32", "bf16", "fp16"] = knob(
+        "auto",
+        what="Number type of the matrix products and of most activations.",
+        why="16-bit products run several times faster on the tensor cores of a GPU and halve most activations. bf16 "
+        "has the range of fp32 with 8 bits of significand; fp16 has 11 bits but ends at 65504 and loses small "
+        "gradients.",
+        raised="Towards fp32: the most stable, the slowest, and activations take twice the memory of 16 bit.",
+        lowered="Towards 16 bit: faster, and room for a larger batch. bf16 rarely needs care; fp16 needs loss scaling "
+        "and skips the updates that overflow.",
+        values={
+            "auto": "bf16 on a GPU that has it, else fp32",
+            "fp32": "everything in 32 bits",
+            "bf16": "products in bf16, weights and optimizer state as precision.weights says; no loss scaling",
+            "fp16": "products in fp16, with loss scaling (loss_scale, initial_scale_power, growth_interval)",
+        },
+        cases=(
+            Case("NVIDIA Ampere (A100) or newer", "bf16", "what auto takes"),
+            Case("NVIDIA Volta or Turing (V100, T4)", "fp16", "no bf16 units; auto would take fp32 there"),
+            Case("CPU", "fp32", "many CPUs have no fast 16-bit products"),
+            Case("looking for the cause of NaN gradients", "fp32", "if it goes away, it was range or rounding"),
+        ),
+        interacts=(
+            "precision.weights",
+            "precision.loss_scale",
+            "precision.tf32",
+            "training.device",
+            "batch.per_device_train_batch_size",
+            "memory.gradient_checkpointing",
+            "guard.enabled",
+        ),
+        symptoms=("out of memory", "too slow", "NaN gradients", "instability"),
+        sources=("playbook notes", "Micikevicius et al. 2017, arXiv 1710.03740"),
+        correction="Two errors are common. NaN gradients are no memory problem: they come from range, rate or data, "
+        "and a smaller batch does not cure them. And mixed precision does not halve memory: weights (4), gradients "
+        "(4) and Adam's moments (8) stay 16 bytes a parameter in fp32, with 2 more for 16-bit copies in the forward "
+        "pass; only activations shrink.",
+        aliases=("mixed_precision", "compute_dtype"),
+        value_aliases={
+            "float32": "fp32",
+            "32": "fp32",
+            "no": "fp32",
+            "bfloat16": "bf16",
+            "bf16-mixed": "bf16",
+            "float16": "fp16",
+            "half": "fp16",
+            "16-mixed": "fp16",
+        },
+    )
+
+    weights: Literal["fp32", "bf16"] = knob(
+        "fp32",
+        what="Number type in which weights, gradients and optimizer state are kept.",
+        why="An update is often a thousandth of the weight or less. fp32 holds it; bf16 has 8 bits of significand, so "
+        "near 1.0 whatever is below about 0.002 rounds away.",
+        raised="fp32: small updates add up; 16 bytes a parameter with AdamW.",
+        lowered="bf16: 8 bytes a parameter with AdamW, no fp32 master copy, and updates that are too small vanish: "
+        "1.0 less 1000 times 0.001 is still 1.0. Late in training, when the rate is low, learning stalls.",
+        values={
+            "fp32": "full-precision weights; computation may still be 16 bit (precision.compute)",
+            "bf16": "pure bf16 training: half the memory of the state, small updates are lost",
+        },
+        cases=(
+            Case("training from scratch", "fp32", "updates shrink with the decay of the rate"),
+            Case("a model that fits no other way", "bf16", "expect a worse final loss; compare on a short run"),
+        ),
+        interacts=("precision.compute", "optimizer.learning_rate", "optimizer.type", "schedule.floor"),
+        symptoms=("out of memory", "loss not decreasing", "underfitting"),
+        sources=("playbook notes",),
+        correction="Keeping the weights in float16, as in one of the notes, is for inference or a frozen base model. "
+        "Trained fp16 weights lose updates and overflow as well, so it is not offered; what people mean by fp16 "
+        "training is precision.compute=fp16 over fp32 weights.",
+        aliases=("weight_dtype", "param_dtype", "torch_dtype", "weights_dtype"),
+        value_aliases={"float32": "fp32", "bfloat16": "bf16"},
+    )
+
+    loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0)] = knob(
+        "dynamic",
+        what="Factor by which the loss is multiplied before the backward pass, in fp16 only; gradients are divided by "
+        "it again before clipping.",
+        why="fp16 holds nothing smaller than about 6e-8, so smaller gradients become zero. Scaling lifts them into "
+        "range; too large a scale overflows instead, and the right one changes during training.",
+        raised="A larger fixed scale saves smaller gradients from underflow and overflows more often; with a fixed "
+        "scale that is too high every update is skipped.",
+        lowered="A smaller fixed scale overflows less and lets small gradients vanish silently; 1 means no scaling.",
+        values={
+            "dynamic": "starts at 2^initial_scale_power; halves at an overflow, whose update is skipped; doubles after "
+            "growth_interval clean steps",
+        },
+        cases=(
+            Case("fp16", "dynamic", "follows the gradients by itself"),
+            Case("fp16 with a fixed scale, for comparisons", 1024.0, "nothing adapts, so two runs scale alike"),
+        ),
+        usual=(8.0, 65536.0),
+        interacts=(
+            "precision.compute",
+            "precision.initial_scale_power",
+            "precision.growth_interval",
+            "batch.max_grad_norm",
+            "guard.enabled",
+        ),
+        symptoms=("NaN gradients", "loss not decreasing", "instability"),
+        sources=("playbook notes", "Micikevicius et al. 2017, arXiv 1710.03740", "PyTorch GradScaler"),
+        correction="A skipped update now and then is the mechanism at work. A scale that keeps falling is not: "
+        "gradients are really infinite, and no scale helps. bf16 needs no loss scale at all.",
+        aliases=("static_loss_scale",),
+        value_aliases={0: "dynamic"},
+    )
+
+    initial_scale_power: int = knob(
+        16,
+        ge=0,
+        le=32,
+        what="The dynamic loss scale starts at 2 to this power (16: 65536); fp16 only.",
+        why="Starting high finds the largest safe scale in a few halvings; starting low waits growth_interval steps "
+        "for each doubling.",
+        raised="More skipped updates at the start, one for each halving, before training gets going.",
+        lowered="A quiet start, but small gradients underflow until the scale has grown: from 2^8 to 2^16 takes 8 "
+        "times growth_interval clean steps.",
+        cases=(
+            Case("fp16", 16, "PyTorch's start and that of the notes"),
+            Case("the first steps all overflow", 12, "the scale would get there anyway, at a skipped update a halving"),
+        ),
+        usual=(8, 24),
+        interacts=(
+            "precision.compute",
+            "precision.loss_scale",
+            "precision.growth_interval",
+            "guard.max_consecutive_skips",
+        ),
+        symptoms=("NaN gradients", "instability"),
+        sources=("playbook notes", "PyTorch GradScaler"),
+        aliases=("init_scale_power",),
+    )
+
+    growth_interval: int = knob(
+        2000,
+        ge=1,
+        what="Clean steps in a row after which the dynamic loss scale doubles; fp16 only.",
+        why="Each doubling is a probe: at the ceiling it overflows and costs one update, so the interval is the price "
+        "of knowing that the scale is as high as it can be.",
+        raised="Fewer lost updates (2000: at most about 0.05 % in a settled run); the scale recovers slowly after a "
+        "bad patch, and small gradients underflow meanwhile.",
+        lowered="Quick recovery, more overflows: at 100 about 1 % of the updates are skipped once the ceiling is "
+        "reached.",
+        cases=(
+            Case("fp16", 2000, "PyTorch's value"),
+            Case("a run of a few hundred steps", 100, "with 2000 the scale would never grow again"),
+        ),
+        usual=(100, 5000),
+        interacts=("precision.compute", "precision.loss_scale", "precision.initial_scale_power"),
+        symptoms=("NaN gradients", "instability"),
+        sources=("PyTorch GradScaler",),
+        aliases=("loss_scale_window",),
+    )
+
+    tf32: bool = knob(
+        True,
+        what="Let fp32 matrix products on the GPU round their inputs to TF32 (11 bits of significand, range of fp32).",
+        why="On NVIDIA Ampere and newer it sends fp32 products to the tensor cores, several times faster, and sums are "
+        "still kept in fp32. Training rarely notices.",
+        raised="On: faster fp32 products; inputs are rounded by up to about 5e-4 of their value.",
+        lowered="Off: true fp32 products, much slower on these GPUs; right for comparing with a CPU or a reference.",
+        cases=(
+            Case("training in fp32 on a GPU", True),
+            Case("parity tests against a reference", False, "otherwise rounding hides or imitates a bug"),
+        ),
+        interacts=("precision.compute", "training.deterministic", "training.device"),
+        symptoms=("too slow",),
+        sources=("PyTorch notes on CUDA semantics",),
+        correction="It saves no memory, since numbers are still stored in 32 bits, and it does nothing for products "
+        "that already run in bf16 or fp16, on older GPUs, or on a CPU.",
+        aliases=("allow_tf32",),
+    )

@@ -1,0 +1,218 @@
+"""How long, from which seed, on what device, with which extra losses."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainbook.knobs.knob import Case, Search, Section, knob
+
+
+class Training(Section):
+    """How long, from which seed, on what device, with which extra losses."""
+
+    max_steps: int | None = knob(
+        None,
+        ge=1,
+        what="Length of the run in steps; a step is one attempted update on one global batch.",
+        why="Exactly one of max_steps, num_train_epochs and max_tokens sets the length, and the schedule is stretched "
+        "over it: the length decides not only when training ends but how fast the learning rate falls.",
+        raised="More updates and a slower decay; the loss usually ends lower, at a cost in time that grows in "
+        "proportion. Once the data repeats often, the validation loss turns up (overfitting).",
+        lowered="The run ends sooner and decays faster. Too short: the loss is still falling at the end "
+        "(underfitting), and warm-up takes a large share of the run.",
+        cases=(
+            Case("trying out a recipe", 200, "enough to see the loss fall and the speed settle"),
+            Case("the example schedule of the notes", 50000, "with 500 steps of warm-up"),
+        ),
+        usual=(100, 1_000_000),
+        interacts=(
+            "training.num_train_epochs",
+            "training.max_tokens",
+            "batch.global_batch_size",
+            "schedule.type",
+            "schedule.warmup_steps",
+            "schedule.warmup_ratio",
+        ),
+        symptoms=("underfitting", "overfitting", "too slow"),
+        sources=("playbook notes", "Google Deep Learning Tuning Playbook"),
+        correction="Do not search over the length: a longer run nearly always wins and the search learns nothing else. "
+        "Fix it, tune, then look where the best evaluation fell: in the first tenth, shorten; in the last quarter, "
+        "lengthen.",
+        aliases=("num_training_steps", "max_iters", "num_steps", "total_steps", "train_steps"),
+    )
+
+    num_train_epochs: float | None = knob(
+        None,
+        gt=0,
+        what="Length of the run in passes over the training data; fractions are allowed.",
+        why="It says how often each text is seen, which is what decides between underfitting and overfitting on a "
+        "small data set. The number of steps follows from the data and the global batch.",
+        raised="Each text is seen more often: the training loss keeps falling, the validation loss falls, flattens and "
+        "then rises (overfitting). Time grows in proportion.",
+        lowered="Less time and less memorising; with too few passes the model has not learned what the data could "
+        "teach (underfitting).",
+        cases=(
+            Case("pretraining with plenty of text", 1.0, "new text teaches more than repeated text"),
+            Case("pretraining with little text", 4.0, "up to about 4 passes cost almost nothing against fresh text"),
+            Case("fine-tuning", 3.0, "the notes use 5; watch the validation loss and keep the best checkpoint"),
+        ),
+        usual=(0.5, 20),
+        interacts=(
+            "training.max_steps",
+            "training.max_tokens",
+            "batch.global_batch_size",
+            "data.source",
+            "evaluation.early_stopping_patience",
+            "model.dropout",
+        ),
+        symptoms=("overfitting", "underfitting", "too slow"),
+        sources=("playbook notes", "Muennighoff et al. 2023, arXiv 2305.16264"),
+        correction="An epoch is no fixed amount of training: the same 5 epochs are 50 updates on one data set and "
+        "500 000 on another. Compare runs by steps and tokens.",
+        aliases=("epochs", "num_epochs", "max_epochs"),
+    )
+
+    max_tokens: int | None = knob(
+        None,
+        ge=1,
+        what="Length of the run in training tokens.",
+        why="Tokens are the measure in which language-model budgets are stated: compute is about 6 x parameters x "
+        "tokens, whatever the batch.",
+        raised="A better model for the same size, in proportionally more time; past the size of the data, tokens "
+        "repeat.",
+        lowered="A cheaper run whose loss has not come down as far as this size of model could bring it.",
+        cases=(
+            Case("compute-optimal, 10M parameters", 200_000_000, "about 20 tokens a parameter"),
+            Case("compute-optimal, 124M parameters", 2_500_000_000, "about 20 tokens a parameter"),
+        ),
+        usual=(100_000, 20_000_000_000_000),
+        interacts=(
+            "training.max_steps",
+            "training.num_train_epochs",
+            "batch.global_batch_size",
+            "data.max_seq_length",
+            "model.hidden_size",
+            "model.num_hidden_layers",
+        ),
+        symptoms=("underfitting", "overfitting", "too slow"),
+        sources=("Hoffmann et al. 2022, arXiv 2203.15556", "Kaplan et al. 2020, arXiv 2001.08361"),
+        correction="20 tokens a parameter is where a fixed training budget is best spent, not where learning stops: a "
+        "small model that will be used a lot is worth training far longer.",
+        aliases=("train_tokens", "num_tokens", "token_budget"),
+    )
+
+    seed: int = knob(
+        1337,
+        ge=0,
+        what="The number from which initial weights, data order and dropout are drawn.",
+        why="The same seed repeats a run; several seeds show how much of a difference between two settings is chance.",
+        raised="Nothing has a direction here: another number is another draw, neither better nor worse.",
+        lowered="As for raising: another draw.",
+        cases=(
+            Case("comparing two settings", 1337, "the same seeds for both, several of them, and paired differences"),
+        ),
+        interacts=("training.deterministic", "data.shuffle", "model.initializer_range", "model.dropout"),
+        symptoms=("fluctuating validation",),
+        sources=("Bouthillier et al. 2021, arXiv 2103.03098",),
+        correction="The best of several seeds is luck, not a tuned value: it does not carry over to the next run. "
+        "Report the mean and the spread.",
+        aliases=("random_seed", "manual_seed"),
+    )
+
+    deterministic: bool = knob(
+        False,
+        what="Allow only kernels that give the same bits each time.",
+        why="Parallel sums add in a varying order, and rounding makes that visible: two runs from one seed drift "
+        "apart. Bit-equal runs let a change of code, a resume or a fault be judged exactly.",
+        raised="On: the same machine, versions, thread count and seed repeat a run bit for bit; some GPU kernels are "
+        "slower.",
+        lowered="Off: the fastest kernels; runs from one seed agree closely at first and drift apart later.",
+        cases=(
+            Case("hunting a bug, golden losses", True, "every difference then has a cause"),
+            Case("ordinary training", False, "speed; chance is judged by several seeds"),
+        ),
+        interacts=("training.seed", "precision.tf32", "memory.compile", "data.num_workers"),
+        symptoms=("loss spikes", "instability"),
+        sources=("playbook notes", "PyTorch notes on reproducibility"),
+        correction="Going back to an older checkpoint after a blow-up works because the second try rounds differently "
+        "or sees other data. A bit-exact run walks into the same blow-up again: change something. And determinism "
+        "does not reach across hardware: 1 and 2 CPU threads already differ in the last bits of a sum.",
+        aliases=("full_determinism", "determinism", "deterministic_mode"),
+    )
+
+    label_smoothing: float = knob(
+        0.0,
+        ge=0,
+        lt=1,
+        what="Share of the target probability spread evenly over the whole vocabulary, in training only.",
+        why="A one-hot target asks for ever larger logits; a smoothed one is reached at finite logits, which tempers "
+        "over-confidence. Evaluation stays plain cross entropy.",
+        raised="Less confident predictions and less overfitting on small or noisily labelled data; perplexity often "
+        "gets worse even where accuracy gets better, because the model is taught to be unsure.",
+        lowered="Towards 0 the training loss is the plain cross entropy and comparable with the validation loss.",
+        cases=(
+            Case("language-model pretraining", 0.0, "perplexity is the goal, and smoothing works against it"),
+            Case("translation, classification", 0.1, "the value of the original Transformer and of Inception-v3"),
+        ),
+        usual=(0.0, 0.2),
+        search=Search("linear", low=0.0, high=0.2),
+        interacts=("training.z_loss", "model.dropout", "optimizer.weight_decay", "evaluation.metric_for_best_model"),
+        symptoms=("overfitting",),
+        sources=("Szegedy et al. 2015, arXiv 1512.00567", "Vaswani et al. 2017, arXiv 1706.03762"),
+        correction="A smoothed training loss has a floor well above 0 and cannot be set beside the validation loss: a "
+        "training loss above the validation loss is then no sign of anything.",
+        aliases=("label_smoothing_factor",),
+    )
+
+    z_loss: float = knob(
+        0.0,
+        ge=0,
+        what="Coefficient of the mean of (log Z)^2 added to the loss, Z being the denominator of the softmax.",
+        why="Cross entropy does not change when all logits shift together, so nothing holds them; late in long runs "
+        "they drift away and 16-bit arithmetic suffers. The term pulls log Z towards 0. It is reported apart and "
+        "never counted in perplexity.",
+        raised="log Z is held closer to 0; far above 1e-4 it costs cross entropy (toy GPT: 1e-2 took |log Z| from 5.0 "
+        "to 1.6 for +0.02 nats, 1e-1 to 0.2 for +0.07).",
+        lowered="Less pull; at 0 logits are free to drift, which short runs hardly notice.",
+        cases=(
+            Case("small model, short run", 0.0, "at 1e-4 no effect was visible in 120 steps"),
+            Case("large model, OLMo 2", 1e-5, "with QK norm"),
+            Case("large model, PaLM", 1e-4, "cures logit drift late in training"),
+        ),
+        usual=(0.0, 1e-3),
+        search=Search("choice", choices=(0.0, 1e-5, 1e-4)),
+        interacts=("model.logit_soft_cap", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
+        symptoms=("instability", "loss spikes"),
+        sources=(
+            "playbook notes",
+            "PaLM, arXiv 2204.02311",
+            "OLMo 2, arXiv 2501.00656",
+            "Wortsman et al. 2023, arXiv 2309.14322",
+            "measured on a toy GPT, one seed",
+        ),
+        correction="It is the square of log Z that is added, not of Z itself. It does not cure growing attention "
+        "logits: that is what model.qk_norm is for.",
+        aliases=("z_loss_multiplier", "z_loss_weight", "z_loss_coefficient"),
+    )
+
+    device: Literal["auto", "cpu", "cuda"] = knob(
+        "auto",
+        what="Where the model is trained.",
+        why="A GPU multiplies matrices orders of magnitude faster than a CPU; a tiny model or a test may still be "
+        "quicker on the CPU, where starting costs nothing.",
+        raised="cuda: fast matrix products and 16-bit arithmetic; the limit is the memory of the GPU.",
+        lowered="cpu: slow but everywhere, with the memory of the whole machine; enough for the tiny recipes.",
+        values={
+            "auto": "cuda where there is a CUDA GPU, else cpu",
+            "cpu": "the processor, even where there is a GPU",
+            "cuda": "the GPU; an error where there is none",
+        },
+        cases=(
+            Case("anything that should run everywhere", "auto"),
+            Case("a test or a bit-exact comparison", "cpu", "no GPU kernels in between"),
+        ),
+        interacts=("precision.compute", "memory.compile", "data.pin_memory", "distributed.strategy"),
+        symptoms=("too slow", "out of memory"),
+        aliases=("accelerator",),
+        value_aliases={"gpu": "cuda"},
+    )

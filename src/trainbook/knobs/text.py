@@ -1,0 +1,156 @@
+"""YAML text, mappings and `key=value` arguments, as entries that know their line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
+
+from trainbook.errors import ConfigError, Problem, UserError
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: str
+    value: Any  # a scalar, a list, or a Block
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    entries: tuple[Entry, ...]
+
+
+def read_file(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file.") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a folder, but a YAML file is needed.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not a text file in UTF-8.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
+
+
+def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
+    """The entries of a YAML document, and the keys that appear twice; other faults of syntax raise ConfigError."""
+    yaml = YAML(typ="safe", pure=True)  # YAML 1.2: 1e-4 is a number, `no` is a word
+    try:
+        root = yaml.compose(text)
+        if root is None:
+            return Block(()), []
+        if not isinstance(root, MappingNode):
+            raise _syntax_error(
+                where, root.start_mark.line + 1, "must be a mapping of sections and knobs at the top level"
+            )
+        return _Reader(yaml, where).block(root)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        message = " ".join((error.problem or "cannot be read").split())
+        raise _syntax_error(where, mark.line + 1 if mark else None, message) from None
+    except YAMLError as error:
+        raise _syntax_error(where, None, str(error).splitlines()[0]) from None
+
+
+def _syntax_error(where: str, line: int | None, message: str) -> ConfigError:
+    return ConfigError([Problem(f"{where}:{line}" if line else where, "YAML", f"{message}.")])
+
+
+class _Reader:
+    """Walks the nodes instead of constructing a mapping: nodes keep their lines, and both of two equal keys."""
+
+    def __init__(self, yaml: YAML, where: str) -> None:
+        self.yaml = yaml
+        self.where = where
+        self.problems: list[Problem] = []
+
+    def block(self, root: MappingNode) -> tuple[Block, list[Problem]]:
+        return self._block(root, ()), self.problems
+
+    def _block(self, node: MappingNode, ancestors: tuple[Node, ...]) -> Block:
+        entries: list[Entry] = []
+        first_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            name = str(key_node.value) if isinstance(key_node, ScalarNode) else str(self._plain(key_node))
+            if name in first_lines:
+                both = f"{self.where}:{first_lines[name]}, {self.where}:{line}"
+                self.problems.append(Problem(both, name, "is set twice. Keep one of the two."))
+                continue
+            first_lines[name] = line
+            if value_node in (*ancestors, node):
+                raise _syntax_error(self.where, line, f"'{name}' contains itself")
+            if isinstance(value_node, MappingNode):
+                entries.append(Entry(name, self._block(value_node, (*ancestors, node)), line))
+            else:
+                entries.append(Entry(name, self._plain(value_node), line))
+        return Block(tuple(entries))
+
+    def _plain(self, node: Node) -> Any:
+        return self.yaml.constructor.construct_object(node, deep=True)
+
+
+def from_mapping(mapping: Mapping[Any, Any]) -> Block:
+    return Block(
+        tuple(
+            Entry(str(name), from_mapping(value) if isinstance(value, Mapping) else value)
+            for name, value in mapping.items()
+        )
+    )
+
+
+def parse_override(text: str) -> Entry:
+    """`optimizer.learning_rate=1e-3` as an entry; ConfigError if it is not of that form."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        message = "must have the form key=value, such as optimizer.learning_rate=1e-3."
+        raise ConfigError([Problem("override", text, message)])
+    return Entry(name.strip(), _override_value(name.strip(), value.strip()))
+
+
+def _override_value(name: str, text: str) -> Any:
+    structured = text[:1] in ("[", "{", '"', "'")
+    try:
+        value = YAML(typ="safe", pure=True).load(text)
+    except YAMLError as error:
+        if not structured:
+            return text  # `data.source=*.txt` is a pattern, not a reference to a YAML anchor
+        first_line = str(getattr(error, "problem", None) or error).splitlines()[0]
+        raise ConfigError([Problem("override", name, f"the value {text} is not YAML: {first_line}.")]) from None
+    if structured:
+        return from_mapping(value) if isinstance(value, Mapping) else value
+    # A plain scalar: only numbers, booleans and null are more than the text itself, whatever `#` or `:` it contains.
+    is_word = "#" in text or not (value is None or isinstance(value, bool | int | float))
+    return text if is_word else value
+
+
+def overrides_from_arguments(arguments: list[str]) -> list[str]:
+    """Command-line arguments as `key=value`: --fp16, --learning_rate 1e-3 and --learning-rate=1e-3 are understood."""
+    overrides: list[str] = []
+    remaining = list(arguments)
+    while remaining:
+        argument = remaining.pop(0)
+        if not argument.startswith("--"):
+            overrides.append(argument)
+            continue
+        name, equals, value = argument.removeprefix("--").partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            value = remaining.pop(0) if remaining and _is_a_value(remaining[0]) else "true"
+        overrides.append(f"{name}={value}")
+    return overrides
+
+
+def _is_a_value(argument: str) -> bool:
+    """Not the next flag, nor the next key=value."""
+    if argument.startswith("--"):
+        return False
+    key = argument.partition("=")[0]
+    return "=" not in argument or not key.replace(".", "_").isidentifier()

@@ -1,0 +1,38 @@
+"""Ctrl-C and SIGTERM: the first one finishes the step and saves, the second one stops at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Interrupts:
+    def __init__(self) -> None:
+        self.requested: str | None = None
+        self.can_save = False  # until the first step there is nothing to save: a signal then simply ends the program
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
+            for number in SIGNALS:
+                self._previous[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+        if not self.can_save:
+            raise KeyboardInterrupt(name)
+        if self.requested is not None:
+            os.write(sys.stderr.fileno(), b"\nstopped at once; the last complete checkpoint is kept\n")
+            os._exit(130)
+        self.requested = name
+        os.write(sys.stderr.fileno(), f"\n{name}: finishing this step and saving; again to stop at once\n".encode())

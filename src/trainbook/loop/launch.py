@@ -1,0 +1,133 @@
+"""A job in its run folder: locked, tracked, resumed from its newest checkpoint, and closed whatever happens."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainbook import tracking
+from trainbook.checkpoints import CheckpointStore
+from trainbook.errors import Interrupted, TrainbookError
+from trainbook.knobs import Change, Config
+from trainbook.loop.device import choose_device, prepare_device
+from trainbook.loop.interrupts import Interrupts
+from trainbook.loop.job import Job
+from trainbook.loop.train import Training
+from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
+from trainbook.runs.schema import EVENTS
+from trainbook.tracking import Trackers
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What is known of a run before its job is built."""
+
+    run: RunFolder
+    config: Config
+    config_text: str  # the resolved configuration as YAML
+    recipe: str | None = None
+    changes: Sequence[Change] = ()  # what a resumed run was told to do differently
+    notices: Sequence[str] = ()
+    quiet: bool = False
+
+
+class StoreEvents:
+    """What the checkpoint store reports, perhaps from its own thread, written by the loop's thread when it comes by."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
+
+    def __call__(self, kind: str, facts: dict[str, Any]) -> None:
+        self._waiting.append((kind, facts))
+
+    def write(self, trackers: Trackers) -> None:
+        while self._waiting:
+            kind, facts = self._waiting.popleft()
+            step = facts.pop("step", None)
+            trackers.log_event(kind if kind in EVENTS else "notice", step, **facts)
+
+
+def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
+    """Run the job to its end and say how it ended. Every way out leaves the manifest true."""
+    run, config = plan.run, plan.config
+    with Interrupts() as interrupts, run.lock():
+        device = choose_device(config.training.device)
+        switches = prepare_device(config, device)
+        fresh = Manifest.of_this_machine(
+            run.name,
+            recipe=plan.recipe,
+            command=sys.argv,
+            seed=config.training.seed,
+            gpus=[torch.cuda.get_device_name(device)] if device.type == "cuda" else [],
+            determinism=switches,
+        )
+        job = build_job(device)
+        store_events = StoreEvents()
+        store = CheckpointStore(
+            run.checkpoints,
+            save_total_limit=config.checkpoint.save_total_limit,
+            asynchronous=config.checkpoint.asynchronous,
+            on_event=store_events,
+        )
+        with closing(store):
+            found = store.load("latest")
+            segment = run.next_segment()
+            trackers = tracking.build(
+                config.logging,
+                run,
+                segment=segment,
+                total_steps=job.total_updates,
+                start_step=found.step if found else 0,
+                quiet=plan.quiet,
+                config_dict=config.model_dump(mode="json"),
+            )
+            training = Training(job, trackers, store, interrupts, store_events.write)
+            manifest, differing = _manifest(run, fresh)
+            status, detail = "failed", ""
+            try:
+                if found is not None:
+                    training.restore(found)
+                    trackers.log_event("resume", found.step, reason=f"from {found.path.name}")
+                else:
+                    trackers.log_event("start", 0, total_updates=job.total_updates)
+                write_text_atomically(run.config, plan.config_text)
+                job.write_files(run.path)
+                manifest.start_segment(segment, job.state.step)
+                run.write_manifest(manifest)
+                for line in plan.notices:
+                    trackers.log_event("notice", reason=line)
+                for line in [*differing, *(f"{change.path}: {change.old} -> {change.new}" for change in plan.changes)]:
+                    trackers.log_event("config_change", reason=line)
+                detail = training.run()
+                status = "finished"
+                store_events.write(trackers)
+                trackers.log_event("finish", job.state.step, reason=detail)
+            except (Interrupted, KeyboardInterrupt) as stop:
+                status, detail = "interrupted", str(stop)
+                raise
+            except BaseException as error:
+                detail = str(error) if isinstance(error, TrainbookError) else f"{type(error).__name__}: {error}"
+                store_events.write(trackers)
+                trackers.log_event("failure", job.state.step, reason=detail)
+                raise
+            finally:
+                manifest.end_segment(status, "" if detail == status else detail)
+                run.write_manifest(manifest)
+                trackers.close(status)
+        return detail
+
+
+def _manifest(run: RunFolder, fresh: Manifest) -> tuple[Manifest, list[str]]:
+    """The run's manifest, and what differs around it since it was last written that can change its numbers."""
+    if not run.manifest.is_file():
+        return fresh, []
+    manifest = run.read_manifest()
+    differing = [str(change) for change in differences(manifest, fresh)]
+    manifest.continue_with(fresh)
+    return manifest, differing

@@ -1,0 +1,215 @@
+"""One run from its first step, or from its newest checkpoint, to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
+from trainbook.errors import Diverged, Interrupted, ResumeError, RunError
+from trainbook.loop.device import memory_in_use
+from trainbook.loop.interrupts import Interrupts
+from trainbook.loop.job import Job
+from trainbook.loop.seeding import seed_everything
+from trainbook.loop.step import StepReport, train_step
+from trainbook.tracking import Trackers
+from trainbook.tracking.cadence import is_due
+
+HIGHER_IS_BETTER = ("accuracy",)
+
+
+@dataclass
+class Progress:
+    """What the run has learnt about itself. Saved with each checkpoint."""
+
+    best_value: float | None = None
+    best_step: int | None = None
+    patience_value: float | None = None  # the value that patience is measured from
+    evaluations_without_gain: int = 0
+    skipped_reported: int = 0
+    data_fingerprint: str = ""
+
+
+class Training:
+    def __init__(
+        self,
+        job: Job,
+        trackers: Trackers,
+        store: CheckpointStore,
+        interrupts: Interrupts,
+        write_store_events: Callable[[Trackers], None],
+    ) -> None:
+        self.job, self.state = job, job.state
+        self.trackers, self.store, self.interrupts = trackers, store, interrupts
+        self.write_store_events = write_store_events
+        self.progress = Progress(data_fingerprint=job.data_fingerprint)
+        self.stop_reason: str | None = None
+        self._planned_end = job.total_updates
+        self._evaluated_at = self._saved_at = -1
+        self._row_started = time.perf_counter()
+        self._row_tokens = 0
+        self._data_wait = 0.0
+
+    def run(self) -> str:
+        """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved is saved."""
+        self.interrupts.can_save = True
+        if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
+            self.evaluate()
+        self._start_row()
+        try:
+            for report in self.steps():
+                self.after_step(report)
+        except torch.OutOfMemoryError as error:
+            raise RunError(_out_of_memory(self.job)) from error
+        if self._saved_at != self.state.step:
+            self.save()
+        self.store.wait()
+        return self.stop_reason or "finished"
+
+    def steps(self) -> Iterator[StepReport]:
+        """Attempt updates until the asked number was applied. The device is asked how many only when that many were tried."""
+        state = self.state
+        while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
+            self._planned_end = state.step + remaining
+            batches = self.job.feed(state.step, self._planned_end)
+            while self.stop_reason is None and state.step < self._planned_end:
+                asked = time.perf_counter()
+                batch = next(batches)
+                self._data_wait += time.perf_counter() - asked
+                seed_everything(state.seed, state.step)
+                yield train_step(state, batch)
+
+    def after_step(self, report: StepReport) -> None:
+        config, step = self.job.config, report.step
+        is_last = step == self._planned_end and int(self.state.applied) >= self.job.total_updates
+        if is_last or step == 1 or is_due(step, config.logging.logging_steps, config.logging.dense_steps):
+            self.write_row(report)
+        wants_evaluation = self.job.evaluate is not None and config.evaluation.eval_strategy != "no"
+        if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
+            self.evaluate()
+        if is_last or self.job.checkpoint_is_due(step) or self.progress.best_step == step:
+            self.save()
+        if self.interrupts.requested is not None and not is_last:
+            if self._saved_at != step:
+                self.save()
+            self.store.wait()
+            self.trackers.log_event("interrupt", step, reason=self.interrupts.requested)
+            raise Interrupted(f"{self.interrupts.requested}: saved at step {step}")
+
+    def write_row(self, report: StepReport) -> None:
+        """The one place where the host waits for the device: everything the row needs, in one copy."""
+        state, names = self.state, list(report.losses)
+        scale = state.precision.loss_scale
+        device_values = [*report.losses.values(), report.grad_norm, state.applied, state.clipped]
+        device_values += [state.guard.skipped, state.guard.skipped_in_a_row, scale if scale is not None else state.applied]
+        values = torch.stack([value.double() for value in device_values]).tolist()
+        losses = dict(zip(names, values, strict=False))
+        grad_norm, applied, clipped, skipped, in_a_row, loss_scale = values[len(names) :]
+        seconds = max(time.perf_counter() - self._row_started, 1e-9)
+        memory, memory_kind = memory_in_use(state.device)
+        row: dict[str, Any] = {
+            "loss": sum(losses.values()),
+            **losses,
+            # the rate of this very update: the count has moved on if it was applied
+            "learning_rate": state.rates.at(int(applied) - (1 if in_a_row == 0 else 0)),
+            "grad_norm": grad_norm,
+            "clipped": clipped / max(1, state.steps_since_row),
+            "tokens": state.tokens,
+            "epoch": report.step / self.job.steps_per_epoch,
+            "applied_updates": int(applied),
+            "skipped_updates": int(skipped),
+            "tokens_per_second": self._tokens_since_row() / seconds,
+            "step_seconds": seconds / max(1, self._steps_since_start),
+            "data_wait_seconds": self._data_wait / max(1, self._steps_since_start),
+            "memory_bytes": memory,
+            "memory_kind": memory_kind,
+        }
+        if scale is not None:
+            row["loss_scale"] = loss_scale
+        self.trackers.log_metrics(report.step, "train", row)
+        self.write_store_events(self.trackers)
+        state.clipped.zero_()
+        state.steps_since_row = 0
+        self._report_skips(report.step, int(skipped), int(in_a_row))
+        self._start_row()
+
+    def _report_skips(self, step: int, skipped: int, in_a_row: int) -> None:
+        new = skipped - self.progress.skipped_reported
+        self.progress.skipped_reported = skipped
+        if new > 0:
+            self.trackers.log_event("skip", step, reason="non-finite loss or gradient", count=new, total=skipped)
+        if in_a_row >= self.job.config.guard.max_consecutive_skips:
+            raise Diverged(
+                f"step {step}: the last {in_a_row} updates in a row had a non-finite loss or gradient and were not applied; "
+                f"guard.max_consecutive_skips is {self.job.config.guard.max_consecutive_skips}. The parameters are those of "
+                "the last applied update. Try a lower optimizer.learning_rate, a longer warm-up, or precision.compute=bf16 or fp32."
+            )
+
+    def evaluate(self) -> None:
+        assert self.job.evaluate is not None
+        step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
+        started = time.perf_counter()
+        metrics = self.job.evaluate()
+        elapsed = time.perf_counter() - started
+        self._row_started += elapsed  # evaluation is not training time
+        value = metrics[knobs.metric_for_best_model]
+        sign = -1.0 if knobs.metric_for_best_model in HIGHER_IS_BETTER else 1.0
+        is_best = progress.best_value is None or sign * value < sign * progress.best_value
+        if is_best:
+            progress.best_value, progress.best_step = value, step
+        gained = progress.patience_value is None or sign * (progress.patience_value - value) > knobs.early_stopping_threshold
+        if gained:
+            progress.patience_value, progress.evaluations_without_gain = value, 0
+        else:
+            progress.evaluations_without_gain += 1
+        self._evaluated_at = step
+        self.trackers.log_metrics(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
+        patience = knobs.early_stopping_patience
+        if patience is not None and progress.evaluations_without_gain >= patience:
+            self.stop_reason = "early_stop"
+            self.trackers.log_event(
+                "early_stop", step, reason=f"no gain in {patience} evaluations", metric=knobs.metric_for_best_model, best=progress.best_value
+            )
+
+    def save(self) -> None:
+        started = time.perf_counter()
+        state = {**self.state.state_dict(), "progress": asdict(self.progress)}
+        metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
+        self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
+        self._saved_at = self.state.step
+        self._row_started += time.perf_counter() - started
+
+    def restore(self, found: LoadedCheckpoint) -> None:
+        progress = Progress(**found.state["progress"])
+        if progress.data_fingerprint != self.job.data_fingerprint:
+            raise ResumeError(
+                f"the data has changed since step {found.step} was saved: its fingerprint was "
+                f"{progress.data_fingerprint[:12]} and is now {self.job.data_fingerprint[:12]}. "
+                "Bring the data back, or start a new run under another --name."
+            )
+        self.state.load_state_dict(found.state)
+        self.progress = progress
+        self._saved_at = self.state.step
+
+    def _start_row(self) -> None:
+        self._row_started, self._row_tokens, self._data_wait = time.perf_counter(), self.state.tokens, 0.0
+        self._row_step = self.state.step
+
+    @property
+    def _steps_since_start(self) -> int:
+        return self.state.step - self._row_step
+
+    def _tokens_since_row(self) -> int:
+        return self.state.tokens - self._row_tokens
+
+
+def _out_of_memory(job: Job) -> str:
+    return (
+        f"the GPU ran out of memory at step {job.state.step + 1}. Nothing saved is lost. In this order, try: a smaller "
+        "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
+        "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
+    )

@@ -1,0 +1,127 @@
+"""The card: what a run did, on one screen, read from its folder alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainbook.runs import RunFolder
+
+LEVELS = "▁▂▃▄▅▆▇█"
+WIDTH = 48
+
+
+@dataclass
+class Card:
+    title: str
+    lines: list[tuple[str, str]] = field(default_factory=list)  # label, text
+    next_commands: list[tuple[str, str]] = field(default_factory=list)  # command, what it does
+
+    def as_text(self) -> str:
+        out = [self.title, ""]
+        out += [f"  {label:<10} {text}" for label, text in self.lines]
+        if self.next_commands:
+            width = max(len(command) for command, _ in self.next_commands)
+            out += ["", "  next"]
+            out += [f"    {command:<{width}}   {what}" for command, what in self.next_commands]
+        return "\n".join(out)
+
+    def as_markdown(self) -> str:
+        out = [f"# {self.title}", "", "| | |", "|---|---|"]
+        out += [f"| {label} | {text} |" for label, text in self.lines]
+        if self.next_commands:
+            out += ["", "## Next", ""]
+            out += [f"- `{command}`: {what}" for command, what in self.next_commands]
+        return "\n".join(out) + "\n"
+
+
+def make_card(run: RunFolder) -> Card:
+    manifest = run.read_manifest()
+    train, evaluations, events = run.metrics("train"), run.metrics("eval"), run.events()
+    card = Card(f"{run.name}  {_status(manifest.status, manifest.status_detail)}")
+    if train:
+        last = train[-1]
+        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} tokens, {_duration(_seconds(train))}"))
+        rates = sorted(row["tokens_per_second"] for row in train)
+        card.lines.append(("speed", f"{rates[len(rates) // 2]:,.0f} tokens a second"))
+        card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
+    if evaluations:
+        best = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
+        text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
+        card.lines.append(("validation", text))
+        detail = f"loss {_number(best['loss'])}"
+        if "perplexity" in best:
+            detail += f", perplexity {best['perplexity']:,.2f}"
+        if "accuracy" in best:
+            detail += f", accuracy {best['accuracy']:.1%}"
+        card.lines.append(("best", f"{detail} at step {best['step']:,}"))
+    skipped = train[-1].get("skipped_updates", 0) if train else 0
+    card.lines.append(("guard", "no update was rejected" if not skipped else f"{skipped:,} non-finite updates were not applied"))
+    resumes = sum(event["kind"] == "resume" for event in events)
+    if resumes:
+        card.lines.append(("resumed", f"{resumes} time{'s' if resumes > 1 else ''}, each from the newest complete checkpoint"))
+    for event in events:
+        if event["kind"] in ("early_stop", "failure"):
+            card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
+    card.lines.append(("folder", str(run.path)))
+    card.next_commands = _next_commands(run, manifest.status)
+    return card
+
+
+def _next_commands(run: RunFolder, status: str) -> list[tuple[str, str]]:
+    commands = []
+    if status != "finished":
+        commands.append((f"trainbook resume {run.path}", "go on where it stopped"))
+    if run.tokenizer.exists():
+        commands.append((f'trainbook generate {run.path} "def "', "let the model write"))
+    if run.config.exists():
+        commands.append((f"trainbook explain {run.config}", "every value, where it came from, what is unusual"))
+    commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
+    return commands
+
+
+def _status(status: str, detail: str) -> str:
+    return f"{status}: {detail}" if detail and detail != status else status
+
+
+def _seconds(rows: list[dict[str, Any]]) -> float:
+    """Time spent training: the steps' own, so that pauses between a stop and a resume don't count."""
+    total, before = 0.0, 0
+    for row in rows:
+        total += row["step_seconds"] * (row["step"] - before)
+        before = row["step"]
+    return total
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {seconds:02}s" if minutes else f"{seconds}s"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4f}" if math.isfinite(value) else str(value)
+
+
+def _curve(rows: list[dict[str, Any]]) -> str:
+    """The loss over steps as a line of blocks; each block shows the highest value of its stretch, so a spike stays seen."""
+    points = [(row["step"], row["loss"]) for row in rows]
+    width = min(WIDTH, len(points))
+    last = max(step for step, _ in points)
+    bins: list[list[float]] = [[] for _ in range(width)]
+    for step, loss in points:
+        bins[min(width - 1, step * width // (last + 1))].append(loss)
+    finite = [loss for _, loss in points if math.isfinite(loss)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    curve, previous = "", LEVELS[0]
+    for values in bins:
+        if values:
+            top = max(values, key=lambda value: math.inf if math.isnan(value) else value)
+            if math.isfinite(top):
+                level = 0 if high == low else round((top - low) / (high - low) * (len(LEVELS) - 1))
+                previous = LEVELS[level]
+            else:
+                previous = "!"
+        curve += previous
+    return curve

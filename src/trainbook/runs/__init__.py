@@ -1,0 +1,21 @@
+"""The run folder: what a run wrote, in files that any reader can follow while it is written."""
+
+from __future__ import annotations
+
+from trainbook.runs.disk import write_text_atomically
+from trainbook.runs.folder import RunFolder, default_name, list_runs
+from trainbook.runs.manifest import Difference, Manifest, differences
+from trainbook.runs.schema import EVENTS, METRICS, SCHEMA_VERSION
+
+__all__ = [
+    "EVENTS",
+    "METRICS",
+    "SCHEMA_VERSION",
+    "Difference",
+    "Manifest",
+    "RunFolder",
+    "default_name",
+    "differences",
+    "list_runs",
+    "write_text_atomically",
+]

@@ -1,0 +1,170 @@
+"""The run folder: where a run's facts lie, and what of them counts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import RunFolderError
+from trainbook.runs import jsonl, lock
+from trainbook.runs.manifest import Manifest
+from trainbook.runs.schema import SEGMENT_STARTS, Split
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
+_BEFORE_MANIFEST = {"config.yaml", "lock"}  # all that a process killed while making a folder can leave
+
+Row = dict[str, Any]
+
+
+class RunFolder:
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.name = self.path.resolve().name
+        self.config = self.path / "config.yaml"
+        self.manifest = self.path / "manifest.json"
+        self.metrics_file = self.path / "metrics.jsonl"
+        self.events_file = self.path / "events.jsonl"
+        self.checkpoints = self.path / "checkpoints"
+        self.tokenizer = self.path / "tokenizer"
+        self.report = self.path / "report.md"
+        self.tensorboard = self.path / "tensorboard"
+        self.lock_file = self.path / "lock"
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, runs_dir: Path | str, name: str) -> RunFolder:
+        if not _NAME.fullmatch(name):
+            raise RunFolderError(
+                f"a run's name must begin with a letter or digit and hold only letters, digits and . _ + = @ -, "
+                f"but got {name!r}"
+            )
+        folder = cls(Path(runs_dir) / name)
+        try:
+            folder.path.mkdir(parents=True, exist_ok=True)
+            left_over = {item.name for item in folder.path.iterdir()}
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}") from None
+        if folder.manifest.name in left_over:
+            raise RunFolderError(f"{folder.path} already holds a run: resume it, or choose another name")
+        if left_over - _BEFORE_MANIFEST:
+            raise RunFolderError(f"{folder.path} already exists and is not a run folder: choose another name")
+        return folder
+
+    @classmethod
+    def open(cls, path: Path | str, runs_dir: Path | str | None = None) -> RunFolder:
+        """The run at `path`, or the one of that name in `runs_dir`."""
+        places = [Path(path)] if runs_dir is None else [Path(path), Path(runs_dir) / path]
+        for place in places:
+            folder = cls(place)
+            if folder.manifest.is_file():
+                folder.read_manifest()  # says so when it was written by a newer schema
+                return folder
+        raise RunFolderError(_why_not_a_run(places))
+
+    def discard(self) -> None:
+        """Take away a folder in which no run ever began."""
+        if not self.manifest.exists():
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def read_manifest(self) -> Manifest:
+        return Manifest.read(self.manifest)
+
+    def write_manifest(self, manifest: Manifest) -> None:
+        manifest.write(self.manifest)
+
+    def lock(self) -> AbstractContextManager[bool]:
+        """Keeps other writers out while the context lasts; a second one gets a RunFolderError."""
+        return lock.hold(self.lock_file)
+
+    def is_abandoned(self) -> bool:
+        """Whether the run says `running` but its process is gone, as after kill -9 or a power cut."""
+        holder = lock.read_holder(self.lock_file)
+        gone = holder is None or holder.is_known_dead
+        return gone and self.read_manifest().status == "running"
+
+    def metrics(self, split: Split | None = None, *, raw: bool = False) -> list[Row]:
+        """The rows that count, by rising step; `raw` gives all that was ever written, in that order.
+
+        A resumed run repeats steps. Where it does, the later segment counts, and what an older segment wrote beyond
+        the step from which a later one went on belongs to a past that was given up.
+        """
+        rows = jsonl.read(self.metrics_file)
+        if not raw:
+            rows = _later_counts(_still_true(rows, self._segment_ends(rows)))
+        return [row for row in rows if split is None or row.get("split") == split]
+
+    def events(self, *, raw: bool = False) -> list[Row]:
+        events = jsonl.read(self.events_file)
+        if raw:
+            return events
+        return _still_true(events, self._segment_ends(jsonl.read(self.metrics_file), events))
+
+    def next_segment(self) -> int:
+        recorded = [*jsonl.read(self.metrics_file), *jsonl.read(self.events_file)]
+        if self.manifest.is_file():
+            recorded += self.read_manifest().segments
+        return 1 + max((row.get("segment", 0) for row in recorded), default=-1)
+
+    def _segment_ends(self, metrics: list[Row], events: list[Row] | None = None) -> dict[int, int]:
+        """For each segment that a later one took over from: the last step of it that counts."""
+        events = jsonl.read(self.events_file) if events is None else events
+        began: dict[int, int] = {}
+        for row in [*metrics, *(event for event in events if event.get("kind") in SEGMENT_STARTS)]:
+            segment, step = row.get("segment", 0), row["step"]
+            began[segment] = min(step, began.get(segment, step))
+        ends: dict[int, int] = {}
+        earliest_later: int | None = None
+        for segment in range(max(began, default=-1), -1, -1):
+            if earliest_later is not None:
+                ends[segment] = earliest_later
+            if segment in began:
+                earliest_later = began[segment] if earliest_later is None else min(began[segment], earliest_later)
+        return ends
+
+
+def default_name(recipe: str, runs_dir: Path | str, now: datetime | None = None) -> str:
+    """`gpt-tiny-2026-11-15-0207`, with `-2`, `-3`… where that minute has a run already."""
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")).strip("-._")
+    name = f"{stem or 'run'}-{now or datetime.now():%Y-%m-%d-%H%M}"
+    candidate, count = name, 1
+    while (Path(runs_dir) / candidate).exists():
+        count += 1
+        candidate = f"{name}-{count}"
+    return candidate
+
+
+def list_runs(runs_dir: Path | str) -> list[RunFolder]:
+    """The run folders directly in `runs_dir`, by name."""
+    root = Path(runs_dir)
+    if not root.is_dir():
+        return []
+    folders = (RunFolder(path) for path in sorted(root.iterdir()) if path.is_dir())
+    return [folder for folder in folders if folder.manifest.is_file()]
+
+
+def _still_true(rows: Iterable[Row], ends: dict[int, int]) -> list[Row]:
+    return [row for row in rows if row["step"] <= ends.get(row.get("segment", 0), row["step"])]
+
+
+def _later_counts(rows: list[Row]) -> list[Row]:
+    latest = {(row.get("split"), row["step"]): row.get("segment", 0) for row in rows}
+    return [row for row in rows if row.get("segment", 0) == latest[row.get("split"), row["step"]]]
+
+
+def _why_not_a_run(places: list[Path]) -> str:
+    for place in places:
+        if place.is_dir():
+            return f"{place} is not a run folder: it has no manifest.json"
+    wanted = places[-1]
+    known = [run.name for run in list_runs(wanted.parent)]
+    near = get_close_matches(wanted.name, known, n=1, cutoff=0.5)
+    hint = f" Did you mean {wanted.parent / near[0]}?" if near else "" if known else f" {wanted.parent} holds no runs."
+    return f"there is no run folder {wanted}.{hint}"

@@ -1,0 +1,103 @@
+"""One writer a run folder: a lock that the kernel takes back when its process dies, even by kill -9."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainbook.errors import RunFolderError
+from trainbook.runs.disk import naming_the_file
+
+_UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+_held: set[int] = set()
+
+
+@dataclass(frozen=True)
+class Holder:
+    pid: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_known_dead(self) -> bool:
+        """True only for a process of this host that is gone; of another host nothing is known."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            pass
+        return False
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[bool]:
+    """Yields False where the file system knows no locks (some network ones): nothing then keeps a second writer out."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be opened: {error.strerror}") from None
+    _held.add(descriptor)
+    try:
+        locked = _try_lock(descriptor, path)
+        with naming_the_file(path):
+            _write_holder(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        try:
+            yield locked
+        finally:
+            if descriptor in _held:
+                _write_holder(descriptor, "")
+    finally:
+        if descriptor in _held:  # a forked child has closed its copy already
+            _held.discard(descriptor)
+            os.close(descriptor)
+
+
+def read_holder(path: Path) -> Holder | None:
+    """Who wrote itself into the lock file; takes no lock, so it can never be in a writer's way."""
+    try:
+        content = json.loads(path.read_text())
+        return Holder(int(content["pid"]), str(content["host"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _try_lock(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = read_holder(path)
+        raise RunFolderError(
+            f"{path.parent} is in use by {holder or 'another process'}; wait for it, or stop it"
+        ) from None
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:
+            return False
+        raise
+    return True
+
+
+def _write_holder(descriptor: int, text: str) -> None:
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text.encode(), 0)
+
+
+def _close_in_child() -> None:
+    # A lock lives as long as any copy of its descriptor: a data worker that outlives its killed parent would keep it.
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,205 @@
+"""manifest.json: under which circumstances a run was made, and how it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from trainbook.errors import RunFolderError
+from trainbook.runs.disk import write_text_atomically
+from trainbook.runs.schema import SCHEMA_VERSION
+
+Status = Literal["running", "finished", "interrupted", "failed"]
+
+# Packages whose version can change a number that a run computes.
+NUMERIC_PACKAGES = (
+    "trainbook",
+    "torch",
+    "numpy",
+    "tokenizers",
+    "transformers",
+    "peft",
+    "bitsandbytes",
+    "deepspeed",
+)
+
+# Only these are recorded: an environment also holds passwords and keys.
+NUMERIC_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "WORLD_SIZE",
+)
+RECORDED_VARIABLES = (
+    *NUMERIC_VARIABLES,
+    "CUDA_VISIBLE_DEVICES",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTHONHASHSEED",
+    "RANK",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "SLURM_JOB_ID",
+)
+
+
+@dataclass
+class Manifest:
+    name: str
+    recipe: str | None = None
+    command: list[str] = field(default_factory=list)
+    seed: int | None = None
+    parent_run: str | None = None
+    status: Status = "running"
+    status_detail: str = ""
+    created: str = ""
+    updated: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    hardware: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    determinism: dict[str, Any] = field(default_factory=dict)
+    injected_faults: list[str] = field(default_factory=list)
+    segments: list[dict[str, Any]] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    @classmethod
+    def of_this_machine(
+        cls,
+        name: str,
+        *,
+        recipe: str | None = None,
+        command: Sequence[str] = (),
+        seed: int | None = None,
+        parent_run: str | None = None,
+        gpus: Sequence[str] = (),
+        determinism: Mapping[str, Any] | None = None,
+        injected_faults: Sequence[str] = (),
+    ) -> Manifest:
+        return cls(
+            name=name,
+            recipe=recipe,
+            command=list(command),
+            seed=seed,
+            parent_run=parent_run,
+            created=_now(),
+            updated=_now(),
+            versions=installed_versions(),
+            hardware=describe_hardware(gpus),
+            environment={name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
+            determinism=dict(determinism or {}),
+            injected_faults=list(injected_faults),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Manifest:
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunFolderError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+        except ValueError as error:
+            raise RunFolderError(f"{path} must be JSON: {error}") from None
+        if not isinstance(content, dict) or not isinstance(content.get("schema_version"), int):
+            raise RunFolderError(f"{path} is not the manifest of a run: it has no schema_version")
+        if content["schema_version"] > SCHEMA_VERSION:
+            raise RunFolderError(
+                f"{path}: schema_version must be at most {SCHEMA_VERSION}, but got {content['schema_version']}; "
+                "the run was written by a newer Trainbook"
+            )
+        known = {item.name for item in fields(cls)}
+        return cls(**{"name": path.parent.name, **{key: value for key, value in content.items() if key in known}})
+
+    def write(self, path: Path) -> None:
+        self.updated = _now()
+        write_text_atomically(path, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+    def start_segment(self, segment: int, start_step: int) -> None:
+        self.status, self.status_detail = "running", ""
+        self.segments.append(
+            {"segment": segment, "start_step": start_step, "started": _now(), "ended": None, "reason": None}
+        )
+
+    def end_segment(self, status: Status, detail: str = "") -> None:
+        if status not in get_args(Status):
+            raise ValueError(f"status must be one of {', '.join(get_args(Status))}, but got {status!r}")
+        self.status, self.status_detail = status, detail
+        if self.segments:
+            self.segments[-1].update(ended=_now(), reason=detail or status)
+
+    def continue_with(self, fresh: Manifest) -> None:
+        """Take over what a resumed process found around itself; the run's own history stays."""
+        for name in ("command", "versions", "hardware", "environment", "determinism"):
+            setattr(self, name, getattr(fresh, name))
+        self.injected_faults = [*self.injected_faults, *fresh.injected_faults]
+
+
+@dataclass(frozen=True)
+class Difference:
+    what: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.what}: {_shown(self.before)} -> {_shown(self.after)}"
+
+
+def differences(old: Manifest, new: Manifest) -> list[Difference]:
+    """What differs between two manifests that can change the numbers a run computes."""
+    pairs: list[tuple[str, Any, Any]] = [("seed", old.seed, new.seed)]
+    pairs += [(f"version of {name}", old.versions.get(name), new.versions.get(name)) for name in NUMERIC_PACKAGES]
+    pairs += [(name, old.environment.get(name), new.environment.get(name)) for name in NUMERIC_VARIABLES]
+    hardware = ["cpu", "gpus"]
+    if "OMP_NUM_THREADS" not in old.environment and "OMP_NUM_THREADS" not in new.environment:
+        hardware.append("cores")  # then the number of threads follows the number of cores
+    pairs += [(name, old.hardware.get(name), new.hardware.get(name)) for name in hardware]
+    switches = [*old.determinism, *(name for name in new.determinism if name not in old.determinism)]
+    pairs += [(name, old.determinism.get(name), new.determinism.get(name)) for name in switches]
+    return [Difference(what, before, after) for what, before, after in pairs if before != after]
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions from package metadata, which needs no import: torch alone takes a second."""
+    versions = {"python": platform.python_version()}
+    for name in NUMERIC_PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def describe_hardware(gpus: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "gpus": list(gpus),
+        "host": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _shown(value: Any) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,131 @@
+"""What a run writes down: every metric and every kind of event, with its meaning, in one place.
+
+Writers check their rows against these tables; readers take units and meanings from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Split = Literal["train", "eval"]
+Level = Literal["info", "warning", "error"]
+
+BOTH: tuple[Split, ...] = ("train", "eval")
+TRAIN: tuple[Split, ...] = ("train",)
+EVAL: tuple[Split, ...] = ("eval",)
+
+
+@dataclass(frozen=True)
+class Metric:
+    name: str
+    unit: str
+    splits: tuple[Split, ...]
+    cadence: Literal["row", "logging", "evaluation"]  # in each row; at logging steps; at evaluations
+    meaning: str
+
+
+@dataclass(frozen=True)
+class EventKind:
+    kind: str
+    meaning: str
+    level: Level = "info"
+    shown: bool = True  # whether the terminal prints a line for it; the file always has it
+
+
+def _by_name(*metrics: Metric) -> dict[str, Metric]:
+    return {metric.name: metric for metric in metrics}
+
+
+METRICS = _by_name(
+    Metric("step", "steps", BOTH, "row", "attempted updates so far, this one included; skipped ones count"),
+    Metric("segment", "count", BOTH, "row", "0 in a fresh run; one more after each resume"),
+    Metric("split", "name", BOTH, "row", "train or eval"),
+    Metric("time", "unix seconds", BOTH, "row", "when the row was written"),
+    Metric("epoch", "epochs", BOTH, "row", "how often the training data has been gone through, as a fraction"),
+    Metric("tokens", "tokens", BOTH, "row", "training tokens consumed so far, padding left out"),
+    Metric("targets", "targets", BOTH, "row", "number of targets that the row's loss is a mean over"),
+    Metric("loss", "nats per target", BOTH, "row", "the objective: cross entropy, and in training its extra terms"),
+    Metric("cross_entropy", "nats per target", TRAIN, "logging", "the plain one, whatever else is trained on"),
+    Metric("label_smoothing", "nats per target", TRAIN, "logging", "what label smoothing adds to the cross entropy"),
+    Metric("z_loss", "nats per target", TRAIN, "logging", "the weighted z-loss, in the same normalisation"),
+    Metric("learning_rate", "rate", TRAIN, "logging", "the schedule's rate at this step"),
+    Metric("grad_norm", "norm", TRAIN, "logging", "global norm of the gradients before clipping"),
+    Metric("clipped", "share", TRAIN, "logging", "share of the steps since the last row that were clipped"),
+    Metric("loss_scale", "factor", TRAIN, "logging", "what the loss is multiplied by under fp16"),
+    Metric("applied_updates", "updates", TRAIN, "logging", "updates applied so far; the schedule follows it"),
+    Metric("skipped_updates", "updates", TRAIN, "logging", "updates kept out of the model so far"),
+    Metric("tokens_per_second", "tokens/s", TRAIN, "logging", "training tokens over wall time since the last row"),
+    Metric("step_seconds", "seconds", TRAIN, "logging", "mean wall time of a step since the last row"),
+    Metric("data_wait_seconds", "seconds", TRAIN, "logging", "mean time a step waited for its batch"),
+    Metric("memory_bytes", "bytes", TRAIN, "logging", "memory in use, of the kind that memory_kind names"),
+    Metric("memory_kind", "name", TRAIN, "logging", "host_rss, or device_peak since the last row"),
+    Metric("gpu_utilisation", "share", TRAIN, "logging", "share of time the device was busy, where it can be read"),
+    Metric("perplexity", "ratio", EVAL, "evaluation", "exp of the cross entropy per target"),
+    Metric("accuracy", "share", EVAL, "evaluation", "share of targets whose highest score is the right one"),
+    Metric("bits_per_token", "bits per target", EVAL, "evaluation", "cross entropy per target in base 2"),
+    Metric("seconds", "seconds", EVAL, "evaluation", "wall time of the evaluation"),
+    Metric("best", "flag", EVAL, "evaluation", "true where the chosen metric is the best so far"),
+)
+
+EVENTS = {
+    event.kind: event
+    for event in (
+        EventKind("start", "training begins at step 0", shown=False),
+        EventKind("resume", "training goes on from a checkpoint; `step` is the checkpoint's"),
+        EventKind("rollback", "training goes back to an earlier state; `step` is that state's", "warning"),
+        EventKind("checkpoint", "a checkpoint is complete on disk", shown=False),
+        EventKind("checkpoint_damaged", "a checkpoint failed its checks and was passed over", "warning"),
+        EventKind("best", "the best evaluation so far", shown=False),
+        EventKind("skip", "an update was kept out of the model", "warning"),
+        EventKind("early_stop", "evaluations stopped getting better, so the run ends"),
+        EventKind("interrupt", "a signal asked the run to stop", "warning"),
+        EventKind("config_change", "something differs from what the run was started with", "warning"),
+        EventKind("inject", "a fault was put in on purpose", "warning"),
+        EventKind("tracker", "a tracker failed, fell behind or lost rows; the run is not touched", "warning"),
+        EventKind("notice", "worth knowing, nothing to do"),
+        EventKind("finish", "the run reached its end", shown=False),
+        EventKind("failure", "the run ended by an error", "error"),
+    )
+}
+
+# Events that begin a segment: what an older segment wrote after their step never happened.
+SEGMENT_STARTS = ("start", "resume", "rollback")
+
+
+def check_metrics(row: Mapping[str, Any]) -> None:
+    """A row with an unknown name is a mistake in the code that wrote it, so this is a ValueError."""
+    split = row.get("split")
+    if split not in BOTH:
+        raise ValueError(f"metrics row: split must be one of {', '.join(BOTH)}, but got {split!r}")
+    _check_step(row, "metrics row")
+    for name in row:
+        metric = METRICS.get(name)
+        if metric is None:
+            raise ValueError(f"metrics row: unknown metric {name!r}{_nearest(name, METRICS)}")
+        if split not in metric.splits:
+            raise ValueError(
+                f"metrics row: {name!r} belongs to {', '.join(metric.splits)} rows, but split is {split!r}"
+            )
+
+
+def check_event(row: Mapping[str, Any]) -> None:
+    kind = row.get("kind")
+    if kind not in EVENTS:
+        raise ValueError(f"events row: unknown kind {kind!r}{_nearest(str(kind), EVENTS)}")
+    _check_step(row, "events row")
+
+
+def _check_step(row: Mapping[str, Any], what: str) -> None:
+    step = row.get("step")
+    if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+        raise ValueError(f"{what}: step must be an integer >= 0, but got {step!r}")
+
+
+def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,76 @@
+"""Writing on from a prompt, one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from trainbook.errors import UserError
+from trainbook.tasks.causal import CausalLanguageModel
+
+
+@dataclass(frozen=True)
+class Sampling:
+    temperature: float = 1.0  # 0: always the likeliest token
+    top_k: int | None = None  # only among the k likeliest
+    top_p: float | None = None  # only among the fewest that together have this probability
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:  # also not a number
+            raise UserError(f"temperature: must be >= 0, but got {self.temperature}.")
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k: must be >= 1, but got {self.top_k}.")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top-p: must be > 0 and <= 1, but got {self.top_p}.")
+
+    def pick(self, logits: Tensor, generator: torch.Generator) -> Tensor:
+        """One token id for each row of logits (B, V)."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        probabilities = self.probabilities(logits.float().cpu())
+        return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        logits = logits / self.temperature
+        if self.top_k is not None and self.top_k < logits.shape[-1]:
+            smallest_kept = logits.topk(self.top_k).values[..., -1:]
+            logits = logits.masked_fill(logits < smallest_kept, float("-inf"))
+        probabilities = logits.softmax(-1)
+        if self.top_p is not None and self.top_p < 1:  # at 1, rounding in the sum would cut off the tail
+            ordered, order = probabilities.sort(descending=True)
+            reached_before = ordered.cumsum(-1) - ordered  # the token that crosses the line is kept
+            ordered = ordered.masked_fill(reached_before >= self.top_p, 0.0)
+            probabilities = torch.zeros_like(probabilities).scatter(-1, order, ordered)
+            probabilities = probabilities / probabilities.sum(-1, keepdim=True)
+        return probabilities
+
+
+@torch.no_grad()
+def generate_tokens(
+    model: CausalLanguageModel, prompt: list[int], max_new_tokens: int, sampling: Sampling, end_of_text: int | None = None
+) -> Iterator[int]:
+    """Yield new token ids. Keys and values of earlier positions are kept, so each token costs one position.
+
+    When the context is full, the older half of it is dropped and the newer half is read again.
+    """
+    model.eval()
+    device = model.head.weight.device
+    limit = model.body.shape.max_seq_length
+    generator = torch.Generator().manual_seed(sampling.seed)
+    context = list(prompt)
+    caches, pending = None, []
+    for _ in range(max_new_tokens):
+        if caches is None or caches[0].length + len(pending) > limit:
+            pending = context[-limit:] if caches is None else context[-max(1, limit // 2) :]
+            caches = model.body.new_caches(1, model.head.weight.dtype)
+        logits = model.next_logits(torch.tensor([pending], device=device), caches)
+        token = int(sampling.pick(logits, generator))
+        if token == end_of_text:
+            return
+        yield token
+        context.append(token)
+        pending = [token]

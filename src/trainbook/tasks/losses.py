@@ -1,0 +1,39 @@
+"""Losses as named sums over targets. They are divided once, by the number of targets of the whole global batch."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+IGNORED = -100  # a target with this value is not one
+
+
+def cross_entropy_parts(
+    logits_NV: Tensor,
+    targets_N: Tensor,
+    *,
+    num_classes: int | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> dict[str, Tensor]:
+    """Sums over the targets; their total is what is trained on. Columns from `num_classes` on are masked with -inf.
+
+    `cross_entropy` is always the plain one, so that it means the same with every setting; what smoothing and z-loss add
+    is reported beside it.
+    """
+    logits_NV = logits_NV.float()
+    parts = {"cross_entropy": F.cross_entropy(logits_NV, targets_N, ignore_index=IGNORED, reduction="sum")}
+    if label_smoothing > 0.0 or z_loss > 0.0:
+        is_target = targets_N != IGNORED
+        log_z = torch.logsumexp(logits_NV, dim=-1)
+        if label_smoothing > 0.0:
+            towards_uniform = torch.where(is_target, log_z - logits_NV[:, :num_classes].mean(-1), 0.0).sum()
+            parts["label_smoothing"] = label_smoothing * (towards_uniform - parts["cross_entropy"])
+        if z_loss > 0.0:
+            parts["z_loss"] = z_loss * torch.where(is_target, log_z.square(), 0.0).sum()
+    return parts
+
+
+def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
+    return logits if cap is None else cap * torch.tanh(logits / cap)

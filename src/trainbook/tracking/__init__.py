@@ -1,0 +1,82 @@
+"""Writing a run down: its files first, then the terminal, then mirrors that can neither stop nor slow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainbook.errors import MissingExtra
+from trainbook.runs import RunFolder
+from trainbook.tracking.cadence import is_due
+from trainbook.tracking.console import ConsoleTracker
+from trainbook.tracking.files import FileTracker
+from trainbook.tracking.mirror import Mirror
+from trainbook.tracking.tracker import Tracker, Trackers
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from trainbook.knobs.sections.logging import Logging
+
+__all__ = ["ConsoleTracker", "FileTracker", "Mirror", "Tracker", "Trackers", "build", "is_due"]
+
+
+def build(
+    logging: Logging,
+    run: RunFolder,
+    *,
+    segment: int,
+    total_steps: int,
+    start_step: int = 0,
+    quiet: bool = False,
+    config_dict: Mapping[str, Any] | None = None,
+    console: Console | None = None,
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    close_seconds: float = 5.0,
+) -> Trackers:
+    """All that `logging` asks for; a package that is missing is said here, before any training.
+
+    `start_step` is the step that the run goes on from; `quiet` leaves out the terminal; `on_event` gets each event row.
+    """
+    for package in logging.report_to:
+        _require(package)
+    trackers = Trackers(FileTracker(run), segment=segment, start_step=start_step, on_event=on_event)
+    if not quiet:
+        trackers.add("console", ConsoleTracker(total_steps, start_step=start_step, console=console))
+    if "tensorboard" in logging.report_to:
+        from trainbook.tracking.tensorboard import TensorBoardTracker
+
+        # A folder that several runs share needs a name for each, or TensorBoard draws them as one.
+        folder = Path(logging.logging_dir) / run.name if logging.logging_dir else run.tensorboard
+        trackers.add(
+            "tensorboard",
+            Mirror(
+                "tensorboard",
+                lambda: TensorBoardTracker(folder, start_step=start_step),
+                trackers.report,
+                close_seconds=close_seconds,
+            ),
+        )
+    if "wandb" in logging.report_to:
+        from trainbook.tracking import wandb
+
+        trackers.add(
+            "wandb",
+            Mirror(
+                "wandb",
+                lambda: wandb.WandbTracker(run, config_dict or {}, lambda reason: trackers.report("wandb", reason)),
+                trackers.report,
+                close_seconds=close_seconds,
+                abandon=wandb.abandon,
+            ),
+        )
+    return trackers
+
+
+def _require(package: str) -> None:
+    spec = find_spec(package)
+    # W&B leaves folders called `wandb` behind; one in the current folder looks like a package without a file.
+    if spec is None or spec.origin is None:
+        raise MissingExtra(f"logging.report_to={package}", package, package)

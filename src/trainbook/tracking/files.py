@@ -1,0 +1,31 @@
+"""The run's own files. They are the truth, so a row that cannot be written ends the run with a RunError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainbook.runs import RunFolder, schema
+from trainbook.runs.jsonl import JsonlWriter
+
+
+class FileTracker:
+    def __init__(self, run: RunFolder) -> None:
+        self._metrics = JsonlWriter(run.metrics_file)
+        self._events = JsonlWriter(run.events_file)
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        schema.check_metrics(row)
+        self._metrics.append(row)
+
+    def log_event(self, row: Mapping[str, Any]) -> None:
+        schema.check_event(row)
+        self._events.append(row)
+
+    def fsync(self) -> None:
+        self._metrics.fsync()
+        self._events.fsync()
+
+    def close(self, status: str) -> None:
+        self._metrics.close()
+        self._events.close()

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.data import DataBundle, build
+from trainbook.knobs.sections.data import Data
+
+SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "default-cache"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Thirty files of different text, a quarter of them in a folder below."""
+    root = tmp_path / "corpus"
+    (root / "below").mkdir(parents=True)
+    for number in range(30):
+        name = f"below/{number:02}.txt" if number % 4 == 0 else f"{number:02}.txt"
+        (root / name).write_text(f"File {number}.\n" + f"Line of {number}, ünïcode.\n" * (number + 3), encoding="utf-8")
+    return root
+
+
+@pytest.fixture(scope="session")
+def long_text() -> str:
+    if SHAKESPEARE.exists():
+        return SHAKESPEARE.read_text(encoding="utf-8")
+    rng = random.Random(0)
+    words = ["thou", "art", "more", "lovely", "and", "temperate", "Rough", "winds", "do", "shake"]
+    return "\n".join(" ".join(rng.choices(words, k=8)) + rng.choice([".", ",", ";\n"]) for _ in range(4000))
+
+
+@pytest.fixture
+def build_from(tmp_path: Path) -> Callable[..., DataBundle]:
+    """Build data with these knobs and a cache in the test's own folder."""
+
+    def build_it(source: Path, seed: int = 7, **knobs: Any) -> DataBundle:
+        return build(Data(source=str(source), cache_dir=str(tmp_path / "cache"), **knobs), seed)
+
+    return build_it

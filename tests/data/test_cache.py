@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.data import DataBundle
+from trainbook.data.cache import cache_root
+from trainbook.data.tokenizers import ByteTokenizer
+from trainbook.errors import DataError
+
+BuildFrom = Callable[..., DataBundle]
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every text that the byte tokenizer was asked to encode."""
+    texts: list[str] = []
+    real = ByteTokenizer.encode_many
+
+    def encode_many(self: ByteTokenizer, batch: list[str]) -> list:
+        texts.extend(batch)
+        return real(self, batch)
+
+    monkeypatch.setattr(ByteTokenizer, "encode_many", encode_many)
+    return texts
+
+
+def test_text_is_tokenised_once_whatever_the_time_and_place_of_its_files(
+    build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str]
+) -> None:
+    first = build_from(folder)
+    assert len(encoded) == 30
+    assert first.summary["cache_reused"] is False
+    for file in folder.rglob("*.txt"):
+        os.utime(file, (1, 1))
+    moved = folder.rename(tmp_path / "elsewhere")
+    again = build_from(moved, max_seq_length=32, shuffle=False)
+    assert len(encoded) == 30
+    assert again.summary["cache_reused"] is True
+    assert again.fingerprint == first.fingerprint
+    assert again.train.tokens.tobytes() == first.train.tokens.tobytes()
+    assert again.train.describe(0)["source"].startswith(f"{moved}/")
+
+
+@pytest.mark.parametrize(
+    "change", [{"tokenizer": "char"}, {"validation_ratio": 0.3}, {"validation_ratio": 0.0}, {"validation": "other.txt"}]
+)
+def test_another_tokenizer_or_split_is_another_entry(
+    build_from: BuildFrom, folder: Path, tmp_path: Path, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "other.txt").write_text("something else")
+    monkeypatch.chdir(tmp_path)
+    first = build_from(folder)
+    second = build_from(folder, **change)
+    assert first.summary["cache"] != second.summary["cache"]
+    assert first.fingerprint != second.fingerprint
+
+
+def test_changed_content_is_tokenised_again(build_from: BuildFrom, folder: Path, encoded: list[str]) -> None:
+    first = build_from(folder)
+    file = folder / "01.txt"
+    file.write_text(file.read_text().replace("File", "Tile"))
+    second = build_from(folder)
+    assert len(encoded) == 60
+    assert second.fingerprint != first.fingerprint
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-2])
+
+
+def _flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train/tokens.bin",
+        "validation/tokens.bin",
+        "train/documents.npy",
+        "train/origins.jsonl",
+        "tokenizer/tokenizer.json",
+        "index.json",
+    ],
+)
+def test_a_damaged_entry_is_made_anew(
+    build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str], name: str, damage
+) -> None:
+    first = build_from(folder)
+    tokens = first.train.tokens.tobytes()
+    damage(Path(first.summary["cache"]) / name)
+    second = build_from(folder)
+    assert len(encoded) == 60
+    assert second.summary["cache_reused"] is False
+    assert (second.train.tokens.tobytes(), second.fingerprint) == (tokens, first.fingerprint)
+    assert build_from(folder).summary["cache_reused"] is True
+    assert [path.name for path in (tmp_path / "cache" / "tokens").iterdir() if "partial" in path.name] == []
+
+
+def test_an_entry_that_was_never_finished_is_not_used_and_goes_away(
+    build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr("os.replace", die)
+        during.setattr("shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            build_from(folder)
+    left = [path for path in (tmp_path / "cache" / "tokens").iterdir() if path.is_dir()]
+    assert [path.suffix for path in left] == [".partial"]
+    assert build_from(folder).summary["cache_reused"] is False
+    assert len(encoded) == 60
+    assert not left[0].exists()
+
+
+def test_a_failure_leaves_nothing_behind(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{}\n')
+    with pytest.raises(DataError, match=r"bad\.jsonl:2: has no field"):
+        build_from(tmp_path / "bad.jsonl")
+    assert [path for path in (tmp_path / "cache" / "tokens").iterdir() if path.is_dir()] == []
+
+
+def test_a_source_that_changes_while_it_is_read_is_refused(
+    build_from: BuildFrom, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ByteTokenizer.encode_many
+
+    def encode_many(self: ByteTokenizer, batch: list[str]) -> list:
+        (folder / "01.txt").write_text("changed")
+        return real(self, batch)
+
+    monkeypatch.setattr(ByteTokenizer, "encode_many", encode_many)
+    with pytest.raises(DataError, match="changed while it was being read"):
+        build_from(folder)
+
+
+def test_processes_that_start_together_share_one_whole_entry(folder: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys, json; from trainbook.data import build; from trainbook.knobs.sections.data import Data\n"
+        "bundle = build(Data(source=sys.argv[1], cache_dir=sys.argv[2]), 0)\n"
+        "print(json.dumps([bundle.fingerprint, bundle.summary['cache_reused']]))"
+    )
+    command = [sys.executable, "-c", program, str(folder), str(tmp_path / "cache")]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    answers = [json.loads(process.communicate()[0]) for process in processes]
+    assert len({fingerprint for fingerprint, _ in answers}) == 1
+    assert sorted(reused for _, reused in answers) == [False, True, True]
+
+
+def test_where_locks_do_not_work_the_slower_process_uses_what_is_there(
+    build_from: BuildFrom, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import trainbook.data.cache as cache
+
+    real = cache.tokenise
+    nested: list[str] = []
+
+    def tokenise(*arguments):
+        monkeypatch.setattr(cache, "tokenise", real)
+        nested.append(build_from(folder).fingerprint)
+        return real(*arguments)
+
+    monkeypatch.setattr(cache, "_lock", lambda descriptor: False)
+    monkeypatch.setattr(cache, "tokenise", tokenise)
+    assert build_from(folder).fingerprint == nested[0]
+
+
+def test_a_cache_that_cannot_be_written_names_the_folder_and_the_knob(
+    build_from: BuildFrom, folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "cache").write_text("a file in the way")
+    with pytest.raises(DataError) as caught:
+        build_from(folder)
+    assert str(caught.value) == (
+        f"the token cache cannot be written to '{tmp_path}/cache/tokens': Not a directory. "
+        "Choose another folder with data.cache_dir."
+    )
+
+
+def test_the_cache_is_where_the_knob_then_the_environment_then_the_standard_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.setenv("TRAINBOOK_CACHE", "/named")
+    assert cache_root("~/mine") == Path("/home/me/mine")
+    assert cache_root(None) == Path("/named")
+    monkeypatch.delenv("TRAINBOOK_CACHE")
+    assert cache_root(None) == Path("/xdg/trainbook")
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert cache_root(None) == Path("/home/me/.cache/trainbook")

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainbook.data.sources import open_source
+from trainbook.errors import DataError
+
+
+def documents(name: Path | str, text_field: str = "text") -> list[tuple[str, str]]:
+    return [(document.origin, document.text) for document in open_source(str(name), text_field).documents()]
+
+
+def message(name: Path | str, text_field: str = "text", knob: str = "data.source") -> str:
+    with pytest.raises(DataError) as caught:
+        list(open_source(str(name), text_field, knob).documents())
+    return str(caught.value)
+
+
+def test_the_standard_library_is_its_own_sorted_source_without_tests_and_packages() -> None:
+    source = open_source("builtin:pystdlib", "text")
+    assert list(source.files) == sorted(source.files)
+    assert {"abc.py", "json/decoder.py"} <= set(source.files)
+    parts = {part for file in source.files for part in file.split("/")[:-1]}
+    assert not parts & {"site-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"}
+    assert all(file.endswith(".py") for file in source.files)
+    json_decoder = next(document for document in source.documents() if document.origin == "json/decoder.py")
+    assert "class JSONDecoder" in json_decoder.text
+    assert source.root + json_decoder.origin == "builtin:pystdlib/json/decoder.py"
+
+
+def test_a_text_file_is_one_document_kept_to_the_byte(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("é\r\nb\n".encode())
+    assert documents(tmp_path / "a.txt") == [("a.txt", "é\r\nb\n")]
+
+
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfabc")
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"text": "x"}\n')
+    assert documents(tmp_path) == [("a.txt", "abc"), ("b.jsonl:1", "x")]
+
+
+def test_a_folder_is_all_files_of_known_kinds_below_it_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "z.md").write_text("zed")
+    (tmp_path / "b" / "image.png").write_bytes(b"\xff")
+    (tmp_path / "c.py").write_text("see")
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n\n{"text": "three"}\n')
+    expected = [("a.jsonl:1", "one"), ("a.jsonl:3", "three"), ("b/z.md", "zed"), ("c.py", "see")]
+    assert documents(tmp_path) == expected
+    assert documents(f"{tmp_path}/") == expected
+
+
+def test_a_glob_takes_only_what_matches_relative_to_its_fixed_part(tmp_path: Path) -> None:
+    for name in ("x/1.txt", "x/y/2.txt", "x/3.log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text(name)
+    assert documents(tmp_path / "x" / "*.txt") == [("1.txt", "x/1.txt")]
+    assert documents(f"{tmp_path}/**/*.txt") == [("x/1.txt", "x/1.txt"), ("x/y/2.txt", "x/y/2.txt")]
+    assert open_source(f"{tmp_path}/x/*.txt", "text").root == f"{tmp_path}/x/"
+    assert message(f"{tmp_path}/*.none") == f"data.source: no file matches '{tmp_path}/*.none'."
+
+
+def test_a_glob_in_the_working_folder_shows_plain_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one.txt").write_text("1")
+    monkeypatch.chdir(tmp_path)
+    source = open_source("*.txt", "text")
+    assert (source.root, source.files) == ("", ("one.txt",))
+
+
+def test_blank_documents_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("")
+    (tmp_path / "b.txt").write_text(" \n\t")
+    (tmp_path / "c.jsonl").write_text('{"text": ""}\n{"text": "x"}\n')
+    assert documents(tmp_path) == [("c.jsonl:2", "x")]
+
+
+def test_an_unknown_built_in_names_the_nearest() -> None:
+    assert message("builtin:pystdlb") == (
+        "data.source: there is no built-in source 'builtin:pystdlb'; there is builtin:pystdlib. "
+        "Did you mean 'builtin:pystdlib'?"
+    )
+    assert message("pystdlib") == "data.source: 'pystdlib' does not exist. Did you mean 'builtin:pystdlib'?"
+
+
+def test_a_missing_file_names_the_similar_one(tmp_path: Path) -> None:
+    (tmp_path / "shakespeare.txt").write_text("x")
+    assert message(tmp_path / "shakspeare.txt", knob="data.validation") == (
+        f"data.validation: '{tmp_path}/shakspeare.txt' does not exist. Did you mean '{tmp_path}/shakespeare.txt'?"
+    )
+    assert message(tmp_path / "other") == f"data.source: '{tmp_path}/other' does not exist."
+    assert message(tmp_path / "no" / "x.txt") == (
+        f"data.source: '{tmp_path}/no/x.txt' does not exist. There is no folder '{tmp_path}/no' either."
+    )
+
+
+def test_a_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
+    assert message(tmp_path) == (
+        f"data.source: the folder '{tmp_path}' has no file of the kinds *.txt, *.md, *.py, *.jsonl."
+    )
+
+
+def test_a_file_that_is_not_utf8_is_named_with_the_byte(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    assert message(tmp_path / "a.txt") == (
+        f"{tmp_path}/a.txt: must be UTF-8 text, but has the byte 0xe9 at position 3. "
+        "Convert it first, for example with iconv."
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            '{"txt": "a", "title": "b"}',
+            "has no field 'text' (data.text_field); its fields are: 'txt', 'title'. Did you mean 'txt'?",
+        ),
+        ("{}", "has no field 'text' (data.text_field); its fields are: none."),
+        ('{"text": 5}', "the field 'text' must be a string, but got a number."),
+        ('{"text": null}', "the field 'text' must be a string, but got null."),
+        ('["text"]', "must be a JSON object, but got a list."),
+        ('{"text": }', "must be a JSON object, but got Expecting value at column 10."),
+    ],
+)
+def test_a_bad_line_is_named_by_file_and_number(tmp_path: Path, line: str, problem: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n\n{line}\n')
+    assert message(path) == f"{path}:3: {problem}"
+
+
+def test_the_text_field_can_have_another_name_and_half_a_surrogate_pair(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text(json.dumps({"body": "a\ud83db 👍"}) + "\n")
+    assert documents(path, "body") == [("d.jsonl:1", "a\ufffdb 👍")]
+
+
+def test_the_fingerprint_depends_on_names_and_contents_only(tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.txt").write_text("same")
+    here, there = (open_source(str(tmp_path / place), "text") for place in ("here", "there"))
+    before = here.fingerprint()
+    assert before == there.fingerprint() == open_source(str(tmp_path / "here"), "other").fingerprint()
+    (tmp_path / "here" / "a.txt").write_text("SAME")
+    assert here.fingerprint() != before

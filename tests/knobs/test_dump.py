@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.knobs import Config, declarations, dump, load
+
+ODD_STRINGS = [
+    "no",
+    "true",
+    "1e-4",
+    "a: b",
+    "x # y",
+    'say "hi"',
+    "it's",
+    "back\\slash",
+    "*.txt",
+    " pad ",
+    "é\n\t\x07",
+    "~",
+    "[a]",
+    "-",
+    "2024-01-01",
+    "12:30",
+]
+
+
+def again(text: str, folder: Path) -> Config:
+    path = folder / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path).config
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"validation_ratio": 0},
+        {"optimizer": "sgd", "momentum": 0.5, "lr": 0.1},
+        {"fp16": {"enabled": True, "loss_scale": 1024}},
+        {"scheduler": "wsd", "warmup_ratio": 0.1, "report_to": ["wandb", "tensorboard"], "patience": 3},
+        {"position": "rope", "rope_theta": 5e5, "lr": 1.23456789e-5, "max_tokens": 10**12, "eps": 1e-12},
+    ],
+    ids=str,
+)
+def test_what_is_dumped_loads_as_the_same_configuration(given: dict[str, Any], tmp_path: Path) -> None:
+    loaded = load(given)
+    assert again(dump(loaded), tmp_path) == loaded.config
+
+
+@pytest.mark.parametrize("text", ODD_STRINGS, ids=repr)
+def test_any_string_survives(text: str, tmp_path: Path) -> None:
+    loaded = load({"data": {"source": text}})
+    assert loaded.config.data.source == text
+    assert again(dump(loaded), tmp_path) == loaded.config
+
+
+def test_every_knob_is_written_and_only_chosen_values_name_their_origin(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("seed: 7\nscheduler:\n  type: linear\nvalidation_ratio: 0\n", encoding="utf-8")
+    lines = dump(load(path, ["lr=1e-3"])).splitlines()
+    assert f"  seed: 7  # {path}:1" in lines
+    assert f"  type: linear  # {path}:3, as scheduler.type" in lines
+    assert "  learning_rate: 0.001  # override, as lr" in lines
+    assert "  hidden_size: 384" in lines
+    assert any(line.startswith('  eval_strategy: "no"  # derived: there is no validation data') for line in lines)
+    assert sum("#" in line for line in lines) == 5
+    assert sum(line.startswith("  ") for line in lines) == len(list(declarations()))

@@ -1,0 +1,268 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.errors import ConfigError
+from trainbook.knobs import load, recipes
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.laws import LAWS, laws_of
+
+BROKEN: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"hidden_size": 100, "n_head": 8},
+        "model.hidden_size",
+        "must be a multiple of model.num_attention_heads, but 100 is not one of 8.",
+    ),
+    (
+        {"num_kv_heads": 4},
+        "model.num_attention_heads",
+        "must be a multiple of model.num_key_value_heads, but 6 (the default) is not one of 4.",
+    ),
+    (
+        {"hidden_size": 30, "n_head": 6, "position": "rope"},
+        "model.position",
+        "rotary needs an even head width, but hidden_size / num_attention_heads is 30 / 6 = 5.",
+    ),
+    (
+        {"rope_theta": 5e5},
+        "model.rope_theta",
+        "has no effect unless model.position is 'rotary', but that is 'learned' (the default).",
+    ),
+    (
+        {"warmup_steps": 10, "warmup_ratio": 0.1},
+        "schedule.warmup_steps",
+        "the warm-up is stated twice, by schedule.warmup_steps = 10 and schedule.warmup_ratio = 0.1. "
+        "Keep one, and set what remains to null.",
+    ),
+    (
+        {"max_steps": 10, "epochs": 2},
+        "training.max_steps",
+        "the length of the run is stated twice, by training.max_steps = 10 and training.num_train_epochs = 2. "
+        "Keep one, and set what remains to null.",
+    ),
+    (
+        {"max_steps": 10, "epochs": 2, "max_tokens": 1e6},
+        "training.max_steps",
+        "the length of the run is stated three times, by training.max_steps = 10 and training.num_train_epochs = 2 "
+        "and training.max_tokens = 1000000. Keep one, and set what remains to null.",
+    ),
+    (
+        {"max_steps": 10, "warmup_steps": 10},
+        "schedule.warmup_steps",
+        "must be less than training.max_steps, but 10 is not less than 10.",
+    ),
+    (
+        {"scheduler": "wsd", "warmup_ratio": 0.5, "decay_ratio": 0.6},
+        "schedule.decay_ratio",
+        "warm-up and decay must fit into the run, but warmup_ratio + decay_ratio is 0.5 + 0.6 = 1.1.",
+    ),
+    (
+        {"scheduler": "wsd", "warmup_steps": 90, "max_steps": 100},
+        "schedule.decay_ratio",
+        "warm-up and decay must fit into the 100 steps of the run, but take 90 + 0.2 x 100 = 110.",
+    ),
+    (
+        {"batch_size": 10, "micro_batch_size": 4},
+        "batch.global_batch_size",
+        "must be a multiple of per_device_train_batch_size, but 10 is not one of 4.",
+    ),
+    (
+        {"batch_size": 10, "gradient_accumulation_steps": 3},
+        "batch.global_batch_size",
+        "must be a multiple of gradient_accumulation_steps, but 10 is not one of 3.",
+    ),
+    (
+        {"batch_size": 64, "micro_batch_size": 16, "gradient_accumulation_steps": 8},
+        "batch.global_batch_size",
+        "must be a multiple of per_device_train_batch_size x gradient_accumulation_steps, "
+        "but 64 is not one of 16 x 8 = 128.",
+    ),
+    (
+        {"num_cycles": 3},
+        "schedule.num_cycles",
+        "has no effect unless schedule.type is 'cosine_with_restarts', but that is 'cosine' (the default).",
+    ),
+    (
+        {"scheduler": "linear", "power": 2},
+        "schedule.power",
+        "has no effect unless schedule.type is 'polynomial', but that is 'linear'.",
+    ),
+    (
+        {"decay_shape": "sqrt"},
+        "schedule.decay_shape",
+        "has no effect unless schedule.type is 'warmup_stable_decay', but that is 'cosine' (the default).",
+    ),
+    (
+        {"momentum": 0.5},
+        "optimizer.momentum",
+        "has no effect unless optimizer.type is 'sgd', but that is 'adamw' (the default).",
+    ),
+    (
+        {"optim": "SGD", "beta2": 0.99},
+        "optimizer.beta2",
+        "has no effect unless optimizer.type is 'adamw', but that is 'sgd'.",
+    ),
+    (
+        {"bf16": True, "loss_scale": 128},
+        "precision.loss_scale",
+        "has no effect unless precision.compute is 'fp16', but that is 'bf16'.",
+    ),
+    (
+        {"precision": "fp32", "growth_interval": 10},
+        "precision.growth_interval",
+        "has no effect unless precision.compute is 'fp16', but that is 'fp32'.",
+    ),
+    (
+        {"fp16": {"enabled": True, "loss_scale": 128, "initial_scale_power": 8}},
+        "precision.initial_scale_power",
+        "has no effect unless precision.loss_scale is 'dynamic', but that is 128.",
+    ),
+    (
+        {"precision": {"weights": "bf16", "compute": "fp16"}},
+        "precision.weights",
+        "bf16 needs precision.compute bf16, but that is 'fp16'.",
+    ),
+    (
+        {"vocab_size": 1000, "tokenizer": "char"},
+        "data.vocab_size",
+        "has no effect: data.tokenizer 'char' brings its own vocabulary. Leave it out, or choose tokenizer bpe.",
+    ),
+    (
+        {"vocab_size": 1000, "tokenizer": "my/tokenizer.json"},
+        "data.vocab_size",
+        "has no effect: data.tokenizer 'my/tokenizer.json' brings its own vocabulary. "
+        "Leave it out, or choose tokenizer bpe.",
+    ),
+    (
+        {"eval_strategy": "no", "patience": 3},
+        "evaluation.early_stopping_patience",
+        "needs evaluation, but evaluation.eval_strategy is 'no'.",
+    ),
+    (
+        {"eval_strategy": "no", "metric_for_best_model": "accuracy"},
+        "evaluation.metric_for_best_model",
+        "needs evaluation, but evaluation.eval_strategy is 'no'.",
+    ),
+    (
+        {"eval_strategy": "epoch", "eval_steps": 5},
+        "evaluation.eval_steps",
+        "has no effect unless evaluation.eval_strategy is 'steps', but that is 'epoch'.",
+    ),
+    (
+        {"eval_strategy": False, "eval_steps": 5},
+        "evaluation.eval_steps",
+        "has no effect unless evaluation.eval_strategy is 'steps', but that is 'no'.",
+    ),
+    (
+        {"validation_ratio": 0, "eval_strategy": "steps"},
+        "evaluation.eval_strategy",
+        "needs validation data, but data.validation_ratio is 0 and data.validation is not set.",
+    ),
+    (
+        {"validation_ratio": 0, "patience": 3},
+        "evaluation.early_stopping_patience",
+        "needs validation data, but data.validation_ratio is 0 and data.validation is not set.",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "message"), BROKEN, ids=[f"{path}-{index}" for index, (_, path, _) in enumerate(BROKEN)]
+)
+def test_a_broken_law_is_one_problem(given: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(given)
+    assert [str(problem) for problem in error.value.problems] == [f"configuration  {path}: {message}"]
+
+
+LAWFUL: list[dict[str, Any]] = [
+    {"hidden_size": 96, "n_head": 6, "num_kv_heads": 2, "position": "rotary", "rope_theta": 5e5},
+    {"warmup_steps": 9, "max_steps": 10},
+    {"scheduler": "wsd", "warmup_ratio": 0.1, "decay_ratio": 0.9},
+    {"scheduler": "wsd", "warmup_steps": 80, "max_steps": 100},
+    {"batch_size": 64, "micro_batch_size": 8, "gradient_accumulation_steps": 4},  # on two devices
+    {"optim": "sgd", "momentum": 0.5},
+    {"momentum": 0.9},  # what it is anyway
+    {"fp16": True, "initial_scale_power": 8, "growth_interval": 10},
+    {"fp16": True, "device": "cpu"},
+    {"weights": "bf16"},
+    {"tokenizer": "bpe", "vocab_size": 1000},
+    {"validation_ratio": 0, "validation": "valid.txt", "eval_strategy": "epoch"},
+    {"validation_ratio": 0, "eval_strategy": "no"},
+    {"label_smoothing": 0.1, "z_loss": 1e-4},
+]
+
+
+@pytest.mark.parametrize("given", LAWFUL, ids=str)
+def test_a_lawful_configuration_loads_without_a_word(given: dict[str, Any]) -> None:
+    assert load(given).notices == []
+
+
+def test_a_broken_law_names_the_line_of_each_value_involved(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("model:\n  hidden_size: 100\n  num_attention_heads: 8\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert error.value.problems[0].where == f"{path}:2, {path}:3"
+
+
+def test_what_a_recipe_sets_may_lose_its_effect_by_an_override(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text("optimizer: {type: adamw, beta2: 0.99}\n", encoding="utf-8")
+    with pytest.raises(ConfigError):
+        load(tmp_path / "mine.yaml", ["optimizer.type=sgd"])
+    monkeypatch.setattr(recipes, "_folder", lambda: tmp_path)
+    assert load("mine", ["optimizer.type=sgd"]).config.optimizer.type == "sgd"
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_packaged_recipe_breaks_no_law_even_as_a_users_own_file(name: str) -> None:
+    load(recipes.path(name))
+
+
+@pytest.mark.parametrize(
+    ("given", "notice"),
+    [
+        (
+            {"padding": "max_length"},
+            "configuration  data.padding: has no effect, because data.samples is windows: all have the same length.",
+        ),
+        (
+            {"truncation": False},
+            "configuration  data.truncation: has no effect, because data.samples is windows: all have the same length.",
+        ),
+        (
+            {"eval_steps": 100, "max_steps": 10},
+            "configuration  evaluation.eval_steps: 100 is more than the 10 steps of the run, "
+            "which is evaluated at its end only.",
+        ),
+        (
+            {"validation_ratio": 0},
+            "configuration  evaluation.eval_strategy: evaluation is off: there is no validation data "
+            "(data.validation_ratio is 0, data.validation is not set).",
+        ),
+        (
+            {"fp16": {"loss_scale": "dynamic"}},
+            "configuration  fp16: has no `enabled`, so precision.compute stays as it is.",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_is_lawful_but_idle_is_a_notice(given: dict[str, Any], notice: str) -> None:
+    assert load(given).notices == [notice]
+
+
+def test_evaluation_without_data_is_switched_off_and_says_why() -> None:
+    loaded = load({"validation_ratio": 0})
+    assert loaded.config.evaluation.eval_strategy == "no"
+    assert loaded.origins["evaluation.eval_strategy"].kind == "derived"
+    assert "no validation data" in loaded.origins["evaluation.eval_strategy"].where
+
+
+def test_every_law_has_a_sentence_and_names_knobs_that_exist() -> None:
+    for law in LAWS:
+        assert law.text.endswith("."), law
+        assert set(law.paths) <= by_path().keys()
+    assert len(laws_of("model.num_attention_heads")) == 3

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from trainbook.knobs import RESUME_POLICY, Change, declarations, difference, load, resume_policy, section_types
+from trainbook.knobs.resume import EXCEPTIONS, OF_SECTION
+
+
+def test_every_knob_has_a_policy_and_every_policy_a_knob() -> None:
+    paths = {declaration.path for declaration in declarations()}
+    assert RESUME_POLICY.keys() == paths
+    assert OF_SECTION.keys() == section_types().keys()
+    assert EXCEPTIONS.keys() <= paths
+
+
+@pytest.mark.parametrize(
+    ("path", "policy"),
+    [
+        ("model.hidden_size", "fixed"),
+        ("data.tokenizer", "fixed"),
+        ("data.vocab_size", "fixed"),
+        ("training.max_steps", "schedule"),
+        ("training.seed", "schedule"),
+        ("optimizer.learning_rate", "schedule"),
+        ("schedule.type", "schedule"),
+        ("batch.global_batch_size", "schedule"),
+        ("data.source", "schedule"),
+        ("data.num_workers", "free"),
+        ("training.device", "free"),
+        ("logging.logging_steps", "free"),
+        ("checkpoint.save_steps", "free"),
+        ("evaluation.eval_steps", "free"),
+    ],
+)
+def test_what_may_change_on_resume(path: str, policy: str) -> None:
+    assert resume_policy(path) == policy
+
+
+def test_the_difference_names_each_changed_knob_with_both_values() -> None:
+    old, new = load(None).config, load(None, ["lr=1e-3", "num_layers=2"]).config
+    assert difference(old, new) == [
+        Change("model.num_hidden_layers", 6, 2),
+        Change("optimizer.learning_rate", 3e-4, 1e-3),
+    ]
+    assert difference(old, old) == []

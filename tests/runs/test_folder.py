@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from trainbook.errors import RunFolderError
+from trainbook.runs import Manifest, RunFolder, default_name, list_runs
+from trainbook.runs.jsonl import JsonlWriter
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return made(tmp_path, "a")
+
+
+def made(runs_dir: Path, name: str) -> RunFolder:
+    folder = RunFolder.create(runs_dir, name)
+    folder.write_manifest(Manifest(name))
+    return folder
+
+
+def write(path: Path, *rows: dict) -> None:
+    with JsonlWriter(path) as writer:
+        for row in rows:
+            writer.append(row)
+
+
+def row(step: int, segment: int, split: str = "train") -> dict:
+    return {"step": step, "segment": segment, "split": split, "loss": 100.0 * segment + step}
+
+
+def event(kind: str, step: int, segment: int) -> dict:
+    return {"kind": kind, "step": step, "segment": segment}
+
+
+def steps(rows: list[dict]) -> list[tuple[int, int]]:
+    return [(row["step"], row["segment"]) for row in rows]
+
+
+def test_a_made_folder_can_be_opened_by_path_and_by_name(run: RunFolder, tmp_path: Path):
+    assert RunFolder.open(tmp_path / "a").name == "a"
+    assert RunFolder.open("a", runs_dir=tmp_path).path == run.path
+
+
+def test_a_folder_that_holds_a_run_is_not_made_again(run: RunFolder, tmp_path: Path):
+    with pytest.raises(RunFolderError, match="already holds a run: resume it, or choose another name"):
+        RunFolder.create(tmp_path, "a")
+
+
+def test_what_a_process_killed_while_making_the_folder_left_is_taken_over(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.yaml").touch()
+    (tmp_path / "a" / "lock").touch()
+    made(tmp_path, "a")
+
+
+def test_somebody_elses_folder_is_not_taken_over(tmp_path: Path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "precious.py").touch()
+    with pytest.raises(RunFolderError, match="already exists and is not a run folder"):
+        RunFolder.create(tmp_path, "src")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "-x", "a b"])
+def test_a_name_must_be_one_plain_folder(tmp_path: Path, name: str):
+    with pytest.raises(RunFolderError, match="a run's name must begin"):
+        RunFolder.create(tmp_path, name)
+
+
+def test_a_place_where_no_folder_can_be_made_is_a_clear_error(tmp_path: Path):
+    (tmp_path / "runs").touch()
+    with pytest.raises(RunFolderError, match="cannot be made"):
+        RunFolder.create(tmp_path / "runs", "a")
+
+
+def test_a_misspelt_run_is_answered_with_the_nearest_one(tmp_path: Path):
+    made(tmp_path, "gpt-tiny-2026-11-15-0207")
+    made(tmp_path, "bert")
+    with pytest.raises(RunFolderError, match=r"Did you mean .*/gpt-tiny-2026-11-15-0207\?"):
+        RunFolder.open(tmp_path / "gpt-tny-2026-11-15-0207")
+    with pytest.raises(RunFolderError, match=r"Did you mean .*/bert\?"):
+        RunFolder.open("brt", runs_dir=tmp_path)
+
+
+def test_an_empty_runs_folder_is_said_to_be_empty(tmp_path: Path):
+    with pytest.raises(RunFolderError, match="holds no runs"):
+        RunFolder.open(tmp_path / "a")
+
+
+def test_a_folder_without_a_manifest_is_not_a_run(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    with pytest.raises(RunFolderError, match="is not a run folder: it has no manifest"):
+        RunFolder.open(tmp_path / "a")
+
+
+def test_default_names_say_recipe_and_minute_and_are_unique(tmp_path: Path):
+    now = datetime(2026, 11, 15, 2, 7)
+    assert default_name("gpt-tiny", tmp_path, now) == "gpt-tiny-2026-11-15-0207"
+    made(tmp_path, "gpt-tiny-2026-11-15-0207")
+    assert default_name("gpt-tiny", tmp_path, now) == "gpt-tiny-2026-11-15-0207-2"
+    made(tmp_path, "gpt-tiny-2026-11-15-0207-2")
+    assert default_name("gpt-tiny", tmp_path, now) == "gpt-tiny-2026-11-15-0207-3"
+
+
+def test_default_names_are_valid_names_for_any_recipe_file(tmp_path: Path):
+    now = datetime(2026, 11, 15, 2, 7)
+    assert default_name("my recipes/My run (2).yaml", tmp_path, now) == "My-run-2-2026-11-15-0207"
+    made(tmp_path, default_name("…", tmp_path, now))
+
+
+def test_runs_are_listed_by_name_and_other_folders_are_not(tmp_path: Path):
+    made(tmp_path, "b")
+    made(tmp_path, "a")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "file").touch()
+    assert [run.name for run in list_runs(tmp_path)] == ["a", "b"]
+    assert list_runs(tmp_path / "none") == []
+
+
+def test_a_step_written_twice_counts_as_the_later_segment_has_it(run: RunFolder):
+    write(run.metrics_file, row(1, 0), row(2, 0), row(2, 1), row(3, 1))
+    assert steps(run.metrics()) == [(1, 0), (2, 1), (3, 1)]
+
+
+def test_rows_beyond_the_step_that_a_resume_went_on_from_are_dropped(run: RunFolder):
+    # The older segment logged each step, the later one every ten: 11 to 19 never come again, but did not happen.
+    write(run.metrics_file, *(row(step, 0) for step in range(1, 20)), row(20, 1), row(30, 1))
+    write(run.events_file, event("start", 0, 0), event("resume", 10, 1))
+    assert steps(run.metrics()) == [(step, 0) for step in range(1, 11)] + [(20, 1), (30, 1)]
+
+
+def test_without_an_event_the_first_row_of_the_later_segment_says_where_it_began(run: RunFolder):
+    write(run.metrics_file, row(10, 0), row(20, 0), row(30, 0), row(20, 1))
+    assert steps(run.metrics()) == [(10, 0), (20, 1)]
+
+
+def test_a_later_segment_that_went_further_back_overrules_those_between(run: RunFolder):
+    write(run.metrics_file, row(10, 0), row(15, 0), row(20, 0), row(20, 1), row(30, 1), row(10, 2), row(20, 2))
+    assert steps(run.metrics()) == [(10, 2), (20, 2)]
+
+
+def test_a_segment_that_began_anew_leaves_nothing_of_the_older_one(run: RunFolder):
+    write(run.metrics_file, row(10, 0), row(20, 0))
+    write(run.events_file, event("start", 0, 0), event("skip", 4, 0), event("start", 0, 1))
+    assert run.metrics() == []
+    assert [(e["kind"], e["segment"]) for e in run.events()] == [("start", 0), ("start", 1)]
+
+
+def test_splits_are_told_apart(run: RunFolder):
+    write(run.metrics_file, row(10, 0), row(10, 0, "eval"), row(10, 1, "eval"), row(20, 1))
+    write(run.events_file, event("resume", 10, 1))
+    assert steps(run.metrics("train")) == [(10, 0), (20, 1)]
+    assert steps(run.metrics("eval")) == [(10, 1)]
+    assert len(run.metrics()) == 3
+
+
+def test_events_of_a_past_that_was_given_up_are_dropped_and_those_at_its_end_stay(run: RunFolder):
+    write(run.metrics_file, row(10, 0), row(19, 0), row(20, 1))
+    write(
+        run.events_file,
+        event("checkpoint", 10, 0),
+        event("skip", 15, 0),
+        event("resume", 10, 1),
+        event("tracker", 0, 1),  # an event without a place of its own does not move where a segment began
+        event("skip", 15, 1),
+    )
+    assert [(e["kind"], e["segment"]) for e in run.events()] == [
+        ("checkpoint", 0),
+        ("resume", 1),
+        ("tracker", 1),
+        ("skip", 1),
+    ]
+
+
+def test_raw_gives_everything(run: RunFolder):
+    write(run.metrics_file, row(1, 0), row(2, 0), row(1, 1))
+    write(run.events_file, event("skip", 2, 0), event("resume", 0, 1))
+    assert steps(run.metrics(raw=True)) == [(1, 0), (2, 0), (1, 1)]
+    assert len(run.events(raw=True)) == 2
+
+
+def test_segments_are_counted_from_all_that_recorded_one(run: RunFolder):
+    assert run.next_segment() == 0
+    write(run.metrics_file, row(1, 0))
+    assert run.next_segment() == 1
+    write(run.events_file, event("resume", 0, 1))
+    assert run.next_segment() == 2
+    manifest = run.read_manifest()
+    manifest.start_segment(2, 0)  # killed before its first row
+    run.write_manifest(manifest)
+    assert run.next_segment() == 3
