@@ -1,4 +1,4 @@
-"""One model, one stream of tokens, two trainers: Trainbook's own loop and the Hugging Face Trainer, each timed after warm-up."""
+"""One model, one stream of tokens, two trainers: Trainbook's own loop and the Hugging Face Trainer, each timed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -25,18 +25,16 @@ import torch
 
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
-from trainbook.data import BatchPlan, TokenWindows
-from trainbook.data.feed import prefetch
+from trainbook.data import DataBundle, Tokenizer, TokenWindows
 from trainbook.knobs import Config, load
-from trainbook.loop.device import prepare_device
+from trainbook.loop.build import assemble
+from trainbook.loop.device import prepare_device, should_compile
 from trainbook.loop.interrupts import Interrupts
-from trainbook.loop.job import Job, build_state
+from trainbook.loop.job import Job
 from trainbook.loop.launch import StoreEvents
 from trainbook.loop.step import StepReport
 from trainbook.loop.train import Training
-from trainbook.precision import Precision
 from trainbook.runs import RunFolder
-from trainbook.tasks import CausalCollate, CausalLanguageModel, StepBatch
 
 LEARNING_RATE, WEIGHT_DECAY, BETA2, MAX_GRAD_NORM = 6e-4, 0.1, 0.95, 1.0
 
@@ -61,6 +59,7 @@ class Setup:
     steps: int = 100
     warmup: int = 20  # Trainbook writes a row at each of its first 20 steps: after them, both are in their stride
     extra_steps: int = 0  # untimed, after the timed ones
+    clock: str = "wall"  # or "cpu": this process's processor time, which other work on the machine hardly moves
 
     @property
     def global_batch(self) -> int:
@@ -93,6 +92,12 @@ class Timing:
 def synchronise(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
+
+
+def read_clock(setup: Setup) -> float:
+    """Seconds, once the device has done what it was given."""
+    synchronise(setup.device)
+    return time.perf_counter() if setup.clock == "wall" else time.process_time()
 
 
 def free_memory(device: str) -> None:
@@ -151,35 +156,18 @@ def trainbook_config(setup: Setup) -> Config:
     ).config
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """In place of a tokenizer: the tokens come from memory, not from a text."""
+
+    vocab_size: int
+
+
 def trainbook_job(setup: Setup, config: Config) -> Job:
-    """As `trainbook.loop.build`, but with tokens from memory instead of a text."""
-    device = torch.device(setup.device)
-    total_updates = config.training.max_steps
-    assert total_updates is not None
     samples = TokenWindows(setup.stream(), setup.context, shuffle=config.data.shuffle, seed=config.training.seed)
-    precision = Precision(config.precision, device)
-    task = CausalLanguageModel.build(config, setup.vocab, device, precision.weight_dtype)
-    plan = BatchPlan(samples, setup.global_batch, config.training.seed, config.data.shuffle, padding=config.data.padding)
-
-    def feed(start: int, stop: int) -> Iterator[StepBatch]:
-        return prefetch(
-            plan,
-            CausalCollate(setup.micro_batch),
-            start,
-            stop,
-            num_workers=config.data.num_workers,
-            prefetch_factor=config.data.prefetch_factor,
-            pin_memory=config.data.pin_memory and device.type == "cuda",
-        )
-
-    return Job(
-        config=config,
-        state=build_state(config, task, None, total_updates, precision, device),
-        total_updates=total_updates,
-        feed=feed,
-        evaluate=None,
-        steps_per_epoch=samples.num_samples / setup.global_batch,
-    )
+    vocabulary = cast(Tokenizer, Vocabulary(setup.vocab))
+    data = DataBundle(samples, None, vocabulary, fingerprint="", summary={})
+    return assemble(config, data, torch.device(setup.device)).job
 
 
 class TimedTraining(Training):
@@ -196,12 +184,10 @@ class TimedTraining(Training):
 
     def advance(self, steps: int) -> float:
         """Seconds that so many steps take, with all that a run does between them."""
-        synchronise(self.setup.device)
-        started = time.perf_counter()
+        started = read_clock(self.setup)
         for _ in range(steps):
             self.after_step(self.step())
-        synchronise(self.setup.device)
-        return time.perf_counter() - started
+        return read_clock(self.setup) - started
 
     def measure(self) -> Timing:
         self.advance(self.setup.warmup)
@@ -262,13 +248,11 @@ def _train_hugging_face(setup: Setup, activation: str, folder: str) -> Timing:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             if state.global_step == setup.warmup:
-                synchronise(setup.device)
                 if setup.device == "cuda":
                     torch.cuda.reset_peak_memory_stats()
-                self.started = time.perf_counter()
+                self.started = read_clock(setup)
             elif state.global_step == setup.warmup + setup.steps:
-                synchronise(setup.device)
-                self.stopped = time.perf_counter()
+                self.stopped = read_clock(setup)
 
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
@@ -284,7 +268,7 @@ def _train_hugging_face(setup: Setup, activation: str, folder: str) -> Timing:
             attn_pdrop=0.0,
             bos_token_id=0,
             eos_token_id=0,
-            attn_implementation="sdpa",
+            attn_implementation="sdpa",  # pyright: ignore[reportCallIssue]
         )
     )
     stream = torch.from_numpy(setup.stream()[:-1].astype(np.int64))

@@ -2,9 +2,9 @@
 
 python benchmarks/gpu.py [--steps 40] [--rounds 1] [--ours-only] [--profile] [--json FILE]
 
-Both train GPT-2 (12 layers, width 768, 12 heads, context 1024, 50,257 tokens) in bf16 autocast, compiled, with fused AdamW and
-gradients clipped at 1.0, on the same random tokens in memory; 32 sequences x 2 accumulated make an update. Trainbook runs
-its own loop, and writes its rows as in any run; the Trainer logs, saves and evaluates nothing.
+Both train GPT-2 (12 layers, width 768, 12 heads, context 1024, 50,257 tokens) in bf16 autocast, compiled, with fused
+AdamW and gradients clipped at 1.0, on the same random tokens in memory; 32 sequences x 2 accumulated make an update.
+Trainbook runs its own loop, and writes its rows as in any run; the Trainer logs, saves and evaluates nothing.
 `--device cpu --tiny` goes through all of it on a CPU, in small and uncompiled.
 """
 
@@ -44,7 +44,9 @@ GPT2 = Setup(
     device="cuda",
     steps=40,
 )
-TINY = replace(GPT2, layers=2, width=32, heads=2, context=16, vocab=257, micro_batch=4, steps=3, warmup=2, compile=False)
+TINY = replace(
+    GPT2, layers=2, width=32, heads=2, context=16, vocab=257, micro_batch=4, steps=3, warmup=2, compile=False
+)
 
 SYNC_STEPS = 5
 PROFILED_STEPS = 3
@@ -100,7 +102,8 @@ def print_table(setup: Setup, found: dict[str, list[Timing]], syncs: str) -> Non
     print(f"{'':<14}{'tokens/s':>12}{'ms/step':>10}{'peak GiB':>10}{'parameters':>14}   rounds")
     for name, timings in found.items():
         speeds = [timing.tokens_per_second for timing in timings]
-        peak = f"{(timings[0].peak_bytes or 0) / 2**30:.1f}"
+        peaks = [timing.peak_bytes for timing in timings if timing.peak_bytes is not None]
+        peak = f"{max(peaks) / 2**30:.1f}" if peaks else "-"
         milliseconds = 1000 * statistics.median(timing.seconds for timing in timings) / setup.steps
         print(f"{name:<14}{statistics.median(speeds):>12,.0f}{milliseconds:>10.1f}{peak:>10}", end="")
         print(f"{timings[0].parameters:>14,}   {', '.join(f'{speed:,.0f}' for speed in speeds)}")

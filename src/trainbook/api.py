@@ -73,12 +73,20 @@ def train(
 
 
 def resume(
-    run: str | Path, overrides: Sequence[str] = (), *, runs_dir: str | Path = "runs", accept_changes: bool = False, quiet: bool = False
+    run: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    runs_dir: str | Path = "runs",
+    accept_changes: bool = False,
+    quiet: bool = False,
 ) -> Result:
     """Go on with a run, under the configuration in its folder."""
     folder = RunFolder.open(run, runs_dir)
     if not folder.tokenizer.exists():
-        raise ResumeError(f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with name={folder.name!r}.")
+        raise ResumeError(
+            f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with "
+            f"name={folder.name!r}."
+        )
     loaded = load(folder.config, overrides)
     return train(loaded, name=folder.name, runs_dir=folder.path.parent, accept_changes=accept_changes, quiet=quiet)
 
@@ -98,7 +106,7 @@ def fit(
     config: Source | None = None,
     **knobs: Any,
 ) -> Result:
-    """Train a module of your own: the same loop, run folder, resume and tracking. Knobs are keywords, by any of their names.
+    """Train a module of your own: the same loop, run folder, resume and tracking. Knobs are keywords, by any name.
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
@@ -155,7 +163,9 @@ def _prepare(
     changes: list[Change] = []
     if existing.manifest.is_file():
         if resume == "never":
-            raise RunFolderError(f"{existing.path} already holds a run, and --resume never was asked for: choose another --name.")
+            raise RunFolderError(
+                f"{existing.path} already holds a run, and --resume never was asked for: choose another --name."
+            )
         changes = check_resume(existing, loaded, accept_changes)
         if existing.read_manifest().status == "finished" and not changes:
             return Result(existing, "already finished")
@@ -169,12 +179,17 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[C
     """What the new configuration does differently; refused where it would silently change what the run means."""
     changes = difference(load(run.config).config, loaded.config)
     policies = {change.path: resume_policy(change.path) for change in changes}
-    refused = [c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)]
+    refused = [
+        c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
+    ]
     if refused:
         lines = [f"{run.path} was started with another configuration:"]
         lines += [f"  {change.path}: {change.old} -> {change.new}" + _why(policies[change.path]) for change in changes]
         if all(policies[change.path] != "fixed" for change in refused):
-            lines.append("Use the old values, add --accept-changes to go on with the new ones, or start anew under another --name.")
+            lines.append(
+                "Use the old values, add --accept-changes to go on with the new ones, or start anew under another "
+                "--name."
+            )
         else:
             lines.append("Use the old values, or start anew under another --name.")
         raise ResumeError("\n".join(lines))

@@ -1,16 +1,16 @@
 """Every error Trainbook raises on purpose.
 
-    TrainbookError
-    ├── UserError            the input is wrong: exit code 2, never a traceback
-    │   ├── ConfigError      a configuration breaks laws; carries every problem found, not the first
-    │   ├── DataError        a source, tokenizer or sample cannot be used
-    │   ├── RunFolderError   a run folder is missing, in use, or of another kind
-    │   ├── ResumeError      a run cannot be continued as asked
-    │   └── MissingExtra     an optional package is needed; the message has the pip line
-    ├── RunError             the run failed: exit code 1
-    │   ├── CheckpointError  a checkpoint could not be written or read
-    │   └── Diverged         updates were rejected until nothing was left to try
-    └── Interrupted          stopped by the user or the scheduler and saved: exit code 130
+TrainbookError
+├── UserError            the input is wrong: exit code 2, never a traceback
+│   ├── ConfigError      a configuration breaks laws; carries every problem found, not the first
+│   ├── DataError        a source, tokenizer or sample cannot be used
+│   ├── RunFolderError   a run folder is missing, in use, or of another kind
+│   ├── ResumeError      a run cannot be continued as asked
+│   └── MissingExtra     an optional package is needed; the message has the pip line
+├── RunError             the run failed: exit code 1
+│   ├── CheckpointError  a checkpoint could not be written or read
+│   └── Diverged         updates were rejected until nothing was left to try
+└── Interrupted          stopped by the user or the scheduler and saved: exit code 130
 """
 
 from __future__ import annotations

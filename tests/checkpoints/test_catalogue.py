@@ -201,10 +201,10 @@ def test_a_living_writer_keeps_what_it_is_writing(saved, tmp_path):
 def test_leftovers_under_the_same_names_do_not_disturb_a_save(saved, state_of, tmp_path):
     """Process numbers repeat, in containers above all."""
     store = saved(1, 2, limit=1)
-    for what, name in (("writing", "3"), ("replaced", "3"), ("deleting", "2")):
+    for what, name in (("writing", "3"), ("replaced", "2"), ("deleting", "2")):
         shutil.copytree(tmp_path / "step-00000002", tmp_path / f".{what}-step-0000000{name}-{os.getpid()}")
+    store.save(2, state_of(2, 0.5))
     store.save(3, state_of(3))
-    store.save(3, state_of(3, 0.5))
     assert store.steps() == [3]
     assert sorted(os.listdir(tmp_path)) == ["index.json", "step-00000003"]
 

@@ -148,15 +148,17 @@ def test_overlapping_views_of_one_storage_are_each_saved_right(round_trip, asser
         "turned": base.view(3, 4).t(),
         "bits": base.view(torch.int32),
         "every other": base[::2],
-        "imaginary": torch.view_as_complex(base.view(6, 2)).conj().imag,
+        "imaginary": torch.view_as_complex(base.view(6, 2)).imag,
+        "its negative": torch.view_as_complex(base.view(6, 2)).conj().imag,
     }
     assert_same({name: tensor.resolve_neg() for name, tensor in part.items()}, round_trip(part))
 
 
 def test_conjugated_views_are_saved_with_their_values(round_trip):
     numbers = torch.randn(4, dtype=torch.complex64)
-    back = round_trip({"plain": numbers, "conjugate": numbers.conj()})
-    assert torch.equal(back["plain"], numbers) and torch.equal(back["conjugate"], numbers.conj())
+    for asynchronous in (False, True):
+        back = round_trip({"plain": numbers, "conjugate": numbers.conj()}, asynchronous)
+        assert torch.equal(back["plain"], numbers) and torch.equal(back["conjugate"], numbers.conj())
 
 
 def test_names_that_flatten_alike_stay_apart(round_trip, assert_same):

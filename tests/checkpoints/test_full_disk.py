@@ -82,6 +82,7 @@ def test_an_error_at_any_call_leaves_the_others_whole(
             assert f"The last complete checkpoint is step {latest.step} at {latest.path}" in error
             assert ("it needs " in error and " free." in error) == (code in (errno.ENOSPC, errno.EDQUOT))
             assert not events
+            assert latest.path.name.startswith("step-"), "what had stepped aside has its name again"
             if latest.state["loop"]["variant"] == 0.0:
                 assert_same(latest.state, state_of(1))
                 outcomes.add("refused")

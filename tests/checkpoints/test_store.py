@@ -321,3 +321,31 @@ def test_cuda_states_are_saved_as_they_were_and_loaded_where_asked(tmp_path, ass
     assert all(tensor.is_cuda for tensor in on_device.values())
     assert_same(on_device, expected)
     assert on_device["w"].data_ptr() == on_device["tied"].data_ptr()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_cuda_adamw_state_goes_on_identically_after_loading(tmp_path, assert_same):
+    def build():
+        torch.manual_seed(0)
+        model = torch.nn.Linear(64, 64, device="cuda")
+        return model, torch.optim.AdamW(model.parameters(), fused=True)
+
+    def train(model, optimizer, steps):
+        for step in steps:
+            inputs = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).cuda()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    straight, resumed = build(), build()
+    store = CheckpointStore(tmp_path, asynchronous=True)
+    train(*straight, range(3))
+    store.save(3, {"model": straight[0].state_dict(), "optimizer": straight[1].state_dict()})
+    train(*straight, range(3, 6))
+    loaded = store.load(device="cuda")
+    resumed[0].load_state_dict(loaded.state["model"])
+    resumed[1].load_state_dict(loaded.state["optimizer"])
+    train(*resumed, range(3, 6))
+    assert_same(dict(straight[0].state_dict()), dict(resumed[0].state_dict()))
+    assert_same(straight[1].state_dict(), resumed[1].state_dict())

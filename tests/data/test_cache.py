@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,6 +71,32 @@ def test_changed_content_is_tokenised_again(build_from: BuildFrom, folder: Path,
     second = build_from(folder)
     assert len(encoded) == 60
     assert second.fingerprint != first.fingerprint
+
+
+def test_changed_validation_text_is_tokenised_again(build_from: BuildFrom, folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.txt"
+    fingerprints = set()
+    for text in ("something else", "something new"):
+        other.write_text(text)
+        fingerprints.add(build_from(folder, validation=str(other)).fingerprint)
+    assert len(fingerprints) == 2
+
+
+def test_an_entry_in_the_place_of_another_is_not_used(build_from: BuildFrom, folder: Path) -> None:
+    first, second = (build_from(folder, validation_ratio=ratio) for ratio in (0.1, 0.5))
+    here, there = Path(first.summary["cache"]), Path(second.summary["cache"])
+    shutil.rmtree(there)
+    here.rename(there)
+    assert build_from(folder, validation_ratio=0.5).fingerprint == second.fingerprint
+
+
+def test_an_index_that_was_edited_is_not_believed(build_from: BuildFrom, folder: Path) -> None:
+    first = build_from(folder)
+    path = Path(first.summary["cache"]) / "index.json"
+    index = json.loads(path.read_text())
+    index["sides"]["train"]["documents"] += 1
+    path.write_text(json.dumps(index))
+    assert build_from(folder).summary["train"] == first.summary["train"]
 
 
 def _truncate(path: Path) -> None:

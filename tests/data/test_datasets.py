@@ -29,6 +29,7 @@ def test_evaluation_predicts_every_token_but_the_first_exactly_once(count: int) 
     dataset = TokenWindows(stream(count), 8, evaluation=True, shuffle=True)
     assert target_counts(dataset, count).tolist() == [0] + [1] * (count - 1)
     assert dataset.num_tokens == count - 1
+    assert all(len(dataset.sample(index)) >= 2 for index in range(dataset.num_samples))
 
 
 @pytest.mark.parametrize(("count", "moves"), [(129, False), (136, False), (137, True), (144, True), (145, True)])

@@ -140,6 +140,13 @@ def test_a_batch_knows_its_step_and_the_epochs_consumed_with_it() -> None:
     ]
 
 
+def test_only_the_orders_of_neighbouring_epochs_are_kept() -> None:
+    plan = BatchPlan(windows(), 4, seed=5, shuffle=True)
+    for step in range(100):
+        plan.batch(step)
+        assert len(plan._orders) <= 2
+
+
 def test_sizes_below_one_are_a_programmers_mistake() -> None:
     with pytest.raises(ValueError, match="global_batch_size must be >= 1, but got 0"):
         BatchPlan(windows(), 0, 5, True)

@@ -15,6 +15,7 @@ from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.memory import Memory
 from trainbook.knobs.sections.model import Model
 from trainbook.models import Transformer, build_gpt, initialise
+from trainbook.models.core import Attention
 
 VOCAB, LENGTH, WIDTH, LAYERS = 40, 12, 16, 3
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -211,8 +212,9 @@ class GptCases(CausalCases):
         calls = {}
         for dropout in (0.0, 1e-30):  # too little to drop anything, enough to count as dropout
             model = self.make("selective", dropout=dropout)
-            for block in model.blocks:
-                block.attention.dropout = 0.0  # pyright: ignore[reportAttributeAccessIssue]
+            for part in model.modules():
+                if isinstance(part, Attention):
+                    part.dropout = 0.0
             with CountedOps() as ops:
                 model(random_ids()).sum().backward()
             calls[dropout] = ops.calls[ATTENTION]

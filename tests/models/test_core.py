@@ -152,7 +152,9 @@ def attention_by_hand(layer: Any, x: Tensor, kv_heads: int) -> Tensor:
 def test_neighbouring_heads_share_keys_and_values(kv_heads: int, qk_norm: bool):
     layer: Any = make(num_key_value_heads=kv_heads, qk_norm=qk_norm, position="none").blocks[0]
     x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(layer.attention(x), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        layer.attention(x), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5
+    )
 
 
 def test_head_norms_bound_the_attention_scores_whatever_the_weights():
@@ -202,7 +204,7 @@ def test_dropout_acts_on_embeddings_attention_and_both_branches(monkeypatch: pyt
     monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
     for part in model.modules():
         if isinstance(part, nn.Dropout):
-            part.register_forward_hook(lambda part, inputs, output: seen.append(part.p))
+            part.register_forward_hook(lambda *_, p=part.p: seen.append(p))
     model(IDS)
     assert seen == [0.5] * 4
     seen.clear()

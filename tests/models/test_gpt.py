@@ -91,7 +91,9 @@ IDS = torch.randint(0, 60, (3, 16), generator=torch.Generator().manual_seed(0))
 def test_logits_are_those_of_transformers_gpt2():
     transformers = pytest.importorskip("transformers")
     reference = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(vocab_size=60, n_positions=16, n_embd=32, n_layer=3, n_head=4, attn_implementation="eager")
+        transformers.GPT2Config(
+            vocab_size=60, n_positions=16, n_embd=32, n_layer=3, n_head=4, attn_implementation="eager"
+        )
     ).eval()
     fill_randomly(reference)
     config = config_of(num_hidden_layers=3, hidden_size=32, num_attention_heads=4, **GPT2)

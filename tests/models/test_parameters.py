@@ -32,7 +32,7 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 
 
 def assert_normal(values: Tensor, std: float, name: str) -> None:
-    """Within five standard errors of what the estimators of mean and standard deviation of a normal sample scatter by."""
+    """Mean and standard deviation within five standard errors of those of a normal sample."""
     count = values.numel()
     assert abs(values.mean().item()) < 5 * std / math.sqrt(count), name
     assert abs(values.std().item() - std) < 5 * std / math.sqrt(2 * count), name

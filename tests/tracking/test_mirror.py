@@ -129,10 +129,20 @@ def test_a_tracker_that_cannot_be_made_is_reported_once_and_loses_every_row(repo
 
 
 def test_a_tracker_failing_at_the_end_is_reported_once(reports: list[tuple[str, str]]):
-    mirror = mirror_of(FailingAtClose(), reports)
+    abandoned: list[bool] = []
+    mirror = mirror_of(FailingAtClose(), reports, abandon=lambda: abandoned.append(True))
     mirror.log_metrics(ROW)
     mirror.close("finished")
     assert reports == [("m", "failed at the end: OSError: cannot upload")]
+    assert abandoned == [True]
+
+
+def test_a_tracker_that_closed_is_not_abandoned_even_when_it_lost_a_row(reports: list[tuple[str, str]]):
+    abandoned: list[bool] = []
+    mirror = mirror_of(Raising(), reports, abandon=lambda: abandoned.append(True))
+    mirror.log_metrics(ROW)
+    mirror.close("finished")
+    assert abandoned == []
 
 
 def test_a_hanging_tracker_holds_up_neither_rows_nor_the_end(hanging: Hanging, reports: list[tuple[str, str]]):

@@ -39,16 +39,27 @@ logging = SimpleNamespace(report_to=("wandb",), logging_dir=None)
 trackers = tracking.build(logging, run, segment=0, total_steps=3, close_seconds=float(sys.argv[2]))
 for step in (1, 2, 3):
     trackers.log_metrics(step, "train", {"loss": 1.0})
+exec(sys.argv[3])
 trackers.close("finished")
 """
 
+KILL_WANDBS_OWN_PROCESS = """
+import os, signal, time
+from pathlib import Path
+while not list(run.path.glob("wandb/offline-run-*/run-*.wandb")):
+    time.sleep(0.01)
+[child] = [child for file in Path("/proc/self/task").glob("*/children") for child in file.read_text().split()]
+os.kill(int(child), signal.SIGKILL)
+trackers.log_metrics(4, "train", {"loss": 1.0})
+"""
 
-def train_in_a_process(tmp_path: Path, close_seconds: float, **variables: str) -> tuple[RunFolder, str]:
+
+def train_in_a_process(tmp_path: Path, close_seconds: float, then: str = "", **variables: str) -> tuple[RunFolder, str]:
     """A process of its own, without the user's W&B account, whose standard input would answer no question."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
     home = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "XDG_CONFIG_HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", TRAIN, str(tmp_path), str(close_seconds)],
+        [sys.executable, "-c", TRAIN, str(tmp_path), str(close_seconds), then],
         env={**kept, **home, **variables},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -81,3 +92,14 @@ def test_a_server_that_never_answers_delays_neither_the_run_nor_the_end_of_the_p
     [event] = tracker_events(run)
     assert "did not end within 3 s and was left behind; 3 row(s) are missing there" in event["reason"]
     assert len(run.metrics()) == 3
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="finds the process through /proc")
+def test_killing_wandbs_own_process_costs_rows_there_and_nothing_here(tmp_path: Path):
+    pytest.importorskip("wandb")
+    run, output = train_in_a_process(tmp_path, 10, KILL_WANDBS_OWN_PROCESS, WANDB_MODE="offline")
+    assert len(run.metrics()) == 4
+    reasons = [event["reason"] for event in tracker_events(run)]
+    assert 1 <= len(reasons) <= 2
+    assert "failed" in reasons[0] or "could not be started" in reasons[0]
+    assert "Traceback" not in output

@@ -125,7 +125,6 @@ def rotate(folder: Path, limit: int | None) -> list[int]:
     removed = [entry for entry in entries if entry.step in spare and entry is not best]
     for entry in reversed(removed):
         deleting = hidden_path(folder, "deleting", step_name(entry.step))
-        remove(deleting)
         os.rename(entry.path, deleting)
         fsync_folder(folder)  # the name must be gone for good before the first file is
         remove(deleting)

@@ -101,7 +101,7 @@ class _Encoder:
             tensor.is_conj(),
             tensor.is_neg(),
         )
-        name = self._name_of_view.get(view) if tensor.numel() else None  # empty ones share the address 0
+        name = self._name_of_view.get(view)
         if name is None:
             name = self._new_name(path)
             self._name_of_view[view] = name

@@ -86,13 +86,12 @@ def snapshot(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     copies: list[torch.Tensor] = []
     devices: set[torch.device] = set()
     for tensor in tensors:
-        resolved = tensor.detach().resolve_conj().resolve_neg()
-        if resolved.is_cuda:
-            copy = torch.empty(resolved.shape, dtype=resolved.dtype, pin_memory=True)
-            copy.copy_(resolved, non_blocking=True)
-            devices.add(resolved.device)
+        if tensor.is_cuda:
+            copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            copy.copy_(tensor.detach(), non_blocking=True)
+            devices.add(tensor.device)
         else:
-            copy = resolved.to("cpu", copy=True, memory_format=torch.contiguous_format)
+            copy = tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         copies.append(copy)
     for device in devices:
         torch.cuda.current_stream(device).synchronize()

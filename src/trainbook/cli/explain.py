@@ -24,10 +24,13 @@ trainbook explain my.yaml optimizer.learning_rate=3e-4
 @reports_errors
 def explain(
     what: Annotated[
-        str | None, typer.Argument(help="A knob by any of its names, a section, a recipe or a YAML file.", show_default=False)
+        str | None,
+        typer.Argument(help="A knob by any of its names, a section, a recipe or a YAML file.", show_default=False),
     ] = None,
     overrides: Overrides = None,
-    schema: Annotated[bool, typer.Option("--schema", help="The JSON schema of configuration files, for editors.")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="The JSON schema of configuration files, for editors.")
+    ] = False,
     everything: Annotated[bool, typer.Option("--all", help="Of a configuration: the untouched defaults too.")] = False,
     as_json: AsJson = False,
 ) -> None:

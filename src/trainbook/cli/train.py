@@ -18,9 +18,12 @@ trainbook train my.yaml optimizer.learning_rate=3e-4 --name first-try
 
 Recipe = Annotated[str, typer.Argument(help="A packaged recipe's name, or a YAML file.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Argument(help="key=value, as many as you like: optimizer.learning_rate=1e-3", show_default=False)
+    list[str] | None,
+    typer.Argument(help="key=value, as many as you like: optimizer.learning_rate=1e-3", show_default=False),
 ]
-AcceptChanges = Annotated[bool, typer.Option("--accept-changes", help="Resume although the schedule or the data changed.")]
+AcceptChanges = Annotated[
+    bool, typer.Option("--accept-changes", help="Resume although the schedule or the data changed.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no card.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder of runs.")]
@@ -33,7 +36,8 @@ def train(
     name: Annotated[str | None, typer.Option("--name", help="The run's name; the same name again resumes it.")] = None,
     runs_dir: RunsDir = Path("runs"),
     resume: Annotated[
-        Literal["auto", "never"], typer.Option("--resume", help="auto: a name that exists is resumed; never: it is refused.")
+        Literal["auto", "never"],
+        typer.Option("--resume", help="auto: a name that exists is resumed; never: it is refused."),
     ] = "auto",
     accept_changes: AcceptChanges = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and train nothing.")] = False,

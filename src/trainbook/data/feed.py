@@ -79,8 +79,8 @@ class _Failure:
         return error
 
 
-# Ctrl-C and a scheduler's SIGTERM reach the whole process group. It is for the main process to answer them: it needs its
-# workers alive until it has saved. A worker ends when the main process itself says so, at the latest at its exit.
+# Ctrl-C and a scheduler's SIGTERM reach the whole process group. It is for the main process to answer them: it needs
+# its workers alive until it has saved. A worker ends when the main process itself says so, at the latest at its exit.
 _TELLS_SENDER = hasattr(signal, "sigwaitinfo")
 _HELD = {signal.SIGINT, signal.SIGTERM}
 

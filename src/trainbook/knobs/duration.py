@@ -28,7 +28,7 @@ class Duration:
             return cls(training.max_tokens, "tokens")
         return None
 
-    def steps(self, samples_per_epoch: int, global_batch: int, tokens_per_sample: int) -> int:
+    def steps(self, samples_per_epoch: int, global_batch: int, tokens_per_sample: int | Fraction) -> int:
         """The number of updates that cover the duration: the last one may reach beyond it."""
         # The decimal that was written, not its nearest binary: 1.1 epochs of 100 samples are 110, not 110.00…01.
         value = Fraction(repr(self.value))

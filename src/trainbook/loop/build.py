@@ -15,6 +15,7 @@ from trainbook.data.loader import BatchPlan, eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape
 from trainbook.knobs.duration import Duration
+from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate
 from trainbook.loop.job import Job, build_state
 from trainbook.precision import Precision
@@ -30,7 +31,10 @@ class Built:
 
 
 def build(config: Config, device: torch.device) -> Built:
-    data = build_data(config.data, config.training.seed)
+    return assemble(config, build_data(config.data, config.training.seed), device)
+
+
+def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     batch = batch_shape(config)
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
@@ -39,7 +43,8 @@ def build(config: Config, device: torch.device) -> Built:
 
     precision = Precision(config.precision, device)
     task = CausalLanguageModel.build(config, data.tokenizer.vocab_size, device, precision.weight_dtype)
-    state = build_state(config, task, None, total_updates, precision, device)
+    called = torch.compile(task) if should_compile(config, device, total_updates) else task
+    state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
     plan = BatchPlan(
         data.train,
         global_batch_size=batch.global_batch,

@@ -62,3 +62,13 @@ def memory_in_use(device: torch.device) -> tuple[int, str]:
     except OSError:  # not Linux: the highest so far
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if platform.system() == "Darwin" else peak * 1024, "host_rss"
+
+
+def gpu_utilisation(device: torch.device) -> float | None:
+    """The share of the last second in which the GPU was busy; None where nvidia-ml-py is not there to read it."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.utilization(device) / 100
+    except (ModuleNotFoundError, RuntimeError):
+        return None

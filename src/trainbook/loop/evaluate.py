@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from trainbook.tasks import StepBatch, to_device
 
 
 class Evaluable(Protocol):
-    def evaluation_sums(self, **inputs: Any) -> dict[str, Tensor]: ...
+    evaluation_sums: Callable[..., dict[str, Tensor]]  # takes the micro-batch's entries
 
     def metrics(self, sums: Mapping[str, float], num_targets: int) -> dict[str, float]: ...
 

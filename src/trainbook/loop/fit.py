@@ -35,8 +35,8 @@ def fit_job(
 ) -> Job:
     """Each item of `data` is a micro-batch; `gradient_accumulation_steps` of them make a step.
 
-    Without `count_targets`, `loss` returns a mean and every item weighs the same. With it, `loss` returns a sum and the step
-    divides by the targets of all its items, which is exact for items of unequal size.
+    Without `count_targets`, `loss` returns a mean and every item weighs the same. With it, `loss` returns a sum and the
+    step divides by the targets of all its items, which is exact for items of unequal size.
     """
     accumulation = config.batch.gradient_accumulation_steps or 1
     batches = UserBatches(data, accumulation, count_targets, config.training.seed)
@@ -79,8 +79,8 @@ def fit_job(
 class UserBatches:
     """Steps out of an iterable that is read again for each epoch.
 
-    Each pass starts under a seed of its own (Python's, NumPy's and PyTorch's), so that a shuffling loader gives the same
-    order again: a resumed run goes through the items it has already used and continues with the next one.
+    Each pass starts under a seed of its own (Python's, NumPy's and PyTorch's), so that a shuffling loader gives the
+    same order again: a resumed run goes through the items it has already used and continues with the next one.
     """
 
     def __init__(self, data: Iterable[Any], accumulation: int, count_targets: CountFunction | None, seed: int) -> None:
@@ -129,7 +129,11 @@ def _total_updates(config: Config, batches: UserBatches) -> int:
     if duration.unit == "steps":
         return int(duration.value)
     if duration.unit == "tokens":
-        raise UserError("training.max_tokens: the tokens of your own batches are not known; set max_steps or num_train_epochs.")
+        raise UserError(
+            "training.max_tokens: the tokens of your own batches are not known; set max_steps or num_train_epochs."
+        )
     if batches.steps_per_epoch is None:
-        raise UserError("training.num_train_epochs: your data has no len(), so an epoch's length is not known; set max_steps.")
+        raise UserError(
+            "training.num_train_epochs: your data has no len(), so an epoch's length is not known; set max_steps."
+        )
     return math.ceil(duration.value * batches.steps_per_epoch)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from trainbook.guard import Guard
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
-from trainbook.loop.device import should_compile
 from trainbook.loop.state import RateTable, TrainState
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups, shares
@@ -55,18 +54,12 @@ class Job:
 def build_state(
     config: Config,
     task: nn.Module,
-    losses: Callable[[Any], dict[str, Tensor]] | None,
+    losses: Callable[[Any], dict[str, Tensor]],
     total_updates: int,
     precision: Precision,
     device: torch.device,
 ) -> TrainState:
-    """The training state of any module. Without `losses`, the task itself is called with the micro-batch's entries."""
-    if losses is None:
-        called = torch.compile(task) if should_compile(config, device, total_updates) else task
-
-        def losses(micro_batch: Any) -> dict[str, Tensor]:
-            return called(**micro_batch)
-
+    """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer)

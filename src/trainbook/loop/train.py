@@ -11,7 +11,7 @@ import torch
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.errors import Diverged, Interrupted, ResumeError, RunError
-from trainbook.loop.device import memory_in_use
+from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.seeding import seed_everything
@@ -55,7 +55,7 @@ class Training:
         self._data_wait = 0.0
 
     def run(self) -> str:
-        """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved is saved."""
+        """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved was."""
         self.interrupts.can_save = True
         if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
             self.evaluate()
@@ -71,7 +71,7 @@ class Training:
         return self.stop_reason or "finished"
 
     def steps(self) -> Iterator[StepReport]:
-        """Attempt updates until the asked number was applied. The device is asked how many only when that many were tried."""
+        """Attempt updates until the asked number was applied; the device is asked how many after so many tries."""
         state = self.state
         while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
             self._planned_end = state.step + remaining
@@ -105,7 +105,11 @@ class Training:
         state, names = self.state, list(report.losses)
         scale = state.precision.loss_scale
         device_values = [*report.losses.values(), report.grad_norm, state.applied, state.clipped]
-        device_values += [state.guard.skipped, state.guard.skipped_in_a_row, scale if scale is not None else state.applied]
+        device_values += [
+            state.guard.skipped,
+            state.guard.skipped_in_a_row,
+            scale if scale is not None else state.applied,
+        ]
         values = torch.stack([value.double() for value in device_values]).tolist()
         losses = dict(zip(names, values, strict=False))
         grad_norm, applied, clipped, skipped, in_a_row, loss_scale = values[len(names) :]
@@ -130,6 +134,9 @@ class Training:
         }
         if scale is not None:
             row["loss_scale"] = loss_scale
+        utilisation = gpu_utilisation(state.device)
+        if utilisation is not None:
+            row["gpu_utilisation"] = utilisation
         self.trackers.log_metrics(report.step, "train", row)
         self.write_store_events(self.trackers)
         state.clipped.zero_()
@@ -142,11 +149,12 @@ class Training:
         self.progress.skipped_reported = skipped
         if new > 0:
             self.trackers.log_event("skip", step, reason="non-finite loss or gradient", count=new, total=skipped)
-        if in_a_row >= self.job.config.guard.max_consecutive_skips:
+        limit = self.job.config.guard.max_consecutive_skips
+        if in_a_row >= limit:
             raise Diverged(
-                f"step {step}: the last {in_a_row} updates in a row had a non-finite loss or gradient and were not applied; "
-                f"guard.max_consecutive_skips is {self.job.config.guard.max_consecutive_skips}. The parameters are those of "
-                "the last applied update. Try a lower optimizer.learning_rate, a longer warm-up, or precision.compute=bf16 or fp32."
+                f"step {step}: the last {in_a_row} updates in a row had a non-finite loss or gradient and were not "
+                f"applied; guard.max_consecutive_skips is {limit}. The model is as the last applied update left it. "
+                "Try a lower optimizer.learning_rate, a longer warm-up, or precision.compute=bf16 or fp32."
             )
 
     def evaluate(self) -> None:
@@ -161,18 +169,26 @@ class Training:
         is_best = progress.best_value is None or sign * value < sign * progress.best_value
         if is_best:
             progress.best_value, progress.best_step = value, step
-        gained = progress.patience_value is None or sign * (progress.patience_value - value) > knobs.early_stopping_threshold
+        gained = (
+            progress.patience_value is None or sign * (progress.patience_value - value) > knobs.early_stopping_threshold
+        )
         if gained:
             progress.patience_value, progress.evaluations_without_gain = value, 0
         else:
             progress.evaluations_without_gain += 1
         self._evaluated_at = step
-        self.trackers.log_metrics(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
+        self.trackers.log_metrics(
+            step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best}
+        )
         patience = knobs.early_stopping_patience
         if patience is not None and progress.evaluations_without_gain >= patience:
             self.stop_reason = "early_stop"
             self.trackers.log_event(
-                "early_stop", step, reason=f"no gain in {patience} evaluations", metric=knobs.metric_for_best_model, best=progress.best_value
+                "early_stop",
+                step,
+                reason=f"no gain in {patience} evaluations",
+                metric=knobs.metric_for_best_model,
+                best=progress.best_value,
             )
 
     def save(self) -> None:

@@ -67,7 +67,9 @@ class HeadNorm(nn.RMSNorm):
 class KeyValueCache:
     """Keys and values of the positions already seen, for one layer."""
 
-    def __init__(self, batch: int, heads: int, max_length: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self, batch: int, heads: int, max_length: int, width: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
         self.keys = torch.zeros(batch, heads, max_length, width, device=device, dtype=dtype)
         self.values = torch.zeros_like(self.keys)
         self.length = 0
@@ -83,7 +85,11 @@ class KeyValueCache:
 class Attention(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_width = shape.num_attention_heads, shape.num_key_value_heads, shape.head_width
+        self.num_heads, self.num_kv_heads, self.head_width = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_width,
+        )
         self.causal, self.dropout = shape.causal, shape.dropout
         query_size, kv_size = self.num_heads * self.head_width, self.num_kv_heads * self.head_width
         self.split_sizes = [query_size, kv_size, kv_size]
@@ -92,7 +98,9 @@ class Attention(nn.Module):
         # Normalised per head: bounds the attention logits whatever the weights grow to.
         self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
-        self.rotary = Rotary(self.head_width, shape.max_seq_length, shape.rope_theta) if shape.position == "rotary" else None
+        self.rotary = (
+            Rotary(self.head_width, shape.max_seq_length, shape.rope_theta) if shape.position == "rotary" else None
+        )
 
     def forward(self, x_BLD: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         batch, length, _ = x_BLD.shape
@@ -107,7 +115,9 @@ class Attention(nn.Module):
         mask = None
         if cache is not None:
             keys, values = cache.append(keys, values)
-            if first > 0 and length > 1:  # several new positions behind old ones: the square causal mask would be misplaced
+            if (
+                first > 0 and length > 1
+            ):  # several new positions behind old ones: the square causal mask would be misplaced
                 mask = torch.ones(length, keys.shape[2], dtype=torch.bool, device=x_BLD.device).tril(first)
         attended = F.scaled_dot_product_attention(
             queries,

@@ -67,5 +67,6 @@ def load_optimizer_state(optimizer: Optimizer, state: dict) -> None:
     for group in optimizer.param_groups:
         for name, parameter in zip(group["names"], group["params"], strict=True):
             optimizer.state[parameter] = {
-                key: value.to(parameter.device) if isinstance(value, Tensor) else value for key, value in state[name].items()
+                key: value.to(parameter.device) if isinstance(value, Tensor) else value
+                for key, value in state[name].items()
             }

@@ -1,7 +1,7 @@
 """Learning-rate schedules as pure functions: the share of the peak rate at the k-th applied update.
 
-Warm-up rises linearly and reaches the peak at update `warmup`; no update is spent at rate zero. What follows reaches its
-end at update `total`, one past the last, as transformers counts it.
+Warm-up rises linearly and reaches the peak at update `warmup`; no update is spent at rate zero. What follows reaches
+its end at update `total`, one past the last, as transformers counts it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,9 @@ class Precision:
         if self.compute == "fp16":
             dynamic = knobs.loss_scale == "dynamic"
             initial = 2.0**knobs.initial_scale_power if dynamic else float(knobs.loss_scale)
-            self.scaler = LossScaler(device, initial_scale=initial, growth_interval=knobs.growth_interval, dynamic=dynamic)
+            self.scaler = LossScaler(
+                device, initial_scale=initial, growth_interval=knobs.growth_interval, dynamic=dynamic
+            )
 
     def autocast(self) -> AbstractContextManager:
         if self.compute == "fp32" or self.weight_dtype == DTYPES[self.compute]:

@@ -1,7 +1,7 @@
 """Loss scaling for fp16: gradients too small for the type are lifted into its range, and lowered again before use.
 
-PyTorch's rule (torch.amp.GradScaler): double after `growth_interval` clean steps, halve at an overflow. Overflow is read
-off the gradient norm, which the step computes anyway, so that there is one verdict and no host sync.
+PyTorch's rule (torch.amp.GradScaler): double after `growth_interval` clean steps, halve at an overflow. Overflow is
+read off the gradient norm, which the step computes anyway, so that there is one verdict and no host sync.
 """
 
 from __future__ import annotations

@@ -57,10 +57,14 @@ def make_card(run: RunFolder) -> Card:
             detail += f", accuracy {best['accuracy']:.1%}"
         card.lines.append(("best", f"{detail} at step {best['step']:,}"))
     skipped = train[-1].get("skipped_updates", 0) if train else 0
-    card.lines.append(("guard", "no update was rejected" if not skipped else f"{skipped:,} non-finite updates were not applied"))
+    card.lines.append(
+        ("guard", "no update was rejected" if not skipped else f"{skipped:,} non-finite updates were not applied")
+    )
     resumes = sum(event["kind"] == "resume" for event in events)
     if resumes:
-        card.lines.append(("resumed", f"{resumes} time{'s' if resumes > 1 else ''}, each from the newest complete checkpoint"))
+        card.lines.append(
+            ("resumed", f"{resumes} time{'s' if resumes > 1 else ''}, each from the newest complete checkpoint")
+        )
     for event in events:
         if event["kind"] in ("early_stop", "failure"):
             card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
@@ -105,7 +109,7 @@ def _number(value: float) -> str:
 
 
 def _curve(rows: list[dict[str, Any]]) -> str:
-    """The loss over steps as a line of blocks; each block shows the highest value of its stretch, so a spike stays seen."""
+    """The loss over steps as a line of blocks; each block shows the highest of its stretch, so a spike stays seen."""
     points = [(row["step"], row["loss"]) for row in rows]
     width = min(WIDTH, len(points))
     last = max(step for step, _ in points)

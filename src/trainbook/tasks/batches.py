@@ -45,5 +45,5 @@ def _move(value: Any, how: Any) -> Any:
 
 
 def to_device(value: Any, device: torch.device) -> Any:
-    """Tensors of a batch, in whatever mapping or list they come, on the device. Pinned ones are copied without waiting."""
+    """Tensors of a batch, in whatever mapping or list they come, on the device. Pinned ones are not waited for."""
     return _move(value, lambda tensor: tensor.to(device, non_blocking=True))

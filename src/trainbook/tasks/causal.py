@@ -46,8 +46,11 @@ class CausalLanguageModel(nn.Module):
         return model
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """One number for each row of the head. Rows beyond the vocabulary exist for fast matrix products only: they never
-        get probability. They are masked, not cut off: a width that is no multiple of anything would be slow."""
+        """One number for each row of the head.
+
+        Rows beyond the vocabulary exist for fast matrix products only: they never get probability. They are masked, not
+        cut off: a width that is no multiple of anything would be slow.
+        """
         logits = soft_cap(self.head(hidden), self.logit_soft_cap)
         if logits.shape[-1] == self.vocab_size:
             return logits
@@ -99,7 +102,10 @@ class CausalCollate:
         inputs = torch.from_numpy(np.ascontiguousarray(batch.tokens[:, :-1], dtype=np.int64))
         targets = torch.from_numpy(targets)
         micro_batches = [
-            {"input_ids": inputs[start : start + self.micro_batch_size], "targets": targets[start : start + self.micro_batch_size]}
+            {
+                "input_ids": inputs[start : start + self.micro_batch_size],
+                "targets": targets[start : start + self.micro_batch_size],
+            }
             for start in range(0, len(batch.ids), self.micro_batch_size)
         ]
         num_targets = int((batch.lengths - 1).sum())

@@ -51,7 +51,11 @@ class Sampling:
 
 @torch.no_grad()
 def generate_tokens(
-    model: CausalLanguageModel, prompt: list[int], max_new_tokens: int, sampling: Sampling, end_of_text: int | None = None
+    model: CausalLanguageModel,
+    prompt: list[int],
+    max_new_tokens: int,
+    sampling: Sampling,
+    end_of_text: int | None = None,
 ) -> Iterator[int]:
     """Yield new token ids. Keys and values of earlier positions are kept, so each token costs one position.
 

@@ -16,8 +16,8 @@ class Mirror:
     """Rows wait in a bounded queue; what does not fit is dropped and counted, since the run's files have it anyway.
 
     `build` is called in the thread too: making a tracker can need a network. The first failure is reported at once
-    and only once; what was lost is reported at the end. `abandon` is called when the tracker did not close in time, to
-    take back what would keep the process from ending.
+    and only once; what was lost is reported at the end. `abandon` is called when the tracker did not close, to take
+    back what it left to be done when the process ends.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class Mirror:
         self._failed = False  # the first failure has been reported
         self._started = True  # False once the tracker could not be built
         self._closing_status: str | None = None
-        self._abandoned = False
+        self._closed = False  # the tracker has closed without an error
+        self._abandoned = False  # the thread did not end in time
         self._thread = threading.Thread(target=self._work, name=f"mirror-{name}", daemon=True)
         self._thread.start()
 
@@ -65,7 +66,7 @@ class Mirror:
                 self._lost_rows += len(self._waiting) + self._in_flight
                 self._waiting.clear()
             lost_rows = self._lost_rows
-        if self._abandoned and self._abandon is not None:
+        if self._abandon is not None and not self._closed:
             self._abandon()
         outcome = [f"did not end within {self._close_seconds:g} s and was left behind"] if self._abandoned else []
         if lost_rows:
@@ -111,6 +112,7 @@ class Mirror:
                 self._lost_rows += lost
         try:
             tracker.close(self._closing_status or "failed")
+            self._closed = True
         except BaseException as error:
             self._fail(f"failed at the end: {describe(error)}")
 

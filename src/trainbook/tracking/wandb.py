@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ class WandbTracker:
     """
 
     def __init__(self, run: RunFolder, config: Mapping[str, Any], report: Callable[[str], None]) -> None:
+        # W&B's reports on itself would hold up the end of a run by ten seconds more when no server answers.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
         # Silent also means that W&B never asks for a key on the terminal.
@@ -58,7 +61,7 @@ class WandbTracker:
 
 
 def abandon() -> None:
-    """Take back W&B's exit hooks: they wait, without limit, for a server that may never answer."""
+    """Take back W&B's exit hooks: they talk to its own process, and print a traceback when that is gone."""
     atexit.unregister(_AnyHookOfWandb())  # pyright: ignore[reportArgumentType]
 
 

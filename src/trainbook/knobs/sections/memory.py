@@ -39,7 +39,8 @@ class Memory(Section):
         ),
         symptoms=("out of memory", "too slow"),
         sources=(
-            "playbook notes", "Chen et al. 2016, arXiv 1604.06174",
+            "playbook notes",
+            "Chen et al. 2016, arXiv 1604.06174",
             "Korthikanti et al. 2022, arXiv 2205.05198",
         ),
         correction="The usual figure is 20-30 % slower. By count, full recomputation adds one forward to a forward "
