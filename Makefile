@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: train test test-fast test-all lint pages clean
+.PHONY: train test test-fast test-all lint pages pictures clean
 
 train: $(VENV)/installed
 	$(BIN)/trainbook train gpt-tiny
@@ -29,6 +29,10 @@ lint: $(VENV)/installed-test
 # The reference pages of the knobs, generated from their declarations.
 pages: $(VENV)/installed
 	$(BIN)/python -m trainbook.knobs.pages docs/knobs
+
+# The picture in the README, from a real first run.
+pictures: $(VENV)/installed
+	$(BIN)/python docs/pictures.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache

@@ -28,7 +28,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.data import DataBundle, Tokenizer, TokenWindows
 from trainbook.knobs import Config, load
 from trainbook.loop.build import assemble
-from trainbook.loop.device import prepare_device, should_compile
+from trainbook.loop.device import prepare_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.launch import StoreEvents

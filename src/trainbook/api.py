@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainbook.errors import ResumeError, RunFolderError
+from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import Change, Loaded, difference, dump, load, require_length, resume_policy
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
@@ -52,6 +53,8 @@ def train(
     """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never"."""
     from trainbook.loop.build import build
 
+    if isinstance(config, Loaded) and overrides:
+        raise UserError("overrides: a configuration that is already loaded takes none; give them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
     require_length(loaded)
     recipe = str(config) if isinstance(config, str | Path) else recipe
@@ -88,7 +91,9 @@ def resume(
             f"name={folder.name!r}."
         )
     loaded = load(folder.config, overrides)
-    return train(loaded, name=folder.name, runs_dir=folder.path.parent, accept_changes=accept_changes, quiet=quiet)
+    # `.` or a link has another name than the folder that it means.
+    path = folder.path if folder.path.name == folder.name else folder.path.resolve()
+    return train(loaded, name=folder.name, runs_dir=path.parent, accept_changes=accept_changes, quiet=quiet)
 
 
 def fit(
@@ -206,14 +211,26 @@ def _why(policy: str) -> str:
 
 def _run(prepared: Any, build_job: Any) -> Result:
     from trainbook.loop.launch import launch
-    from trainbook.report import make_card
 
     run = prepared.run
     try:
         ended = launch(prepared, build_job)
-    finally:
-        if run.manifest.is_file():
-            write_text_atomically(run.report, make_card(run).as_markdown())
-        else:
-            run.discard()  # it failed before it began: nothing is worth keeping
+    except RunFolderError:
+        raise  # the folder is another process's
+    except Interrupted as stop:
+        _write_report(run)
+        again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
+        raise Interrupted(f"{stop}. Go on with: {again}") from None
+    except BaseException:
+        with suppress(TrainbookError):  # the first error is the one to tell
+            _write_report(run)
+        raise
+    _write_report(run)
     return Result(run, ended)
+
+
+def _write_report(run: RunFolder) -> None:
+    from trainbook.report import make_card
+
+    if run.manifest.is_file():
+        write_text_atomically(run.report, make_card(run).as_markdown())

@@ -55,9 +55,11 @@ def explain(
     if schema:
         print_json(json_schema())
         return
-    if what is None:
+    if what is None and as_json:
+        print_json({name: explain_section(name) for name in section_types()})
+    elif what is None:
         for name in section_types():
-            _answer(explain_section(name), render_section, as_json)
+            render_section(explain_section(name), Console())
     elif what in section_types():
         _answer(explain_section(what), render_section, as_json)
     elif what in recipes.names() or what.endswith((".yaml", ".yml")) or Path(what).is_file():

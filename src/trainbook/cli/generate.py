@@ -53,11 +53,9 @@ def generate(
 
         print_json({"prompt": prompt, "text": "".join(pieces)})
         return
-    first = True
+    first_piece = next(pieces, "")  # before anything is shown: a mistake is found here
+    sys.stdout.write(prompt + first_piece)
     for piece in pieces:
-        if first:
-            sys.stdout.write(prompt)
-            first = False
         sys.stdout.write(piece)
         sys.stdout.flush()
     sys.stdout.write("\n")

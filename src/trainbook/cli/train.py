@@ -22,7 +22,7 @@ Overrides = Annotated[
     typer.Argument(help="key=value, as many as you like: optimizer.learning_rate=1e-3", show_default=False),
 ]
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Resume although the schedule or the data changed.")
+    bool, typer.Option("--accept-changes", help="Resume although the schedule or the batch changed.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no card.")]

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ def prefetch(
     pin_memory: bool = False,
     rank: int = 0,
     world: int = 1,
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yield `collate(plan.batch(step, rank, world))` for each step from start_step up to, not including, stop_step.
 
     What was prepared and not taken is forgotten: to resume, ask for the first step that was not trained on. Closing the

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -11,7 +11,7 @@ import torch
 from trainbook.data import DataBundle
 from trainbook.data import build as build_data
 from trainbook.data.feed import prefetch
-from trainbook.data.loader import BatchPlan, eval_batches
+from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape
 from trainbook.knobs.duration import Duration
@@ -39,23 +39,27 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
     samples = data.train.num_samples
-    total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
-
-    precision = Precision(config.precision, device)
-    task = CausalLanguageModel.build(config, data.tokenizer.vocab_size, device, precision.weight_dtype)
-    called = torch.compile(task) if should_compile(config, device, total_updates) else task
-    state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
+    in_epochs = duration.unit == "epochs"
     plan = BatchPlan(
         data.train,
         global_batch_size=batch.global_batch,
         seed=config.training.seed,
         shuffle=config.data.shuffle,
-        total_samples=round(duration.value * samples) if duration.unit == "epochs" else None,
+        total_samples=samples_in_epochs(samples, duration.value) if in_epochs else None,
         padding=config.data.padding,
     )
+    if in_epochs:
+        total_updates = plan.num_steps(duration.value)
+    else:
+        total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
+
+    precision = Precision(config.precision, device)
+    task = CausalLanguageModel.build(config, data.tokenizer.vocab_size, device, precision.weight_dtype)
+    called = torch.compile(task) if should_compile(config, device, total_updates) else task
+    state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
     collate = CausalCollate(batch.micro_batch)
 
-    def feed(start: int, stop: int) -> Iterator[StepBatch]:
+    def feed(start: int, stop: int) -> Generator[StepBatch]:
         return prefetch(
             plan,
             collate,
@@ -81,7 +85,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
         total_updates=total_updates,
         feed=feed,
         evaluate=evaluate_task if validation is not None else None,
-        steps_per_epoch=samples / batch.global_batch,
+        steps_per_epoch=Fraction(samples, batch.global_batch),
         data_fingerprint=data.fingerprint,
         write_files=lambda folder: data.tokenizer.save(folder / "tokenizer"),
     )

@@ -18,6 +18,9 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     micro = f" = {batch.micro_batch} x {batch.accumulation} accumulated" if batch.accumulation > 1 else ""
     validation = f"{data.validation.num_tokens:,} for validation" if data.validation is not None else "no validation"
     warmup = warmup_steps(config, total)
+    epochs = config.training.num_train_epochs or float(
+        total / job.steps_per_epoch
+    )  # of whole epochs, the last batch is short
     compiled = ", compiled" if should_compile(config, device, total) else ""
     where = f"CPU, {torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
     return [
@@ -34,7 +37,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         ("batch", f"{batch.global_batch} sequences{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason})"),
         (
             "length",
-            f"{total:,} updates = {total * tokens_per_step:,.0f} tokens = {total / job.steps_per_epoch:,.2f} epochs; "
+            f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
             f"rate {config.optimizer.learning_rate:g}, {config.schedule.type}, {warmup:,} warm-up",
         ),
         ("device", f"{where}, {job.state.precision.compute}{compiled}"),

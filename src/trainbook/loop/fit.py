@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from trainbook.tasks import StepBatch, to_device
 LossFunction = Callable[[nn.Module, Any], Tensor]
 CountFunction = Callable[[Any], int]
 
-EPOCH_STREAM = 1  # keeps the seeds of epochs apart from those of steps
+EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart from those of steps
 
 
 def fit_job(
@@ -38,6 +38,13 @@ def fit_job(
     Without `count_targets`, `loss` returns a mean and every item weighs the same. With it, `loss` returns a sum and the
     step divides by the targets of all its items, which is exact for items of unequal size.
     """
+    if eval_data is not None:
+        _must_be_readable_again(eval_data, "eval_data")
+        if config.evaluation.metric_for_best_model != "loss":
+            metric = config.evaluation.metric_for_best_model
+            raise UserError(
+                f"evaluation.metric_for_best_model: must be loss for a module of your own, but got {metric}."
+            )
     accumulation = config.batch.gradient_accumulation_steps or 1
     batches = UserBatches(data, accumulation, count_targets, config.training.seed)
     total_updates = _total_updates(config, batches)
@@ -61,9 +68,11 @@ def fit_job(
         for item in eval_data:
             with precision.autocast():
                 total += float(losses(to_device(item, device))["loss"])
-            targets += count_targets(item) if count_targets else 1
+            targets += int(count_targets(item)) if count_targets else 1
         model.train()
-        return {"loss": total / max(1, targets), "targets": targets}
+        if targets == 0:
+            raise UserError("eval_data has no targets: a loss over nothing would count as the best of all.")
+        return {"loss": total / targets, "targets": targets}
 
     return Job(
         config=config,
@@ -71,7 +80,7 @@ def fit_job(
         total_updates=total_updates,
         feed=batches.steps,
         evaluate=evaluate if eval_data is not None else None,
-        steps_per_epoch=batches.steps_per_epoch or total_updates,
+        steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint="",
     )
 
@@ -79,48 +88,68 @@ def fit_job(
 class UserBatches:
     """Steps out of an iterable that is read again for each epoch.
 
-    Each pass starts under a seed of its own (Python's, NumPy's and PyTorch's), so that a shuffling loader gives the
-    same order again: a resumed run goes through the items it has already used and continues with the next one.
+    Each pass and each item is read under a seed of its own (Python's, NumPy's and PyTorch's), so that a shuffling or
+    augmenting loader gives the same items again: a resumed run goes through those it has already used and continues
+    with the next one.
     """
 
     def __init__(self, data: Iterable[Any], accumulation: int, count_targets: CountFunction | None, seed: int) -> None:
-        if isinstance(data, Iterator):
-            raise UserError(
-                "data must be an iterable that can be read from its start again (a list, a DataLoader, an object with "
-                f"__iter__), but got {type(data).__name__}, which is used up after one pass and could not be resumed."
-            )
+        _must_be_readable_again(data, "data")
         self.data, self.accumulation, self.count_targets, self.seed = data, accumulation, count_targets, seed
         self.items_per_epoch = len(data) if isinstance(data, Sized) else None
 
     @property
-    def steps_per_epoch(self) -> float | None:
-        return None if self.items_per_epoch is None else self.items_per_epoch / self.accumulation
+    def steps_per_epoch(self) -> Fraction | None:
+        return Fraction(self.items_per_epoch, self.accumulation) if self.items_per_epoch else None
 
-    def steps(self, start: int, stop: int) -> Iterator[StepBatch]:
+    def steps(self, start: int, stop: int) -> Generator[StepBatch]:
         items = self._items(start * self.accumulation)
-        for _ in range(start, stop):
-            yield self._step([next(items) for _ in range(self.accumulation)])
+        for step in range(start, stop):
+            yield self._step([next(items) for _ in range(self.accumulation)], step + 1)
 
-    def _step(self, items: list[Any]) -> StepBatch:
-        targets = sum(self.count_targets(item) for item in items) if self.count_targets else len(items)
-        return StepBatch(items, num_targets=targets, num_tokens=targets)
+    def _step(self, items: list[Any], steps_done: int) -> StepBatch:
+        targets = sum(int(self.count_targets(item)) for item in items) if self.count_targets else len(items)
+        epoch = float(steps_done / self.steps_per_epoch) if self.steps_per_epoch else 0.0
+        return StepBatch(items, num_targets=targets, num_tokens=targets, epoch=epoch)
 
     def _items(self, first: int) -> Iterator[Any]:
         """Every item from number `first` on, over as many passes as it takes."""
         number, epoch = 0, 0
         if self.items_per_epoch:
-            epoch, number = divmod(first, self.items_per_epoch)
-            number, first = epoch * self.items_per_epoch, first
+            epoch = first // self.items_per_epoch
+            number = epoch * self.items_per_epoch
         while True:
-            seed_everything(self.seed, epoch, EPOCH_STREAM)
             start_of_pass = number
-            for item in self.data:
+            seed_everything(self.seed, epoch, EPOCH_STREAM)
+            items = iter(self.data)
+            while True:
+                seed_everything(self.seed, number, ITEM_STREAM)
+                try:
+                    item = next(items)
+                except StopIteration:
+                    break
                 if number >= first:
                     yield item
                 number += 1
-            if number == start_of_pass:
-                raise UserError("data has no items: the iterable ended before its first one.")
+            self._check_pass(number - start_of_pass)
             epoch += 1
+
+    def _check_pass(self, num_items: int) -> None:
+        if num_items == 0:
+            raise UserError("data has no items: the iterable ended before its first one.")
+        if self.items_per_epoch is not None and num_items != self.items_per_epoch:
+            raise UserError(
+                f"data must give as many items in each pass as its len() says, {self.items_per_epoch}, but gave "
+                f"{num_items}: a resumed run could not find its place."
+            )
+
+
+def _must_be_readable_again(data: Iterable[Any], name: str) -> None:
+    if isinstance(data, Iterator):
+        raise UserError(
+            f"{name} must be an iterable that can be read from its start again (a list, a DataLoader, an object with "
+            f"__iter__), but got {type(data).__name__}, which is used up after one pass and could not be resumed."
+        )
 
 
 def _total_updates(config: Config, batches: UserBatches) -> int:
@@ -136,4 +165,5 @@ def _total_updates(config: Config, batches: UserBatches) -> int:
         raise UserError(
             "training.num_train_epochs: your data has no len(), so an epoch's length is not known; set max_steps."
         )
-    return math.ceil(duration.value * batches.steps_per_epoch)
+    assert batches.items_per_epoch is not None
+    return duration.steps(batches.items_per_epoch, batches.accumulation, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import threading
 from types import FrameType
 
@@ -32,7 +32,13 @@ class Interrupts:
         if not self.can_save:
             raise KeyboardInterrupt(name)
         if self.requested is not None:
-            os.write(sys.stderr.fileno(), b"\nstopped at once; the last complete checkpoint is kept\n")
+            _say("stopped at once; the last complete checkpoint is kept")
             os._exit(130)
         self.requested = name
-        os.write(sys.stderr.fileno(), f"\n{name}: finishing this step and saving; again to stop at once\n".encode())
+        _say(f"{name}: finishing this step and saving; again to stop at once")
+
+
+def _say(line: str) -> None:
+    # Straight to the descriptor: Python's own stream may be in use by what the signal broke into, or have none.
+    with contextlib.suppress(OSError):
+        os.write(2, f"\n{line}\n".encode())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainbook.errors import UserError
 from trainbook.guard import Guard
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
@@ -27,9 +29,9 @@ class Job:
     config: Config
     state: TrainState
     total_updates: int
-    feed: Callable[[int, int], Iterator[StepBatch]]  # the batches of steps [start, stop)
+    feed: Callable[[int, int], Generator[StepBatch]]  # the batches of steps [start, stop)
     evaluate: Callable[[], dict[str, float]] | None
-    steps_per_epoch: float  # may be fractional: batches run on over the end of an epoch
+    steps_per_epoch: Fraction  # not always whole: batches run on over the end of an epoch; a float would miss ends
     data_fingerprint: str = ""
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
 
@@ -61,6 +63,11 @@ def build_state(
 ) -> TrainState:
     """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
+    if config.schedule.warmup_steps is not None and warmup >= total_updates:  # known only now, with a length in epochs
+        raise UserError(
+            f"schedule.warmup_steps: must be less than the length of the run, but {warmup} is not less than "
+            f"{total_updates} updates."
+        )
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer)
     task.train()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,12 @@ import torch
 
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
-from trainbook.errors import Interrupted, TrainbookError
+from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepare_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.train import Training
+from trainbook.loop.train import Training, must_be_the_same_data
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.runs.schema import EVENTS
 from trainbook.tracking import Trackers
@@ -56,7 +56,7 @@ class StoreEvents:
 def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
     """Run the job to its end and say how it ended. Every way out leaves the manifest true."""
     run, config = plan.run, plan.config
-    with Interrupts() as interrupts, run.lock():
+    with Interrupts() as interrupts, run.lock(), _leaving_nothing_behind(run):
         device = choose_device(config.training.device)
         switches = prepare_device(config, device)
         fresh = Manifest.of_this_machine(
@@ -77,6 +77,8 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
         )
         with closing(store):
             found = store.load("latest")
+            if found is not None:
+                must_be_the_same_data(job, found)
             segment = run.next_segment()
             trackers = tracking.build(
                 config.logging,
@@ -96,6 +98,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                     trackers.log_event("resume", found.step, reason=f"from {found.path.name}")
                 else:
                     trackers.log_event("start", 0, total_updates=job.total_updates)
+                store_events.write(trackers)  # such as damaged checkpoints that were passed over
                 write_text_atomically(run.config, plan.config_text)
                 job.write_files(run.path)
                 manifest.start_segment(segment, job.state.step)
@@ -105,22 +108,37 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 for line in [*differing, *(f"{change.path}: {change.old} -> {change.new}" for change in plan.changes)]:
                     trackers.log_event("config_change", reason=line)
                 detail = training.run()
-                status = "finished"
                 store_events.write(trackers)
                 trackers.log_event("finish", job.state.step, reason=detail)
-            except (Interrupted, KeyboardInterrupt) as stop:
-                status, detail = "interrupted", str(stop)
-                raise
+                status = "finished"
             except BaseException as error:
                 detail = str(error) if isinstance(error, TrainbookError) else f"{type(error).__name__}: {error}"
-                store_events.write(trackers)
-                trackers.log_event("failure", job.state.step, reason=detail)
+                if isinstance(error, (Interrupted, KeyboardInterrupt)):
+                    status, detail = "interrupted", str(error)
+                with suppress(RunError):
+                    store_events.write(trackers)
+                    if status == "failed":
+                        trackers.log_event("failure", job.state.step, reason=detail)
                 raise
             finally:
                 manifest.end_segment(status, "" if detail == status else detail)
-                run.write_manifest(manifest)
-                trackers.close(status)
+                # A full disk fails these as well; the error that ended the run is the one to tell.
+                ending = nullcontext() if status == "finished" else suppress(RunError)
+                with ending:
+                    run.write_manifest(manifest)
+                with ending:
+                    trackers.close(status)
         return detail
+
+
+@contextmanager
+def _leaving_nothing_behind(run: RunFolder) -> Iterator[None]:
+    """A run that fails before it begins leaves no folder. Only under the lock: it may be another process's."""
+    try:
+        yield
+    except BaseException:
+        run.discard()
+        raise
 
 
 def _manifest(run: RunFolder, fresh: Manifest) -> tuple[Manifest, list[str]]:

@@ -19,6 +19,7 @@ class StepReport:
     step: int
     losses: dict[str, Tensor]  # named means over the targets of the global batch
     grad_norm: Tensor  # before clipping
+    epoch: float  # passes over the data once this step is done
     applied: Tensor
 
 
@@ -49,4 +50,4 @@ def train_step(state: TrainState, batch: StepBatch) -> StepReport:
     state.step += 1
     state.tokens += batch.num_tokens
     state.steps_since_row += 1
-    return StepReport(state.step, losses, grad_norm, apply)
+    return StepReport(state.step, losses, grad_norm, batch.epoch, apply)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -49,7 +51,7 @@ class Training:
         self.progress = Progress(data_fingerprint=job.data_fingerprint)
         self.stop_reason: str | None = None
         self._planned_end = job.total_updates
-        self._evaluated_at = self._saved_at = -1
+        self._saved_at = -1
         self._row_started = time.perf_counter()
         self._row_tokens = 0
         self._data_wait = 0.0
@@ -57,12 +59,14 @@ class Training:
     def run(self) -> str:
         """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved was."""
         self.interrupts.can_save = True
-        if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
-            self.evaluate()
-        self._start_row()
+        self._stop_early_if_due()  # it was about to, if it was killed between its last evaluation and its end
         try:
-            for report in self.steps():
-                self.after_step(report)
+            if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
+                self.evaluate()
+            self._start_row()
+            with closing(self.steps()) as reports:  # closed at once, so that data workers never outlive an error
+                for report in reports:
+                    self.after_step(report)
         except torch.OutOfMemoryError as error:
             raise RunError(_out_of_memory(self.job)) from error
         if self._saved_at != self.state.step:
@@ -70,18 +74,18 @@ class Training:
         self.store.wait()
         return self.stop_reason or "finished"
 
-    def steps(self) -> Iterator[StepReport]:
+    def steps(self) -> Generator[StepReport]:
         """Attempt updates until the asked number was applied; the device is asked how many after so many tries."""
         state = self.state
         while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
             self._planned_end = state.step + remaining
-            batches = self.job.feed(state.step, self._planned_end)
-            while self.stop_reason is None and state.step < self._planned_end:
-                asked = time.perf_counter()
-                batch = next(batches)
-                self._data_wait += time.perf_counter() - asked
-                seed_everything(state.seed, state.step)
-                yield train_step(state, batch)
+            with closing(self.job.feed(state.step, self._planned_end)) as batches:
+                while self.stop_reason is None and state.step < self._planned_end:
+                    asked = time.perf_counter()
+                    batch = next(batches)
+                    self._data_wait += time.perf_counter() - asked
+                    seed_everything(state.seed, state.step)
+                    yield train_step(state, batch)
 
     def after_step(self, report: StepReport) -> None:
         config, step = self.job.config, report.step
@@ -123,7 +127,7 @@ class Training:
             "grad_norm": grad_norm,
             "clipped": clipped / max(1, state.steps_since_row),
             "tokens": state.tokens,
-            "epoch": report.step / self.job.steps_per_epoch,
+            "epoch": report.epoch,
             "applied_updates": int(applied),
             "skipped_updates": int(skipped),
             "tokens_per_second": self._tokens_since_row() / seconds,
@@ -166,33 +170,38 @@ class Training:
         self._row_started += elapsed  # evaluation is not training time
         value = metrics[knobs.metric_for_best_model]
         sign = -1.0 if knobs.metric_for_best_model in HIGHER_IS_BETTER else 1.0
-        is_best = progress.best_value is None or sign * value < sign * progress.best_value
+        # What is not a number is never the best: nothing would ever be better than it.
+        is_best = not math.isnan(value) and (progress.best_value is None or sign * value < sign * progress.best_value)
         if is_best:
             progress.best_value, progress.best_step = value, step
-        gained = (
+        gained = is_best and (
             progress.patience_value is None or sign * (progress.patience_value - value) > knobs.early_stopping_threshold
         )
         if gained:
             progress.patience_value, progress.evaluations_without_gain = value, 0
         else:
             progress.evaluations_without_gain += 1
-        self._evaluated_at = step
         self.trackers.log_metrics(
             step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best}
         )
+        self._stop_early_if_due()
+
+    def _stop_early_if_due(self) -> None:
+        knobs = self.job.config.evaluation
         patience = knobs.early_stopping_patience
-        if patience is not None and progress.evaluations_without_gain >= patience:
+        if patience is not None and self.progress.evaluations_without_gain >= patience:
             self.stop_reason = "early_stop"
             self.trackers.log_event(
                 "early_stop",
-                step,
+                self.state.step,
                 reason=f"no gain in {patience} evaluations",
                 metric=knobs.metric_for_best_model,
-                best=progress.best_value,
+                best=self.progress.best_value,
             )
 
     def save(self) -> None:
         started = time.perf_counter()
+        self.trackers.fsync()  # a power cut must not take rows that this checkpoint stands on
         state = {**self.state.state_dict(), "progress": asdict(self.progress)}
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
         self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
@@ -200,15 +209,8 @@ class Training:
         self._row_started += time.perf_counter() - started
 
     def restore(self, found: LoadedCheckpoint) -> None:
-        progress = Progress(**found.state["progress"])
-        if progress.data_fingerprint != self.job.data_fingerprint:
-            raise ResumeError(
-                f"the data has changed since step {found.step} was saved: its fingerprint was "
-                f"{progress.data_fingerprint[:12]} and is now {self.job.data_fingerprint[:12]}. "
-                "Bring the data back, or start a new run under another --name."
-            )
         self.state.load_state_dict(found.state)
-        self.progress = progress
+        self.progress = Progress(**found.state["progress"])
         self._saved_at = self.state.step
 
     def _start_row(self) -> None:
@@ -221,6 +223,15 @@ class Training:
 
     def _tokens_since_row(self) -> int:
         return self.state.tokens - self._row_tokens
+
+
+def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
+    before, now = found.state["progress"]["data_fingerprint"], job.data_fingerprint
+    if before != now:
+        raise ResumeError(
+            f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "
+            f"{now[:12]}. Bring the data back, or start a new run under another --name."
+        )
 
 
 def _out_of_memory(job: Job) -> str:

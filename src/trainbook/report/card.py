@@ -29,11 +29,15 @@ class Card:
 
     def as_markdown(self) -> str:
         out = [f"# {self.title}", "", "| | |", "|---|---|"]
-        out += [f"| {label} | {text} |" for label, text in self.lines]
+        out += [f"| {label} | {_in_a_cell(text)} |" for label, text in self.lines]
         if self.next_commands:
             out += ["", "## Next", ""]
             out += [f"- `{command}`: {what}" for command, what in self.next_commands]
         return "\n".join(out) + "\n"
+
+
+def _in_a_cell(text: str) -> str:
+    return " ".join(text.splitlines()).replace("|", "\\|")
 
 
 def make_card(run: RunFolder) -> Card:
@@ -47,7 +51,8 @@ def make_card(run: RunFolder) -> Card:
         card.lines.append(("speed", f"{rates[len(rates) // 2]:,.0f} tokens a second"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
-        best = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
+        by_loss = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
+        best = next((row for row in reversed(evaluations) if row.get("best")), by_loss)  # by the metric that was chosen
         text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
         card.lines.append(("validation", text))
         detail = f"loss {_number(best['loss'])}"

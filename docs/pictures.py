@@ -1,0 +1,35 @@
+"""Draws docs/first-run.svg from a real first run: `make pictures`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.text import Text
+
+HERE = Path(__file__).parent
+FIRST_LINES, LAST_LINES = 10, 22  # what is shown of the output; the steps between are cut
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "trainbook", "train", "gpt-tiny", "--name", "first-run"]
+        finished = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = finished.stdout.rstrip().splitlines()
+    console = Console(record=True, width=112, file=open("/dev/null", "w"))
+    console.print(Text("$ trainbook train gpt-tiny", style="bold green"))
+    for line in [*lines[:FIRST_LINES], "…", *lines[-LAST_LINES:]]:
+        console.print(Text(line), no_wrap=True, overflow="ellipsis")
+    # Fonts are the reader's own: a picture should load nothing from anywhere.
+    template = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    template = template.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+    (HERE / "first-run.svg").write_text(console.export_svg(title="trainbook", code_format=template), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
