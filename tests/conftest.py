@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+WORDS = ("alpha", "beta", "gamma", "delta", "and", "the", "of", "run", "x", "seven")
 
 
 @pytest.fixture(autouse=True)
@@ -11,3 +18,185 @@ def _plain_cpu_kernels() -> None:
     torch = sys.modules.get("torch")  # not imported for the many tests that do without it
     if torch is not None:
         torch.backends.mkldnn.enabled = False
+
+
+def numbers(seed: int) -> Iterator[int]:
+    """The same on every machine and Python: a linear congruential generator's upper bits."""
+    state = seed
+    while True:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        yield state >> 33
+
+
+def text_of(num_words: int, seed: int = 1) -> str:
+    draw = numbers(seed)
+    return "".join(WORDS[next(draw) % len(WORDS)] + (" " if next(draw) % 7 else "\n") for _ in range(num_words))
+
+
+@pytest.fixture(scope="session")
+def make_text() -> Callable[..., str]:
+    return text_of
+
+
+class Lab:
+    """A folder with a small text, small documents, a cache and runs; and short ways to train there and to compare."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs = root / "runs"
+        self.text = root / "text.txt"
+        self.text.write_text(text_of(1200))
+        self.documents = root / "documents.jsonl"
+        draw = numbers(7)
+        lines = [json.dumps({"text": text_of(1 + next(draw) % 8, seed=next(draw))}) for _ in range(80)]
+        self.documents.write_text("\n".join(lines) + "\n")
+
+    def config(self, samples: str = "windows") -> dict[str, Any]:
+        source = self.text if samples == "windows" else self.documents
+        return {
+            "model": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2},
+            "data": {
+                "source": str(source),
+                "samples": samples,
+                "max_seq_length": 16,
+                "validation_ratio": 0.2,
+                "cache_dir": str(self.root / "cache"),
+            },
+            "batch": {"global_batch_size": 4},
+            "training": {"max_steps": 12},
+            "optimizer": {"learning_rate": 1e-2},
+            "schedule": {"type": "cosine", "warmup_steps": 3},
+            "evaluation": {"eval_max_samples": 6, "eval_steps": 6},
+        }
+
+    def load(self, *overrides: str, samples: str = "windows") -> Any:
+        from trainbook.knobs import load
+
+        return load(self.config(samples), overrides)
+
+    def train(self, *overrides: str, name: str = "run", samples: str = "windows", **options: Any) -> Any:
+        from trainbook import api
+
+        options.setdefault("quiet", True)
+        return api.train(self.config(samples), overrides, name=name, runs_dir=self.runs, **options)
+
+    def build(self, *overrides: str, samples: str = "windows") -> Any:
+        import torch
+
+        from trainbook.loop.build import build
+
+        return build(self.load(*overrides, samples=samples).config, torch.device("cpu"))
+
+    def open(self, name: str = "run") -> Any:
+        from trainbook.runs import RunFolder
+
+        return RunFolder(self.runs / name)
+
+    def rows(self, name: str = "run", split: str = "train") -> list[dict[str, Any]]:
+        """What must be equal bit for bit in two runs that are the same: all but times and places."""
+        around = ("segment", "time", "tokens_per_second", "step_seconds", "data_wait_seconds", "memory_bytes", "seconds")
+        rows = self.open(name).metrics(split)
+        return [{key: value for key, value in row.items() if key not in around} for row in rows]
+
+    def events(self, kind: str, name: str = "run") -> list[dict[str, Any]]:
+        return [event for event in self.open(name).events(raw=True) if event["kind"] == kind]
+
+    def state(self, name: str = "run", which: Any = "latest") -> dict[str, Any]:
+        from trainbook.checkpoints import CheckpointStore
+
+        found = CheckpointStore(self.open(name).checkpoints, read_only=True).load(which)
+        assert found is not None
+        return found.state
+
+    def steps_saved(self, name: str = "run") -> list[int]:
+        from trainbook.checkpoints import CheckpointStore
+
+        return CheckpointStore(self.open(name).checkpoints, read_only=True).steps()
+
+    def must_be_equal(self, one: str, other: str) -> None:
+        import torch
+
+        assert self.rows(one) == self.rows(other)
+        assert self.rows(one, "eval") == self.rows(other, "eval")
+        states = [self.state(name) for name in (one, other)]
+        assert states[0].pop("progress") == states[1].pop("progress")
+        torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)
+
+    @contextmanager
+    def around_step(self, change: Callable[[int, Any, Callable[[], Any]], Any]) -> Iterator[None]:
+        """`change(number, state, step)` in place of each training step; `step()` is the real one, numbers start at 1."""
+        from trainbook.loop import train
+
+        real = train.train_step
+
+        def changed(state: Any, batch: Any) -> Any:
+            return change(state.step + 1, state, lambda: real(state, batch))
+
+        train.train_step = changed
+        try:
+            yield
+        finally:
+            train.train_step = real
+
+    @contextmanager
+    def crashing_at(self, step: int) -> Iterator[None]:
+        def crash(number: int, state: Any, step_of: Callable[[], Any]) -> Any:
+            if number == step:
+                raise RuntimeError("the power went out")
+            return step_of()
+
+        with self.around_step(crash), pytest.raises(RuntimeError, match="the power went out"):
+            yield
+
+    @contextmanager
+    def interrupted_at(self, step: int) -> Iterator[None]:
+        """As if Ctrl-C came during this step."""
+        from trainbook.errors import Interrupted
+        from trainbook.loop import launch
+
+        real, made = launch.Interrupts, []
+
+        class Watched(real):
+            def __init__(self) -> None:
+                super().__init__()
+                made.append(self)
+
+        def interrupt(number: int, state: Any, step_of: Callable[[], Any]) -> Any:
+            if number == step:
+                made[-1].requested = "Ctrl-C"
+            return step_of()
+
+        launch.Interrupts = Watched
+        try:
+            with self.around_step(interrupt), pytest.raises(Interrupted):
+                yield
+        finally:
+            launch.Interrupts = real
+
+    @contextmanager
+    def poisoned_at(self, *steps: int) -> Iterator[None]:
+        """The loss of these attempted updates, and so every gradient of theirs, is NaN."""
+
+        def poison(number: int, state: Any, step_of: Callable[[], Any]) -> Any:
+            if number not in steps:
+                return step_of()
+            healthy = state.losses
+            state.losses = lambda batch: {name: total * float("nan") for name, total in healthy(batch).items()}
+            try:
+                return step_of()
+            finally:
+                state.losses = healthy
+
+        with self.around_step(poison):
+            yield
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+    """For tests of one file that only read what a first one trained."""
+    return Lab(tmp_path_factory.mktemp("lab"))

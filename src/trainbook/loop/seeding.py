@@ -11,6 +11,9 @@ import torch
 def seed_everything(seed: int, *place: int) -> None:
     """Seed Python, NumPy and PyTorch (all devices) for one place in the run, such as a step."""
     mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
-    torch.manual_seed(int(mixed[0]) >> 1)
+    # As torch.manual_seed, which also formats a traceback for every device that is not in use: dear, once a step.
+    torch.default_generator.manual_seed(int(mixed[0]) >> 1)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(int(mixed[0]) >> 1)
     random.seed(int(mixed[1]))
     np.random.seed(int(mixed[1]) & 0xFFFFFFFF)

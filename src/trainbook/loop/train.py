@@ -52,9 +52,7 @@ class Training:
         self.stop_reason: str | None = None
         self._planned_end = job.total_updates
         self._saved_at = -1
-        self._row_started = time.perf_counter()
-        self._row_tokens = 0
-        self._data_wait = 0.0
+        self._start_row()
 
     def run(self) -> str:
         """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved was."""
@@ -164,7 +162,7 @@ class Training:
     def evaluate(self) -> None:
         assert self.job.evaluate is not None
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
-        started = time.perf_counter()
+        started = self._clock()
         metrics = self.job.evaluate()
         elapsed = time.perf_counter() - started
         self._row_started += elapsed  # evaluation is not training time
@@ -200,7 +198,7 @@ class Training:
             )
 
     def save(self) -> None:
-        started = time.perf_counter()
+        started = self._clock()
         self.trackers.fsync()  # a power cut must not take rows that this checkpoint stands on
         state = {**self.state.state_dict(), "progress": asdict(self.progress)}
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
@@ -212,6 +210,12 @@ class Training:
         self.state.load_state_dict(found.state)
         self.progress = Progress(**found.state["progress"])
         self._saved_at = self.state.step
+
+    def _clock(self) -> float:
+        """Now, after the steps that are still under way: they are training time, not that of what follows."""
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
+        return time.perf_counter()
 
     def _start_row(self) -> None:
         self._row_started, self._row_tokens, self._data_wait = time.perf_counter(), self.state.tokens, 0.0

@@ -17,7 +17,9 @@ from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import SEGMENT_STARTS, Split
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
-_BEFORE_MANIFEST = {"config.yaml", "lock"}  # all that a process killed while making a folder can leave
+# All that a process killed before it wrote the manifest can leave.
+_BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
+_BEFORE_MANIFEST |= {"tensorboard", "wandb", "wandb-id"}
 
 Row = dict[str, Any]
 

@@ -1,0 +1,75 @@
+"""A run in which updates are rejected: by the guard, or by the loss scale of fp16."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trainbook.errors import Diverged
+
+
+def applied_rates(rows):
+    """The rate of each applied update, in order."""
+    return [
+        row["learning_rate"]
+        for before, row in zip([{"applied_updates": 0}, *rows], rows, strict=False)
+        if row["applied_updates"] > before["applied_updates"]
+    ]
+
+
+def test_the_run_makes_up_for_rejected_updates_and_keeps_its_schedule(lab):
+    lab.train(name="clean")
+    with lab.poisoned_at(1, 2, 7, 12, 15):
+        result = lab.train()
+    assert result.ended == "finished"
+    rows = lab.rows()
+    assert rows[-1]["step"] == 17 and rows[-1]["applied_updates"] == 12 and rows[-1]["skipped_updates"] == 5
+    assert applied_rates(rows) == [row["learning_rate"] for row in lab.rows("clean")]
+    assert math.isnan(rows[6]["loss"]) and math.isnan(rows[6]["grad_norm"]), "NaN is shown as NaN"
+    assert all(math.isfinite(row["loss"]) for row in rows if row["step"] not in (1, 2, 7, 12, 15))
+    assert [event["step"] for event in lab.events("skip")] == [1, 2, 7, 12, 15]
+
+
+def test_the_last_update_of_an_epoch_that_was_rejected_is_made_up_for(lab):
+    overrides = ("training.num_train_epochs=1", "batch.global_batch_size=24", "schedule.warmup_steps=1")
+    built = lab.build(*overrides)
+    total = built.job.total_updates
+    with lab.poisoned_at(total):
+        lab.train(*overrides)
+    assert lab.rows()[-1]["applied_updates"] == total and lab.rows()[-1]["step"] == total + 1
+
+
+def test_too_many_rejected_updates_in_a_row_end_the_run(lab):
+    with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match="step 8: the last 5 updates in a row") as ended:
+        lab.train("guard.max_consecutive_skips=5", "checkpoint.save_steps=2")
+    assert ended.value.exit_code == 1
+    manifest = lab.open().read_manifest()
+    assert manifest.status == "failed" and "guard.max_consecutive_skips is 5" in manifest.status_detail
+    assert "failure" in lab.open().report.read_text()
+
+
+def test_rejected_updates_with_applied_ones_between_them_do_not_end_the_run(lab):
+    with lab.poisoned_at(2, 3, 5, 6, 8, 9):
+        lab.train("guard.max_consecutive_skips=3")
+    assert lab.rows()[-1]["skipped_updates"] == 6
+
+
+def test_without_the_guard_nan_is_applied(lab):
+    with lab.poisoned_at(3):
+        lab.train("guard.enabled=false")
+    assert math.isnan(lab.rows()[-1]["loss"]) and lab.rows()[-1]["step"] == 12
+
+
+def test_early_overflows_of_fp16_do_not_burn_the_warm_up(lab):
+    overrides = ("fp16=true", "schedule.warmup_steps=4")
+    lab.train(*overrides, "precision.initial_scale_power=8", name="clean")
+    assert lab.rows("clean")[-1]["skipped_updates"] == 0
+    lab.train(*overrides, "precision.initial_scale_power=24")
+    rows = lab.rows()
+    skipped = rows[-1]["skipped_updates"]
+    assert skipped >= 3 and rows[-1]["step"] == 12 + skipped
+    assert all(not math.isfinite(row["grad_norm"]) for row in rows[:skipped])
+    assert applied_rates(rows) == [row["learning_rate"] for row in lab.rows("clean")]
+    assert rows[-1]["loss_scale"] == 2.0 ** (24 - skipped)
+    assert rows[-1]["loss"] < rows[skipped]["loss"] - 0.3, "and it learns"
