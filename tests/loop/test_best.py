@@ -47,7 +47,7 @@ def test_the_best_checkpoint_is_kept_whatever_rotation_does(lab, scores, metric,
 
 def test_the_best_is_saved_even_where_no_checkpoint_was_due(lab, scores):
     scores("loss", [3.0, 2.0, 2.5, 2.5, 2.5, 2.5])
-    lab.train("evaluation.eval_steps=2", "checkpoint.save_steps=5")
+    lab.train("evaluation.eval_steps=2", "checkpoint.save_steps=5", "checkpoint.save_total_limit=null")
     assert lab.steps_saved() == [2, 4, 5, 10, 12] and lab.state(which="best")["loop"]["step"] == 4
 
 
@@ -64,7 +64,7 @@ def test_the_best_survives_a_resume(lab, scores):
     ("metric", "values", "threshold", "end"),
     [
         ("loss", [3.0, 2.0, 2.5, 2.1, 1.0, 1.0], 0.0, 8),
-        ("loss", [3.0, 2.9, 2.8, 2.75, 2.7, 2.6], 0.15, 12),
+        ("loss", [3.0, 2.9, 2.8, 2.75, 2.6, 2.5], 0.15, 12),
         ("loss", [3.0, 2.9, 2.86, 2.0, 2.0, 2.0], 0.15, 6),
         ("accuracy", [0.1, 0.2, 0.15, 0.18, 0.9, 0.9], 0.0, 8),
         ("accuracy", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 0.0, 12),

@@ -72,8 +72,9 @@ def test_the_norm_of_narrow_gradients_is_computed_in_fp32():
 
 
 def test_auto_computes_in_fp32_on_a_cpu():
-    assert resolve_compute("auto", CPU) == "fp32"
-    assert [resolve_compute(name, CPU) for name in ("fp32", "bf16", "fp16")] == ["fp32", "bf16", "fp16"]
+    assert resolve_compute("auto", "fp32", CPU) == "fp32"
+    assert resolve_compute("auto", "bf16", CPU) == "bf16"  # weights that are bf16 already cannot compute in more
+    assert [resolve_compute(name, "fp32", CPU) for name in ("fp32", "bf16", "fp16")] == ["fp32", "bf16", "fp16"]
 
 
 @pytest.mark.parametrize(

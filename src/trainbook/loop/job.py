@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, Problem
 from trainbook.guard import Guard
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
@@ -63,11 +63,10 @@ def build_state(
 ) -> TrainState:
     """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
-    if config.schedule.warmup_steps is not None and warmup >= total_updates:  # known only now, with a length in epochs
-        raise UserError(
-            f"schedule.warmup_steps: must be less than the length of the run, but {warmup} is not less than "
-            f"{total_updates} updates."
-        )
+    # Known only now for a run of epochs or tokens. A ratio is rounded up, and may fill a run of one update.
+    if config.schedule.warmup_steps is not None and warmup >= total_updates:
+        message = f"warm-up must be shorter than the run, but it is {warmup:,} of {total_updates:,} updates."
+        raise ConfigError([Problem("configuration", "schedule.warmup_steps", message)])
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer)
     task.train()

@@ -14,16 +14,18 @@ from trainbook.precision.scaler import LossScaler
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def resolve_compute(compute: str, device: torch.device) -> str:
-    """`auto` is bf16 on a GPU that computes in it, fp32 elsewhere."""
+def resolve_compute(compute: str, weights: str, device: torch.device) -> str:
+    """`auto` is bf16 where the weights are or on a GPU that computes in it, fp32 elsewhere."""
     if compute != "auto":
         return compute
+    if weights == "bf16":
+        return "bf16"
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
 
 
 class Precision:
     def __init__(self, knobs: PrecisionKnobs, device: torch.device) -> None:
-        self.compute = resolve_compute(knobs.compute, device)
+        self.compute = resolve_compute(knobs.compute, knobs.weights, device)
         self.device = device
         self.weight_dtype = DTYPES[knobs.weights]
         self.scaler: LossScaler | None = None

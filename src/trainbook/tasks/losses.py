@@ -36,4 +36,5 @@ def cross_entropy_parts(
 
 
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
-    return logits if cap is None else cap * torch.tanh(logits / cap)
+    """In fp32: bf16 has three digits, and near the cap they are all alike."""
+    return logits if cap is None else cap * torch.tanh(logits.float() / cap)

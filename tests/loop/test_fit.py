@@ -1,0 +1,249 @@
+"""A user's own module in the same loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+import trainbook
+from trainbook.errors import UserError
+
+
+def made_data(num: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(num, 6, generator=generator)
+    return x, (x @ torch.randn(6, 1, generator=generator)).squeeze(1)
+
+
+def made_model(dropout: float = 0.0) -> nn.Sequential:
+    torch.manual_seed(11)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(dropout), nn.Linear(8, 1))
+
+
+def mean_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    x, y = batch
+    return nn.functional.mse_loss(model(x).squeeze(1), y)
+
+
+def sum_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    x, y = batch
+    return nn.functional.mse_loss(model(x).squeeze(1), y, reduction="sum")
+
+
+def fit(lab: Any, name: str, data: Any, model: nn.Module | None = None, **options: Any) -> nn.Module:
+    model = model or made_model()
+    options = {"loss": mean_loss, "max_steps": 12, "learning_rate": 1e-2, **options}
+    trainbook.fit(model, data, name=name, runs_dir=lab.runs, quiet=True, **options)
+    return model
+
+
+def test_a_module_and_a_list_of_batches_are_enough(lab):
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+    result = trainbook.fit(
+        made_model(), batches, loss=mean_loss, max_steps=60, learning_rate=3e-2, name="mine", runs_dir=lab.runs, quiet=True
+    )
+    assert result.ended == "finished" and result.last is not None
+    assert result.last["loss"] < 0.2 * lab.rows("mine")[0]["loss"]
+    assert result.last["epoch"] == 60 / 5
+    assert lab.open("mine").read_manifest().status == "finished" and lab.open("mine").report.exists()
+
+
+class Noisy(Dataset):
+    """Each item is drawn anew, as an augmentation does: from PyTorch's, NumPy's and Python's generators."""
+
+    def __init__(self) -> None:
+        self.x, self.y = made_data()
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        import random
+
+        import numpy as np
+
+        return self.x[index] + 0.1 * torch.randn(6) + 0.1 * float(np.random.rand()), self.y[index] + 0.1 * random.random()
+
+
+@pytest.mark.parametrize("stops", [(1,), (5, 7), (10,)])
+@pytest.mark.parametrize("kind", ["shuffled", "augmented", "workers", "without length"])
+def test_a_shuffling_loader_is_resumed_in_the_middle_of_an_epoch_bit_for_bit(lab, kind: str, stops: tuple[int, ...]):
+    if kind == "workers" and stops != (5, 7):
+        pytest.skip("slow, and the same")
+
+    class Endless:
+        def __iter__(self):
+            return iter(DataLoader(TensorDataset(*made_data()), batch_size=8, shuffle=True))
+
+    def data() -> Any:
+        if kind == "without length":
+            return Endless()
+        dataset = TensorDataset(*made_data()) if kind == "shuffled" else Noisy()
+        return DataLoader(dataset, batch_size=8, shuffle=True, num_workers=2 if kind == "workers" else 0)
+
+    options = {
+        "gradient_accumulation_steps": 2,
+        "eval_data": DataLoader(TensorDataset(*made_data()), batch_size=7, shuffle=True),
+        "eval_steps": 4,
+    }
+    whole = fit(lab, "whole", data(), made_model(dropout=0.2), **options)
+    for stop in stops:
+        with lab.interrupted_at(stop):
+            fit(lab, "cut", data(), made_model(dropout=0.2), **options)
+    cut = fit(lab, "cut", data(), made_model(dropout=0.2), **options)
+    assert len({row["loss"] for row in lab.rows("whole")}) == 12
+    lab.must_be_equal("whole", "cut")
+    torch.testing.assert_close(dict(whole.state_dict()), dict(cut.state_dict()), rtol=0, atol=0)
+
+
+def test_every_epoch_of_a_shuffling_loader_has_all_items_in_another_order(lab):
+    seen: list[list[float]] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen.append([float(value) for value in batch[1]])
+        return mean_loss(model, batch)
+
+    fit(lab, "run", DataLoader(TensorDataset(*made_data()), batch_size=8, shuffle=True), loss=loss, max_steps=10)
+    first, second = sum(seen[:5], []), sum(seen[5:], [])
+    assert sorted(first) == sorted(second) and first != second
+
+
+def test_counted_targets_make_uneven_batches_weigh_by_their_size(lab):
+    x, y = made_data()
+    uneven = list(zip(x.split([3, 17, 1, 19]), y.split([3, 17, 1, 19]), strict=True))
+    options: dict[str, Any] = {"max_steps": 4, "optimizer.type": "sgd", "max_grad_norm": None}
+    whole = fit(lab, "whole", [(x, y)], **options)
+    counted = fit(
+        lab,
+        "counted",
+        uneven,
+        loss=sum_loss,
+        count_targets=lambda batch: torch.tensor(len(batch[1])),
+        gradient_accumulation_steps=4,
+        **options,
+    )
+    means = fit(lab, "means", uneven, gradient_accumulation_steps=4, **options)
+    for one, other in zip(whole.parameters(), counted.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=1e-7)
+    assert any(not torch.allclose(one, other, rtol=1e-3) for one, other in zip(whole.parameters(), means.parameters(), strict=True))
+    assert lab.rows("counted")[-1]["tokens"] == 4 * 40
+
+
+def test_evaluation_is_weighted_by_targets_and_in_evaluation_mode(lab):
+    x, y = made_data()
+    uneven = list(zip(x.split([3, 17, 20]), y.split([3, 17, 20]), strict=True))
+    model = fit(
+        lab,
+        "run",
+        [(x, y)],
+        made_model(dropout=0.5),
+        loss=sum_loss,
+        count_targets=lambda batch: len(batch[1]),
+        eval_data=uneven,
+        eval_steps=12,
+    )
+    model.eval()
+    with torch.no_grad():
+        by_hand = float(sum_loss(model, (x, y))) / 40
+    (row,) = lab.rows("run", "eval")
+    assert row["loss"] == pytest.approx(by_hand, rel=1e-6) and row["targets"] == 40
+
+
+@pytest.mark.parametrize(
+    ("items", "epochs", "accumulation", "updates"), [(10, 1.1, 1, 11), (10, 2, 3, 7), (3, 0.1, 1, 1), (6, 0.5, 3, 1)]
+)
+def test_epochs_of_own_data_are_counted_in_decimal(lab, items: int, epochs: float, accumulation: int, updates: int):
+    x, y = made_data(items)
+    data = list(zip(x.split(1), y.split(1), strict=True))
+    fit(lab, "run", data, max_steps=None, num_train_epochs=epochs, gradient_accumulation_steps=accumulation)
+    assert lab.rows("run")[-1]["step"] == updates
+
+
+@pytest.mark.parametrize("part", ["data", "eval_data"])
+def test_a_generator_is_refused_with_the_reason(lab, part: str):
+    x, y = made_data()
+    arguments: dict[str, Any] = {"data": [(x, y)], "eval_data": [(x, y)], part: (batch for batch in [(x, y)])}
+    with pytest.raises(UserError, match=f"^{part} must be an iterable that can be read from its start again.*got generator"):
+        fit(lab, "run", **arguments)
+    assert not lab.open("run").path.exists()
+
+
+def test_a_loss_that_is_not_one_number_is_refused_with_its_shape(lab):
+    def vector(model: nn.Module, batch: Any) -> torch.Tensor:
+        return (model(batch[0]).squeeze(1) - batch[1]).square()
+
+    with pytest.raises(UserError, match=r"must return a tensor with a single number, but got \[40\]"):
+        fit(lab, "run", [made_data()], loss=vector)
+    with pytest.raises(UserError, match="but got float"):
+        fit(lab, "other", [made_data()], loss=lambda model, batch: 1.0)
+    assert lab.open("run").read_manifest().status == "failed"
+
+
+def test_data_without_items_is_refused(lab):
+    with pytest.raises(UserError, match="data has no items"):
+        fit(lab, "run", [])
+    with pytest.raises(UserError, match="eval_data has no targets"):
+        fit(lab, "other", [made_data()], eval_data=[], eval_steps=2)
+
+
+def test_data_that_gives_less_than_its_length_is_refused(lab):
+    class Liar:
+        def __len__(self) -> int:
+            return 5
+
+        def __iter__(self):
+            return iter([made_data()] * 4)
+
+    with pytest.raises(UserError, match=r"as its len\(\) says, 5, but gave 4"):
+        fit(lab, "run", Liar())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": None, "max_tokens": 100}, "tokens of your own batches are not known"),
+        ({"eval_data": [made_data()], "metric_for_best_model": "accuracy"}, "must be loss for a module of your own"),
+        ({"learning_rat": 1e-3}, "Did you mean"),
+        ({"max_steps": None}, "the length of the run is not stated"),
+    ],
+)
+def test_what_cannot_be_done_for_own_modules_is_said(lab, options: dict[str, Any], message: str):
+    with pytest.raises(UserError, match=message):
+        fit(lab, "run", [made_data()], **options)
+    assert not lab.open("run").path.exists()
+
+
+def test_epochs_need_a_length(lab):
+    class Endless:
+        def __iter__(self):
+            return iter([made_data()])
+
+    with pytest.raises(UserError, match=r"has no len\(\)"):
+        fit(lab, "run", Endless(), max_steps=None, num_train_epochs=1)
+
+
+def test_a_run_of_ones_own_module_is_resumed_by_fit_and_by_nothing_else(lab):
+    from trainbook import api
+    from trainbook.errors import ResumeError, RunFolderError
+
+    with lab.interrupted_at(4) :
+        fit(lab, "run", [made_data()])
+    with pytest.raises(ResumeError, match=r"call fit again with name='run'"):
+        api.resume(lab.open("run").path)
+    with pytest.raises(RunFolderError, match="made by trainbook.fit"):
+        trainbook.generate(lab.open("run").path, "a")
+    fit(lab, "run", [made_data()])
+    assert lab.rows("run")[-1]["step"] == 12
+
+
+def test_a_rejected_update_of_ones_own_module_leaves_it_untouched(lab):
+    with lab.poisoned_at(3):
+        hurt = fit(lab, "hurt", [made_data()])
+    clean = fit(lab, "clean", [made_data()])
+    assert lab.rows("hurt")[-1]["step"] == 13
+    torch.testing.assert_close(dict(hurt.state_dict()), dict(clean.state_dict()), rtol=0, atol=0)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from trainbook.loop.interrupts import SIGNALS, Interrupts
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+def test_the_first_signal_asks_and_does_not_break_in(number: signal.Signals, name: str, capfd):
+    interrupts = Interrupts()
+    interrupts.can_save = True
+    interrupts._on_signal(number, None)
+    assert interrupts.requested == name
+    assert f"{name}: finishing this step and saving; again to stop at once" in capfd.readouterr().err
+
+
+def test_before_the_first_step_a_signal_simply_ends_the_program():
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        Interrupts()._on_signal(signal.SIGTERM, None)
+
+
+def test_the_handlers_that_were_there_come_back():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with Interrupts() as interrupts:
+        if signal.getsignal(signal.SIGINT) is not before[0]:  # not so outside the main thread
+            assert signal.getsignal(signal.SIGINT) == interrupts._on_signal
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_closed_terminal_is_no_obstacle(monkeypatch):
+    def closed(*_: object) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("os.write", closed)
+    interrupts = Interrupts()
+    interrupts.can_save = True
+    interrupts._on_signal(signal.SIGINT, None)
+    assert interrupts.requested == "Ctrl-C"
+
+
+def test_the_second_signal_ends_the_process_at_once():
+    program = (
+        "import os, signal, time\n"
+        "from trainbook.loop.interrupts import Interrupts\n"
+        "with Interrupts() as interrupts:\n"
+        "    interrupts.can_save = True\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert ended.returncode == 130
+    assert "stopped at once; the last complete checkpoint is kept" in ended.stderr
