@@ -319,12 +319,18 @@ def facts(setup: Setup) -> dict[str, Any]:
     if setup.device == "cuda":
         hardware |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return {
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *_without_folders(sys.argv)]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "hardware": hardware,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "setup": asdict(setup),
     }
+
+
+def _without_folders(arguments: list[str]) -> list[str]:
+    """The file that `--json` names, wherever it was written."""
+    names = [Path(after).name if before == "--json" else after for before, after in zip(arguments, arguments[1:])]
+    return [*arguments[:1], *names]
 
 
 def _processor() -> str:

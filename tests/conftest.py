@@ -94,7 +94,15 @@ class Lab:
 
     def rows(self, name: str = "run", split: str = "train") -> list[dict[str, Any]]:
         """What must be equal bit for bit in two runs that are the same: all but times and places."""
-        around = ("segment", "time", "tokens_per_second", "step_seconds", "data_wait_seconds", "memory_bytes", "seconds")
+        around = (
+            "segment",
+            "time",
+            "tokens_per_second",
+            "step_seconds",
+            "data_wait_seconds",
+            "memory_bytes",
+            "seconds",
+        )
         rows = self.open(name).metrics(split)
         return [{key: value for key, value in row.items() if key not in around} for row in rows]
 

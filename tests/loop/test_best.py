@@ -83,12 +83,15 @@ def test_patience_runs_out_after_evaluations_without_gain(lab, scores, metric, v
     assert len(lab.events("early_stop")) == (end < 12)
     assert lab.open().read_manifest().status == "finished"
     if end < 12:
-        assert lab.train(
-            *EVERY_2,
-            f"evaluation.metric_for_best_model={metric}",
-            "evaluation.early_stopping_patience=2",
-            f"evaluation.early_stopping_threshold={threshold}",
-        ).ended == "already finished"
+        assert (
+            lab.train(
+                *EVERY_2,
+                f"evaluation.metric_for_best_model={metric}",
+                "evaluation.early_stopping_patience=2",
+                f"evaluation.early_stopping_threshold={threshold}",
+            ).ended
+            == "already finished"
+        )
 
 
 def test_patience_is_counted_on_over_a_resume(lab, scores):

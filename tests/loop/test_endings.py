@@ -65,7 +65,10 @@ def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, mon
     assert lab.steps_saved() == [5]
     manifest = lab.open().read_manifest()
     assert (manifest.status, manifest.status_detail) == ("interrupted", "SIGTERM: saved at step 5")
-    assert [(event["kind"], event["step"]) for event in lab.open().events()[1:]] == [("interrupt", 5), ("checkpoint", 5)]
+    assert [(event["kind"], event["step"]) for event in lab.open().events()[1:]] == [
+        ("interrupt", 5),
+        ("checkpoint", 5),
+    ]
 
 
 def test_an_interruption_during_the_last_step_lets_the_run_finish(lab, monkeypatch):

@@ -45,7 +45,14 @@ def test_a_module_and_a_list_of_batches_are_enough(lab):
     x, y = made_data()
     batches = list(zip(x.split(8), y.split(8), strict=True))
     result = trainbook.fit(
-        made_model(), batches, loss=mean_loss, max_steps=60, learning_rate=3e-2, name="mine", runs_dir=lab.runs, quiet=True
+        made_model(),
+        batches,
+        loss=mean_loss,
+        max_steps=60,
+        learning_rate=3e-2,
+        name="mine",
+        runs_dir=lab.runs,
+        quiet=True,
     )
     assert result.ended == "finished" and result.last is not None
     assert result.last["loss"] < 0.2 * lab.rows("mine")[0]["loss"]
@@ -67,7 +74,9 @@ class Noisy(Dataset):
 
         import numpy as np
 
-        return self.x[index] + 0.1 * torch.randn(6) + 0.1 * float(np.random.rand()), self.y[index] + 0.1 * random.random()
+        return self.x[index] + 0.1 * torch.randn(6) + 0.1 * float(np.random.rand()), self.y[
+            index
+        ] + 0.1 * random.random()
 
 
 @pytest.mark.parametrize("stops", [(1,), (5, 7), (10,)])
@@ -130,7 +139,10 @@ def test_counted_targets_make_uneven_batches_weigh_by_their_size(lab):
     means = fit(lab, "means", uneven, gradient_accumulation_steps=4, **options)
     for one, other in zip(whole.parameters(), counted.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-6, atol=1e-7)
-    assert any(not torch.allclose(one, other, rtol=1e-3) for one, other in zip(whole.parameters(), means.parameters(), strict=True))
+    assert any(
+        not torch.allclose(one, other, rtol=1e-3)
+        for one, other in zip(whole.parameters(), means.parameters(), strict=True)
+    )
     assert lab.rows("counted")[-1]["tokens"] == 4 * 40
 
 
@@ -168,7 +180,9 @@ def test_epochs_of_own_data_are_counted_in_decimal(lab, items: int, epochs: floa
 def test_a_generator_is_refused_with_the_reason(lab, part: str):
     x, y = made_data()
     arguments: dict[str, Any] = {"data": [(x, y)], "eval_data": [(x, y)], part: (batch for batch in [(x, y)])}
-    with pytest.raises(UserError, match=f"^{part} must be an iterable that can be read from its start again.*got generator"):
+    with pytest.raises(
+        UserError, match=f"^{part} must be an iterable that can be read from its start again.*got generator"
+    ):
         fit(lab, "run", **arguments)
     assert not lab.open("run").path.exists()
 
@@ -231,7 +245,7 @@ def test_a_run_of_ones_own_module_is_resumed_by_fit_and_by_nothing_else(lab):
     from trainbook import api
     from trainbook.errors import ResumeError, RunFolderError
 
-    with lab.interrupted_at(4) :
+    with lab.interrupted_at(4):
         fit(lab, "run", [made_data()])
     with pytest.raises(ResumeError, match=r"call fit again with name='run'"):
         api.resume(lab.open("run").path)

@@ -23,7 +23,11 @@ def test_recomputing_activations_changes_no_bit(plain, kind: str):
 
 @pytest.mark.parametrize(
     ("name", "override"),
-    [("workers", "data.num_workers=2"), ("async", "checkpoint.asynchronous=true"), ("exact", "training.deterministic=true")],
+    [
+        ("workers", "data.num_workers=2"),
+        ("async", "checkpoint.asynchronous=true"),
+        ("exact", "training.deterministic=true"),
+    ],
 )
 def test_what_only_changes_how_the_work_is_done_changes_no_bit(plain, name: str, override: str):
     plain.train(*SHORT, override, name=name)

@@ -62,7 +62,9 @@ def test_a_length_in_tokens_is_reached_by_the_fewest_updates(lab, samples: str):
 
 
 def test_a_warm_up_longer_than_the_run_is_refused_when_the_length_is_known(lab):
-    with pytest.raises(UserError, match=r"schedule\.warmup_steps: warm-up must be shorter than the run, but it is 9 of 8"):
+    with pytest.raises(
+        UserError, match=r"schedule\.warmup_steps: warm-up must be shorter than the run, but it is 9 of 8"
+    ):
         lab.train("training.max_tokens=500", "schedule.warmup_steps=9")
     assert not lab.open().path.exists()
 

@@ -21,7 +21,9 @@ SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
         pytest.param("windows", ("precision.compute=bf16",), (5,), id="bf16"),
         pytest.param("windows", ("data.num_workers=2",), (5,), id="two data workers"),
         pytest.param("documents", ("optimizer.type=sgd",), (1, 11), id="sgd, after the first and before the last"),
-        pytest.param("windows", ("training.deterministic=true", "checkpoint.asynchronous=true"), (5,), id="asynchronous"),
+        pytest.param(
+            "windows", ("training.deterministic=true", "checkpoint.asynchronous=true"), (5,), id="asynchronous"
+        ),
     ],
 )
 def test_an_interrupted_run_continues_bit_for_bit(lab, samples, overrides, stops):

@@ -34,7 +34,7 @@ def test_losses_are_what_they_were(name: str, folder: Path):
         same_platform = stored["fingerprint"] == golden.fingerprint()
     finally:
         torch.set_num_threads(threads)
-    changed = golden.differences(stored["runs"][name], found, 0.0 if same_platform else golden.ELSEWHERE)
+    changed = golden.differences(stored["runs"][name], found, golden.tolerance(name, same_platform))
     assert not changed, "if this is meant: python tests/numerics/golden.py --write"
 
 

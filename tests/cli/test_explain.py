@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+from ruamel.yaml import YAML
+
+
+def test_a_knob_is_explained_by_any_of_its_names(terminal):
+    text = terminal("explain", "lr").stdout
+    assert text == terminal("explain", "optimizer.learning_rate").stdout == terminal("explain", "learning_rate").stdout
+    assert "optimizer.learning_rate" in text and "default" in text
+
+
+def test_a_section_is_explained(terminal):
+    text = terminal("explain", "schedule").stdout
+    assert "warmup_steps" in text and "learning_rate" not in text.split()
+
+
+def test_a_file_is_explained_with_its_origins(terminal):
+    Path("my.yaml").write_text("optimizer:\n  learning_rate: 1e-3\n")
+    values = terminal.json("explain", "my.yaml", "beta2=0.98", "--json")["values"]
+    assert values["optimizer.learning_rate"]["value"] == 0.001
+    assert values["optimizer.learning_rate"]["origin"] == "my.yaml:2"
+    assert "override" in values["optimizer.beta2"]["origin"]
+    assert "my.yaml:2" in terminal("explain", "my.yaml").stdout
+
+
+@pytest.mark.parametrize("what", [(), ("schedule",), ("beta2",), ("gpt-tiny",), ("--schema",)])
+def test_json_is_one_object(terminal, what):
+    answer = terminal.json("explain", *what, "--json")
+    assert isinstance(answer, dict) and answer
+
+
+def test_everything_is_explained_when_nothing_is_named(terminal):
+    from trainbook.knobs import section_types
+
+    assert list(terminal.json("explain", "--json")) == list(section_types())
+    text = terminal("explain").stdout
+    assert "gradient_checkpointing" in text and "max_consecutive_skips" in text
+
+
+def test_the_schema_accepts_what_a_run_wrote_and_refuses_what_is_wrong(trained):
+    schema = trained.json("explain", "--schema")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    written = YAML(typ="safe").load(Path("runs/run/config.yaml"))
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(written)
+    for wrong in (
+        {"optimizer": {"lerning_rate": 1}},
+        {"optimizer": {"learning_rate": -1}},
+        {"training": {"max_steps": "many"}},
+        {"modle": {}},
+    ):
+        assert not validator.is_valid(wrong), wrong
+
+
+def test_the_configuration_of_a_run_is_explained(trained):
+    values = trained.json("explain", "runs/run/config.yaml", "--json")["values"]
+    assert values["training.max_steps"]["value"] == 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("lerning_rate",), "learning_rate"),
+        (("nowhere.yaml",), "no such file"),
+        (("gpt-tiny", "max_steps=none"), "must be"),
+    ],
+)
+def test_a_mistake_is_a_message(terminal, arguments, message: str):
+    answer = terminal("explain", *arguments, code=2)
+    assert message in answer.stderr and answer.stdout == ""
+
+
+@pytest.mark.parametrize("verb", ["train", "resume", "generate", "explain"])
+def test_help_has_two_examples(terminal, verb: str):
+    text = terminal(verb, "--help").stdout
+    assert text.count(f"trainbook {verb} ") >= 2 and "Examples" in text
+
+
+def test_the_version_is_said(terminal):
+    import trainbook
+
+    assert terminal("--version").stdout == f"trainbook {trainbook.__version__}\n"

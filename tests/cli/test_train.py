@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainbook.runs import RunFolder
+
+
+def test_a_run_says_what_it_does_and_ends_with_its_card(terminal):
+    answer = terminal.train("--name", "first")
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "runs/first"
+    assert any(line.startswith("  model      gpt, 1 layers, width 16") for line in lines)
+    assert any(line.startswith("step      8/8  loss ") for line in lines)
+    assert any(line.startswith("eval      8  loss ") for line in lines)
+    assert "first  finished" in lines
+    assert any('trainbook generate runs/first "def "' in line for line in lines)
+    assert answer.stderr == ""
+
+
+def test_quiet_is_quiet(terminal):
+    assert terminal.train("--name", "first", "--quiet").output == ""
+
+
+def test_json_is_one_object_with_the_result(terminal):
+    answer = json.loads(terminal.train("--name", "first", "--json").stdout)
+    assert answer["run"] == "runs/first" and answer["ended"] == "finished"
+    assert answer["best"]["split"] == "eval" and answer["last"]["step"] == 8
+    again = json.loads(terminal.train("--name", "first", "--json").stdout)
+    assert again["ended"] == "already finished" and again["last"] == answer["last"]
+
+
+def test_a_dry_run_trains_nothing(terminal):
+    assert "learning_rate" in terminal.train("--dry-run").stdout
+    values = json.loads(terminal.train("--dry-run", "--json").stdout)["values"]
+    assert values["optimizer.learning_rate"]["value"] == 0.01
+    assert "override" in values["optimizer.learning_rate"]["origin"]
+    assert not Path("runs").exists() and not Path("cache").exists()
+
+
+def test_a_dry_run_refuses_what_a_run_refuses(terminal):
+    answer = terminal("train", "large-scale", "--dry-run", code=2)
+    assert "the length of the run is not stated" in answer.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--fp16", "--learning_rate", "1e-3"), ("--fp16=true", "--learning-rate=1e-3")])
+def test_flags_of_other_trainers_are_understood(terminal, arguments):
+    names = (
+        "gpt-tiny",
+        "data.source=text.txt",
+        "training.max_steps=5",
+        "schedule.warmup_steps=1",
+        "--dry-run",
+        "--json",
+    )
+    values = json.loads(terminal("train", *names, *arguments).stdout)["values"]
+    assert values["precision.compute"]["value"] == "fp16" and values["optimizer.learning_rate"]["value"] == 0.001
+
+
+def test_resume_never_refuses_a_name_that_exists(terminal):
+    terminal.train("--name", "first", "--quiet", "--resume", "never")
+    before = Path("runs/first/manifest.json").read_bytes()
+    answer = terminal.train("--name", "first", "--resume", "never", code=2)
+    assert answer.stderr.startswith("error: runs/first already holds a run, and --resume never was asked for")
+    assert Path("runs/first/manifest.json").read_bytes() == before
+
+
+def test_changes_are_refused_and_taken_on_request(terminal):
+    terminal.train("--name", "first", "--quiet")
+    answer = terminal("resume", "first", "training.max_steps=10", code=2)
+    assert "training.max_steps: 8 -> 10" in answer.stderr and "--accept-changes" in answer.stderr
+    terminal("resume", "first", "training.max_steps=10", "--accept-changes", "--quiet")
+    assert RunFolder("runs/first").metrics("train")[-1]["step"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("train", "gpt-tinny"), "Did you mean gpt-tiny?"),
+        (("train", "nowhere.yaml"), "nowhere.yaml: no such file"),
+        (("train", "gpt-tiny", "optimizer.lerning_rate=1"), "Did you mean optimizer.learning_rate?"),
+        (("train", "gpt-tiny", "--lerning_rate", "1"), "learning_rate"),
+        (("train", "gpt-tiny", "training.max_steps=-1"), "must be"),
+        (("train", "gpt-tiny", "data.source=nowhere.txt"), "nowhere.txt"),
+        (("train", "gpt-tiny", "data.source=text.txt", "--name", "a/b"), "a run's name must begin"),
+        (("train", "gpt-tiny", "data.source=text.txt", "training.device=cuda"), "PyTorch sees no GPU"),
+        (("train", "gpt-tiny", "data.source=text.txt", "batch.per_device_train_batch_size=5"), "must be a multiple"),
+        (("resume", "nothing"), "there is no run folder"),
+        (("train",), "Missing argument"),
+        (("train", "gpt-tiny", "--resume", "perhaps"), "never"),
+    ],
+)
+def test_a_mistake_is_a_message_and_leaves_no_run(terminal, monkeypatch, arguments, message: str):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    answer = terminal(*arguments, code=2)
+    assert message in answer.output and "Traceback" not in answer.output
+    assert not Path("runs").exists() or list(Path("runs").iterdir()) == []
+
+
+def test_a_file_where_the_runs_should_be_is_said(terminal):
+    Path("runs").write_text("not a folder")
+    answer = terminal.train("--name", "first", code=2)
+    assert answer.stderr.startswith("error: runs/first cannot be made: ")
+    assert Path("runs").read_text() == "not a folder"
+
+
+def test_a_run_that_fails_ends_with_one_line_and_exit_code_1(terminal, lab):
+    with lab.poisoned_at(*range(1, 99)):
+        answer = terminal.train("--name", "lost", "guard.max_consecutive_skips=4", code=1)
+    assert answer.stderr.startswith("error: step 4: the last 4 updates in a row had a non-finite loss or gradient")
+    assert RunFolder("runs/lost").read_manifest().status == "failed"

@@ -1,0 +1,81 @@
+"""What the README and the tour show works as it is shown."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from trainbook.cli.main import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/tour.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    path = ROOT / page
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def commands(page: str) -> list[str]:
+    """What follows a prompt in a console block, without its comment."""
+    lines = [line for block in blocks(page, "console") for line in block.splitlines()]
+    shown = [re.sub(r"\s+#.*", "", line[2:]) for line in lines if line.startswith("$ ")]
+    return list(dict.fromkeys(line for line in shown if re.match(r"(\S*/)?trainbook ", line)))
+
+
+COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
+
+
+@pytest.mark.parametrize("number", range(len(blocks("README.md", "python"))))
+def test_the_python_of_the_readme_runs(shell, tmp_path: Path, number: int):
+    script = tmp_path / "shown.py"
+    script.write_text(blocks("README.md", "python")[number])
+    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')")
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(blocks("docs/tour.md", "python"))))
+def test_the_python_of_the_tour_runs(shell, tmp_path: Path, number: int):
+    script = tmp_path / "shown.py"
+    script.write_text(blocks("docs/tour.md", "python")[number])
+    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')")
+    assert ended.returncode == 0, ended.stderr
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
+def test_a_command_that_is_shown_is_understood(place: Path, page: str, command: str):
+    configurations = blocks(page, "yaml") or [""]
+    (place / "my.yaml").write_text(configurations[0])
+    arguments = shlex.split(command)[1:]
+    verb = get_command(app).commands[arguments[0]]  # pyright: ignore[reportAttributeAccessIssue]
+    verb.make_context(arguments[0], arguments[1:])  # raises where an option is unknown or an argument is missing
+    if arguments[0] == "explain":
+        answer = CliRunner().invoke(app, arguments)
+    elif arguments[0] == "train":
+        answer = CliRunner().invoke(app, [*arguments, "--dry-run"])
+    else:
+        return
+    assert answer.exit_code == 0, answer.output
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_yaml_that_is_shown_is_a_lawful_configuration(place: Path, page: str):
+    from trainbook.knobs import load
+
+    for number, block in enumerate(blocks(page, "yaml")):
+        (place / f"{number}.yaml").write_text(block)
+        load(str(place / f"{number}.yaml"))

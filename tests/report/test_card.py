@@ -1,0 +1,135 @@
+"""The card is made from a run's files alone."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.report import make_card
+from trainbook.report.card import LEVELS
+from trainbook.runs import Manifest, RunFolder
+from trainbook.runs.jsonl import JsonlWriter
+
+
+class Written:
+    """A run folder written by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.run = RunFolder.create(path, "run")
+        self.manifest = Manifest("run", status="finished")
+        self.manifest.write(self.run.manifest)
+
+    def train(self, losses: dict[int, float], segment: int = 0, **more: Any) -> Written:
+        with JsonlWriter(self.run.metrics_file) as writer:
+            for step, loss in losses.items():
+                row = {"step": step, "segment": segment, "split": "train", "loss": loss, "tokens": 100 * step}
+                writer.append({**row, "tokens_per_second": 50.0, "step_seconds": 0.5, **more})
+        return self
+
+    def evaluate(self, rows: list[dict[str, Any]]) -> Written:
+        with JsonlWriter(self.run.metrics_file) as writer:
+            for row in rows:
+                writer.append({"segment": 0, "split": "eval", **row})
+        return self
+
+    def event(self, **row: Any) -> Written:
+        with JsonlWriter(self.run.events_file) as writer:
+            writer.append({"segment": 0, **row})
+        return self
+
+    def status(self, status: Any, detail: str = "") -> Written:
+        self.manifest.end_segment(status, detail)
+        self.manifest.write(self.run.manifest)
+        return self
+
+    def lines(self) -> dict[str, str]:
+        return dict(make_card(self.run).lines)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Written:
+    return Written(tmp_path)
+
+
+def test_the_card_has_the_numbers_of_the_run(written: Written):
+    written.train({1: 5.0, 2: 4.0, 10: 3.0}).evaluate(
+        [{"step": 10, "loss": 2.5, "perplexity": 12.18, "accuracy": 0.25, "best": True}]
+    )
+    lines = written.lines()
+    assert lines["steps"] == "10 steps, 1,000 tokens, 5s"
+    assert lines["speed"] == "50 tokens a second"
+    assert lines["train"].endswith("5.0000 → 3.0000")
+    assert lines["best"] == "loss 2.5000, perplexity 12.18, accuracy 25.0% at step 10"
+    assert lines["guard"] == "no update was rejected"
+    assert make_card(written.run).title == "run  finished"
+
+
+def test_a_spike_of_one_step_stays_in_the_curve(written: Written):
+    losses = {step: 5.0 - step / 1000 for step in range(1, 2001)}
+    losses[1234] = 9.0
+    curve = written.train(losses).lines()["train"].split()[0]
+    assert len(curve) == 48
+    assert curve.count(LEVELS[-1]) == 1 and curve[1234 * 48 // 2001] == LEVELS[-1]
+
+
+def test_what_is_not_a_number_is_shown_as_such(written: Written):
+    losses = dict.fromkeys(range(1, 101), 4.0) | {60: math.nan, 80: math.inf, 100: math.nan}
+    text = written.train(losses).lines()["train"]
+    curve = text.split()[0]
+    assert [place for place, mark in enumerate(curve) if mark == "!"] == [60 * 48 // 101, 80 * 48 // 101, 47]
+    assert text.endswith("4.0000 → nan")
+
+
+def test_the_best_is_the_one_by_the_chosen_metric(written: Written):
+    written.train({1: 5.0}).evaluate(
+        [
+            {"step": 2, "loss": 3.0, "accuracy": 0.4, "best": True},
+            {"step": 4, "loss": 2.0, "accuracy": 0.3, "best": False},
+        ]
+    )
+    assert written.lines()["best"] == "loss 3.0000, accuracy 40.0% at step 2"
+
+
+def test_evaluations_that_are_all_nan_do_not_break_the_card(written: Written):
+    written.train({1: 5.0}).evaluate([{"step": 2, "loss": math.nan, "perplexity": math.nan, "best": False}])
+    assert written.lines()["best"] == "loss nan, perplexity nan at step 2"
+
+
+def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
+    written.train({1: 5.0}, skipped_updates=3).event(step=1, kind="resume").event(
+        step=1, kind="failure", reason="the disk is full | step 1\nfree some"
+    )
+    written.status("failed", "the disk is full")
+    lines = written.lines()
+    assert lines["guard"] == "3 non-finite updates were not applied"
+    assert lines["resumed"].startswith("1 time,")
+    card = make_card(written.run)
+    assert card.title == "run  failed: the disk is full"
+    assert card.next_commands[0][0] == f"trainbook resume {written.run.path}"
+    assert "| failure | the disk is full \\| step 1 free some |" in card.as_markdown()
+
+
+def test_a_finished_run_is_not_told_to_go_on(written: Written):
+    commands = [command for command, _ in make_card(written.train({1: 5.0}).run).next_commands]
+    assert not any("resume" in command for command in commands)
+
+
+def test_steps_that_a_resume_gave_up_are_not_shown(written: Written):
+    written.train({1: 5.0, 2: 4.0, 3: 9.0}).event(step=2, segment=1, kind="resume")
+    written.train({3: 3.5}, segment=1)
+    assert written.lines()["train"].endswith("5.0000 → 3.5000")
+    assert written.lines()["steps"] == "3 steps, 300 tokens, 2s"
+
+
+def test_a_run_without_a_single_row_has_a_card(written: Written):
+    card = make_card(written.status("interrupted", "Ctrl-C").run)
+    assert card.title == "run  interrupted: Ctrl-C" and "folder" in dict(card.lines)
+    assert card.as_text() and card.as_markdown()
+
+
+def test_long_runs_are_told_in_hours(written: Written):
+    lines = written.train({7200: 1.0}).lines()
+    assert lines["steps"] == "7,200 steps, 720,000 tokens, 1h 00m"

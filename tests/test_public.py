@@ -1,0 +1,115 @@
+"""The names that are exported, and what importing them costs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainbook
+from trainbook import api
+
+
+def test_the_exported_names_are_the_public_ones():
+    assert sorted(trainbook.__all__) == [
+        "Result",
+        "__version__",
+        "explain",
+        "fit",
+        "generate",
+        "load",
+        "open_run",
+        "train",
+    ]
+    assert dir(trainbook) == sorted(trainbook.__all__)
+    for name in trainbook.__all__:
+        assert getattr(trainbook, name) is not None
+
+
+def test_every_exported_function_and_class_says_what_it_does():
+    for name in trainbook.__all__:
+        thing = getattr(trainbook, name)
+        if callable(thing):
+            assert inspect.getdoc(thing), name
+            assert thing.__module__.startswith("trainbook.")
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'trainbook' has no attribute 'trian'"):
+        trainbook.trian  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_version_is_the_one_of_the_project():
+    import tomllib
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert trainbook.__version__ == project["version"]
+
+
+def test_python_and_the_command_line_have_the_same_options():
+    from trainbook.cli import train as verb
+
+    own = {"recipe", "overrides", "dry_run", "as_json"}
+    assert set(inspect.signature(verb.train).parameters) - own <= set(inspect.signature(api.train).parameters)
+
+
+def imported_by(program: str) -> set[str]:
+    """The top-level packages that a fresh interpreter has loaded after running the program."""
+    source = str(Path(trainbook.__file__).parents[1])
+    report = "import sys; print('loaded:', *sorted({name.split('.')[0] for name in sys.modules}))"
+    ended = subprocess.run(
+        [sys.executable, "-c", f"{program}\n{report}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return set(ended.stdout.splitlines()[-1].removeprefix("loaded:").split())
+
+
+def command(*arguments: str) -> str:
+    return (
+        "from trainbook.cli.main import app\n"
+        "try:\n"
+        f"    app({list(arguments)!r})\n"
+        "except SystemExit as ended:\n"
+        "    assert not ended.code, ended.code"
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import trainbook, trainbook.errors, trainbook.roles, trainbook.knobs, trainbook.runs, trainbook.report",
+        "import trainbook; trainbook.explain; trainbook.load('gpt-tiny'); trainbook.open_run; trainbook.Result",
+        "import trainbook.cli.main",
+        command("--help"),
+        command("explain", "learning_rate"),
+        command("explain", "gpt-tiny", "--json"),
+        command("train", "gpt-tiny", "--dry-run"),
+        command("train", "--help"),
+    ],
+    ids=[
+        "packages",
+        "names",
+        "command line",
+        "--help",
+        "explain a knob",
+        "explain a recipe",
+        "dry run",
+        "train --help",
+    ],
+)
+def test_what_works_on_files_alone_does_not_import_torch(program: str):
+    loaded = imported_by(program)
+    assert "trainbook" in loaded
+    assert not loaded & {"torch", "numpy", "transformers", "tensorboard", "wandb"}
+
+
+def test_this_check_would_notice_torch():
+    assert "torch" in imported_by("import trainbook.loop.step")
