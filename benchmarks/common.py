@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -329,7 +330,7 @@ def facts(setup: Setup) -> dict[str, Any]:
 
 def _without_folders(arguments: list[str]) -> list[str]:
     """The file that `--json` names, wherever it was written."""
-    names = [Path(after).name if before == "--json" else after for before, after in zip(arguments, arguments[1:])]
+    names = [Path(after).name if before == "--json" else after for before, after in pairwise(arguments)]
     return [*arguments[:1], *names]
 
 

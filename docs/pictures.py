@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -19,9 +20,11 @@ FIRST_LINES, LAST_LINES = 10, 22  # what is shown of the output; the steps betwe
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainbook", "train", "gpt-tiny", "--name", "first-run"]
-        finished = subprocess.run(command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        finished = subprocess.run(
+            command, cwd=folder, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     lines = finished.stdout.rstrip().splitlines()
-    console = Console(record=True, width=112, file=open("/dev/null", "w"))
+    console = Console(record=True, width=112, file=io.StringIO())
     console.print(Text("$ trainbook train gpt-tiny", style="bold green"))
     for line in [*lines[:FIRST_LINES], "…", *lines[-LAST_LINES:]]:
         console.print(Text(line), no_wrap=True, overflow="ellipsis")

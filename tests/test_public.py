@@ -108,7 +108,8 @@ def command(*arguments: str) -> str:
 def test_what_works_on_files_alone_does_not_import_torch(program: str):
     loaded = imported_by(program)
     assert "trainbook" in loaded
-    assert not loaded & {"torch", "numpy", "transformers", "tensorboard", "wandb"}
+    looks_for_data = "--dry-run" in program  # and sources are read by NumPy
+    assert not loaded & {"torch", "transformers", "tensorboard", "wandb", *(() if looks_for_data else ("numpy",))}
 
 
 def test_this_check_would_notice_torch():

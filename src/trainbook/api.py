@@ -116,11 +116,12 @@ def fit(
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
     from trainbook.knobs.dump import yaml_value
-    from trainbook.loop.fit import fit_job
+    from trainbook.loop.fit import fit_job, must_apply_to_fit
 
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
     loaded = load(config, overrides)
     require_length(loaded)
+    must_apply_to_fit(loaded)
     prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet)
     if isinstance(prepared, Result):
         return prepared

@@ -59,6 +59,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_command_that_is_shown_is_understood(place: Path, page: str, command: str):
     configurations = blocks(page, "yaml") or [""]
     (place / "my.yaml").write_text(configurations[0])
+    (place / "books").mkdir()
+    (place / "books" / "one.txt").write_text("What the pages call books/*.txt.")
     arguments = shlex.split(command)[1:]
     verb = get_command(app).commands[arguments[0]]  # pyright: ignore[reportAttributeAccessIssue]
     verb.make_context(arguments[0], arguments[1:])  # raises where an option is unknown or an argument is missing

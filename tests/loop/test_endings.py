@@ -29,14 +29,22 @@ def test_a_finished_run_leaves_its_whole_story(lab):
     assert "finished" in run.report.read_text()
 
 
-def test_a_failing_step_ends_the_run_as_failed(lab):
-    with lab.crashing_at(8):
+def test_a_failing_step_ends_the_run_as_failed_and_loses_no_step_before_it(lab):
+    def fail(number, state, step):
+        if number == 8:
+            raise RuntimeError("the GPU fell off the bus")
+        return step()
+
+    with lab.around_step(fail), pytest.raises(RuntimeError):
         lab.train()
     manifest = lab.open().read_manifest()
-    assert (manifest.status, manifest.status_detail) == ("failed", "RuntimeError: the power went out")
+    assert (manifest.status, manifest.status_detail) == ("failed", "RuntimeError: the GPU fell off the bus")
     assert lab.events("failure")[0]["step"] == 7
-    assert "the power went out" in lab.open().report.read_text()
-    assert lab.steps_saved() == [6]
+    assert "the GPU fell off the bus" in lab.open().report.read_text()
+    assert lab.steps_saved() == [6, 7]
+    lab.train()
+    lab.train(name="whole")
+    lab.must_be_equal("run", "whole")
 
 
 def test_a_failing_evaluation_ends_the_run_as_failed(lab, monkeypatch):
@@ -194,3 +202,34 @@ def test_the_manifest_is_json_that_others_can_read(lab):
 def test_a_job_without_validation_data_is_never_due_for_evaluation(lab):
     job: Job = lab.build("data.validation_ratio=0", "evaluation.eval_steps=null").job
     assert job.evaluate is None and not any(job.evaluation_is_due(step) for step in range(1, 30))
+
+
+def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(lab, monkeypatch):
+    import errno
+    import os
+
+    from trainbook.checkpoints import files
+    from trainbook.errors import CheckpointError
+
+    overrides = ("checkpoint.save_steps=3", "evaluation.eval_steps=100", "checkpoint.asynchronous=false")
+    lab.train(*overrides, name="whole")
+    real = os.write
+
+    def fill_the_disk(number, state, step):
+        if number == 8:
+            monkeypatch.setattr(files.os, "write", full)
+        return step()
+
+    def full(descriptor, content):
+        if b"exp_avg" in bytes(content)[:2000]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, content)
+
+    with lab.around_step(fill_the_disk), pytest.raises(CheckpointError, match="the disk is full") as told:
+        lab.train(*overrides)
+    assert told.value.exit_code == 1 and "The last complete checkpoint is step 6" in str(told.value)
+    assert lab.state()["loop"]["step"] == 6
+    assert lab.open().read_manifest().status == "failed"
+    monkeypatch.setattr(files.os, "write", real)
+    assert lab.train(*overrides).ended == "finished"
+    lab.must_be_equal("whole", "run")

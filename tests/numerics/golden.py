@@ -59,7 +59,8 @@ RUNS: dict[str, tuple[str, ...]] = {
 
 def made_text() -> str:
     """From a generator of its own, so that it is the same with every Python."""
-    words = "the a of and to in that it is was for on are as with his they at be this from have or by one".split()
+    words = ("the", "a", "of", "and", "to", "in", "that", "it", "is", "was", "for", "on", "are", "as", "with", "his")
+    words += ("they", "at", "be", "this", "from", "have", "or", "by", "one")
     state, parts = 1, []
     for _ in range(3000):
         state = (state * 6364136223846793005 + 1442695040888963407) % 2**64

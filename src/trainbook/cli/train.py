@@ -50,6 +50,12 @@ def train(
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if dry_run:
+        from trainbook.data.sources import open_source
+
+        data = loaded.config.data
+        open_source(data.source, data.text_field)
+        if data.validation is not None:
+            open_source(data.validation, data.text_field, "data.validation")
         return _show(loaded, as_json)
 
     from trainbook import api

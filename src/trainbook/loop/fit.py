@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.knobs import Loaded
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
 from trainbook.loop.job import Job, build_state
@@ -21,6 +22,29 @@ LossFunction = Callable[[nn.Module, Any], Tensor]
 CountFunction = Callable[[Any], int]
 
 EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart from those of steps
+
+
+# Knobs of what a user's own module and data replace.
+NOT_IN_FIT = {
+    "batch.global_batch_size",
+    "batch.per_device_train_batch_size",
+    "training.label_smoothing",
+    "training.z_loss",
+    "evaluation.per_device_eval_batch_size",
+    "evaluation.eval_max_samples",
+}
+SECTIONS_NOT_IN_FIT = {"model", "data", "memory"}
+
+
+def must_apply_to_fit(loaded: Loaded) -> None:
+    """A knob that the caller set and nothing would obey is a mistake, not a wish."""
+    problems = [
+        Problem(origin.place, path, "has no effect on a module and data of your own.", "Leave it out.")
+        for path, origin in loaded.origins.items()
+        if origin.is_the_users and (path in NOT_IN_FIT or path.split(".")[0] in SECTIONS_NOT_IN_FIT)
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def fit_job(

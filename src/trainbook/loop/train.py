@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
-from trainbook.errors import Diverged, Interrupted, ResumeError, RunError
+from trainbook.errors import CheckpointError, Diverged, Interrupted, ResumeError, RunError
 from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
@@ -61,12 +61,19 @@ class Training:
         try:
             if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
                 self.evaluate()
+                self.save()  # should nothing be better, this is the best one
             self._start_row()
             with closing(self.steps()) as reports:  # closed at once, so that data workers never outlive an error
                 for report in reports:
                     self.after_step(report)
         except torch.OutOfMemoryError as error:
+            self._save_what_is_good()
             raise RunError(_out_of_memory(self.job)) from error
+        except (Interrupted, CheckpointError):
+            raise
+        except Exception:
+            self._save_what_is_good()
+            raise
         if self._saved_at != self.state.step:
             self.save()
         self.store.wait()
@@ -205,6 +212,15 @@ class Training:
         self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
         self._saved_at = self.state.step
         self._row_started += time.perf_counter() - started
+
+    def _save_what_is_good(self) -> None:
+        """A step that fails has changed nothing yet: what was trained so far is kept, if it still can be written."""
+        if self._saved_at == self.state.step:
+            return
+        with suppress(Exception):  # the failure itself is what the user has to hear of
+            self.state.optimizer.zero_grad(set_to_none=True)
+            self.save()
+            self.store.wait()
 
     def restore(self, found: LoadedCheckpoint) -> None:
         self.state.load_state_dict(found.state)
