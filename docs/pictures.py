@@ -31,6 +31,7 @@ def main() -> None:
     # Fonts are the reader's own: a picture should load nothing from anywhere.
     template = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     template = template.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
+    template = re.sub(r"<!--.*?-->", "", template, flags=re.DOTALL)
     (HERE / "first-run.svg").write_text(console.export_svg(title="trainbook", code_format=template), encoding="utf-8")
 
 

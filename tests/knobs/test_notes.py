@@ -1,7 +1,7 @@
 """Everything that the playbook notes name, and what of Trainbook serves it.
 
-A parameter, value or remedy is served by a knob (under the name that the notes use), by a rule the program follows, or by
-a study. What is not served yet is listed as to come, so that the list can only get shorter.
+A parameter, value or remedy is served by a knob (under the name that the notes use), by a rule of the program, or by a
+study. What is not served yet is listed as to come, so that the list can only get shorter.
 """
 
 from __future__ import annotations
