@@ -23,7 +23,7 @@ test-all: lint
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check src tests benchmarks docs
 	$(BIN)/ruff format --check src tests benchmarks docs
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 # The reference pages of the knobs, generated from their declarations.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from trainbook.api import Result, explain, fit, generate, open_run, train
+    from trainbook.api import Result, explain, fit, generate, open_run, resume, train
     from trainbook.knobs import load
 
 _HOMES = {
@@ -21,10 +21,11 @@ _HOMES = {
     "generate": "trainbook.api",
     "load": "trainbook.knobs",
     "open_run": "trainbook.api",
+    "resume": "trainbook.api",
     "train": "trainbook.api",
 }
 
-__all__ = ["Result", "__version__", "explain", "fit", "generate", "load", "open_run", "train"]
+__all__ = ["Result", "__version__", "explain", "fit", "generate", "load", "open_run", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:
