@@ -267,7 +267,7 @@ def test_a_rejected_update_of_ones_own_module_leaves_it_untouched(lab):
 
 @pytest.mark.parametrize("knob", ["batch_size", "num_hidden_layers", "max_seq_length", "compile", "z_loss"])
 def test_a_knob_that_nothing_would_obey_is_refused(tmp_path, knob):
-    value = {"compile": "on"}.get(knob, 1)
+    knobs: dict[str, Any] = {knob: "on" if knob == "compile" else 1}
     with pytest.raises(ConfigError, match="has no effect on a module and data of your own"):
-        trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, **{knob: value})
+        trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, **knobs)
     assert list(tmp_path.iterdir()) == []
