@@ -43,6 +43,7 @@ $(BIN)/python:
 
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 	$(PIP) install --constraint constraints.txt --editable .
+	$(BIN)/python -m compileall -q src
 	@touch $@
 
 $(VENV)/installed-test: $(VENV)/installed

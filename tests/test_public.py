@@ -23,6 +23,7 @@ def test_the_exported_names_are_the_public_ones():
         "generate",
         "load",
         "open_run",
+        "resume",
         "train",
     ]
     assert dir(trainbook) == sorted(trainbook.__all__)

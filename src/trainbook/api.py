@@ -115,7 +115,7 @@ def fit(
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
-    from trainbook.knobs.dump import yaml_value
+    from trainbook.knobs.dumping import yaml_value
     from trainbook.loop.fit import fit_job, must_apply_to_fit
 
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]

@@ -1,18 +1,61 @@
-"""Every hyper-parameter: its law, its names, and all that is known of it. Imports no torch."""
+"""Every hyper-parameter: its law, its names, and all that is known of it. Imports no torch.
 
-from trainbook.knobs.config import Config, Declaration, declarations, section_types
-from trainbook.knobs.derive import BatchShape, batch_shape, derived_facts, warmup_steps
-from trainbook.knobs.dump import dump
-from trainbook.knobs.duration import Duration
-from trainbook.knobs.explain import explain_config, explain_knob, explain_section
-from trainbook.knobs.knob import Case, Knob, Search
-from trainbook.knobs.load import load, require_length
-from trainbook.knobs.origin import Loaded, Origin
-from trainbook.knobs.render import render_config, render_knob, render_section
-from trainbook.knobs.resume import RESUME_POLICY, Change, difference, resume_policy
-from trainbook.knobs.schema import json_schema
-from trainbook.knobs.text import overrides_from_arguments
-from trainbook.knobs.values import choices, law_text
+Names are loaded when they are first used: explaining a knob needs no YAML parser.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainbook.knobs.config import Config, Declaration, declarations, section_types
+    from trainbook.knobs.derive import BatchShape, batch_shape, derived_facts, warmup_steps
+    from trainbook.knobs.dumping import dump
+    from trainbook.knobs.duration import Duration
+    from trainbook.knobs.explain import explain_config, explain_knob, explain_section
+    from trainbook.knobs.knob import Case, Knob, Search
+    from trainbook.knobs.loading import load, require_length
+    from trainbook.knobs.origin import Loaded, Origin
+    from trainbook.knobs.render import render_config, render_knob, render_section
+    from trainbook.knobs.resume import RESUME_POLICY, Change, difference, resume_policy
+    from trainbook.knobs.schema import json_schema
+    from trainbook.knobs.text import overrides_from_arguments
+    from trainbook.knobs.values import choices, law_text
+
+_HOMES = {
+    "BatchShape": "trainbook.knobs.derive",
+    "Case": "trainbook.knobs.knob",
+    "Change": "trainbook.knobs.resume",
+    "Config": "trainbook.knobs.config",
+    "Declaration": "trainbook.knobs.config",
+    "Duration": "trainbook.knobs.duration",
+    "Knob": "trainbook.knobs.knob",
+    "Loaded": "trainbook.knobs.origin",
+    "Origin": "trainbook.knobs.origin",
+    "RESUME_POLICY": "trainbook.knobs.resume",
+    "Search": "trainbook.knobs.knob",
+    "batch_shape": "trainbook.knobs.derive",
+    "choices": "trainbook.knobs.values",
+    "declarations": "trainbook.knobs.config",
+    "derived_facts": "trainbook.knobs.derive",
+    "difference": "trainbook.knobs.resume",
+    "dump": "trainbook.knobs.dumping",
+    "explain_config": "trainbook.knobs.explain",
+    "explain_knob": "trainbook.knobs.explain",
+    "explain_section": "trainbook.knobs.explain",
+    "json_schema": "trainbook.knobs.schema",
+    "law_text": "trainbook.knobs.values",
+    "load": "trainbook.knobs.loading",
+    "overrides_from_arguments": "trainbook.knobs.text",
+    "render_config": "trainbook.knobs.render",
+    "render_knob": "trainbook.knobs.render",
+    "render_section": "trainbook.knobs.render",
+    "require_length": "trainbook.knobs.loading",
+    "resume_policy": "trainbook.knobs.resume",
+    "section_types": "trainbook.knobs.config",
+    "warmup_steps": "trainbook.knobs.derive",
+}
 
 __all__ = [
     "RESUME_POLICY",
@@ -47,3 +90,13 @@ __all__ = [
     "section_types",
     "warmup_steps",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'trainbook.knobs' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,7 +8,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.aliases import SPECIAL, by_path, knobs_named, nearest_path, nearest_section, section_named
 from trainbook.knobs.config import Config, Declaration, section_types
 from trainbook.knobs.derive import derived_facts
-from trainbook.knobs.dump import origin_text
+from trainbook.knobs.dumping import origin_text
 from trainbook.knobs.laws import laws_of
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.resume import resume_policy

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.knobs.aliases import SPECIAL, by_path
 from trainbook.knobs.config import section_types
-from trainbook.knobs.dump import yaml_value
+from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.explain import explain_knob, explain_section
 from trainbook.knobs.render import RESUME_WORDS, search_text, usual_text
 

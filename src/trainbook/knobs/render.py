@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from trainbook.knobs.dump import yaml_value
+from trainbook.knobs.dumping import yaml_value
 
 if TYPE_CHECKING:
     from rich.console import Console
