@@ -29,7 +29,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.data import DataBundle, Tokenizer, TokenWindows
 from trainbook.knobs import Config, load
 from trainbook.loop.build import assemble
-from trainbook.loop.device import prepare_device
+from trainbook.loop.device import prepared_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.launch import StoreEvents
@@ -207,8 +207,8 @@ class TimedTraining(Training):
 @contextmanager
 def trainbook_training(setup: Setup) -> Iterator[TimedTraining]:
     config = trainbook_config(setup)
-    with torch_switches_restored(), tempfile.TemporaryDirectory() as runs_dir, Interrupts() as interrupts:
-        prepare_device(config, torch.device(setup.device))
+    switches = prepared_device(config, torch.device(setup.device), config.model.hidden_size)
+    with switches, tempfile.TemporaryDirectory() as runs_dir, Interrupts() as interrupts:
         job = trainbook_job(setup, config)
         folder, events = RunFolder.create(runs_dir, "benchmark"), StoreEvents()
         trackers = tracking.build(config.logging, folder, segment=1, total_steps=job.total_updates, quiet=True)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Change, Loaded, difference, dump, load, require_length, resume_policy
+from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from trainbook.loop.fit import CountFunction, LossFunction
+    from trainbook.loop.job import Job
+    from trainbook.loop.launch import Launch
 
 Source = str | Path | Mapping[str, Any]
 Resume = Literal["auto", "never"]
@@ -62,7 +65,7 @@ def train(
     if isinstance(prepared, Result):
         return prepared
 
-    def build_job(device: Any) -> Any:
+    def build_job(device: torch.device) -> Job:
         from trainbook.loop.describe import describe
 
         built = build(loaded.config, device)
@@ -160,10 +163,11 @@ def _prepare(
     resume: Resume,
     accept_changes: bool,
     quiet: bool,
-) -> Any:
+) -> Launch | Result:
     """A run folder to train in; or the result, if there is nothing left to do."""
     from trainbook.loop.launch import Launch
 
+    config_text = dump(loaded)
     name = name or default_name(recipe or "run", runs_dir)
     existing = RunFolder(Path(runs_dir) / name)
     changes: list[Change] = []
@@ -176,9 +180,11 @@ def _prepare(
         if existing.read_manifest().status == "finished" and not changes:
             return Result(existing, "already finished")
         run = existing
+        config_text = dump_changes(run.config.read_text(encoding="utf-8"), loaded, changes)
     else:
         run = RunFolder.create(runs_dir, name)
-    return Launch(run, loaded.config, dump(loaded), recipe, changes, loaded.notices, quiet)
+    width = None if recipe == "fit" else loaded.config.model.hidden_size
+    return Launch(run, loaded.config, config_text, recipe, changes, loaded.notices, quiet, width)
 
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
@@ -210,7 +216,7 @@ def _why(policy: str) -> str:
     }[policy]
 
 
-def _run(prepared: Any, build_job: Any) -> Result:
+def _run(prepared: Launch, build_job: Callable[[torch.device], Job]) -> Result:
     from trainbook.loop.launch import launch
 
     run = prepared.run

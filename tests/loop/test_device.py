@@ -5,7 +5,7 @@ import torch
 
 from trainbook.errors import UserError
 from trainbook.knobs import load
-from trainbook.loop.device import choose_device, memory_in_use, prepare_device, should_compile
+from trainbook.loop.device import choose_device, memory_in_use, prepared_device, should_compile
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -32,14 +32,34 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_the_switches_that_are_set_are_the_ones_that_are_said():
-    try:
-        said = prepare_device(load(None, ["training.deterministic=true", "precision.tf32=true"]).config, CPU)
-        assert torch.are_deterministic_algorithms_enabled()
-        assert said["deterministic"] is True and said["float32_matmul_precision"] == "highest"
-    finally:
-        said = prepare_device(load(None, ["precision.tf32=false"]).config, CPU)
+    config = load(None, ["training.deterministic=true", "precision.tf32=false"]).config
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    with prepared_device(config, CPU, 16) as said:
+        assert torch.are_deterministic_algorithms_enabled() and said["deterministic"] is True
+        assert torch.get_float32_matmul_precision() == said["float32_matmul_precision"] == "highest"
+        assert torch.backends.cudnn.allow_tf32 is said["cudnn_tf32"] is False
+        assert said["threads"] == torch.get_num_threads() and said["compute"] == "fp32"
     assert not torch.are_deterministic_algorithms_enabled()
-    assert said["threads"] == torch.get_num_threads() and said["deterministic"] is False
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+
+
+def test_onednn_is_off_for_narrow_models_of_ours_on_arm_only(monkeypatch):
+    config = load(None).config
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)
+    for machine, width, expected in [
+        ("aarch64", 128, False),
+        ("aarch64", 768, True),
+        ("aarch64", None, True),
+        ("x86_64", 128, True),
+    ]:
+        monkeypatch.setattr("platform.machine", lambda machine=machine: machine)
+        with prepared_device(config, CPU, width) as said:
+            assert said["onednn"] is expected
+
+
+def test_a_device_of_no_known_kind_is_refused():
+    with pytest.raises(UserError, match="must be one of auto, cpu, cuda, but got 'gpu'"):
+        choose_device("gpu")
 
 
 def test_memory_is_the_memory_of_this_process():

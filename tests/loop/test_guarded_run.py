@@ -41,7 +41,7 @@ def test_the_last_update_of_an_epoch_that_was_rejected_is_made_up_for(lab):
 
 
 def test_too_many_rejected_updates_in_a_row_end_the_run(lab):
-    with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match="step 8: the last 5 updates in a row") as ended:
+    with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match="step 8: 5 updates in a row") as ended:
         lab.train("guard.max_consecutive_skips=5", "checkpoint.save_steps=2")
     assert ended.value.exit_code == 1
     manifest = lab.open().read_manifest()

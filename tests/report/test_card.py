@@ -103,6 +103,7 @@ def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
         step=1, kind="failure", reason="the disk is full | step 1\nfree some"
     )
     written.status("failed", "the disk is full")
+    written.run.tokenizer.mkdir()
     lines = written.lines()
     assert lines["guard"] == "3 non-finite updates were not applied"
     assert lines["resumed"].startswith("1 time,")

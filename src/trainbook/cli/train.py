@@ -51,8 +51,10 @@ def train(
     require_length(loaded)
     if dry_run:
         from trainbook.data.sources import open_source
+        from trainbook.data.tokenizers import tokenizer_config
 
         data = loaded.config.data
+        tokenizer_config(data.tokenizer, data.vocab_size)
         open_source(data.source, data.text_field)
         if data.validation is not None:
             open_source(data.validation, data.text_field, "data.validation")

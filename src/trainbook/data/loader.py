@@ -50,6 +50,7 @@ class BatchPlan:
         self.shuffle = shuffle
         self.total_samples = total_samples
         self.padding: Padding = padding
+        self.shift = 0  # samples by which batches begin later than step x size: after a change of the batch's size
         self._orders: dict[int, np.ndarray] = {}
 
     @property
@@ -63,14 +64,18 @@ class BatchPlan:
     def batch_size(self, step: int) -> int:
         """Samples of the global batch at this step."""
         if self.total_samples is not None:
-            remaining = self.total_samples - step * self.global_batch_size
+            remaining = self.total_samples - self.first_sample(step)
             if 0 < remaining < self.global_batch_size:
                 return remaining
         return self.global_batch_size
 
+    def first_sample(self, step: int) -> int:
+        """How many samples come before this step's."""
+        return self.shift + step * self.global_batch_size
+
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """A rank's share of the batch at this step (0 is the first); the shares in order of rank are the whole."""
-        numbers = step * self.global_batch_size + np.arange(self.batch_size(step), dtype=np.int64)
+        numbers = self.first_sample(step) + np.arange(self.batch_size(step), dtype=np.int64)
         epochs, positions = np.divmod(numbers, self.dataset.num_samples)
         ids = self.dataset.ids(self._indices(epochs, positions), epochs)
         consumed = int(numbers[-1]) + 1

@@ -13,6 +13,7 @@ class Guard:
         self.enabled = enabled
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)  # in all
         self.skipped_in_a_row = torch.zeros((), dtype=torch.int64, device=device)
+        self.longest_row = torch.zeros((), dtype=torch.int64, device=device)  # of skips, since it was last read
 
     def judge(self, loss: Tensor, grad_norm: Tensor) -> Tensor:
         """True where the update may be applied."""
@@ -22,11 +23,17 @@ class Guard:
         rejected = (~apply).long()
         self.skipped += rejected
         self.skipped_in_a_row.copy_((self.skipped_in_a_row + 1) * rejected)
+        self.longest_row.copy_(torch.maximum(self.longest_row, self.skipped_in_a_row))
         return apply
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"skipped": self.skipped, "skipped_in_a_row": self.skipped_in_a_row}
+        return {
+            "skipped": self.skipped,
+            "skipped_in_a_row": self.skipped_in_a_row,
+            "longest_row": self.longest_row,
+        }
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         self.skipped.copy_(state["skipped"])
         self.skipped_in_a_row.copy_(state["skipped_in_a_row"])
+        self.longest_row.copy_(state["longest_row"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config, Declaration, declarations, section_types
     from trainbook.knobs.derive import BatchShape, batch_shape, derived_facts, warmup_steps
-    from trainbook.knobs.dumping import dump
+    from trainbook.knobs.dumping import dump, dump_changes
     from trainbook.knobs.duration import Duration
     from trainbook.knobs.explain import explain_config, explain_knob, explain_section
     from trainbook.knobs.knob import Case, Knob, Search
@@ -41,6 +41,7 @@ _HOMES = {
     "derived_facts": "trainbook.knobs.derive",
     "difference": "trainbook.knobs.resume",
     "dump": "trainbook.knobs.dumping",
+    "dump_changes": "trainbook.knobs.dumping",
     "explain_config": "trainbook.knobs.explain",
     "explain_knob": "trainbook.knobs.explain",
     "explain_section": "trainbook.knobs.explain",
@@ -75,6 +76,7 @@ __all__ = [
     "derived_facts",
     "difference",
     "dump",
+    "dump_changes",
     "explain_config",
     "explain_knob",
     "explain_section",

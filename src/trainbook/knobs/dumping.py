@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import section_types
 from trainbook.knobs.origin import Loaded, Origin
+from trainbook.knobs.resume import Change
 from trainbook.knobs.values import show
 
 PLAIN_WORD = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
 READ_AS_SOMETHING_ELSE = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}  # by YAML 1.1 or 1.2
 
 
-def dump(loaded: Loaded) -> str:
-    """Every knob by section; a value that is not the default's says where it comes from."""
+def dump(loaded: Loaded, keep: Mapping[str, str] | None = None) -> str:
+    """Every knob by section; a value that is not the default's says where it comes from. `keep` has lines by path."""
     lines: list[str] = []
     for section, kind in section_types().items():
         lines += [f"{section}:"]
         for name in kind.model_fields:
             path = f"{section}.{name}"
+            if keep is not None and path in keep:
+                lines.append(keep[path])
+                continue
             line = f"  {name}: {yaml_value(loaded.config.get(path))}"
             origin = origin_text(path, loaded.origins[path])
             lines.append(f"{line}  # {origin}" if origin else line)
         lines.append("")
     return "\n".join(lines)
+
+
+def dump_changes(old: str, loaded: Loaded, changes: Sequence[Change]) -> str:
+    """As `dump`, but what did not change keeps its old line, which says where the value came from at first."""
+    changed = {change.path for change in changes}
+    keep, section = {}, ""
+    for line in old.splitlines():
+        if found := re.fullmatch(r"(\w+):", line):
+            section = found[1]
+        elif (found := re.match(r"  (\w+): ", line)) and f"{section}.{found[1]}" not in changed:
+            keep[f"{section}.{found[1]}"] = line
+    return dump(loaded, keep)
 
 
 def origin_text(path: str, origin: Origin) -> str:

@@ -11,7 +11,7 @@ from trainbook.knobs.config import Config
 
 # free: changes what is seen or how fast, not what is learned.
 # schedule: changes the meaning of the rest of the run; only if the user says so.
-# fixed: the checkpoint does not fit any more.
+# fixed: the checkpoint does not fit any more, be it the model's shape or the place in the data.
 Policy = Literal["free", "schedule", "fixed"]
 
 OF_SECTION: Mapping[str, Policy] = {
@@ -27,13 +27,17 @@ OF_SECTION: Mapping[str, Policy] = {
     "evaluation": "free",
     "checkpoint": "free",
     "logging": "free",
-    "guard": "free",
+    "guard": "schedule",
 }
 
 EXCEPTIONS: Mapping[str, Policy] = {
     "optimizer.type": "fixed",  # the state of one is not the state of the other
     "training.deterministic": "free",
     "training.device": "free",
+    "data.source": "fixed",  # batches are numbers into this data
+    "data.validation": "fixed",
+    "data.validation_ratio": "fixed",
+    "data.text_field": "fixed",
     "data.tokenizer": "fixed",
     "data.vocab_size": "fixed",
     "data.max_seq_length": "fixed",  # learned positions have one row for each

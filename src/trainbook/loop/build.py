@@ -60,6 +60,8 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     collate = CausalCollate(batch.micro_batch)
 
     def feed(start: int, stop: int) -> Generator[StepBatch]:
+        # A run that goes on with another batch size goes on at the next sample, neither repeating nor leaving out any.
+        plan.shift = state.samples - start * batch.global_batch
         return prefetch(
             plan,
             collate,

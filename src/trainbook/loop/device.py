@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
+from trainbook.precision import resolve_compute
 
 # oneDNN's ARM kernels have a fixed cost that small matrices never repay; below this width plain kernels are faster.
 ONEDNN_MIN_WIDTH = 512
@@ -20,24 +23,55 @@ COMPILE_MIN_STEPS = 1000  # compiling takes about half a minute: a shorter run w
 def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise UserError(f"training.device: must be one of auto, cpu, cuda, but got {name!r}.")
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("training.device: must be a device that is here, but got 'cuda' and PyTorch sees no GPU.")
     return torch.device(name)
 
 
-def prepare_device(config: Config, device: torch.device) -> dict[str, Any]:
-    """Set what the configuration asks for, and say what is set: the manifest keeps it, and resume compares it."""
+@contextmanager
+def prepared_device(config: Config, device: torch.device, width: int | None) -> Iterator[dict[str, Any]]:
+    """Set what the configuration asks for, and say what is set: the manifest keeps it, and resume compares it.
+
+    The switches are the process's: afterwards they are as the caller had them. `width` is the model's, if it is ours.
+    """
+    backends: Any = torch.backends
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        backends.cudnn.benchmark,
+        backends.cudnn.allow_tf32,
+        torch.get_float32_matmul_precision(),
+        backends.mkldnn.enabled,
+    )
     deterministic = config.training.deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    narrow = platform.machine() in ("aarch64", "arm64") and width is not None and width < ONEDNN_MIN_WIDTH
+    use_onednn = not (device.type == "cpu" and narrow) and backends.mkldnn.enabled
+    matmul_precision = "high" if config.precision.tf32 else "highest"
+    try:
+        _set_switches(deterministic, False, config.precision.tf32, matmul_precision, use_onednn)
+        yield _described(config, device)
+    finally:
+        _set_switches(*before)
+
+
+def _set_switches(deterministic: bool, benchmark: bool, tf32: bool, matmul_precision: str, onednn: bool) -> None:
+    backends: Any = torch.backends
     torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.benchmark = False
-    torch.set_float32_matmul_precision("high" if config.precision.tf32 and not deterministic else "highest")
-    small = platform.machine() in ("aarch64", "arm64") and config.model.hidden_size < ONEDNN_MIN_WIDTH
-    torch.backends.mkldnn.enabled = not (device.type == "cpu" and small)  # pyright: ignore[reportAttributeAccessIssue]
+    backends.cudnn.benchmark = benchmark
+    backends.cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision(matmul_precision)
+    backends.mkldnn.enabled = onednn
+
+
+def _described(config: Config, device: torch.device) -> dict[str, Any]:
     return {
         "device": device.type if device.type == "cpu" else torch.cuda.get_device_name(device),
-        "deterministic": deterministic,
+        "compute": resolve_compute(config.precision.compute, config.precision.weights, device),
+        "deterministic": config.training.deterministic,
+        "cudnn_tf32": torch.backends.cudnn.allow_tf32,
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "onednn": torch.backends.mkldnn.enabled,  # pyright: ignore[reportAttributeAccessIssue]
         "threads": torch.get_num_threads(),
@@ -70,5 +104,5 @@ def gpu_utilisation(device: torch.device) -> float | None:
         return None
     try:
         return torch.cuda.utilization(device) / 100
-    except (ModuleNotFoundError, RuntimeError):
+    except Exception:  # no package, no permission, or a GPU that does not tell (MIG): never a reason to stop
         return None

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded
+from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
 from trainbook.loop.job import Job, build_state
@@ -41,7 +42,9 @@ def must_apply_to_fit(loaded: Loaded) -> None:
     problems = [
         Problem(origin.place, path, "has no effect on a module and data of your own.", "Leave it out.")
         for path, origin in loaded.origins.items()
-        if origin.is_the_users and (path in NOT_IN_FIT or path.split(".")[0] in SECTIONS_NOT_IN_FIT)
+        if origin.is_the_users
+        and loaded.get(path) != by_path()[path].field.default
+        and (path in NOT_IN_FIT or path.split(".")[0] in SECTIONS_NOT_IN_FIT)
     ]
     if problems:
         raise ConfigError(problems)
@@ -105,7 +108,7 @@ def fit_job(
         feed=batches.steps,
         evaluate=evaluate if eval_data is not None else None,
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
-        data_fingerprint="",
+        data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
     )
 
 
@@ -145,6 +148,7 @@ class UserBatches:
         while True:
             start_of_pass = number
             seed_everything(self.seed, epoch, EPOCH_STREAM)
+            self._seed_own_generators()
             items = iter(self.data)
             while True:
                 seed_everything(self.seed, number, ITEM_STREAM)
@@ -157,6 +161,13 @@ class UserBatches:
                 number += 1
             self._check_pass(number - start_of_pass)
             epoch += 1
+
+    def _seed_own_generators(self) -> None:
+        """A DataLoader may shuffle by a generator of its own, which no global seed reaches."""
+        for owner in (self.data, getattr(self.data, "sampler", None), getattr(self.data, "batch_sampler", None)):
+            generator = getattr(owner, "generator", None)
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(torch.initial_seed())
 
     def _check_pass(self, num_items: int) -> None:
         if num_items == 0:

@@ -10,7 +10,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.data.tokenizers import load_tokenizer
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs import load
-from trainbook.loop.device import choose_device, prepare_device
+from trainbook.loop.device import choose_device, prepared_device
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import CausalLanguageModel, Sampling, generate_tokens
@@ -36,7 +36,6 @@ def generate_text(
         raise RunFolderError(f"{run.path} has no tokenizer: it was made by trainbook.fit from a module of your own.")
     config = load(run.config).config
     where = choose_device(device)
-    prepare_device(config, where)
     tokenizer = load_tokenizer(run.tokenizer)
     precision = Precision(config.precision, where)
     model = CausalLanguageModel.build(config, tokenizer.vocab_size, where, precision.weight_dtype)
@@ -47,12 +46,13 @@ def generate_text(
         ids = [tokenizer.end_of_text] if tokenizer.end_of_text is not None else tokenizer.encode("\n").tolist()
     written: list[int] = []
     shown = ""
-    for token in generate_tokens(model, ids, max_new_tokens, sampling, tokenizer.end_of_text):
-        written.append(token)
-        text = tokenizer.decode(written)
-        if not text.endswith("\ufffd"):  # a character whose bytes are not all there yet waits for the rest
-            yield text[len(shown) :]
-            shown = text
+    with prepared_device(config, where, config.model.hidden_size):
+        for token in generate_tokens(model, ids, max_new_tokens, sampling, tokenizer.end_of_text):
+            written.append(token)
+            text = tokenizer.decode(written)
+            if not text.endswith("\ufffd"):  # a character whose bytes are not all there yet waits for the rest
+                yield text[len(shown) :]
+                shown = text
     if written and len(text := tokenizer.decode(written)) > len(shown):
         yield text[len(shown) :]
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one finishes the step and saves, the second one stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one finishes the step and saves, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import threading
 from types import FrameType
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a terminal that was closed
 
 
 class Interrupts:
@@ -20,6 +20,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
             for number in SIGNALS:
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as under nohup: the user wants it to run on
                 self._previous[number] = signal.signal(number, self._on_signal)
         return self
 

@@ -50,7 +50,9 @@ class Job:
         save_steps = self.config.checkpoint.save_steps
         if save_steps is not None:
             return step % save_steps == 0
-        return self.evaluation_is_due(step) if self.evaluate is not None else step % self.eval_steps == 0
+        # With each evaluation; where those are rare or none, still ten times in a run.
+        by_steps = self.evaluate is not None and self.config.evaluation.eval_strategy == "steps"
+        return self.evaluation_is_due(step) or (not by_steps and step % self.eval_steps == 0)
 
 
 def build_state(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,11 @@ from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
-from trainbook.loop.device import choose_device, prepare_device
+from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.train import Training, must_be_the_same_data
+from trainbook.loop.train import OUT_OF_MEMORY, Training, must_be_the_same_data
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
-from trainbook.runs.schema import EVENTS
 from trainbook.tracking import Trackers
 
 
@@ -35,6 +34,7 @@ class Launch:
     changes: Sequence[Change] = ()  # what a resumed run was told to do differently
     notices: Sequence[str] = ()
     quiet: bool = False
+    width: int | None = None  # of the model, if it is one of ours
 
 
 class StoreEvents:
@@ -50,15 +50,18 @@ class StoreEvents:
         while self._waiting:
             kind, facts = self._waiting.popleft()
             step = facts.pop("step", None)
-            trackers.log_event(kind if kind in EVENTS else "notice", step, **facts)
+            trackers.log_event(kind, step, **facts)
 
 
 def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
     """Run the job to its end and say how it ended. Every way out leaves the manifest true."""
     run, config = plan.run, plan.config
-    with Interrupts() as interrupts, run.lock(), _leaving_nothing_behind(run):
+    with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())
+        is_locked = held.enter_context(run.lock())
+        held.enter_context(_leaving_nothing_behind(run))
         device = choose_device(config.training.device)
-        switches = prepare_device(config, device)
+        switches = held.enter_context(prepared_device(config, device, plan.width))
         fresh = Manifest.of_this_machine(
             run.name,
             recipe=plan.recipe,
@@ -67,7 +70,10 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             gpus=[torch.cuda.get_device_name(device)] if device.type == "cuda" else [],
             determinism=switches,
         )
-        job = build_job(device)
+        try:
+            job = build_job(device)
+        except torch.OutOfMemoryError as error:
+            raise RunError(OUT_OF_MEMORY.format(when="while the model was built")) from error
         store_events = StoreEvents()
         store = CheckpointStore(
             run.checkpoints,
@@ -92,6 +98,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             training = Training(job, trackers, store, interrupts, store_events.write)
             manifest, differing = _manifest(run, fresh)
             status, detail = "failed", ""
+            manifest.start_segment(segment, found.step if found else 0)
             try:
                 if found is not None:
                     training.restore(found)
@@ -99,14 +106,15 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 else:
                     trackers.log_event("start", 0, total_updates=job.total_updates)
                 store_events.write(trackers)  # such as damaged checkpoints that were passed over
-                write_text_atomically(run.config, plan.config_text)
-                job.write_files(run.path)
-                manifest.start_segment(segment, job.state.step)
-                run.write_manifest(manifest)
+                if not is_locked:
+                    trackers.log_event("notice", reason="this file system has no locks: start no second writer here")
                 for line in plan.notices:
                     trackers.log_event("notice", reason=line)
                 for line in [*differing, *(f"{change.path}: {change.old} -> {change.new}" for change in plan.changes)]:
                     trackers.log_event("config_change", reason=line)
+                write_text_atomically(run.config, plan.config_text)
+                job.write_files(run.path)
+                run.write_manifest(manifest)
                 detail = training.run()
                 store_events.write(trackers)
                 trackers.log_event("finish", job.state.step, reason=detail)
@@ -115,6 +123,8 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 detail = str(error) if isinstance(error, TrainbookError) else f"{type(error).__name__}: {error}"
                 if isinstance(error, (Interrupted, KeyboardInterrupt)):
                     status, detail = "interrupted", str(error)
+                with suppress(RunError):
+                    store.wait()  # a save under way is still reported; its own error is not the one to tell
                 with suppress(RunError):
                     store_events.write(trackers)
                     if status == "failed":

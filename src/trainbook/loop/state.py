@@ -47,6 +47,7 @@ class TrainState:
     parameters: list[nn.Parameter]
     step: int = 0  # attempted updates
     tokens: int = 0  # tokens in attempted updates
+    samples: int = 0  # samples in attempted updates: where the next batch begins
     applied: Tensor = field(init=False)  # applied updates: what the schedule counts
     clipped: Tensor = field(init=False)  # steps whose gradients were clipped, since the last logged row
     steps_since_row: int = 0
@@ -65,6 +66,7 @@ class TrainState:
             "loop": {
                 "step": self.step,
                 "tokens": self.tokens,
+                "samples": self.samples,
                 "applied": self.applied,
                 "clipped": self.clipped,
                 "steps_since_row": self.steps_since_row,
@@ -77,6 +79,7 @@ class TrainState:
         self.precision.load_state_dict(state["precision"])
         self.guard.load_state_dict(state["guard"])
         loop = state["loop"]
-        self.step, self.tokens, self.steps_since_row = loop["step"], loop["tokens"], loop["steps_since_row"]
+        self.step, self.tokens, self.samples = loop["step"], loop["tokens"], loop["samples"]
+        self.steps_since_row = loop["steps_since_row"]
         self.applied.copy_(loop["applied"])
         self.clipped.copy_(loop["clipped"])

@@ -22,6 +22,11 @@ from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
 
 HIGHER_IS_BETTER = ("accuracy",)
+OUT_OF_MEMORY = (
+    "the GPU ran out of memory {when}. Nothing saved is lost. In this order, try: a smaller "
+    "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
+    "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
+)
 
 
 @dataclass
@@ -34,6 +39,8 @@ class Progress:
     evaluations_without_gain: int = 0
     skipped_reported: int = 0
     data_fingerprint: str = ""
+    metric: str = "loss"  # what best_value and patience_value are values of
+    evaluated_step: int | None = None
 
 
 class Training:
@@ -48,7 +55,9 @@ class Training:
         self.job, self.state = job, job.state
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
         self.write_store_events = write_store_events
-        self.progress = Progress(data_fingerprint=job.data_fingerprint)
+        self.progress = Progress(
+            data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
+        )
         self.stop_reason: str | None = None
         self._planned_end = job.total_updates
         self._saved_at = -1
@@ -59,7 +68,7 @@ class Training:
         self.interrupts.can_save = True
         self._stop_early_if_due()  # it was about to, if it was killed between its last evaluation and its end
         try:
-            if self.state.step == 0 and self.job.config.evaluation.eval_on_start and self.job.evaluate is not None:
+            if self._evaluation_is_owed():
                 self.evaluate()
                 self.save()  # should nothing be better, this is the best one
             self._start_row()
@@ -68,7 +77,7 @@ class Training:
                     self.after_step(report)
         except torch.OutOfMemoryError as error:
             self._save_what_is_good()
-            raise RunError(_out_of_memory(self.job)) from error
+            raise RunError(OUT_OF_MEMORY.format(when=f"at step {self.state.step + 1}")) from error
         except (Interrupted, CheckpointError):
             raise
         except Exception:
@@ -78,6 +87,16 @@ class Training:
             self.save()
         self.store.wait()
         return self.stop_reason or "finished"
+
+    def _evaluation_is_owed(self) -> bool:
+        """Before the first step if asked for; and where a run failed in the very evaluation that was due."""
+        job, step = self.job, self.state.step
+        if job.evaluate is None or self.progress.evaluated_step == step:
+            return False
+        if step == 0:
+            return job.config.evaluation.eval_on_start
+        is_last = int(self.state.applied) >= job.total_updates and job.config.evaluation.eval_strategy != "no"
+        return is_last or job.evaluation_is_due(step)
 
     def steps(self) -> Generator[StepReport]:
         """Attempt updates until the asked number was applied; the device is asked how many after so many tries."""
@@ -117,11 +136,12 @@ class Training:
         device_values += [
             state.guard.skipped,
             state.guard.skipped_in_a_row,
+            state.guard.longest_row,
             scale if scale is not None else state.applied,
         ]
         values = torch.stack([value.double() for value in device_values]).tolist()
         losses = dict(zip(names, values, strict=False))
-        grad_norm, applied, clipped, skipped, in_a_row, loss_scale = values[len(names) :]
+        grad_norm, applied, clipped, skipped, in_a_row, longest_row, loss_scale = values[len(names) :]
         seconds = max(time.perf_counter() - self._row_started, 1e-9)
         memory, memory_kind = memory_in_use(state.device)
         row: dict[str, Any] = {
@@ -150,19 +170,20 @@ class Training:
         self.write_store_events(self.trackers)
         state.clipped.zero_()
         state.steps_since_row = 0
-        self._report_skips(report.step, int(skipped), int(in_a_row))
+        state.guard.longest_row.zero_()
+        self._report_skips(report.step, int(skipped), int(longest_row))
         self._start_row()
 
-    def _report_skips(self, step: int, skipped: int, in_a_row: int) -> None:
+    def _report_skips(self, step: int, skipped: int, longest_row: int) -> None:
         new = skipped - self.progress.skipped_reported
         self.progress.skipped_reported = skipped
         if new > 0:
             self.trackers.log_event("skip", step, reason="non-finite loss or gradient", count=new, total=skipped)
         limit = self.job.config.guard.max_consecutive_skips
-        if in_a_row >= limit:
+        if longest_row >= limit:
             raise Diverged(
-                f"step {step}: the last {in_a_row} updates in a row had a non-finite loss or gradient and were not "
-                f"applied; guard.max_consecutive_skips is {limit}. The model is as the last applied update left it. "
+                f"step {step}: {longest_row} updates in a row had a non-finite loss or gradient and were not applied; "
+                f"guard.max_consecutive_skips is {limit}. The model is as the last applied update left it. "
                 "Try a lower optimizer.learning_rate, a longer warm-up, or precision.compute=bf16 or fp32."
             )
 
@@ -173,6 +194,7 @@ class Training:
         metrics = self.job.evaluate()
         elapsed = time.perf_counter() - started
         self._row_started += elapsed  # evaluation is not training time
+        progress.evaluated_step = step
         value = metrics[knobs.metric_for_best_model]
         sign = -1.0 if knobs.metric_for_best_model in HIGHER_IS_BETTER else 1.0
         # What is not a number is never the best: nothing would ever be better than it.
@@ -225,6 +247,11 @@ class Training:
     def restore(self, found: LoadedCheckpoint) -> None:
         self.state.load_state_dict(found.state)
         self.progress = Progress(**found.state["progress"])
+        metric = self.job.config.evaluation.metric_for_best_model
+        if self.progress.metric != metric:  # values of another metric say nothing about this one
+            self.progress.best_value = self.progress.best_step = self.progress.patience_value = None
+            self.progress.evaluations_without_gain = 0
+        self.progress.metric = metric
         self._saved_at = self.state.step
 
     def _clock(self) -> float:
@@ -252,11 +279,3 @@ def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
             f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "
             f"{now[:12]}. Bring the data back, or start a new run under another --name."
         )
-
-
-def _out_of_memory(job: Job) -> str:
-    return (
-        f"the GPU ran out of memory at step {job.state.step + 1}. Nothing saved is lost. In this order, try: a smaller "
-        "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
-        "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
-    )

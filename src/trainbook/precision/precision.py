@@ -20,7 +20,7 @@ def resolve_compute(compute: str, weights: str, device: torch.device) -> str:
         return compute
     if weights == "bf16":
         return "bf16"
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
+    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 class Precision:

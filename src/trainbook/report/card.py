@@ -70,8 +70,9 @@ def make_card(run: RunFolder) -> Card:
         card.lines.append(
             ("resumed", f"{resumes} time{'s' if resumes > 1 else ''}, each from the newest complete checkpoint")
         )
+    newest = events[-1].get("segment", 0) if events else 0  # how an earlier part ended is history once it was resumed
     for event in events:
-        if event["kind"] in ("early_stop", "failure"):
+        if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
             card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
     card.lines.append(("folder", str(run.path)))
     card.next_commands = _next_commands(run, manifest.status)
@@ -80,9 +81,11 @@ def make_card(run: RunFolder) -> Card:
 
 def _next_commands(run: RunFolder, status: str) -> list[tuple[str, str]]:
     commands = []
+    is_ours = run.tokenizer.exists()  # else a module of the user's own, which only their program can build again
     if status != "finished":
-        commands.append((f"trainbook resume {run.path}", "go on where it stopped"))
-    if run.tokenizer.exists():
+        again = f"trainbook resume {run.path}" if is_ours else f"fit(…, name={run.name!r})"
+        commands.append((again, "go on where it stopped"))
+    if is_ours:
         commands.append((f'trainbook generate {run.path} "def "', "let the model write"))
     if run.config.exists():
         commands.append((f"trainbook explain {run.config}", "every value, where it came from, what is unusual"))

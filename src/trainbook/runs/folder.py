@@ -73,7 +73,7 @@ class RunFolder:
 
     def discard(self) -> None:
         """Take away a folder in which no run ever began."""
-        if not self.manifest.exists():
+        if not self.manifest.exists() and not any(self.checkpoints.glob("step-*")):
             shutil.rmtree(self.path, ignore_errors=True)
 
     def read_manifest(self) -> Manifest:

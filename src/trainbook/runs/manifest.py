@@ -136,7 +136,7 @@ class Manifest:
 
     def continue_with(self, fresh: Manifest) -> None:
         """Take over what a resumed process found around itself; the run's own history stays."""
-        for name in ("command", "versions", "hardware", "environment", "determinism"):
+        for name in ("command", "seed", "versions", "hardware", "environment", "determinism"):
             setattr(self, name, getattr(fresh, name))
         self.injected_faults = [*self.injected_faults, *fresh.injected_faults]
 

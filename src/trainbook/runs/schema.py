@@ -80,7 +80,7 @@ EVENTS = {
         EventKind("rollback", "training goes back to an earlier state; `step` is that state's", "warning"),
         EventKind("checkpoint", "a checkpoint is complete on disk", shown=False),
         EventKind("checkpoint_damaged", "a checkpoint failed its checks and was passed over", "warning"),
-        EventKind("best", "the best evaluation so far", shown=False),
+        EventKind("checkpoint_upkeep_failed", "a checkpoint is complete, but tidying up behind it failed", "warning"),
         EventKind("skip", "an update was kept out of the model", "warning"),
         EventKind("early_stop", "evaluations stopped getting better, so the run ends"),
         EventKind("interrupt", "a signal asked the run to stop", "warning"),

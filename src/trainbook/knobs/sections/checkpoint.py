@@ -11,7 +11,8 @@ class Checkpoint(Section):
     save_steps: int | None = knob(
         None,
         ge=1,
-        what="Steps between checkpoints; None saves at each evaluation.",
+        what="Steps between checkpoints; None saves at each evaluation, or ten times a run where there are few or "
+        "none. A new best is always saved.",
         why="It is the most work that a crash can cost, and the distance one has to go back after a blow-up.",
         raised="Fewer writes; more work lost in a crash, and fewer points to go back to.",
         lowered="Little is lost; each save writes about 12 bytes a parameter with AdamW (weights and two moments in "

@@ -63,8 +63,8 @@ class Data(Section):
         0.1,
         ge=0,
         lt=1,
-        what="Share of the documents held out for validation when data.validation is not set; of a single text, its "
-        "last part.",
+        what="Share of the documents held out for validation when data.validation is not set; of fewer than ten "
+        "documents, the last part of each.",
         why="Whole documents are held out, not windows: neighbouring windows share names and phrases, and would make "
         "the validation loss too good.",
         raised="A steadier validation loss, slower evaluation, less text to train on.",
@@ -115,7 +115,7 @@ class Data(Section):
         "longer.",
         values={
             "byte": "the bytes of the UTF-8 text; any text can be written",
-            "char": "the characters that occur in the source",
+            "char": "the characters that occur in the source and in data.validation",
             "bpe": "byte-pair encoding trained on the source, data.vocab_size entries (4096 unless set)",
         },
         cases=(
@@ -212,7 +212,8 @@ class Data(Section):
         "padded, long ones cut.",
         lowered="windows: no padding; a window may hold the end of one text and the beginning of the next.",
         values={
-            "windows": "all text as one stream, cut into windows of max_seq_length at an offset drawn anew each epoch",
+            "windows": "all text as one stream, cut into windows of max_seq_length at an offset drawn anew each epoch "
+            "if shuffled",
             "documents": "each document is a sample, cut and padded as data.truncation and data.padding say",
         },
         cases=(
@@ -350,7 +351,8 @@ class Data(Section):
     cache_dir: str | None = knob(
         None,
         min_length=1,
-        what="Folder in which tokenised data is kept; None takes ~/.cache/trainbook.",
+        what="Folder in which tokenised data is kept; None takes $TRAINBOOK_CACHE, or trainbook in the user's cache "
+        "folder (~/.cache).",
         why="Tokenising a large corpus takes long and gives the same result each time; the next run with the same "
         "source and tokenizer reads it from here.",
         raised="Set: choose a fast local disk with room, or a folder that several people share.",

@@ -18,7 +18,7 @@ class Evaluation(Section):
         raised="steps or epoch: the validation loss is known along the way.",
         lowered="no: the fastest; overfitting goes unnoticed, and there is no best checkpoint and no early stopping.",
         values={
-            "no": "never",
+            "no": "never, unless eval_on_start asks for once",
             "steps": "every eval_steps steps",
             "epoch": "at the end of each pass over the data",
         },
@@ -199,8 +199,8 @@ class Evaluation(Section):
     early_stopping_threshold: float = knob(
         0.0,
         ge=0,
-        what="An evaluation counts as an improvement only if it is better than the best by more than this, in units of "
-        "the metric.",
+        what="An evaluation counts as an improvement only if it is better by more than this than the last one that "
+        "counted, in units of the metric.",
         why="A loss that creeps down by a ten-thousandth at a time would keep a run going for ever.",
         raised="Stops sooner; slow but real progress counts as standing still.",
         lowered="Any progress counts, chance included; the run goes on longer.",

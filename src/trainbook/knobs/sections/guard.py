@@ -16,7 +16,8 @@ class Guard(Section):
         "reported success.",
         raised="On: the update is skipped; parameters, moments and schedule stay untouched, and the event is written "
         "down.",
-        lowered="Off: NaN is applied and the run is lost from there on, though it goes on computing.",
+        lowered="Off: NaN is applied and the run is lost from there on, though it goes on computing. Under fp16 "
+        "overflows are still skipped.",
         cases=(
             Case("always", True, "costs next to nothing: the gradient norm is computed anyway"),
             Case("tracing where a NaN starts", False, "when the NaN itself is what you want to see spread"),
@@ -39,7 +40,7 @@ class Guard(Section):
     max_consecutive_skips: int = knob(
         25,
         ge=1,
-        what="So many skipped updates in a row end the run with a verdict.",
+        what="So many skipped updates in a row end the run with a verdict, at the next logged step.",
         why="A model that produces nothing but NaN learns nothing: going on only burns time. A series this long is no "
         "bad sample but a lasting cause.",
         raised="More patience with a bad stretch of data; a run that is already lost computes longer before it ends.",

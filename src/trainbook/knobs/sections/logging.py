@@ -54,7 +54,8 @@ class Logging(Section):
     logging_dir: str | None = knob(
         None,
         min_length=1,
-        what="Folder for TensorBoard files; None puts them inside the run folder.",
+        what="Folder for TensorBoard files, in which each run gets one of its name; None puts them inside the run "
+        "folder.",
         why="TensorBoard compares the runs that lie below one folder; inside its run folder a run carries all its "
         "files along.",
         raised="Set: the files of many runs in one place of your choice.",

@@ -21,7 +21,7 @@ class Memory(Section):
         lowered="off: nothing is computed twice; the fastest, as long as it fits.",
         values={
             "off": "all activations are kept",
-            "selective": "matrix products and attention are kept, the cheap rest is recomputed",
+            "selective": "matrix products are kept, and attention unless it has dropout; the cheap rest is recomputed",
             "full": "only the input of each block is kept; the block is recomputed",
         },
         cases=(

@@ -110,8 +110,8 @@ class Optimizer(Section):
         0.1,
         ge=0,
         what=(
-            "How fast weights shrink: each AdamW update also multiplies the matrices, not norms or biases, "
-            "by 1 − rate × weight_decay."
+            "How fast weights shrink: each AdamW update also multiplies the matrices, not norms or biases, by 1 − "
+            "rate × weight_decay; under sgd it is added to the gradient."
         ),
         why=(
             "It balances growth, so weights settle at a size and each update keeps its relative effect. Its "

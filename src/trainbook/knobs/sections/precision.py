@@ -22,8 +22,8 @@ class Precision(Section):
         lowered="Towards 16 bit: faster, and room for a larger batch. bf16 rarely needs care; fp16 needs loss scaling "
         "and skips the updates that overflow.",
         values={
-            "auto": "bf16 on a GPU that has it, else fp32",
-            "fp32": "everything in 32 bits",
+            "auto": "bf16 on a GPU that has it or if the weights are bf16, else fp32",
+            "fp32": "everything in 32 bits; on a GPU, products as precision.tf32 says",
             "bf16": "products in bf16, weights and optimizer state as precision.weights says; no loss scaling",
             "fp16": "products in fp16, with loss scaling (loss_scale, initial_scale_power, growth_interval)",
         },

@@ -215,7 +215,6 @@ class Schedule(Section):
             "These are hard restarts of equal whole cycles. Where another program's cosine takes num_cycles "
             "0.5, it means half a wave, which is plain cosine here."
         ),
-        aliases=("num_restarts",),
     )
 
     power: float = knob(

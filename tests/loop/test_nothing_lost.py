@@ -1,0 +1,121 @@
+"""Work that would be lost, repeated or left out without a word."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import trainbook
+from trainbook.errors import Diverged, ResumeError, TrainbookError
+from trainbook.loop import build as build_module
+from trainbook.loop import train as train_module
+
+
+@pytest.mark.parametrize("strategy", ["no", "epoch"])
+def test_a_run_without_evaluations_on_its_way_still_saves_on_its_way(lab, strategy):
+    lab.train(
+        f"evaluation.eval_strategy={strategy}", "eval_steps=null", "training.max_steps=20", "save_total_limit=null"
+    )
+    assert lab.steps_saved() == list(range(2, 21, 2))
+
+
+def test_a_folder_with_checkpoints_is_never_taken_away(lab):
+    lab.train()
+    lab.open().manifest.unlink()
+    with pytest.raises(TrainbookError):
+        lab.train("data.source=nowhere.txt")
+    assert lab.steps_saved() == [6, 12]
+
+
+def test_an_evaluation_that_failed_is_made_up_when_the_run_goes_on(lab, monkeypatch):
+    real = build_module.evaluate
+    lab.train(name="whole")
+
+    def fails_at_the_end(state, *rest):
+        if state.step == 12:
+            raise RuntimeError("no memory left for the evaluation")
+        return real(state, *rest)
+
+    monkeypatch.setattr(build_module, "evaluate", fails_at_the_end)
+    with pytest.raises(RuntimeError):
+        lab.train()
+    monkeypatch.setattr(build_module, "evaluate", real)
+    assert lab.train().ended == "finished"
+    lab.must_be_equal("run", "whole")
+
+
+def test_the_evaluation_before_the_first_step_is_not_repeated(lab):
+    with lab.crashing_at(2):
+        lab.train("evaluation.eval_on_start=true")
+    lab.train("evaluation.eval_on_start=true")
+    first = [row for row in lab.open().metrics("eval", raw=True) if row["step"] == 0]
+    assert [row["best"] for row in first] == [True]
+
+
+def test_skips_in_a_row_between_two_rows_are_seen_at_the_next_one(lab):
+    with lab.poisoned_at(2, 3, 4, 5), pytest.raises(Diverged, match="step 11: 4 updates in a row"):
+        lab.train("logging.logging_steps=11", "logging.dense_steps=0", "guard.max_consecutive_skips=4")
+
+
+def test_another_metric_starts_anew_what_is_best(lab):
+    with lab.interrupted_at(7):
+        lab.train()
+    lab.train("metric_for_best_model=accuracy", accept_changes=True)
+    assert lab.rows(split="eval")[-1]["best"] is True
+    assert lab.state()["progress"]["best_value"] == lab.rows(split="eval")[-1]["accuracy"]
+
+
+def test_another_batch_size_goes_on_at_the_next_sample(lab, monkeypatch):
+    seen = []
+    real = train_module.train_step
+
+    def watched(state, batch):
+        seen.append(batch.ids.copy())
+        return real(state, batch)
+
+    monkeypatch.setattr(train_module, "train_step", watched)
+    lab.train("data.shuffle=false", name="whole")
+    expected = np.concatenate(seen)[: 5 * 4 + 3 * 2]
+    seen.clear()
+    with lab.interrupted_at(5):
+        lab.train("data.shuffle=false")
+    lab.train("data.shuffle=false", "batch_size=2", "max_steps=8", accept_changes=True)
+    assert np.array_equal(np.concatenate(seen), expected)
+
+
+def test_other_data_is_refused_without_advice_that_would_not_work(lab, tmp_path):
+    lab.train()
+    other = tmp_path / "other.txt"
+    other.write_text("something else " * 100)
+    with pytest.raises(ResumeError) as error:
+        lab.train(f"data.source={other}", accept_changes=True)
+    assert "--accept-changes" not in str(error.value)
+
+
+def test_a_resumed_run_remembers_where_its_values_came_from(lab):
+    with lab.interrupted_at(7):
+        lab.train("logging.logging_steps=5")
+    before = lab.open().config.read_text().splitlines()
+    trainbook.resume(lab.open().path, ["logging.logging_steps=3"], quiet=True)
+    after = lab.open().config.read_text().splitlines()
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [("  logging_steps: 5  # override", "  logging_steps: 3  # override")]
+
+
+def test_a_loader_with_a_generator_of_its_own_is_resumed_bit_for_bit(lab):
+    def fit(name: str) -> list[torch.Tensor]:
+        torch.manual_seed(5)
+        model = nn.Linear(3, 1)
+        data = TensorDataset(torch.arange(60.0).view(20, 3) / 60, torch.arange(20.0).view(20, 1) / 20)
+        loader = DataLoader(data, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(9))
+        options = {"name": name, "runs_dir": lab.runs, "quiet": True, "max_steps": 12, "save_steps": 3}
+        trainbook.fit(model, loader, loss=lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]), **options)
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    whole = fit("whole")
+    with lab.crashing_at(9):
+        fit("cut")
+    assert all(torch.equal(one, other) for one, other in zip(fit("cut"), whole, strict=True))
