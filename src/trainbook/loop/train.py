@@ -114,7 +114,8 @@ class Training:
     def after_step(self, report: StepReport) -> None:
         config, step = self.job.config, report.step
         is_last = step == self._planned_end and int(self.state.applied) >= self.job.total_updates
-        if is_last or step == 1 or is_due(step, config.logging.logging_steps, config.logging.dense_steps):
+        final_step = step if is_last else None
+        if is_due(step, config.logging.logging_steps, config.logging.dense_steps, final_step):
             self.write_row(report)
         wants_evaluation = self.job.evaluate is not None and config.evaluation.eval_strategy != "no"
         if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
