@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
+from trainbook.knobs import Change, Config, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
 if TYPE_CHECKING:
@@ -70,9 +71,10 @@ def train(
 
         built = build(loaded.config, device)
         if not quiet:
-            print(f"{prepared.run.path}")
-            for label, text in describe(built, device):
-                print(f"  {label:<10} {text}")
+            with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
+                print(f"{prepared.run.path}")
+                for label, text in describe(built, device):
+                    print(f"  {label:<10} {text}", flush=True)
         return built.job
 
     return _run(prepared, build_job)
@@ -88,7 +90,7 @@ def resume(
 ) -> Result:
     """Go on with a run, under the configuration in its folder."""
     folder = RunFolder.open(run, runs_dir)
-    if not folder.tokenizer.exists():
+    if folder.read_manifest().recipe == "fit":
         raise ResumeError(
             f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with "
             f"name={folder.name!r}."
@@ -119,7 +121,7 @@ def fit(
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
     from trainbook.knobs.dumping import yaml_value
-    from trainbook.loop.fit import fit_job, must_apply_to_fit
+    from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit
 
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
     loaded = load(config, overrides)
@@ -127,6 +129,7 @@ def fit(
     must_apply_to_fit(loaded)
     prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet)
     if isinstance(prepared, Result):
+        load_weights(model, prepared.run)
         return prepared
     return _run(
         prepared,
@@ -189,7 +192,7 @@ def _prepare(
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
     """What the new configuration does differently; refused where it would silently change what the run means."""
-    changes = difference(load(run.config).config, loaded.config)
+    changes = difference(_config_of(run), loaded.config)
     policies = {change.path: resume_policy(change.path) for change in changes}
     refused = [
         c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
@@ -206,6 +209,14 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[C
             lines.append("Use the old values, or start anew under another --name.")
         raise ResumeError("\n".join(lines))
     return changes
+
+
+def _config_of(run: RunFolder) -> Config:
+    """What the run was trained with: the manifest knows, also when config.yaml was edited by hand."""
+    recorded = run.read_manifest().config
+    if not recorded:
+        return load(run.config).config
+    return Config.model_validate_json(json.dumps(recorded))
 
 
 def _why(policy: str) -> str:

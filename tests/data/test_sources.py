@@ -98,7 +98,7 @@ def test_a_missing_file_names_the_similar_one(tmp_path: Path) -> None:
 
 def test_a_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
     assert message(tmp_path) == (
-        f"data.source: the folder '{tmp_path}' has no file of the kinds *.txt, *.md, *.py, *.jsonl."
+        f"data.source: the folder '{tmp_path}' has no file of the kinds *.txt, *.md, *.py, *.jsonl, *.ndjson."
     )
 
 

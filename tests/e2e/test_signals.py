@@ -87,3 +87,14 @@ def test_the_same_name_twice_at_once_is_refused(shell, whole, started, slow_step
     assert second.returncode == 2
     assert f"runs/busy is in use by process {process.pid}" in second.stderr and "Traceback" not in second.stderr
     assert shell.folder("busy").read_manifest().status == "running"
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(shell):
+    process = shell.start("train", *shell.small, "--name", "piped")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()  # as `| head -1` does
+    assert process.wait(timeout=60) == 0
+    assert process.stderr is not None
+    process.stderr.close()
+    assert shell.folder("piped").read_manifest().status == "finished"

@@ -79,7 +79,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "a fraction for a whole number": (
         "max_steps: 10.5\n",
-        ["run.yaml:1  training.max_steps: must be a whole number >= 1 or null, but got 10.5."],
+        ["run.yaml:1  training.max_steps: must be a whole number >= 1 and <= 10000000 or null, but got 10.5."],
     ),
     "both bounds of a whole number": (
         "fp16: true\ninitial_scale_power: 40\n",

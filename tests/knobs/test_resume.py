@@ -24,7 +24,7 @@ def test_every_knob_has_a_policy_and_every_policy_a_knob() -> None:
         ("optimizer.learning_rate", "schedule"),
         ("schedule.type", "schedule"),
         ("batch.global_batch_size", "schedule"),
-        ("data.source", "fixed"),
+        ("data.source", "free"),
         ("data.num_workers", "free"),
         ("training.device", "free"),
         ("logging.logging_steps", "free"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainbook
-from trainbook.errors import Diverged, ResumeError, TrainbookError
+from trainbook.errors import Diverged, ResumeError, RunFolderError, TrainbookError, UserError
 from trainbook.loop import build as build_module
 from trainbook.loop import train as train_module
 
@@ -119,3 +121,65 @@ def test_a_loader_with_a_generator_of_its_own_is_resumed_bit_for_bit(lab):
     with lab.crashing_at(9):
         fit("cut")
     assert all(torch.equal(one, other) for one, other in zip(fit("cut"), whole, strict=True))
+
+
+def test_a_fit_that_is_called_again_after_its_end_gives_the_trained_model(lab):
+    def fit() -> torch.Tensor:
+        model = nn.Linear(3, 1)
+        data = [(torch.ones(2, 3), torch.ones(2, 1))] * 4
+        options: dict[str, Any] = {"name": "own", "runs_dir": lab.runs, "quiet": True, "max_steps": 8}
+        trainbook.fit(model, data, loss=lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]), **options)
+        return model.weight.detach().clone()
+
+    assert torch.equal(fit(), fit())
+    with pytest.raises(ResumeError, match="the checkpoint is of another model"):
+        other = nn.Linear(5, 1)
+        trainbook.fit(other, [], loss=lambda m, b: m(b), name="own", runs_dir=lab.runs, quiet=True, max_steps=8)
+
+
+def test_a_rejected_batch_does_not_reach_the_averages_of_a_batch_norm(lab):
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    bad = torch.full((6, 3), float("nan"))
+    data = [(x, torch.ones(6, 1)) for x in (torch.randn(6, 3), bad, torch.randn(6, 3))]
+    options: dict[str, Any] = {"runs_dir": lab.runs, "quiet": True, "max_steps": 6}
+    trainbook.fit(model, data, loss=lambda m, b: nn.functional.mse_loss(m(b[0]), b[1]), **options)
+    state = model.state_dict()
+    assert all(torch.isfinite(value.double()).all() for value in state.values())
+    assert int(state["1.num_batches_tracked"]) == 6  # applied updates, not attempted ones
+
+
+def test_a_model_without_anything_to_train_is_refused(lab):
+    model = nn.Linear(1, 1).requires_grad_(False)
+    with pytest.raises(UserError, match="nothing to train"):
+        trainbook.fit(model, [1], loss=lambda m, b: m(b), runs_dir=lab.runs, quiet=True, max_steps=1)
+
+
+def test_a_loss_that_does_not_depend_on_the_model_is_refused(lab):
+    with pytest.raises(UserError, match="must depend on the model's parameters"):
+        trainbook.fit(
+            nn.Linear(1, 1), [1], loss=lambda m, b: torch.zeros(()), runs_dir=lab.runs, quiet=True, max_steps=1
+        )
+
+
+def test_a_configuration_edited_by_hand_is_compared_with_what_was_trained(lab):
+    with lab.interrupted_at(7):
+        lab.train()
+    config = lab.open().config
+    config.write_text(config.read_text().replace("learning_rate: 0.01", "learning_rate: 0.5"))
+    with pytest.raises(ResumeError, match=r"optimizer.learning_rate: 0.01 -> 0.5"):
+        trainbook.resume(lab.open().path, quiet=True)
+
+
+def test_a_run_cannot_be_shortened_behind_its_own_place(lab):
+    with lab.interrupted_at(7):
+        lab.train()
+    with pytest.raises(ResumeError, match="has made 7 updates already, more than the 5"):
+        lab.train("max_steps=5", accept_changes=True)
+
+
+def test_checkpoints_without_a_manifest_are_not_taken_for_a_new_run(lab):
+    lab.train()
+    lab.open().manifest.unlink()
+    lab.open().report.unlink()
+    with pytest.raises(RunFolderError, match=r"holds checkpoints, but its manifest.json is gone"):
+        lab.train()

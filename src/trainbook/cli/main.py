@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import typer
 
 from trainbook.cli import explain, generate, resume, train
@@ -40,4 +43,10 @@ def options(
 
 
 def run() -> None:
-    app()
+    try:
+        app()
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:  # as with `| head`: what is left to say goes nowhere, quietly
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

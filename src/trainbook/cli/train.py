@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -95,5 +96,6 @@ def finish(result: Any, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last})
     elif not quiet:
-        typer.echo("")
-        typer.echo(make_card(result.run).as_text())
+        with suppress(BrokenPipeError):
+            typer.echo("")
+            typer.echo(make_card(result.run).as_text())

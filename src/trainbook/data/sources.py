@@ -17,7 +17,7 @@ from trainbook.errors import DataError
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS = ("pystdlib",)
-FOLDER_SUFFIXES = (".txt", ".md", ".py", ".jsonl")
+FOLDER_SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".ndjson")
 STDLIB_EXCLUDED = frozenset({"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "__pycache__"})
 
 
@@ -147,12 +147,14 @@ def _files_below(
     found: list[str] = []
     for parent, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in excluded]
-        found += [(Path(parent) / name).relative_to(folder).as_posix() for name in files if name.endswith(suffixes)]
+        found += [
+            (Path(parent) / name).relative_to(folder).as_posix() for name in files if name.lower().endswith(suffixes)
+        ]
     return tuple(sorted(found))
 
 
 def _is_jsonl(file: str) -> bool:
-    return file.endswith(".jsonl")
+    return file.lower().endswith((".jsonl", ".ndjson"))
 
 
 def _field_of_line(line: str, field: str, shown: str) -> str:

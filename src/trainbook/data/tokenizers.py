@@ -184,6 +184,9 @@ class LibraryBackedTokenizer(_Saved):
         self.__init__(_library().Tokenizer.from_str(state["json"]), state["joins_pieces"])
 
 
+LONGEST_WORD = 50_000  # characters
+
+
 def train_bpe(texts: Iterator[str], vocab_size: int) -> LibraryBackedTokenizer:
     """Byte-level BPE: any text can be written in it. Small data may yield fewer tokens than asked for."""
     library = _library()
@@ -197,7 +200,9 @@ def train_bpe(texts: Iterator[str], vocab_size: int) -> LibraryBackedTokenizer:
         initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    # Merging takes time that grows with the square of a word's length: a line of millions without a blank is cut.
+    bounded = (text[at : at + LONGEST_WORD] for text in texts for at in range(0, len(text), LONGEST_WORD))
+    tokenizer.train_from_iterator(bounded, trainer)
     return LibraryBackedTokenizer(tokenizer, joins_pieces=True)
 
 

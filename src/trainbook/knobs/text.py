@@ -55,8 +55,10 @@ def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
         mark = error.problem_mark or error.context_mark
         message = " ".join((error.problem or "cannot be read").split())
         raise _syntax_error(where, mark.line + 1 if mark else None, message) from None
-    except YAMLError as error:
+    except (YAMLError, ValueError) as error:  # a value that is no number, date or whatever its form says
         raise _syntax_error(where, None, str(error).splitlines()[0]) from None
+    except RecursionError:
+        raise _syntax_error(where, None, "is nested too deeply") from None
 
 
 def _syntax_error(where: str, line: int | None, message: str) -> ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
@@ -16,7 +17,9 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.seeding import seed_everything
+from trainbook.loop.state import load_module_state
 from trainbook.precision import Precision
+from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
@@ -83,6 +86,8 @@ def fit_job(
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"loss(model, batch) must return a tensor with a single number, but got {shape}.")
+        if torch.is_grad_enabled() and not value.requires_grad:
+            raise UserError("loss(model, batch) must depend on the model's parameters, but nothing leads back to them.")
         return {"loss": value}
 
     state = build_state(config, model, losses, total_updates, precision, device)
@@ -110,6 +115,13 @@ def fit_job(
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
     )
+
+
+def load_weights(model: nn.Module, run: RunFolder) -> None:
+    """Give a module the weights that a finished run left: a program that is started again gets its trained model."""
+    found = CheckpointStore(run.checkpoints, read_only=True).load("latest", parts=("model",))
+    if found is not None:
+        load_module_state(model, found.state["model"])
 
 
 class UserBatches:
@@ -196,6 +208,8 @@ def _total_updates(config: Config, batches: UserBatches) -> int:
         raise UserError(
             "training.max_tokens: the tokens of your own batches are not known; set max_steps or num_train_epochs."
         )
+    if batches.items_per_epoch == 0:
+        raise UserError("data has no items: its len() is 0.")
     if batches.steps_per_epoch is None:
         raise UserError(
             "training.num_train_epochs: your data has no len(), so an epoch's length is not known; set max_steps."

@@ -32,8 +32,12 @@ def generate_text(
     sampling = Sampling(temperature, top_k, top_p, seed)
     if max_new_tokens < 1:
         raise UserError(f"max-new-tokens: must be >= 1, but got {max_new_tokens}.")
+    if run.read_manifest().recipe == "fit":
+        raise RunFolderError(
+            f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here."
+        )
     if not run.tokenizer.exists():
-        raise RunFolderError(f"{run.path} has no tokenizer: it was made by trainbook.fit from a module of your own.")
+        raise RunFolderError(f"{run.path} has lost its tokenizer: resume the run, and it is written again.")
     config = load(run.config).config
     where = choose_device(device)
     tokenizer = load_tokenizer(run.tokenizer)
@@ -59,7 +63,7 @@ def generate_text(
 
 def _weights(run: RunFolder, checkpoint: str) -> dict[str, torch.Tensor]:
     store = CheckpointStore(run.checkpoints, read_only=True)
-    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
+    which = int(checkpoint) if checkpoint.isdecimal() else checkpoint
     if which not in ("best", "latest") and not isinstance(which, int):
         raise UserError(f"checkpoint: must be best, latest or a step, but got {checkpoint!r}.")
     found = store.load(which, parts=("model",))  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainbook.errors import ConfigError, Problem
+from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.guard import Guard
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
@@ -71,6 +71,9 @@ def build_state(
         raise ConfigError([Problem("configuration", "schedule.warmup_steps", message)])
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer)
+    if not groups:
+        raise UserError("the model has nothing to train: no parameter of it requires a gradient.")
+    saved = task.state_dict()
     task.train()
     return TrainState(
         task=task,
@@ -85,4 +88,5 @@ def build_state(
         seed=config.training.seed,
         max_grad_norm=config.batch.max_grad_norm,
         parameters=[parameter for group in groups for parameter in group["params"]],
+        buffers=[buffer for name, buffer in task.named_buffers() if name in saved],
     )

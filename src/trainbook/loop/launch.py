@@ -18,7 +18,7 @@ from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.train import OUT_OF_MEMORY, Training, must_be_the_same_data
+from trainbook.loop.train import OUT_OF_MEMORY, Training, must_be_the_same_data, must_not_be_over
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.tracking import Trackers
 
@@ -66,6 +66,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             run.name,
             recipe=plan.recipe,
             command=sys.argv,
+            config=config.model_dump(mode="json"),
             seed=config.training.seed,
             gpus=[torch.cuda.get_device_name(device)] if device.type == "cuda" else [],
             determinism=switches,
@@ -85,6 +86,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             found = store.load("latest")
             if found is not None:
                 must_be_the_same_data(job, found)
+                must_not_be_over(job, found)
             segment = run.next_segment()
             trackers = tracking.build(
                 config.logging,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainbook.errors import ResumeError
 from trainbook.guard import Guard
 from trainbook.optim import load_optimizer_state, optimizer_state
 from trainbook.parallel import SingleDevice
@@ -32,6 +33,14 @@ class RateTable:
         return self.rates[min(applied, len(self.rates) - 1)]
 
 
+def load_module_state(module: nn.Module, state: dict[str, Tensor]) -> None:
+    try:
+        module.load_state_dict(state)
+    except RuntimeError as error:
+        first = str(error).splitlines()[1 if "\n" in str(error) else 0].strip()
+        raise ResumeError(f"the checkpoint is of another model: {first}") from None
+
+
 @dataclass
 class TrainState:
     task: nn.Module  # owns the parameters
@@ -45,6 +54,7 @@ class TrainState:
     seed: int
     max_grad_norm: float | None
     parameters: list[nn.Parameter]
+    buffers: list[Tensor]  # what the forward pass itself changes, such as the averages of batch norms
     step: int = 0  # attempted updates
     tokens: int = 0  # tokens in attempted updates
     samples: int = 0  # samples in attempted updates: where the next batch begins
@@ -74,7 +84,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.task.load_state_dict(state["model"])
+        load_module_state(self.task, state["model"])
         load_optimizer_state(self.optimizer, state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.guard.load_state_dict(state["guard"])

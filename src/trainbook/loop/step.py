@@ -27,6 +27,7 @@ def train_step(state: TrainState, batch: StepBatch) -> StepReport:
     """One attempted update on one global batch: accumulate, clip, judge, update. No host sync happens here."""
     num_targets = max(1, state.strategy.sum_over_ranks(batch.num_targets))
     losses: dict[str, Tensor] = {}
+    buffers_before = [buffer.clone() for buffer in state.buffers]
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         is_last = number == len(batch.micro_batches)
         with state.strategy.sync_gradients(is_last), state.precision.autocast():
@@ -41,6 +42,8 @@ def train_step(state: TrainState, batch: StepBatch) -> StepReport:
     apply = state.guard.judge(torch.stack(list(losses.values())).sum(), grad_norm)
     state.rates.set_for(state.applied)
     apply_update(state.optimizer, apply)
+    for buffer, before in zip(state.buffers, buffers_before, strict=True):
+        buffer.copy_(torch.where(apply, buffer, before))
     state.precision.after_update(grad_norm)
     state.optimizer.zero_grad(set_to_none=True)
 

@@ -80,7 +80,7 @@ class Training:
             raise RunError(OUT_OF_MEMORY.format(when=f"at step {self.state.step + 1}")) from error
         except (Interrupted, CheckpointError):
             raise
-        except Exception:
+        except (Exception, SystemExit):
             self._save_what_is_good()
             raise
         if self._saved_at != self.state.step:
@@ -279,4 +279,12 @@ def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
         raise ResumeError(
             f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "
             f"{now[:12]}. Bring the data back, or start a new run under another --name."
+        )
+
+
+def must_not_be_over(job: Job, found: LoadedCheckpoint) -> None:
+    applied = int(found.state["loop"]["applied"])
+    if applied > job.total_updates:
+        raise ResumeError(
+            f"the run has made {applied:,} updates already, more than the {job.total_updates:,} that are asked for now."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,20 +76,21 @@ def make_card(run: RunFolder) -> Card:
         if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
             card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
     card.lines.append(("folder", str(run.path)))
-    card.next_commands = _next_commands(run, manifest.status)
+    card.next_commands = _next_commands(run, manifest.status, manifest.recipe)
     return card
 
 
-def _next_commands(run: RunFolder, status: str) -> list[tuple[str, str]]:
+def _next_commands(run: RunFolder, status: str, recipe: str | None) -> list[tuple[str, str]]:
     commands = []
-    is_ours = run.tokenizer.exists()  # else a module of the user's own, which only their program can build again
+    is_ours = recipe != "fit"  # else a module of the user's own, which only their program can build again
+    path, config = shlex.quote(str(run.path)), shlex.quote(str(run.config))
     if status != "finished":
-        again = f"trainbook resume {run.path}" if is_ours else f"fit(…, name={run.name!r})"
+        again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
         commands.append((again, "go on where it stopped"))
     if is_ours:
-        commands.append((f'trainbook generate {run.path} "def "', "let the model write"))
+        commands.append((f"trainbook generate {path}", "let the model write"))
     if run.config.exists():
-        commands.append((f"trainbook explain {run.config}", "every value, where it came from, what is unusual"))
+        commands.append((f"trainbook explain {config}", "every value, where it came from, what is unusual"))
     commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
     return commands
 

@@ -56,6 +56,10 @@ class RunFolder:
             raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}") from None
         if folder.manifest.name in left_over:
             raise RunFolderError(f"{folder.path} already holds a run: resume it, or choose another name")
+        if any(folder.checkpoints.glob("step-*")):
+            raise RunFolderError(
+                f"{folder.path} holds checkpoints, but its manifest.json is gone: bring it back, or choose another name"
+            )
         if left_over - _BEFORE_MANIFEST:
             raise RunFolderError(f"{folder.path} already exists and is not a run folder: choose another name")
         return folder

@@ -57,6 +57,7 @@ class Manifest:
     name: str
     recipe: str | None = None
     command: list[str] = field(default_factory=list)
+    config: dict[str, Any] = field(default_factory=dict)  # resolved, as it was last trained with
     seed: int | None = None
     parent_run: str | None = None
     status: Status = "running"
@@ -78,6 +79,7 @@ class Manifest:
         *,
         recipe: str | None = None,
         command: Sequence[str] = (),
+        config: Mapping[str, Any] | None = None,
         seed: int | None = None,
         parent_run: str | None = None,
         gpus: Sequence[str] = (),
@@ -88,6 +90,7 @@ class Manifest:
             name=name,
             recipe=recipe,
             command=list(command),
+            config=dict(config or {}),
             seed=seed,
             parent_run=parent_run,
             created=_now(),
@@ -136,7 +139,7 @@ class Manifest:
 
     def continue_with(self, fresh: Manifest) -> None:
         """Take over what a resumed process found around itself; the run's own history stays."""
-        for name in ("command", "seed", "versions", "hardware", "environment", "determinism"):
+        for name in ("command", "config", "seed", "versions", "hardware", "environment", "determinism"):
             setattr(self, name, getattr(fresh, name))
         self.injected_faults = [*self.injected_faults, *fresh.injected_faults]
 

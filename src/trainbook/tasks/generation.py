@@ -11,6 +11,8 @@ from torch import Tensor
 from trainbook.errors import UserError
 from trainbook.tasks.causal import CausalLanguageModel
 
+GREEDY_BELOW = 1e-4  # dividing logits by less would overflow, and the choice is the likeliest token anyway
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -22,6 +24,8 @@ class Sampling:
     def __post_init__(self) -> None:
         if not self.temperature >= 0:  # also not a number
             raise UserError(f"temperature: must be >= 0, but got {self.temperature}.")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"seed: must be >= 0 and < 2^63, but got {self.seed}.")
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top-k: must be >= 1, but got {self.top_k}.")
         if self.top_p is not None and not 0 < self.top_p <= 1:
@@ -29,7 +33,7 @@ class Sampling:
 
     def pick(self, logits: Tensor, generator: torch.Generator) -> Tensor:
         """One token id for each row of logits (B, V)."""
-        if self.temperature == 0:
+        if self.temperature < GREEDY_BELOW:
             return logits.argmax(-1)
         probabilities = self.probabilities(logits.float().cpu())
         return torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)

@@ -102,7 +102,7 @@ class Trackers:
         for name, tracker in list(self._others.items()):
             try:
                 getattr(tracker, method)(row)
-            except Exception as error:  # as a terminal that was closed: the run goes on without it
+            except (Exception, SystemExit) as error:  # a terminal or pipe that was closed: the run goes on without it
                 del self._others[name]
                 self.report(name, f"switched off: {describe(error)}")
 

@@ -13,6 +13,7 @@ class Training(Section):
     max_steps: int | None = knob(
         None,
         ge=1,
+        le=10_000_000,
         what="Length of the run in applied updates; a skipped one does not count towards it.",
         why="Exactly one of max_steps, num_train_epochs and max_tokens sets the length, and the schedule is stretched "
         "over it: the length decides not only when training ends but how fast the learning rate falls.",
