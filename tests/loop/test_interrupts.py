@@ -55,3 +55,18 @@ def test_the_second_signal_ends_the_process_at_once():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
     assert ended.returncode == 130
     assert "stopped at once; the last complete checkpoint is kept" in ended.stderr
+
+
+@pytest.mark.parametrize(("ignored", "stops"), [("SIGHUP", False), ("SIGINT", True)])
+def test_a_hang_up_is_ignored_under_nohup_and_nothing_else_ever_is(ignored, stops):
+    program = (
+        "import os, signal\n"
+        f"signal.signal(signal.{ignored}, signal.SIG_IGN)\n"  # as nohup, and as a shell's background job
+        "from trainbook.loop.interrupts import Interrupts\n"
+        "with Interrupts() as interrupts:\n"
+        "    interrupts.can_save = True\n"
+        f"    os.kill(os.getpid(), signal.{ignored})\n"
+        "    print(interrupts.requested is not None)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    assert ended.stdout.strip() == str(stops)

@@ -20,8 +20,8 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # Python delivers signals nowhere else
             for number in SIGNALS:
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # as under nohup: the user wants it to run on
+                if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as under nohup: the user wants it to run on without a terminal
                 self._previous[number] = signal.signal(number, self._on_signal)
         return self
 
