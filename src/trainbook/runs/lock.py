@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from trainbook.runs.disk import naming_the_file
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _held: set[int] = set()
+
+
+WAITS = (0.01, 0.03, 0.1, 0.3, 1.0)  # for a lock whose holder is dead
 
 
 @dataclass(frozen=True)
@@ -74,17 +78,22 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def _try_lock(descriptor: int, path: Path) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = read_holder(path)
-        raise RunFolderError(
-            f"{path.parent} is in use by {holder or 'another process'}; wait for it, or stop it"
-        ) from None
-    except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return False
-        raise
+    for seconds in (*WAITS, None):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            holder = read_holder(path)
+            # A worker forked just before its parent was killed has yet to close its copy.
+            if seconds is None or holder is None or not holder.is_known_dead:
+                raise RunFolderError(
+                    f"{path.parent} is in use by {holder or 'another process'}; wait for it, or stop it"
+                ) from None
+            time.sleep(seconds)
+        except OSError as error:
+            if error.errno in _UNSUPPORTED:
+                return False
+            raise
     return True
 
 
