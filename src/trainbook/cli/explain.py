@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,50 +36,41 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Say what a knob does and when to turn it; or of a configuration, where each value comes from."""
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from trainbook.cli.output import print_json
-    from trainbook.knobs import (
-        explain_config,
-        explain_knob,
-        explain_section,
-        json_schema,
-        load,
-        overrides_from_arguments,
-        recipes,
-        section_types,
-    )
-    from trainbook.knobs.render import render_config, render_knob, render_section
+    from trainbook.knobs import explain_knob, explain_section, json_schema, recipes, section_types
+    from trainbook.knobs.render import render_knob, render_section
 
     if schema:
-        print_json(json_schema())
-        return
-    if what is None and as_json:
-        print_json({name: explain_section(name) for name in section_types()})
+        _print(json_schema())
+    elif what is None and as_json:
+        _print({name: explain_section(name) for name in section_types()})
     elif what is None:
         for name in section_types():
-            render_section(explain_section(name), Console())
+            _answer(explain_section(name), render_section, as_json)
     elif what in section_types():
         _answer(explain_section(what), render_section, as_json)
-    elif what in recipes.names() or what.endswith((".yaml", ".yml")) or Path(what).is_file():
-        loaded = load(what, overrides_from_arguments(overrides or []))
-        answer = explain_config(loaded)
-        if as_json:
-            print_json(answer)
-        else:
-            render_config(answer, Console(), everything)
+    elif what in recipes.names() or what.endswith((".yaml", ".yml")) or os.path.isfile(what):
+        _explain_file(what, overrides or [], everything, as_json)
     else:
         _answer(explain_knob(what), render_knob, as_json)
 
 
+def _explain_file(source: str, overrides: list[str], everything: bool, as_json: bool) -> None:
+    from trainbook.knobs import explain_config, load, overrides_from_arguments
+    from trainbook.knobs.render import render_config
+
+    facts = explain_config(load(source, overrides_from_arguments(overrides)))
+    _answer(facts, lambda shown, console: render_config(shown, console, everything), as_json)
+
+
 def _answer(facts: dict[str, Any], render: Callable[[dict[str, Any], Console], None], as_json: bool) -> None:
+    if as_json:
+        return _print(facts)
     from rich.console import Console
 
+    render(facts, Console())
+
+
+def _print(facts: dict[str, Any]) -> None:
     from trainbook.cli.output import print_json
 
-    if as_json:
-        print_json(facts)
-    else:
-        render(facts, Console())
+    print_json(facts)
