@@ -1,0 +1,181 @@
+"""How text becomes tokens, and tokens samples."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainbook.knobs.knob import Case, knob
+from trainbook.knobs.sections.data_source import DataSource
+
+
+class DataShape(DataSource):
+    """How text becomes tokens, and tokens samples."""
+
+    tokenizer: str = knob(
+        "byte",
+        min_length=1,
+        what="How text becomes tokens: byte, char, bpe, or the path of a tokenizer.json.",
+        why="It sets how much text a token carries, hence how much a window of max_seq_length sees, and how large "
+        "embedding and logits are.",
+        raised="From byte towards a large bpe: fewer tokens for the same text, so more context and faster epochs; more "
+        "parameters in the embedding and more memory for logits.",
+        lowered="Towards byte: nothing to train, nothing unknown, a tiny embedding; sequences are several times "
+        "longer.",
+        values={
+            "byte": "the bytes of the UTF-8 text; any text can be written",
+            "char": "the characters that occur in the source and in data.validation",
+            "bpe": "byte-pair encoding trained on the source, data.vocab_size entries (4096 unless set)",
+        },
+        cases=(
+            Case("small model, small text", "byte", "no parameters spent on a vocabulary"),
+            Case("natural language, more than a few megabytes", "bpe", "more text in each window"),
+            Case("continuing with a known vocabulary", "tokenizer.json", "the path of the file"),
+        ),
+        interacts=("data.vocab_size", "data.max_seq_length", "model.vocab_multiple", "model.tie_embeddings"),
+        symptoms=("too slow", "out of memory", "underfitting"),
+        sources=("Sennrich et al. 2015, arXiv 1508.07909",),
+        correction="Loss and perplexity are counted a token, so they cannot be compared between tokenizers: at 3 "
+        "bytes a token, a bpe loss of 3.0 is worth a byte loss of 1.0. Compare the loss a byte of text.",
+        aliases=("tokenizer_name", "tokenizer_path", "tokenizer_file"),
+    )
+
+    vocab_size: int | None = knob(
+        None,
+        ge=2,
+        what="Number of entries of a bpe tokenizer trained on the source; None takes 4096.",
+        why="Longer pieces make shorter sequences, but each entry costs hidden_size parameters and a logit at every "
+        "position: logits take 10-14 bytes for each position and entry, often the largest item of a small model.",
+        raised="Shorter sequences and more context; more embedding parameters, more logit memory, and rare entries "
+        "that are hardly trained.",
+        lowered="A smaller embedding and smaller logits; longer sequences for the same text.",
+        cases=(
+            Case("a few megabytes, small model", 4096),
+            Case("gigabytes, 100M parameters and more", 32768, "the size of many published vocabularies"),
+        ),
+        usual=(512, 262144),
+        interacts=(
+            "data.tokenizer",
+            "data.max_seq_length",
+            "model.hidden_size",
+            "model.vocab_multiple",
+            "model.tie_embeddings",
+        ),
+        symptoms=("out of memory", "too slow"),
+        sources=("Sennrich et al. 2015, arXiv 1508.07909",),
+        correction="A larger vocabulary raises the loss a token by itself, since there is more to choose from: at the "
+        "start it is ln(vocab_size), 8.3 for 4096 and 5.5 for 256.",
+        aliases=("vocabulary_size",),
+    )
+
+    max_seq_length: int = knob(
+        256,
+        ge=1,
+        what="Number of positions that the model sees at once, in tokens.",
+        why="It bounds how far back a prediction can look. Activations and logits grow in proportion to it, the work "
+        "of attention with its square.",
+        raised="More context and more tokens an update at the same batch; more memory, slower steps. Little gain "
+        "beyond the length of the documents.",
+        lowered="Fits more easily and runs faster; dependencies longer than the window cannot be learned.",
+        cases=(
+            Case("tiny model on a CPU", 256),
+            Case("BERT-like, fine-tuning", 512, "the length in the notes"),
+            Case("GPT of 100M parameters and more", 1024, "the notes name 1024 or 2048"),
+            Case("large model", 2048),
+        ),
+        usual=(64, 8192),
+        interacts=(
+            "batch.global_batch_size",
+            "batch.per_device_train_batch_size",
+            "memory.gradient_checkpointing",
+            "data.samples",
+            "data.padding",
+            "data.truncation",
+            "data.tokenizer",
+            "model.position",
+            "model.rope_theta",
+        ),
+        symptoms=("out of memory", "too slow", "underfitting"),
+        sources=("playbook notes",),
+        correction="Memory grows with the square of the length only where attention scores are stored; with a fused "
+        "attention kernel it grows in proportion, and only the time keeps the square. Doubling the length also doubles "
+        "the tokens of a batch: halve the number of sequences to compare like with like.",
+        aliases=(
+            "sequence_length",
+            "seq_length",
+            "seq_len",
+            "block_size",
+            "context_length",
+            "max_length",
+            "n_positions",
+            "max_position_embeddings",
+        ),
+    )
+
+    samples: Literal["windows", "documents"] = knob(
+        "windows",
+        what="What one sample is: a window of the stream of all text, or a document.",
+        why="Windows are all full, so no computation is wasted; documents keep what belongs together apart from the "
+        "rest, at the price of padding and cutting.",
+        raised="documents: each text starts at position 0 and nothing of another text is in sight; short ones are "
+        "padded, long ones cut.",
+        lowered="windows: no padding; a window may hold the end of one text and the beginning of the next.",
+        values={
+            "windows": "all text as one stream, cut into windows of max_seq_length at an offset drawn anew each epoch "
+            "if shuffled",
+            "documents": "each document is a sample, cut and padded as data.truncation and data.padding say",
+        },
+        cases=(
+            Case("language-model pretraining", "windows", "every position carries a target"),
+            Case("short texts that must not mix", "documents", "dialogues, records, questions with answers"),
+        ),
+        interacts=("data.max_seq_length", "data.padding", "data.truncation", "memory.compile"),
+        symptoms=("too slow", "overfitting"),
+        correction="Cutting at fixed places shows the same windows every epoch; the new offset each epoch moves the "
+        "cuts, so a second epoch is not an exact repetition of the first.",
+        aliases=("sample_by",),
+    )
+
+    padding: Literal["longest", "max_length"] = knob(
+        "longest",
+        what="How far the samples of a batch are filled up; matters for data.samples=documents only.",
+        why="A batch is a rectangle, so short documents are filled up. Padding is left out of the loss but not out of "
+        "the computation: it costs time and memory.",
+        raised="max_length: every batch has the same shape, which suits compiled models and shows the peak of memory "
+        "at once; short documents waste most of it.",
+        lowered="longest: only as wide as the longest document of the batch; the least waste, but shapes vary and "
+        "memory peaks when a long one comes.",
+        values={
+            "longest": "to the longest document of the batch",
+            "max_length": "always to max_seq_length",
+        },
+        cases=(
+            Case("documents of mixed length", "longest"),
+            Case("compiled model, documents nearly all full", "max_length", "one shape, compiled once"),
+        ),
+        interacts=("data.samples", "data.max_seq_length", "data.truncation", "memory.compile"),
+        symptoms=("too slow", "out of memory"),
+        sources=("playbook notes",),
+        correction='"longest" and "dynamic padding" are one and the same, not two strategies, and padding never cuts: '
+        "a document that is too long is a matter of data.truncation.",
+        aliases=("pad_to",),
+        value_aliases={True: "longest", "dynamic": "longest"},
+    )
+
+    truncation: bool = knob(
+        True,
+        what="Cut documents that are longer than max_seq_length; matters for data.samples=documents only.",
+        why="A position beyond max_seq_length does not exist for the model. Cutting loses the end of a text; refusing "
+        "makes you notice.",
+        raised="On: long documents are cut and their ends never seen.",
+        lowered="Off: a longer document is an error.",
+        cases=(
+            Case("a few documents are too long", True),
+            Case("the end of a document carries the answer", False, "cutting would silently remove the target"),
+        ),
+        interacts=("data.samples", "data.max_seq_length", "data.padding"),
+        symptoms=("underfitting", "loss not decreasing"),
+        sources=("playbook notes",),
+        correction="Cutting is no harmless default: look at the lengths of your documents before choosing "
+        "max_seq_length.",
+        aliases=("truncate",),
+    )

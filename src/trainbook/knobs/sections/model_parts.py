@@ -1,0 +1,312 @@
+"""The parts that a network is made of."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.sections.model_size import ModelSize
+
+
+class ModelParts(ModelSize):
+    """The parts that a network is made of."""
+
+    dropout: float = knob(
+        0.0,
+        ge=0,
+        lt=1,
+        what=(
+            "The share of activations set to zero at random in training (the rest are scaled up to make "
+            "good); off in evaluation."
+        ),
+        why=(
+            "It stops units from relying on one another, which helps when the same examples return many "
+            "times. Where each token is seen once there is nothing to memorise, and it only slows learning."
+        ),
+        raised=(
+            "Less overfitting, slower learning, and a training loss that reads higher than the evaluation "
+            "loss of the same weights; too high underfits."
+        ),
+        lowered="Faster learning and lower training loss; overfits sooner when data repeats.",
+        cases=(
+            Case("pretraining, about one pass over the data", 0.0, "PaLM and the cramming study trained without"),
+            Case("small data, many epochs", 0.1, "raise to 0.2 if validation still turns upwards"),
+            Case("fine-tuning", 0.1),
+            Case("BERT and the first T5, as published", 0.1),
+        ),
+        usual=(0.0, 0.3),
+        search=Search("linear", 0.0, 0.3),
+        interacts=("training.num_train_epochs", "optimizer.weight_decay", "training.label_smoothing"),
+        symptoms=("overfitting", "underfitting"),
+        sources=(
+            "playbook notes",
+            "Srivastava et al. 2014",
+            "Chowdhery et al. 2022 (PaLM)",
+            "Geiping & Goldstein 2023 (cramming)",
+        ),
+        correction=(
+            "0.1 is often named as the default for everything. It comes from models trained for many "
+            "epochs; single-epoch pretraining usually leaves it at 0."
+        ),
+        aliases=("hidden_dropout_prob", "dropout_rate", "resid_pdrop"),
+    )
+
+    bias: bool = knob(
+        False,
+        what="Whether linear layers add a bias and norms a shift.",
+        why=(
+            "Biases are a tiny share of the parameters and add little in a transformer, but can grow "
+            "unchecked in long runs. The key bias adds the same amount to every score of a query and "
+            "cancels in the softmax (with learned positions and no qk_norm): its gradient is only rounding "
+            "noise, which Adam can still turn into steps."
+        ),
+        raised="On: a few more parameters (none of them decayed) and the layout that BERT and GPT-2 weights need.",
+        lowered="Off: slightly faster, reported as more stable for large models. The norms lose their shift as well.",
+        cases=(
+            Case("from scratch", False, "T5, PaLM, Llama"),
+            Case("to match BERT or GPT-2 as published", True),
+        ),
+        search=Search("choice", choices=(False, True)),
+        interacts=("model.norm", "optimizer.weight_decay"),
+        symptoms=("instability", "loss spikes"),
+        sources=("playbook notes", "Chowdhery et al. 2022 (PaLM)", "Geiping & Goldstein 2023 (cramming)"),
+        aliases=("use_bias", "add_bias_linear"),
+    )
+
+    norm: Literal["layernorm", "rmsnorm"] = knob(
+        "layernorm",
+        what="How activations are normalised inside the network.",
+        why=(
+            "Normalising keeps activations at one scale through depth; without it deep stacks do not train. "
+            "The two kinds differ only in whether the mean is taken out first."
+        ),
+        raised="To layernorm: the mean is removed too; a little more work.",
+        lowered="To rmsnorm: only the scale is normalised, fewer operations; quality is about the same.",
+        values={
+            "layernorm": (
+                "subtract the mean, divide by the standard deviation, multiply by a learned gain (and add a "
+                "shift if bias is on)"
+            ),
+            "rmsnorm": "divide by the root mean square, multiply by a learned gain; no mean, never a shift",
+        },
+        cases=(
+            Case("BERT, GPT-2", "layernorm"),
+            Case("T5, Llama, OLMo 2, Gemma", "rmsnorm"),
+        ),
+        search=Search("choice", choices=("layernorm", "rmsnorm")),
+        interacts=("model.norm_epsilon", "model.bias"),
+        symptoms=("instability", "too slow"),
+        sources=("playbook notes", "Ba et al. 2016", "Zhang & Sennrich 2019", "OLMo 2 (2024)"),
+        correction=(
+            "That RMSNorm lets activations grow through depth, so that LayerNorm is safer, is a rumour "
+            "without a published measurement behind it; most large models use RMSNorm. Measure it on your "
+            "own model."
+        ),
+        aliases=("norm_type", "normalization"),
+        value_aliases={"layer_norm": "layernorm", "rms_norm": "rmsnorm", "rms": "rmsnorm"},
+    )
+
+    norm_epsilon: float = knob(
+        1e-5,
+        gt=0,
+        lt=1,
+        what="A small number added to the variance (or mean square) before the norm divides by its root.",
+        why=(
+            "It keeps the division finite for a nearly constant input. It matters only where the variance "
+            "is itself that small."
+        ),
+        raised="Safer in low precision; too high damps real signals of small scale.",
+        lowered=(
+            "More exact for tiny activations; below about 6e-8 it is zero in fp16, and then protects nothing there."
+        ),
+        cases=(
+            Case("GPT-2, Llama 2", 1e-5),
+            Case("T5, the first Llama", 1e-6),
+            Case("BERT as published", 1e-12, "norms computed in fp32"),
+        ),
+        usual=(1e-12, 1e-5),
+        interacts=("model.norm", "precision.compute"),
+        symptoms=("NaN gradients",),
+        sources=("published configurations of BERT, GPT-2, T5 and Llama",),
+        aliases=("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
+    )
+
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"] = knob(
+        "gelu",
+        what="The non-linearity of the feed-forward networks.",
+        why=(
+            "The gated kinds (swiglu, geglu) multiply two projections and reach a lower loss at equal "
+            "parameters; they need a third matrix, so the inner width must shrink to keep the size."
+        ),
+        raised=(
+            "To a gated kind: better loss for the same parameters if intermediate_size is set to 8/3 × "
+            "hidden_size; at the unset 4 × the feed-forward becomes 1.5 times larger."
+        ),
+        lowered=(
+            "To an ungated kind: two matrices and fewer activations kept; relu is the cheapest and can "
+            "leave units dead."
+        ),
+        values={
+            "gelu": "x Φ(x), exact; BERT",
+            "gelu_tanh": "the tanh approximation of gelu; GPT-2 weights expect it",
+            "relu": "max(x, 0); the first T5",
+            "silu": "x sigmoid(x), also called swish",
+            "swiglu": "silu(gate) × up, three matrices; PaLM, Llama",
+            "geglu": "gelu(gate) × up, three matrices; T5 v1.1",
+        },
+        cases=(
+            Case("BERT, small GPT", "gelu"),
+            Case("GPT-2 as published", "gelu_tanh"),
+            Case("T5 v1.1", "geglu"),
+            Case("large models from scratch", "swiglu", "with intermediate_size at 8/3 × hidden_size"),
+        ),
+        search=Search("choice", choices=("gelu", "swiglu")),
+        interacts=("model.intermediate_size",),
+        symptoms=("underfitting",),
+        sources=("Hendrycks & Gimpel 2016", "Shazeer 2020 (GLU variants)"),
+        aliases=("hidden_act", "activation_function"),
+        value_aliases={"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"},
+    )
+
+    position: Literal["learned", "rotary", "none"] = knob(
+        "learned",
+        what="How the model knows the order of tokens.",
+        why=(
+            "Attention itself ignores order. Learned vectors tie the model to the length it was trained on; "
+            "rotary encodes distance inside the attention scores and adds no parameters."
+        ),
+        raised="To learned: simple and fast, one vector per position up to max_seq_length, nothing beyond it.",
+        lowered=(
+            "To rotary: relative distances, often a lower loss, a little more work per layer. To none: only "
+            "the causal mask hints at order."
+        ),
+        values={
+            "learned": "a trained vector for each position, added to the embedding",
+            "rotary": "queries and keys are turned by an angle that grows with position; see rope_theta",
+            "none": "no position signal; a causal decoder can still infer some order",
+        },
+        cases=(
+            Case("BERT, GPT-2", "learned"),
+            Case("large models from scratch (PaLM, Llama)", "rotary"),
+        ),
+        search=Search("choice", choices=("learned", "rotary")),
+        interacts=("data.max_seq_length", "model.rope_theta"),
+        sources=("Vaswani et al. 2017", "Su et al. 2021 (RoFormer)", "Kazemnejad et al. 2023"),
+        correction=(
+            "Rotary does not by itself carry a model past its trained length: without a change of base or "
+            "further training, loss climbs there too."
+        ),
+        aliases=("position_embedding_type", "positional_encoding"),
+        value_aliases={"absolute": "learned", "rope": "rotary"},
+    )
+
+    rope_theta: float = knob(
+        10000.0,
+        gt=0,
+        what=(
+            "The base of the rotary angles (position: rotary only): the slowest pair of a head takes "
+            "somewhat under 2π × rope_theta positions for one turn."
+        ),
+        why=(
+            "It fixes how far apart two tokens can be before their angles repeat, so longer contexts want a "
+            "larger base."
+        ),
+        raised="Slower rotation: distant tokens stay distinguishable, near ones differ a little less.",
+        lowered="Faster rotation: sharper near by, ambiguous far away.",
+        cases=(
+            Case("sequences up to about 4096 tokens", 10000.0, "RoFormer, Llama, Llama 2"),
+            Case("sequences of 8192 tokens", 500000.0, "Llama 3"),
+            Case("long-context training", 1000000.0, "Code Llama"),
+        ),
+        usual=(1000.0, 10000000.0),
+        interacts=("model.position", "data.max_seq_length"),
+        sources=("Su et al. 2021 (RoFormer)", "Rozière et al. 2023 (Code Llama)", "Llama 3 (2024)"),
+        aliases=("rotary_emb_base", "rope_base"),
+    )
+
+    tie_embeddings: bool = knob(
+        True,
+        what="Whether input embedding and output matrix are one and the same.",
+        why=(
+            "Each holds vocabulary × hidden_size numbers: in GPT-2 124M that is 39 million, nearly a third "
+            "of the model. Small models gain more from sharing than from the freedom."
+        ),
+        raised=(
+            "On: fewer parameters and less optimizer memory; the matrix gets gradients from both ends and "
+            "counts as an embedding for weight decay."
+        ),
+        lowered=(
+            "Off: one more matrix of vocabulary × hidden_size; large models hardly notice the cost and can "
+            "gain a little."
+        ),
+        cases=(
+            Case("small models, BERT, GPT-2, the first T5", True),
+            Case("large models (Llama), T5 v1.1", False),
+        ),
+        search=Search("choice", choices=(True, False)),
+        interacts=("model.hidden_size", "data.vocab_size", "optimizer.decay_embeddings", "model.initializer_range"),
+        symptoms=("out of memory",),
+        sources=("Press & Wolf 2017",),
+        aliases=("tie_word_embeddings", "weight_tying"),
+    )
+
+    qk_norm: bool = knob(
+        False,
+        what="Whether queries and keys are normalised before their dot product.",
+        why=(
+            "At high learning rates attention scores can grow until the softmax picks one token and its "
+            "gradient vanishes; in the small-scale study every run whose largest score passed about 10,000 "
+            "diverged. Normalising bounds the scores."
+        ),
+        raised=(
+            "On: training survives much higher learning rates, and the choice of rate matters less; one "
+            "more norm of queries and keys per layer."
+        ),
+        lowered=(
+            "Off: slightly faster and compatible with GPT-2 or Llama weights; the highest safe rate falls "
+            "as the model grows."
+        ),
+        cases=(
+            Case("small model, moderate rate", False),
+            Case("large model, high rate, or scores that keep growing", True, "OLMo 2, Gemma 3"),
+        ),
+        search=Search("choice", choices=(False, True)),
+        interacts=("optimizer.learning_rate", "training.z_loss", "model.logit_soft_cap"),
+        symptoms=("instability", "loss spikes", "NaN gradients"),
+        sources=(
+            "Henry et al. 2020",
+            "Dehghani et al. 2023 (ViT-22B)",
+            "Wortsman et al. 2023 (small-scale proxies)",
+            "OLMo 2 (2024)",
+        ),
+        aliases=("qk_layernorm", "use_qk_norm"),
+    )
+
+    logit_soft_cap: float | None = knob(
+        None,
+        gt=0,
+        what="A smooth bound c on the output logits, c × tanh(logit / c); unset, no bound.",
+        why=(
+            "Output logits can drift upwards late in training; bounding them keeps the loss and its "
+            "gradients in range, most of all in low precision."
+        ),
+        raised="Weaker bound: logits well below c pass almost unchanged.",
+        lowered=(
+            "Stronger bound: confident predictions are flattened, and gradients of capped logits vanish; "
+            "too low and the loss suffers."
+        ),
+        cases=(
+            Case("usual", None, "z_loss treats the same drift without changing the model"),
+            Case("large model whose logits keep growing", 30.0, "Gemma 2's value for the output"),
+        ),
+        usual=(10.0, 100.0),
+        search=Search("choice", choices=(None, 15.0, 30.0, 50.0)),
+        interacts=("training.z_loss", "model.qk_norm", "precision.compute"),
+        symptoms=("instability", "loss spikes"),
+        sources=("Gemma 2 (2024)",),
+        correction=(
+            "This caps output logits only. Caps on attention scores are another device, which Gemma 3 gave "
+            "up in favour of qk-norm."
+        ),
+        aliases=("final_logit_softcapping", "logit_softcap"),
+    )
