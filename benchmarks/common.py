@@ -26,7 +26,7 @@ import torch
 
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
-from trainbook.data import DataBundle, Tokenizer, TokenWindows
+from trainbook.data import DataBundle, Frame, Tokenizer, TokenWindows
 from trainbook.knobs import Config, load
 from trainbook.loop.build import assemble
 from trainbook.loop.device import prepared_device
@@ -162,10 +162,16 @@ class Vocabulary:
     """In place of a tokenizer: the tokens come from memory, not from a text."""
 
     vocab_size: int
+    end_of_text: int | None = None
+
+    def special(self, role: str) -> int | None:
+        return None
 
 
 def trainbook_job(setup: Setup, config: Config) -> Job:
-    samples = TokenWindows(setup.stream(), setup.context, shuffle=config.data.shuffle, seed=config.training.seed)
+    samples = TokenWindows(
+        setup.stream(), Frame(setup.context, shift=1), shuffle=config.data.shuffle, seed=config.training.seed
+    )
     vocabulary = cast(Tokenizer, Vocabulary(setup.vocab))
     data = DataBundle(samples, None, vocabulary, fingerprint="", summary={})
     return assemble(config, data, torch.device(setup.device)).job

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import Change, Config, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
+from trainbook.knobs.origin import Origin
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
 if TYPE_CHECKING:
@@ -62,6 +65,7 @@ def train(
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
     require_length(loaded)
     recipe = str(config) if isinstance(config, str | Path) else recipe
+    loaded = _with_pretraining(loaded, runs_dir, quiet)
     prepared = _prepare(loaded, recipe, name, runs_dir, resume, accept_changes, quiet)
     if isinstance(prepared, Result):
         return prepared
@@ -78,6 +82,30 @@ def train(
         return built.job
 
     return _run(prepared, build_job)
+
+
+# What the user says of a run goes for the pretraining before it as well.
+PASSED_ON = ("training.seed", "training.device", "training.deterministic", "data.cache_dir", "data.num_workers")
+
+
+def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool) -> Loaded:
+    """If the model is to start from a recipe's, that recipe is run first, or found finished, or gone on with."""
+    pretrained = loaded.config.model.pretrained
+    if pretrained is None or not is_recipe(pretrained):
+        return loaded
+    recipe = pretrained.removeprefix(RECIPE_PREFIX)
+    passed = [f"{path}={yaml_value(loaded.get(path))}" for path in PASSED_ON if loaded.origins[path].is_the_users]
+    first = train(recipe, passed, name=f"{recipe}-seed{loaded.config.training.seed}", runs_dir=runs_dir, quiet=quiet)
+    config, folder = loaded.config, str(first.run.path)
+    model = config.model.model_copy(update={"pretrained": folder})
+    data = config.data.model_copy(update={"tokenizer": str(first.run.tokenizer), "vocab_size": None})
+    origin = Origin("pretrained", folder)
+    changed = ("model.pretrained", "data.tokenizer", "data.vocab_size")
+    return replace(
+        loaded,
+        config=config.model_copy(update={"model": model, "data": data}),
+        origins={**loaded.origins, **dict.fromkeys(changed, origin)},
+    )
 
 
 def resume(
@@ -120,7 +148,6 @@ def fit(
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
-    from trainbook.knobs.dumping import yaml_value
     from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit
 
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]

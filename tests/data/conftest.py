@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from trainbook.data import DataBundle, build
+from trainbook.data import DataBundle, Frame, LabelKind, RecordKind, Request, Tokenizer, build
 from trainbook.knobs.sections.data import Data
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
@@ -40,9 +40,24 @@ def long_text() -> str:
 
 @pytest.fixture
 def build_from(tmp_path: Path) -> Callable[..., DataBundle]:
-    """Build data with these knobs and a cache in the test's own folder."""
+    """Build data with these knobs and a cache in the test's own folder; text is framed for a causal language model."""
 
-    def build_it(source: Path, seed: int = 7, **knobs: Any) -> DataBundle:
-        return build(Data(source=str(source), cache_dir=str(tmp_path / "cache"), **knobs), seed)
+    def build_it(
+        source: Path | str,
+        seed: int = 7,
+        records: RecordKind = "text",
+        labels: LabelKind | None = None,
+        specials: tuple[str, ...] = (),
+        **knobs: Any,
+    ) -> DataBundle:
+        data = Data(source=str(source), cache_dir=str(tmp_path / "cache"), **knobs)
+
+        def frame(tokenizer: Tokenizer) -> Frame:
+            if records not in ("text", "chat"):
+                return Frame(data.max_seq_length, max_target_positions=64)
+            end = () if tokenizer.end_of_text is None or data.samples == "windows" else (tokenizer.end_of_text,)
+            return Frame(data.max_seq_length, suffix=end, keep_suffix=False, shift=1)
+
+        return build(data, seed, Request(records, labels, specials, frame=frame))
 
     return build_it

@@ -135,6 +135,73 @@ def test_a_damaged_entry_is_made_anew(
     assert [path.name for path in (tmp_path / "cache" / "tokens").iterdir() if "partial" in path.name] == []
 
 
+@pytest.mark.parametrize(
+    ("records", "labels", "source", "name"),
+    [
+        ("labelled", "class", "builtin:parity?size=50", "train/labels.npy"),
+        ("pairs", None, "builtin:reverse?size=50", "train/targets.bin"),
+        ("pairs", None, "builtin:reverse?size=50", "validation/targets.npy"),
+        ("tagged", None, "builtin:tag?size=50", "train/marks.bin"),
+        ("chat", None, "builtin:echo?size=50", "train/marks.bin"),
+    ],
+)
+def test_what_comes_with_the_tokens_is_checked_as_they_are(
+    build_from: BuildFrom, records: str, labels: str | None, source: str, name: str
+) -> None:
+    first = build_from(source, records=records, labels=labels)
+    assert build_from(source, records=records, labels=labels).summary["cache_reused"] is True
+    _flip_a_bit(Path(first.summary["cache"]) / name)
+    second = build_from(source, records=records, labels=labels)
+    assert second.summary["cache_reused"] is False
+    assert second.fingerprint == first.fingerprint
+
+
+def test_the_same_source_for_another_task_or_other_fields_is_another_entry(
+    build_from: BuildFrom, tmp_path: Path
+) -> None:
+    path = tmp_path / "d.csv"
+    path.write_text("text,a,b\n" + "".join(f"text {n},{n % 2},{n % 3}\n" for n in range(40)))
+    folders = {
+        build_from(path).summary["cache"],
+        build_from(path, records="labelled", labels="class", label_field="a").summary["cache"],
+        build_from(path, records="labelled", labels="class", label_field="b").summary["cache"],
+        build_from(path, records="labelled", labels="number", label_field="b").summary["cache"],
+        build_from(path, group_field="a").summary["cache"],
+        build_from(path, bad_lines="skip").summary["cache"],
+        build_from(path, specials=("pad",)).summary["cache"],
+    }
+    assert len(folders) == 7
+    chats = {
+        build_from("builtin:echo?size=30", records="chat", **knobs).fingerprint
+        for knobs in ({}, {"chat_template": "chatml"}, {"mask_prompt": False})
+    }
+    assert len(chats) == 3
+
+
+def test_the_meaning_of_labels_is_part_of_the_fingerprint(build_from: BuildFrom, tmp_path: Path) -> None:
+    fingerprints = set()
+    for names in ("ab", "cd"):
+        path = tmp_path / "d.csv"
+        path.write_text("text,label\n" + "".join(f"text {n},{names[n % 2]}\n" for n in range(40)))
+        fingerprints.add(build_from(path, records="labelled", labels="class").fingerprint)
+    assert len(fingerprints) == 2
+
+
+def test_a_function_that_gives_other_records_each_time_is_refused(
+    build_from: BuildFrom, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_changing_source.py").write_text(
+        "import itertools\ncount = itertools.count()\ndef texts():\n    return [f'text {next(count)}'] * 20\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError) as caught:
+        build_from("own_changing_source:texts")
+    assert str(caught.value) == (
+        "data.source: 'own_changing_source:texts' gave other records when it was called again. It must give the same "
+        "ones each time."
+    )
+
+
 def test_an_entry_that_was_never_finished_is_not_used_and_goes_away(
     build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,8 +243,10 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
 
 def test_processes_that_start_together_share_one_whole_entry(folder: Path, tmp_path: Path) -> None:
     program = (
-        "import sys, json; from trainbook.data import build; from trainbook.knobs.sections.data import Data\n"
-        "bundle = build(Data(source=sys.argv[1], cache_dir=sys.argv[2]), 0)\n"
+        "import sys, json; from trainbook.data import Frame, Request, build\n"
+        "from trainbook.knobs.sections.data import Data\n"
+        "request = Request(frame=lambda tokenizer: Frame(256, shift=1))\n"
+        "bundle = build(Data(source=sys.argv[1], cache_dir=sys.argv[2]), 0, request)\n"
         "print(json.dumps([bundle.fingerprint, bundle.summary['cache_reused']]))"
     )
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "cache")]

@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.data import BatchPlan, DataBundle, TokenDocuments, TokenWindows, build, load_tokenizer
+from trainbook.data import (
+    BatchPlan,
+    DataBundle,
+    Frame,
+    Request,
+    TokenDocuments,
+    TokenWindows,
+    load_tokenizer,
+    open_records,
+)
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import Data
 
@@ -74,8 +83,8 @@ def test_without_a_ratio_there_is_no_validation(build_from: BuildFrom, folder: P
     assert bundle.summary["train"]["documents"] == 30
 
 
-def test_the_standard_library_trains_without_any_file_of_the_users(tmp_path: Path) -> None:
-    bundle = build(Data(cache_dir=str(tmp_path)), 0)
+def test_the_standard_library_trains_without_any_file_of_the_users(build_from: BuildFrom) -> None:
+    bundle = build_from("builtin:pystdlib")
     assert isinstance(bundle.train, TokenWindows)
     assert bundle.summary["train"]["tokens"] > 1_000_000
     batch = BatchPlan(bundle.train, 4, 0, True).batch(0)
@@ -155,6 +164,142 @@ def test_an_empty_validation_source_names_its_knob(build_from: BuildFrom, tmp_pa
     (tmp_path / "v.txt").write_text("")
     with pytest.raises(DataError, match=r"^data\.validation: '.*v\.txt' has no text"):
         build_from(tmp_path / "t.txt", validation=str(tmp_path / "v.txt"))
+
+
+def write_reviews(path: Path, count: int = 60) -> list[str]:
+    """A CSV of texts with a label each, the first nine of class c."""
+    labels = ["c" if number < 9 else "ab"[number % 2] for number in range(count)]
+    rows = (f'{number},"Text {number},\n{label}",{label}\n' for number, label in enumerate(labels))
+    path.write_text("id,text,label\n" + "".join(rows))
+    return labels
+
+
+def rows_of(samples) -> tuple[np.ndarray, list[int]]:
+    """All ids, and the number that each text begins with."""
+    ids = samples.ids(np.arange(samples.num_samples), np.zeros(samples.num_samples, dtype=np.int64))
+    texts = [samples.tokenizer.decode(part) for part in samples.read(ids).split()]
+    return ids, [int(text.removeprefix("Text ").partition(",")[0]) for text in texts]
+
+
+@pytest.mark.parametrize("tokenizer", ["byte", "char", "bpe"])
+def test_every_text_keeps_its_label_through_split_and_tokens(
+    build_from: BuildFrom, tmp_path: Path, tokenizer: str
+) -> None:
+    labels = write_reviews(tmp_path / "d.csv")
+    bundle = build_from(
+        tmp_path / "d.csv", records="labelled", labels="class", tokenizer=tokenizer, validation_ratio=0.3
+    )
+    assert bundle.label_names == ("a", "b", "c")
+    seen: list[int] = []
+    for samples in (bundle.train, bundle.validation):
+        assert samples is not None
+        ids, numbers = rows_of(samples)
+        given = samples.labels(ids)
+        assert given is not None
+        assert [bundle.label_names[label] for label in given] == [labels[number] for number in numbers]
+        seen += numbers
+    assert sorted(seen) == list(range(60))
+    assert bundle.summary["fields"] == {"text": "text", "label": "label"}
+    assert (bundle.summary["records"], bundle.summary["classes"], bundle.summary["samples"]) == (
+        "labelled",
+        3,
+        "documents",
+    )
+    assert bundle.train.describe(0)["source"] == f"{tmp_path}/d.csv:2"
+
+
+def test_every_text_keeps_its_target(build_from: BuildFrom) -> None:
+    bundle = build_from("builtin:reverse?size=100", records="pairs", tokenizer="char", specials=("pad",))
+    for samples in (bundle.train, bundle.validation):
+        assert samples is not None
+        ids = samples.ids(np.arange(samples.num_samples), np.zeros(samples.num_samples, dtype=np.int64))
+        targets = samples.read_targets(ids)
+        assert targets is not None
+        for text, target in zip(samples.read(ids).split(), targets.split(), strict=True):
+            assert bundle.tokenizer.decode(text) == bundle.tokenizer.decode(target)[::-1]
+    assert bundle.tokenizer.special("pad") is not None
+    facts = bundle.summary["validation"]
+    assert bundle.bytes_per_token == facts["target_bytes"] / (facts["target_tokens"] + facts["documents"])
+
+
+def test_a_tokenizer_learns_from_targets_too(build_from: BuildFrom, tmp_path: Path) -> None:
+    lines = (f'{{"text": "x{number}", "target": "wonderful wonderful {number}"}}' for number in range(40))
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    bpe = build_from(tmp_path / "d.jsonl", records="pairs", tokenizer="bpe", vocab_size=300).tokenizer
+    assert len(bpe.encode("wonderful")) == 1
+    char = build_from(tmp_path / "d.jsonl", records="pairs", tokenizer="char").tokenizer
+    assert char.decode(char.encode("wonderful")) == "wonderful"
+
+
+def test_validation_may_lack_a_class_but_not_have_one_of_its_own(build_from: BuildFrom, tmp_path: Path) -> None:
+    write_reviews(tmp_path / "d.csv")
+    (tmp_path / "v.csv").write_text("text,label\nx,a\ny,b\n")
+    knobs = {"records": "labelled", "labels": "class", "validation": str(tmp_path / "v.csv")}
+    bundle = build_from(tmp_path / "d.csv", **knobs)
+    assert bundle.validation is not None
+    given = bundle.validation.labels(np.arange(2))
+    assert given is not None and given.tolist() == [0, 1]
+    (tmp_path / "v.csv").write_text("text,label\nx,a\ny,d\n")
+    with pytest.raises(DataError) as caught:
+        build_from(tmp_path / "d.csv", **knobs)
+    assert str(caught.value) == (
+        f"{tmp_path}/v.csv:3: the class 'd' is not in the training data, so nothing could learn it; "
+        "there is 'a', 'b', 'c'."
+    )
+
+
+def test_whole_numbers_as_classes_are_in_the_order_of_numbers(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text,label\n" + "".join(f"text {n},{n % 12}\n" for n in range(60)))
+    bundle = build_from(tmp_path / "d.csv", records="labelled", labels="class")
+    assert bundle.label_names == tuple(str(number) for number in range(12))
+
+
+def test_one_class_alone_cannot_be_learned(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text,label\n" + "".join(f"text {n},a\n" for n in range(20)))
+    with pytest.raises(DataError, match=r"must have at least 2 classes, but has only 'a'\.$"):
+        build_from(tmp_path / "d.csv", records="labelled", labels="class")
+
+
+def test_records_that_cannot_be_divided_say_what_to_do(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "a", "target": "b"}\n' * 20)
+    with pytest.raises(DataError) as caught:
+        build_from(tmp_path / "d.jsonl", records="pairs")
+    assert str(caught.value) == (
+        f"data.validation_ratio: '{tmp_path}/d.jsonl' cannot be divided: all of its records have the same text or "
+        "group. Give a source of its own with data.validation, or set data.validation_ratio=0."
+    )
+    assert build_from(tmp_path / "d.jsonl", records="pairs", validation_ratio=0.0).train.num_samples == 20
+
+
+def test_skipped_records_are_counted_in_the_summary_also_from_the_cache(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "good"}\n{"text": 3}\n{\n{"text": " "}\n' * 10)
+    for reused in (False, True):
+        summary = build_from(tmp_path / "d.jsonl", bad_lines="skip").summary
+        assert (summary["skipped_records"], summary["blank_records"], summary["cache_reused"]) == (20, 10, reused)
+    (tmp_path / "e.jsonl").write_text('{"text": "x"\n' * 3)
+    with pytest.raises(DataError, match=r"has no text: all of its 3 records were skipped\.$"):
+        build_from(tmp_path / "e.jsonl", bad_lines="skip")
+
+
+def test_a_tokenizer_without_the_token_of_a_role_does_not_fit(build_from: BuildFrom, tmp_path: Path) -> None:
+    write_reviews(tmp_path / "d.csv")
+    build_from(tmp_path / "d.csv", tokenizer="bpe", vocab_size=300).tokenizer.save(tmp_path / "mine")
+    with pytest.raises(DataError, match="does not fit: the task needs a token for the role 'mask'"):
+        build_from(tmp_path / "d.csv", tokenizer=str(tmp_path / "mine"), specials=("mask",))
+
+
+def test_open_records_divides_as_build_does(build_from: BuildFrom, tmp_path: Path) -> None:
+    write_reviews(tmp_path / "d.csv")
+    bundle = build_from(tmp_path / "d.csv", records="labelled", labels="class", validation_ratio=0.3)
+    data = Data(source=str(tmp_path / "d.csv"), validation_ratio=0.3)
+    sides = open_records(data, Request("labelled", "class", frame=lambda tokenizer: Frame(8)))
+    assert sides.facts["fields"] == {"text": "text", "label": "label"}
+    for samples, documents in ((bundle.train, sides.train), (bundle.validation, sides.validation)):
+        assert documents is not None
+        texts = [document.text for document in documents()]
+        assert texts == [document.text for document in documents()]  # each call reads anew
+        _, numbers = rows_of(samples)
+        assert [int(text.removeprefix("Text ").partition(",")[0]) for text in texts] == numbers
 
 
 def test_data_needs_no_torch() -> None:

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from trainbook.data.batches import Batch
 from trainbook.data.datasets import TokenWindows
 from trainbook.data.feed import prefetch
-from trainbook.data.loader import Batch, BatchPlan
+from trainbook.data.frame import Frame
+from trainbook.data.loader import BatchPlan
 from trainbook.errors import DataError, MissingExtra
 
 # Newer Pythons warn of every fork in a process with threads, and torch has threads.
@@ -23,11 +25,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 def plan(tmp_path: Path) -> BatchPlan:
     np.arange(5000, dtype=np.uint16).tofile(tmp_path / "tokens.bin")
     tokens = np.memmap(tmp_path / "tokens.bin", dtype=np.uint16, mode="r")
-    return BatchPlan(TokenWindows(tokens, 16, shuffle=True, seed=1), 8, seed=1, shuffle=True)
+    return BatchPlan(TokenWindows(tokens, Frame(16, shift=1), shuffle=True, seed=1), 8, seed=1, shuffle=True)
 
 
 def as_tensors(batch: Batch) -> dict[str, torch.Tensor]:
-    return {"tokens": torch.from_numpy(batch.tokens), "ids": torch.from_numpy(batch.ids)}
+    return {"tokens": torch.from_numpy(batch.tokens.values), "ids": torch.from_numpy(batch.ids)}
 
 
 def fail_at_two(batch: Batch) -> int:
@@ -121,8 +123,9 @@ def test_a_process_that_fails_with_its_feed_open_still_exits(tmp_path: Path) -> 
 import numpy as np
 from trainbook.data.datasets import TokenWindows
 from trainbook.data.feed import prefetch
+from trainbook.data.frame import Frame
 from trainbook.data.loader import BatchPlan
-feed = prefetch(BatchPlan(TokenWindows(np.arange(500), 8), 4, 0, True), len_of_ids, num_workers=2)
+feed = prefetch(BatchPlan(TokenWindows(np.arange(500), Frame(8, shift=1)), 4, 0, True), len_of_ids, num_workers=2)
 print(next(feed), flush=True)
 raise SystemExit(3)
 """

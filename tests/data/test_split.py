@@ -1,11 +1,12 @@
 from __future__ import annotations
 
-from trainbook.data.sources import Document
+from trainbook.data.records import Document
 from trainbook.data.split import Split, split, survey
 
 
 def sides(documents: list[Document], ratio: float) -> tuple[set[str], set[str]]:
-    plan = split(survey(documents, False), ratio)
+    plan = split(survey(documents), ratio)
+    assert plan is not None
     parts = [plan.parts(index, document) for index, document in enumerate(documents)]
     train, validation = ({part.origin for part in side if part} for side in zip(*parts, strict=True))
     return train, validation
@@ -34,7 +35,8 @@ def test_the_side_does_not_depend_on_the_order_or_on_other_documents() -> None:
 def test_identical_documents_stay_together_wherever_they_are() -> None:
     documents = [Document(f"text {number % 20}", f"{number}.txt") for number in range(200)]
     for ratio in (0.1, 0.5, 0.9):
-        plan = split(survey(documents, False), ratio)
+        plan = split(survey(documents), ratio)
+        assert plan is not None
         texts = [{part.text for i, d in enumerate(documents) if (part := plan.parts(i, d)[side])} for side in (0, 1)]
         assert texts[0].isdisjoint(texts[1])
         assert len(texts[0] | texts[1]) == 20
@@ -49,7 +51,8 @@ def test_neither_side_is_left_empty_by_chance() -> None:
 
 def test_few_documents_are_each_cut_at_the_same_share_to_the_character() -> None:
     documents = [Document("0123456789" * length, f"{length}.txt") for length in range(1, 10)]
-    plan = split(survey(documents, False), 0.1)
+    plan = split(survey(documents), 0.1)
+    assert plan is not None
     for index, document in enumerate(documents):
         head, tail = plan.parts(index, document)
         assert head and tail
@@ -59,7 +62,9 @@ def test_few_documents_are_each_cut_at_the_same_share_to_the_character() -> None
 
 def test_copies_of_one_text_are_cut_because_no_document_can_be_spared() -> None:
     documents = [Document("abcdefghij", f"{number}") for number in range(12)]
-    head, tail = split(survey(documents, False), 0.3).parts(0, documents[0])
+    plan = split(survey(documents), 0.3)
+    assert plan is not None
+    head, tail = plan.parts(0, documents[0])
     assert head and tail
     assert (head.text, tail.text) == ("abcdefg", "hij")
 
@@ -74,3 +79,53 @@ def test_a_tail_knows_the_line_on_which_it_begins() -> None:
 
 def test_a_ratio_of_zero_leaves_everything_to_training() -> None:
     assert sides(many(3), 0.0) == ({"0.txt", "1.txt", "2.txt"}, set())
+
+
+def test_a_group_is_never_divided_be_it_linked_by_text_or_by_name() -> None:
+    # 0 and 1 share a group, 1 and 2 a text, 2 and 3 a group: all four are one.
+    linked = [
+        Document("a", "0", group="x"),
+        Document("b", "1", group="x"),
+        Document("b", "2", group="y"),
+        Document("c", "3", group="y"),
+    ]
+    others = [Document(f"text {number}", f"{number + 4}", group=f"g{number % 40}") for number in range(200)]
+    for ratio in (0.2, 0.5, 0.8):
+        train, validation = sides([*linked, *others], ratio)
+        assert {"0", "1", "2", "3"} <= train or {"0", "1", "2", "3"} <= validation
+        for group in range(40):
+            members = {document.origin for document in others if document.group == f"g{group}"}
+            assert members <= train or members <= validation
+        assert sides([*linked, *others][::-1], ratio) == (train, validation)
+
+
+def test_records_are_never_cut_however_few() -> None:
+    few = [Document(f"text {number}", f"{number}", label="a") for number in range(3)]
+    plan = split(survey(few), 0.3, may_cut=False)
+    assert plan is not None
+    parts = [plan.parts(index, document) for index, document in enumerate(few)]
+    assert all((train or validation) is document for (train, validation), document in zip(parts, few, strict=True))
+    assert {1, 2} == {sum(part is not None for part in side) for side in zip(*parts, strict=True)}
+    assert split(survey(few[:1]), 0.3, may_cut=False) is None
+    assert split(survey([Document("same", f"{number}") for number in range(20)]), 0.3, may_cut=False) is None
+
+
+def test_training_has_every_class_also_the_rarest() -> None:
+    documents = [Document(f"text {number}", f"{number}", label="common") for number in range(300)]
+    for rare in range(300):
+        documents[rare] = Document(f"text {rare}", f"{rare}", label="rare")
+        train, _ = sides(documents, 0.5)
+        assert f"{rare}" in train
+        documents[rare] = Document(f"text {rare}", f"{rare}", label="common")
+
+
+def test_a_class_a_document_leaves_a_validation_side_all_the_same() -> None:
+    train, validation = sides([Document(f"text {number}", f"{number}", label=f"{number}") for number in range(20)], 0.3)
+    assert train and validation
+
+
+def test_the_alphabet_is_of_what_is_asked_for() -> None:
+    seen = survey([Document("ab", "1", target="cd")], lambda document: [document.text, document.target or ""])
+    assert seen.alphabet == frozenset("abcd")
+    assert seen.num_characters == 4
+    assert survey([Document("ab", "1")]).alphabet == frozenset()

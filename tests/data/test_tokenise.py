@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from trainbook.data.documents import load_table
-from trainbook.data.sources import Document
-from trainbook.data.tokenise import pieces, write_side
+from trainbook.data.fields import Wanted
+from trainbook.data.records import Document
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
+from trainbook.data.writing import Encoding, learned_marks, pieces, word_marks, write_side
 from trainbook.errors import DataError
 
 DOCUMENTS = [Document("one", "a.txt"), Document("twö", "b.txt", 4), Document("x", "c.jsonl:7", 0)]
@@ -17,7 +18,7 @@ DOCUMENTS = [Document("one", "a.txt"), Document("twö", "b.txt", 4), Document("x
 def written(
     tmp_path: Path, tokenizer: Tokenizer, documents: list[Document] = DOCUMENTS
 ) -> tuple[np.ndarray, dict[str, int]]:
-    facts = write_side(tmp_path, documents, tokenizer, "uint16", lambda characters: None)
+    facts = write_side(tmp_path, documents, Encoding(tokenizer, "uint16"))
     return np.fromfile(tmp_path / "tokens.bin", dtype=np.uint16), facts
 
 
@@ -49,7 +50,7 @@ def test_a_text_in_pieces_is_the_text_and_encodes_as_the_whole(long_text: str) -
 
 
 def test_a_long_document_written_in_pieces_is_still_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainbook.data.tokenise.PIECE_CHARACTERS", 10)
+    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
     text = "a line\nanother line\n" * 20
     tokens, facts = written(tmp_path, ByteTokenizer(), [Document(text, "a"), Document("end", "b")])
     assert tokens.tolist() == [*text.encode(), 256, *b"end"]
@@ -60,3 +61,91 @@ def test_a_long_document_written_in_pieces_is_still_one(tmp_path: Path, monkeypa
 def test_a_document_that_cannot_be_encoded_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^b\.txt: the char tokenizer has no token for 't'"):
         written(tmp_path, CharTokenizer("onex", with_end_of_text=False))
+
+
+def test_targets_have_a_stream_and_a_table_of_their_own(tmp_path: Path) -> None:
+    documents = [Document("ab", "1", 0, target="xyz"), Document("c", "2", 0, target="é")]
+    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("pairs")))
+    assert np.fromfile(tmp_path / "tokens.bin", dtype=np.uint16).tolist() == [*b"ab", 256, *b"c"]
+    assert np.fromfile(tmp_path / "targets.bin", dtype=np.uint16).tolist() == [*b"xyz", *"é".encode()]
+    assert np.load(tmp_path / "targets.npy").tolist() == [[0, 3], [3, 2]]
+    assert facts == {"tokens": 4, "documents": 2, "bytes": 3, "target_tokens": 5, "target_bytes": 5}
+
+
+def test_a_pair_is_one_also_where_its_text_is_written_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
+    documents = [Document("a line\nanother line\nmore\n" * 5, "1", 0, target=f"{number}") for number in range(3)]
+    write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("pairs")))
+    assert np.load(tmp_path / "targets.npy").tolist() == [[0, 1], [1, 1], [2, 1]]
+    assert np.load(tmp_path / "documents.npy")[:, 1].tolist() == [len(documents[0].text)] * 3
+
+
+def test_classes_are_numbers_and_several_are_flags(tmp_path: Path) -> None:
+    one = [Document("a", "1", label="x"), Document("b", "2", label="y"), Document("c", "3", label="x")]
+    encoding = Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "class"), ("x", "y"))
+    write_side(tmp_path, one, encoding)
+    labels = np.load(tmp_path / "labels.npy")
+    assert (labels.tolist(), labels.dtype) == ([0, 1, 0], np.int64)
+    several = [Document("a", "1", label=("x", "y")), Document("b", "2", label=()), Document("c", "3", label=("y",))]
+    write_side(tmp_path, several, Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "classes"), ("x", "y")))
+    flags = np.load(tmp_path / "labels.npy")
+    assert (flags.tolist(), flags.dtype) == ([[1, 1], [0, 0], [0, 1]], np.float32)
+    numbers = [Document("a", "1", label=0.5), Document("b", "2", label=-2.0)]
+    write_side(tmp_path, numbers, Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "number")))
+    values = np.load(tmp_path / "labels.npy")
+    assert (values.tolist(), values.dtype) == ([0.5, -2.0], np.float32)
+
+
+def test_a_class_that_training_does_not_have_is_named_with_its_place(tmp_path: Path) -> None:
+    encoding = Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "class"), ("x", "y"))
+    with pytest.raises(DataError) as caught:
+        write_side(tmp_path, [Document("a", "v.csv:3", label="z")], encoding, root="here/")
+    assert str(caught.value) == (
+        "here/v.csv:3: the class 'z' is not in the training data, so nothing could learn it; there is 'x', 'y'."
+    )
+
+
+WORDS = ("New", "York", "é", "x-ray", "z")
+
+
+def test_a_tag_stands_at_the_first_token_of_its_word(tmp_path: Path, long_text: str) -> None:
+    text = " ".join(WORDS)
+    numbers = [1, 2, 0, 3, 1]
+    firsts = [text.index(word) for word in WORDS]
+    for tokenizer in (ByteTokenizer(), CharTokenizer(text, False), train_bpe(iter([text * 50, long_text]), 400)):
+        ids, starts = tokenizer.encode_with_starts([text])[0]
+        marks = word_marks(starts, WORDS, numbers)
+        assert marks[marks >= 0].tolist() == numbers
+        assert starts[marks >= 0].tolist() == firsts
+        for position in np.flatnonzero(marks >= 0):  # no token before it is of the same word
+            assert position == 0 or starts[position - 1] < starts[position]
+        decoded = [tokenizer.decode(part).strip() for part in np.split(ids, np.flatnonzero(marks >= 0))[1:]]
+        assert decoded == list(WORDS)
+
+
+def test_a_word_of_which_nothing_is_kept_has_no_mark() -> None:
+    # The second of three words, at 2, has no token.
+    assert word_marks(np.array([0, 4]), ("a", "b", "c"), [5, 6, 7]).tolist() == [5, 7]
+    assert word_marks(np.array([0]), ("a", "b"), [5, 6]).tolist() == [5]
+    # Nor does the blank behind it, a token of its own, stand for it.
+    assert word_marks(np.array([0, 1, 3, 4]), ("a", "b", "c"), [5, 6, 7]).tolist() == [5, -1, -1, 7]
+
+
+def test_tags_are_written_beside_the_tokens(tmp_path: Path) -> None:
+    documents = [
+        Document("ab c", "1", words=("ab", "c"), tags=("Y", "X")),
+        Document("d", "2", words=("d",), tags=("X",)),
+    ]
+    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("tagged"), ("X", "Y")))
+    assert np.fromfile(tmp_path / "tokens.bin", dtype=np.uint16).tolist() == [*b"ab c", 256, *b"d"]
+    assert np.fromfile(tmp_path / "marks.bin", dtype=np.int16).tolist() == [1, -1, -1, 0, -1, 0]
+    assert facts["marked_tokens"] == 3
+
+
+def test_a_token_is_learned_where_it_begins_in_what_is_learned() -> None:
+    starts = np.array([0, 2, 2, 5, 7])
+    assert learned_marks(starts, ((2, 6), (7, 8))).tolist() == [-1, 1, 1, 1, 1]
+    assert learned_marks(starts, ((1, 2), (6, 7))).tolist() == [-1, -1, -1, -1, -1]
+    assert learned_marks(starts, None).tolist() == [1, 1, 1, 1, 1]

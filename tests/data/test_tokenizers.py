@@ -1,21 +1,29 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
+import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
+    check_specials,
     check_vocab_size,
     load_tokenizer,
     tokenizer_config,
     train_bpe,
 )
-from trainbook.errors import DataError, UserError
+from trainbook.data.tokenizers.plain import byte_characters
+from trainbook.errors import DataError, MissingExtra, UserError
 
 ODD_TEXTS = (
     "",
@@ -28,12 +36,15 @@ ODD_TEXTS = (
 )
 
 
-def make(kind: str) -> Tokenizer:
+ROLES = ("pad", "begin", "separator", "mask", "sentinels")
+
+
+def make(kind: str, specials: tuple[str, ...] = ()) -> Tokenizer:
     if kind == "byte":
-        return ByteTokenizer()
+        return ByteTokenizer(specials)
     if kind == "char":
-        return CharTokenizer("".join(ODD_TEXTS) + "<|endoftext|>", with_end_of_text=True)
-    return train_bpe(iter(["the cat sat on the mat, the end\n"] * 20), 280)
+        return CharTokenizer("".join(ODD_TEXTS) + "<|endoftext|>", with_end_of_text=True, specials=specials)
+    return train_bpe(iter(["the cat sat on the mat, the end\n"] * 20), 280, specials)
 
 
 @pytest.fixture(params=["byte", "char", "bpe"])
@@ -195,3 +206,324 @@ def test_only_bpe_has_a_size_to_choose() -> None:
         "data.vocab_size: only data.tokenizer=bpe can choose its size; "
         "data.tokenizer=byte has 257 tokens, but got 4096."
     )
+
+
+KINDS = pytest.mark.parametrize("kind", ["byte", "char", "bpe"])
+
+
+@KINDS
+def test_asked_for_tokens_come_behind_the_others_and_nothing_else_changes(kind: str) -> None:
+    plain, with_roles = make(kind), make(kind, ("sentinels", "mask", "pad", "begin", "separator"))
+    size = plain.vocab_size
+    assert [with_roles.special(role) for role in ROLES[:-1]] == [size, size + 1, size + 2, size + 3]
+    assert with_roles.sentinels == tuple(range(size + 4, size + 104))
+    assert with_roles.vocab_size == size + 104
+    assert with_roles.special("unknown") is None
+    assert with_roles.end_of_text == plain.end_of_text
+    for text in ODD_TEXTS:
+        assert with_roles.encode(text).tolist() == plain.encode(text).tolist()
+    assert [plain.special(role) for role in ROLES[:-1]] == [None] * 4 and plain.sentinels == ()
+    assert with_roles.decode([size, *plain.encode("p"), size + 5]) == "<|pad|>p<|sentinel_1|>"
+    assert with_roles.special_names[size + 3] == "<|mask|>"
+    check_specials(kind, ROLES, with_roles)
+
+
+@KINDS
+def test_text_that_spells_a_special_token_is_text(kind: str) -> None:
+    tokenizer = make(kind, ("mask",)) if kind != "char" else CharTokenizer("<|mask|>a", True, ("mask",))
+    assert tokenizer.special("mask") not in tokenizer.encode("a<|mask|>")
+    assert tokenizer.decode(tokenizer.encode("a<|mask|>")) == "a<|mask|>"
+
+
+@KINDS
+def test_special_tokens_are_saved(kind: str, tmp_path: Path) -> None:
+    tokenizer = make(kind, ROLES)
+    tokenizer.save(tmp_path)
+    for copy in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
+        assert copy.fingerprint == tokenizer.fingerprint != make(kind).fingerprint
+        assert [copy.special(role) for role in ROLES[:-1]] == [tokenizer.special(role) for role in ROLES[:-1]]
+        assert (copy.sentinels, copy.vocab_size) == (tokenizer.sentinels, tokenizer.vocab_size)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "fingerprint"),
+    [
+        ('{"trainbook": "byte"}', "22ab5171892b50c74a7b5200eb4adc0b90f6b1a41f57d8aa2be3cf68ee657122"),
+        (
+            '{"trainbook": "char", "characters": "\\nab\\u00e9", "end_of_text": true}',
+            "13a67667ea06cf12694281400bc843c4b417a479e50d6a10066c077e07d919f3",
+        ),
+    ],
+)
+def test_tokenizers_saved_without_special_tokens_are_the_same_ever_since(
+    tmp_path: Path, content: str, fingerprint: str
+) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    assert load_tokenizer(tmp_path).fingerprint == fingerprint
+
+
+def test_an_unknown_character_may_have_a_token() -> None:
+    tokenizer = CharTokenizer("ab", False, ("unknown",))
+    assert tokenizer.encode("aéb").tolist() == [0, 2, 1]
+    assert tokenizer.to_library().encode("aéb").ids == [0, 2, 1]
+    assert tokenizer.decode([0, 2, 1]) == "a<|unknown|>b"
+
+
+def test_a_role_that_there_is_not_is_a_programmers_mistake() -> None:
+    with pytest.raises(ValueError, match="but got \\['mark'\\]"):
+        ByteTokenizer(("mark",))
+    with pytest.raises(ValueError, match="but got 'sentinels'"):
+        ByteTokenizer().special("sentinels")
+
+
+def test_what_a_task_asks_for_is_part_of_a_tokenizers_description_only_if_it_asks() -> None:
+    assert tokenizer_config("byte", None) == {"kind": "byte"}
+    asked = {"kind": "bpe", "vocab_size": 300, "specials": ["pad", "mask"]}
+    assert tokenizer_config("bpe", 300, ("mask", "pad")) == asked
+
+
+TEXTS = ("Über die Brücke\n\n\tgehen  sie.", "👩‍👩‍👧 e\u0301", " x", "a\r\nb ", "", "12 don't!")
+
+
+@KINDS
+@pytest.mark.parametrize("specials", [(), (*ROLES, "unknown")])
+def test_the_library_and_transformers_give_the_same_ids(kind: str, specials: tuple[str, ...], tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    tokenizer = CharTokenizer("".join(TEXTS), True, specials) if kind == "char" else make(kind, specials)
+    library = tokenizer.to_library()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer.to_library()).save_pretrained(str(tmp_path))
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+    ours = load_tokenizer(tmp_path)
+    assert len(theirs) == library.get_vocab_size() == ours.vocab_size == tokenizer.vocab_size
+    for text in TEXTS:
+        ids = tokenizer.encode(text).tolist()
+        assert library.encode(text, add_special_tokens=False).ids == ids
+        assert theirs(text, add_special_tokens=False)["input_ids"] == ids
+        assert ours.encode(text).tolist() == ids
+        assert theirs.decode(ids, clean_up_tokenization_spaces=False) == text
+    for number, name in tokenizer.special_names.items():
+        assert theirs.convert_tokens_to_ids(name) == number
+    assert (ours.end_of_text, ours.sentinels) == (tokenizer.end_of_text, tokenizer.sentinels)
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_any_text_has_the_same_bytes_in_the_library(text: str) -> None:
+    assert LIBRARY_BYTES.encode(text, add_special_tokens=False).ids == ByteTokenizer().encode(text).tolist()
+
+
+LIBRARY_BYTES = ByteTokenizer().to_library()
+
+
+@KINDS
+def test_tokens_know_where_they_begin(kind: str) -> None:
+    tokenizer = CharTokenizer("".join(ODD_TEXTS) + "the ct", True) if kind == "char" else make(kind)
+    for text in (*ODD_TEXTS, "the é cat  the"):
+        ((ids, starts),) = tokenizer.encode_with_starts([text])
+        assert ids.tolist() == tokenizer.encode(text).tolist()
+        assert starts.tolist() == sorted(starts) and len(starts) == len(ids)
+        if kind == "char":
+            assert starts.tolist() == list(range(len(text)))
+        if kind == "byte":
+            assert starts.tolist() == [i for i, c in enumerate(text) for _ in c.encode("utf-8", "replace")]
+    assert len(tokenizer.encode_with_starts(["the", "cat"])) == 2
+
+
+def test_a_blank_is_not_counted_to_the_word_behind_it() -> None:
+    tokenizer = make("bpe")
+    ((ids, starts),) = tokenizer.encode_with_starts(["the cat  the"])
+    pieces = [tokenizer.decode([number]) for number in ids]
+    assert list(zip(pieces, starts.tolist(), strict=True)) == [("the", 0), (" cat", 4), (" ", 7), (" the", 9)]
+
+
+def words(tokenizer: Tokenizer, text: str) -> list[str]:
+    """The text in groups of tokens that belong to one word."""
+    glued, ends_in_letter = tokenizer.joined_words()
+    assert len(glued) == len(ends_in_letter) == tokenizer.vocab_size
+    groups: list[list[int]] = []
+    for number in tokenizer.encode(text).tolist():
+        if groups and glued[number] and ends_in_letter[groups[-1][-1]]:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+    return [tokenizer.decode(group) for group in groups]
+
+
+@KINDS
+def test_tokens_of_a_word_belong_together(kind: str) -> None:
+    tokenizer = CharTokenizer("über, tothem! 42", False) if kind == "char" else make(kind)
+    found = words(tokenizer, "über, to them! 42")
+    assert "".join(found) == "über, to them! 42"
+    assert [word.strip() for word in found if word.strip()] == ["über", ",", "to", "them", "!", "42"]
+
+
+def word_piece(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "play", "##ing", "##s", ",", "we"]
+    library = Library(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer()
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece()
+    library.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
+
+
+def sentence_piece(folder: Path) -> Tokenizer:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import decoders, models, pre_tokenizers
+
+    scores = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -3.0), ("▁we", -2.0), ("▁play", -2.0), ("ing", -2.5)]
+    scores += [(",", -3.0), ("<0xE2>", -9.0), *((f"<extra_id_{n}>", 0.0) for n in reversed(range(100)))]
+    library = Library(models.Unigram(scores, unk_id=2))
+    library.pre_tokenizer = pre_tokenizers.Metaspace()
+    library.decoder = decoders.Metaspace()
+    library.save(str(folder / "tokenizer.json"))
+    return load_tokenizer(folder)
+
+
+def test_special_tokens_of_others_are_found_by_their_usual_names(tmp_path: Path) -> None:
+    bert = word_piece(tmp_path)
+    assert [bert.special(role) for role in ("pad", "unknown", "begin", "separator", "mask")] == [0, 1, 2, 3, 4]
+    assert (bert.end_of_text, bert.sentinels) == (3, ())
+    check_specials("bert", ("pad", "begin", "separator", "mask"), bert)
+    t5 = sentence_piece(tmp_path)
+    assert (t5.special("pad"), t5.end_of_text, t5.special("unknown"), t5.special("mask")) == (0, 1, 2, None)
+    # The first sentinel is the last token, as T5 numbers them.
+    assert t5.sentinels == tuple(range(108, 8, -1))
+
+
+def test_words_of_others_are_told_by_their_marks(tmp_path: Path) -> None:
+    bert = word_piece(tmp_path)
+    assert words(bert, "We playings, plays") == ["we", "playings", ",", "plays"]
+    assert not np.stack(bert.joined_words())[:, :5].any()
+    t5 = sentence_piece(tmp_path)
+    assert words(t5, "we playing, play") == ["we", "playing", ",", "play"]
+    glued, ends_in_letter = t5.joined_words()
+    assert glued[8] and ends_in_letter[8] and not glued[9:].any()
+
+
+def test_starts_of_others_count_no_blanks(tmp_path: Path) -> None:
+    for make_it in (word_piece, sentence_piece):
+        ((_, starts),) = make_it(tmp_path).encode_with_starts(["we playing, play"])
+        assert starts.tolist() == [0, 3, 7, 10, 12]
+
+
+def test_a_tokenizer_without_what_a_task_needs_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        check_specials("bert/", ("pad", "sentinels"), word_piece(tmp_path))
+    assert str(caught.value) == (
+        "data.tokenizer: 'bert/' does not fit: the task needs sentinel tokens, such as <|sentinel_0|>, <extra_id_0>, "
+        "and it has none. Name one in tokenizer_config.json beside it, or choose byte, char or bpe."
+    )
+    with pytest.raises(DataError, match=r"a token for the role 'mask', such as <\|mask\|>, \[MASK\], <mask>, and it"):
+        check_specials("byte", ("mask",), ByteTokenizer())
+
+
+def test_settings_beside_a_tokenizer_say_what_its_tokens_are_for(tmp_path: Path) -> None:
+    make("bpe").save(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"pad_token": "a", "mask_token": {"content": "b"}}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": "e", "pad_token": "c", "bos_token": None, "chat_template": "{{ messages }}", "x": 1})
+    )
+    tokenizer = load_tokenizer(tmp_path)
+    letter = {name: int(tokenizer.encode(name)[0]) for name in "abce"}
+    assert (tokenizer.special("pad"), tokenizer.special("mask")) == (letter["c"], letter["b"])
+    assert tokenizer.end_of_text == letter["e"]
+    assert tokenizer.chat_template == "{{ messages }}"
+    assert make("bpe").chat_template is None
+
+    tokenizer.save(tmp_path / "copy")
+    for copy in (load_tokenizer(tmp_path / "copy"), pickle.loads(pickle.dumps(tokenizer))):
+        assert copy.fingerprint == tokenizer.fingerprint != make("bpe").fingerprint
+        assert (copy.special("pad"), copy.end_of_text) == (letter["c"], letter["e"])
+        assert copy.chat_template == "{{ messages }}"
+    # Beside a file of another name, they may belong to another tokenizer.
+    (tmp_path / "mine.json").write_bytes((tmp_path / "tokenizer.json").read_bytes())
+    assert load_tokenizer(tmp_path / "mine.json").special("pad") is None
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ a }}", [{"name": "tools", "template": "x"}, {"name": "default", "template": "{{ a }}"}]]
+)
+def test_a_template_of_conversations_is_found_wherever_it_is_kept(tmp_path: Path, template: Any) -> None:
+    make("bpe").save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
+    assert load_tokenizer(tmp_path).chat_template == "{{ a }}"
+    (tmp_path / "chat_template.jinja").write_text("{{ b }}\n")
+    assert load_tokenizer(tmp_path).chat_template == "{{ b }}\n"
+
+
+def test_a_tokenizer_is_another_with_other_settings_beside_it(tmp_path: Path) -> None:
+    make("bpe").save(tmp_path)
+    digests = [tokenizer_config(str(tmp_path), None)["sha256"]]
+    for name, content in (("tokenizer_config.json", '{"pad_token": "a"}'), ("chat_template.jinja", "x")):
+        (tmp_path / name).write_text(content)
+        digests.append(tokenizer_config(str(tmp_path), None)["sha256"])
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert tokenizer_config(str(tmp_path), None)["sha256"] == digests[-1]
+    assert len(set(digests)) == 3
+
+
+@pytest.mark.parametrize(("content", "message"), [("no", "be a JSON file, but"), ("[]", "but holds a list")])
+def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str, message: str) -> None:
+    make("bpe").save(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(content)
+    with pytest.raises(DataError, match=f"'{tmp_path}/tokenizer_config.json' must .*{message}"):
+        load_tokenizer(tmp_path)
+
+
+def old_gpt(folder: Path) -> None:
+    vocabulary = [*byte_characters(), "he", "Ġhe", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({piece: number for number, piece in enumerate(vocabulary)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nh e\nĠ he\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+
+
+def test_a_folder_of_vocabulary_files_is_converted(tmp_path: Path) -> None:
+    old_gpt(tmp_path)
+    config = tokenizer_config(str(tmp_path), None)
+    assert (config["kind"], config["path"]) == ("file", str(tmp_path))
+    tokenizer = load_tokenizer(config["path"])
+    assert tokenizer.encode("he he\n").tolist() == [256, 257, 10]
+    assert (tokenizer.vocab_size, tokenizer.end_of_text) == (259, 258)
+    tokenizer.save(tmp_path / "copy")
+    assert load_tokenizer(tmp_path / "copy").fingerprint == tokenizer.fingerprint
+
+    bert = tmp_path / "bert"
+    bert.mkdir()
+    (bert / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "we", "##ll"]) + "\n")
+    (bert / "config.json").write_text('{"model_type": "bert"}')
+    tokenizer = load_tokenizer(bert)
+    assert tokenizer.encode("Well").tolist() == [5, 6]
+    assert [tokenizer.special(role) for role in ("pad", "begin", "separator", "mask")] == [0, 2, 3, 4]
+
+
+def test_a_folder_that_cannot_be_converted_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old_gpt(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "transformers", None)
+        with pytest.raises(MissingExtra, match=r"which has no tokenizer\.json, needs the package 'transformers'"):
+            load_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text("junk")
+    with pytest.raises(DataError, match=r"transformers cannot make one of vocab\.json, merges\.txt: "):
+        load_tokenizer(tmp_path)
+    pieces = tmp_path / "pieces"
+    pieces.mkdir()
+    (pieces / "spiece.model").write_text("junk")
+    with pytest.raises(DataError, match=r"spiece\.model"):
+        load_tokenizer(pieces)
+
+
+def test_a_text_that_a_tokenizer_cannot_write_is_a_users_mistake(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Library
+    from tokenizers import models
+
+    Library(models.WordLevel({"a": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    assert not tokenizer.is_lossless
+    with pytest.raises(DataError, match=r"^the tokenizer cannot write the text: .*UNK"):
+        tokenizer.encode("b")

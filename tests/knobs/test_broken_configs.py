@@ -105,8 +105,11 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ],
     ),
     "a choice that is not served": (
-        "model_type: bert\n",
-        ["run.yaml:1  model.type: must be 'gpt', but got 'bert'."],
+        "model_type: brt\n",
+        [
+            "run.yaml:1  model.type: must be gpt, bert, t5, hf, or a model of your own as package.module:Name, but got "
+            "'brt'. Did you mean 'bert'?"
+        ],
     ),
     "a tracker that is not served": (
         "report_to: [wandb, mlflow]\n",

@@ -98,12 +98,17 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"momentum": 0.5},
         "optimizer.momentum",
-        "has no effect unless optimizer.type is 'sgd', but that is 'adamw' (the default).",
+        "has no effect unless optimizer.type is 'sgd' or 'muon', but that is 'adamw' (the default).",
     ),
     (
         {"optim": "SGD", "beta2": 0.99},
         "optimizer.beta2",
-        "has no effect unless optimizer.type is 'adamw', but that is 'sgd'.",
+        "has no effect with optimizer.type 'sgd'.",
+    ),
+    (
+        {"optim": "lion_32bit", "eps": 1e-6},
+        "optimizer.epsilon",
+        "has no effect with optimizer.type 'lion'.",
     ),
     (
         {"bf16": True, "loss_scale": 128},
@@ -185,6 +190,10 @@ LAWFUL: list[dict[str, Any]] = [
     {"scheduler": "wsd", "warmup_steps": 80, "max_steps": 100},
     {"batch_size": 64, "micro_batch_size": 8, "gradient_accumulation_steps": 4},  # on two devices
     {"optim": "sgd", "momentum": 0.5},
+    {"optim": "muon", "momentum": 0.9, "betas": [0.8, 0.9], "eps": 1e-6},
+    {"optim": "lion", "betas": [0.95, 0.98]},
+    {"optim": "adamw_bnb_8bit", "betas": [0.8, 0.9], "eps": 1e-6, "weights": "bf16"},
+    {"optim": "stable_adamw", "betas": [0.8, 0.9], "eps": 1e-6, "max_grad_norm": None},
     {"momentum": 0.9},  # what it is anyway
     {"fp16": True, "initial_scale_power": 8, "growth_interval": 10},
     {"fp16": True, "device": "cpu"},
@@ -234,6 +243,11 @@ def test_a_packaged_recipe_breaks_no_law_even_as_a_users_own_file(name: str) -> 
             "configuration  data.truncation: has no effect, because data.samples is windows: all have the same length.",
         ),
         (
+            {"samples": "documents", "padding": "bucketed", "shuffle": False},
+            "configuration  data.padding: bucketed has no effect, because data.shuffle is false: the order is the "
+            "source's.",
+        ),
+        (
             {"eval_steps": 100, "max_steps": 10},
             "configuration  evaluation.eval_steps: 100 is more than the 10 steps of the run, "
             "which is evaluated at its end only.",
@@ -259,6 +273,16 @@ def test_evaluation_without_data_is_switched_off_and_says_why() -> None:
     assert loaded.config.evaluation.eval_strategy == "no"
     assert loaded.origins["evaluation.eval_strategy"].kind == "derived"
     assert "no validation data" in loaded.origins["evaluation.eval_strategy"].where
+
+
+@pytest.mark.parametrize(("kind", "path", "usual"), [("lion", "beta2", 0.99), ("muon", "momentum", 0.95)])
+def test_an_optimizer_brings_its_usual_values_unless_somebody_chose_one(kind: str, path: str, usual: float) -> None:
+    loaded = load({"optim": kind})
+    assert loaded.get(f"optimizer.{path}") == usual
+    assert loaded.origins[f"optimizer.{path}"].kind == "derived"
+    default = by_path()[f"optimizer.{path}"].field.default
+    assert load({"optim": kind, path: default}).get(f"optimizer.{path}") == default != usual
+    assert load({"optim": "adamw"}).get(f"optimizer.{path}") == default
 
 
 def test_every_law_has_a_sentence_and_names_knobs_that_exist() -> None:

@@ -148,12 +148,10 @@ def test_what_of_the_guide_is_not_served_is_said_clearly() -> None:
     with pytest.raises(ConfigError) as error:
         load(
             {
-                "model_type": "bert",
                 "distributed_config": {"strategy": "ddp", "find_unused_parameters": False, "sync_batch_norm": True},
             }
         )
     assert [str(problem) for problem in error.value.problems] == [
-        "configuration  model.type: must be 'gpt', but got 'bert'.",
         "configuration  distributed.strategy: must be one of auto, single, but got 'ddp'.",
         "configuration  distributed_config.find_unused_parameters: no such knob: every parameter of these models "
         "takes part in every step.",
@@ -246,6 +244,11 @@ def test_an_overrides_value_is_yaml_where_it_is_more_than_a_word(override: str, 
         ({"optimizer": "AdamW"}, "optimizer.type", "adamw"),
         ({"optim": "adamw_torch"}, "optimizer.type", "adamw"),
         ({"optim": {"type": "SGD"}}, "optimizer.type", "sgd"),
+        ({"optim": "adamw_bnb_8bit"}, "optimizer.type", "adamw_8bit"),
+        ({"optim": "paged_adamw_8bit"}, "optimizer.type", "paged_adamw_8bit"),
+        ({"optim": "lion_32bit"}, "optimizer.type", "lion"),
+        ({"optim": "StableAdamW"}, "optimizer.type", "stable_adamw"),
+        ({"optim": "Muon"}, "optimizer.type", "muon"),
         ({"scheduler": "cosine"}, "schedule.type", "cosine"),
         ({"lr_scheduler": "CosineAnnealingWarmRestarts"}, "schedule.type", "cosine_with_restarts"),
         ({"lr_scheduler": {"type": "linear"}}, "schedule.type", "linear"),

@@ -9,7 +9,7 @@ from trainbook.knobs import load, recipes
 @pytest.mark.parametrize("name", recipes.names())
 def test_a_packaged_recipe_loads_and_has_a_header(name: str) -> None:
     loaded = load(name)
-    assert all(origin.kind in ("default", "recipe", "derived") for origin in loaded.origins.values())
+    assert all(origin.kind in ("default", "recipe", "derived", "pretrained") for origin in loaded.origins.values())
     assert recipes.path(name).read_text(encoding="utf-8").startswith("# ")
 
 

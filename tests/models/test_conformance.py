@@ -14,8 +14,8 @@ from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.memory import Memory
 from trainbook.knobs.sections.model import Model
-from trainbook.models import Transformer, build_gpt, initialise
-from trainbook.models.core import Attention
+from trainbook.models import EncoderDecoder, Transformer, build_bert, build_gpt, build_t5, initialise
+from trainbook.models.attention import Attention
 
 VOCAB, LENGTH, WIDTH, LAYERS = 40, 12, 16, 3
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -164,7 +164,45 @@ class ModelCases:
         assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
 
 
-class CausalCases(ModelCases):
+class PackedCases(ModelCases):
+    """Cases for models that are told which document a position belongs to."""
+
+    def read(self, model: nn.Module, ids: Tensor, **masks: Tensor) -> Tensor:
+        return model(ids, **masks)
+
+    @torch.no_grad()
+    def test_documents_in_one_row_have_the_hidden_states_that_they_have_alone(self):
+        model, ids = self.make().eval(), random_ids()
+        first, second = ids[:1, :4], ids[1:, :6]
+        row = torch.cat([first, second, torch.zeros(1, 2, dtype=torch.long)], dim=1)
+        documents = torch.tensor([[1] * 4 + [2] * 6 + [0] * 2])
+        positions = torch.tensor([[*range(4), *range(6), 0, 0]])
+        packed = self.read(model, row, document_ids=documents, positions=positions)
+        assert packed.isfinite().all()
+        torch.testing.assert_close(packed[:, :4], self.read(model, first), rtol=0, atol=1e-5)
+        torch.testing.assert_close(packed[:, 4:10], self.read(model, second), rtol=0, atol=1e-5)
+
+    @torch.no_grad()
+    def test_changing_one_document_of_a_row_changes_nothing_in_the_others(self):
+        model, ids = self.make().eval(), random_ids(1)
+        documents = torch.tensor([[1] * 5 + [2] * 3 + [3] * 4])
+        positions = torch.tensor([[*range(5), *range(3), *range(4)]])
+        before = self.read(model, ids, document_ids=documents, positions=positions)
+        ids[:, 5:8] = (ids[:, 5:8] + 1) % VOCAB
+        after = self.read(model, ids, document_ids=documents, positions=positions)
+        assert torch.equal(before[:, :5], after[:, :5]) and torch.equal(before[:, 8:], after[:, 8:])
+        assert (before[:, 5:8] != after[:, 5:8]).any(-1).all()
+
+    @torch.no_grad()
+    def test_padding_changes_nothing(self):
+        model, ids = self.make().eval(), random_ids(2, 5)
+        padded = torch.cat([ids, torch.randint(0, VOCAB, (2, 4))], dim=1)
+        documents = torch.tensor([[1] * 5 + [0] * 4] * 2)
+        hidden = self.read(model, padded, document_ids=documents)[:, :5]
+        torch.testing.assert_close(hidden, self.read(model, ids), rtol=0, atol=1e-5)
+
+
+class CausalCases(PackedCases):
     """Cases for models that read from left to right."""
 
     def make(self, recompute: str = "off", **changes: Any) -> Transformer:
@@ -204,7 +242,7 @@ class GptCases(CausalCases):
             data=Data(max_seq_length=LENGTH),
         )
         model = build_gpt(config, VOCAB)
-        initialise(model, model, seed=3)
+        initialise(model, model.shape, seed=3)
         return model
 
     def test_attention_is_kept_by_selective_and_drawn_again_where_it_has_dropout(self):
@@ -244,5 +282,120 @@ class TestGptWithEveryHeadNormalised(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"qk_norm": True, "position": "rotary", "norm": "rmsnorm", "activation": "geglu"}
 
 
+class TestGptWithRelativePositions(GptCases):
+    knobs: ClassVar[dict[str, Any]] = {"position": "relative", "attention_scale": "none", "head_width": 6}
+
+    test_attention_is_kept_by_selective_and_drawn_again_where_it_has_dropout = None  # pyright: ignore
+
+
+class TestPostNormGpt(GptCases):
+    knobs: ClassVar[dict[str, Any]] = {"norm_position": "post", "bias": True}
+
+
 class TestGptWithoutPositions(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"position": "none", "num_key_value_heads": 1, "activation": "relu"}
+
+
+class BertCases(PackedCases):
+    def make(self, recompute: str = "off", **changes: Any) -> Transformer:
+        sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": 4, "initializer_range": 0.2}
+        config = Config(
+            model=Model(type="bert", **{**sizes, **self.knobs, **changes}),
+            memory=Memory(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
+            data=Data(max_seq_length=LENGTH),
+        )
+        model = build_bert(config, VOCAB)
+        initialise(model, model.shape, seed=3)
+        return model
+
+    @pytest.mark.parametrize("place", [0, LENGTH - 1])
+    @torch.no_grad()
+    def test_a_token_is_seen_from_both_sides(self, place: int):
+        model, ids = self.make(), random_ids()
+        before = model(ids)
+        ids[:, place] = (ids[:, place] + 1) % VOCAB
+        assert (before != model(ids)).any(-1).all()
+
+
+class TestBertAsPublished(BertCases):
+    knobs: ClassVar[dict[str, Any]] = {"norm_position": "post", "bias": True, "token_types": 2, "norm_epsilon": 1e-12}
+
+    def test_every_parameter_gets_a_gradient(self):
+        model = self.make()
+        _, gradients = loss_and_gradients(model, random_ids())
+        assert gradients.keys() == dict(model.named_parameters()).keys()
+        assert (gradients["type_embedding.weight"][0] != 0).any(), "all tokens are of the first type"
+        assert not gradients["type_embedding.weight"][1].any()
+
+
+class TestPreNormBertWithRotaryPositions(BertCases):
+    knobs: ClassVar[dict[str, Any]] = {"position": "rotary", "norm": "rmsnorm", "activation": "geglu_tanh"}
+
+
+class WritesWhatItReads(nn.Module):
+    """An encoder-decoder on one sequence: the decoder's hidden states, with the encoder looking at the same tokens."""
+
+    def __init__(self, body: EncoderDecoder) -> None:
+        super().__init__()
+        self.body: EncoderDecoder = body
+        self.shape = body.shape
+
+    def forward(self, ids: Tensor, **masks: Tensor) -> Tensor:
+        return self.body(ids, ids, **masks, **{f"decoder_{name}": mask for name, mask in masks.items()})
+
+
+class T5Cases(PackedCases):
+    def make(self, recompute: str = "off", **changes: Any) -> WritesWhatItReads:
+        sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": 4, "norm": "rmsnorm"}
+        config = Config(
+            model=Model(type="t5", **{**sizes, **self.knobs, **changes}),
+            memory=Memory(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
+            data=Data(max_seq_length=LENGTH),
+        )
+        model = WritesWhatItReads(build_t5(config, VOCAB, LENGTH))
+        initialise(model, model.shape, seed=3)
+        return model
+
+    def test_selective_repeats_no_matrix_product_and_full_repeats_them(self):
+        pass  # what a decoder keeps of the encoder is counted in its own test below
+
+    def test_the_relative_positions_of_each_stack_are_one_table(self):
+        names = [name for name, _ in self.make().named_parameters() if "relative_bias" in name]
+        assert names in ([], ["body.encoder.relative_bias.weight", "body.decoder.relative_bias.weight"])
+
+    @torch.no_grad()
+    def test_writing_token_by_token_gives_the_hidden_states_of_writing_at_once(self):
+        body, read, written = self.make().eval().body, random_ids(2, 7), random_ids(2, 5)
+        memory, caches = body.remember(read, None), body.decoder.new_caches(2, torch.float32, 5)
+        pieces = torch.cat([body.decode(token, memory, caches) for token in written.split(1, dim=1)], dim=1)
+        torch.testing.assert_close(pieces, body(read, written), rtol=0, atol=1e-5)
+
+    @torch.no_grad()
+    def test_the_decoder_sees_no_later_token_of_its_own(self):
+        body, read, written = self.make().eval().body, random_ids(2, 7), random_ids(2, 5)
+        before = body(read, written)
+        written[:, 3] = (written[:, 3] + 1) % VOCAB
+        after = body(read, written)
+        assert torch.equal(before[:, :3], after[:, :3]) and (before[:, 3:] != after[:, 3:]).any(-1).all()
+
+
+class TestFirstT5(T5Cases):
+    knobs: ClassVar[dict[str, Any]] = {
+        "position": "relative",
+        "attention_scale": "none",
+        "activation": "relu",
+        "head_width": 6,
+    }
+
+
+class TestT5WithGates(T5Cases):
+    knobs: ClassVar[dict[str, Any]] = {
+        "position": "relative",
+        "attention_scale": "none",
+        "activation": "geglu_tanh",
+        "num_decoder_layers": 2,
+    }
+
+
+class TestEncoderDecoderWithLearnedPositions(T5Cases):
+    knobs: ClassVar[dict[str, Any]] = {"position": "learned", "bias": True, "norm": "layernorm"}

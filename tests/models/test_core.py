@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainbook.models import Shape, Transformer, initialise
+from trainbook.models.attention import Sight
 
+BEFORE = Sight(causal=True)
 BASE = Shape(
     vocab_size=30,
     vocab_rows=30,
@@ -28,7 +30,7 @@ IDS = torch.arange(16).view(2, 8)
 
 def make(**changes: Any) -> Transformer:
     model = Transformer(replace(BASE, **changes))
-    initialise(model, model, seed=0)
+    initialise(model, model.shape, seed=0)
     return model
 
 
@@ -153,33 +155,33 @@ def test_neighbouring_heads_share_keys_and_values(kv_heads: int, qk_norm: bool):
     layer: Any = make(num_key_value_heads=kv_heads, qk_norm=qk_norm, position="none").blocks[0]
     x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(
-        layer.attention(x), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5
+        layer.attention(x, BEFORE), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5
     )
 
 
 def test_head_norms_bound_the_attention_scores_whatever_the_weights():
     layer: Any = make(qk_norm=True).blocks[0]
     x = torch.randn(2, 8, 16, generator=torch.Generator().manual_seed(0))
-    before = layer.attention(x)
+    before = layer.attention(x, BEFORE)
     with torch.no_grad():
         layer.attention.query_key_value.weight[:32] *= 1000  # queries and keys
-    torch.testing.assert_close(layer.attention(x), before, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(layer.attention(x, BEFORE), before, rtol=1e-3, atol=1e-3)
 
 
 def test_norms_are_layernorm_and_rmsnorm_with_the_epsilon_asked_for():
     x = torch.randn(4, 16) * 1e-3
     centred = x - x.mean(-1, keepdim=True)
-    layernorm = make(norm="layernorm", norm_epsilon=1e-3).final_norm
+    layernorm: Any = make(norm="layernorm", norm_epsilon=1e-3).final_norm
     torch.testing.assert_close(layernorm(x), centred / (centred.square().mean(-1, keepdim=True) + 1e-3).sqrt())
-    rmsnorm = make(norm="rmsnorm", norm_epsilon=1e-3).final_norm
+    rmsnorm: Any = make(norm="rmsnorm", norm_epsilon=1e-3).final_norm
     torch.testing.assert_close(rmsnorm(x), x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt())
 
 
 def test_a_block_adds_to_the_residual_stream():
     block: Any = make().blocks[0]
     x = torch.randn(2, 8, 16)
-    middle = x + block.attention(block.attention_norm(x))
-    torch.testing.assert_close(block(x), middle + block.feed_forward(block.feed_forward_norm(middle)))
+    middle = x + block.attention(block.attention_norm(x), BEFORE)
+    torch.testing.assert_close(block(x, BEFORE), middle + block.feed_forward(block.feed_forward_norm(middle)))
 
 
 def test_without_positions_the_order_of_earlier_tokens_does_not_matter_to_the_last():

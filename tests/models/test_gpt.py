@@ -12,8 +12,8 @@ from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.memory import Memory
 from trainbook.knobs.sections.model import Model
-from trainbook.models import gpt_shape
-from trainbook.tasks import CausalLanguageModel
+from trainbook.models import shape_of
+from trainbook.tasks import CausalLanguageModel, Facts
 
 CPU = torch.device("cpu")
 GPT2 = {"bias": True, "activation": "gelu_tanh", "position": "learned", "tie_embeddings": True}
@@ -25,15 +25,15 @@ def config_of(length: int = 16, **model: Any) -> Config:
 
 
 def test_what_is_left_open_follows_from_the_width_and_the_heads():
-    shape = gpt_shape(config_of(hidden_size=48, num_attention_heads=6), vocab_size=100)
+    shape = shape_of(config_of(hidden_size=48, num_attention_heads=6), 100, causal=True)
     assert (shape.intermediate_size, shape.num_key_value_heads, shape.head_width) == (192, 6, 8)
-    stated = gpt_shape(config_of(hidden_size=48, intermediate_size=100, num_key_value_heads=2), vocab_size=100)
+    stated = shape_of(config_of(hidden_size=48, intermediate_size=100, num_key_value_heads=2), 100, causal=True)
     assert (stated.intermediate_size, stated.num_key_value_heads) == (100, 2)
 
 
 @pytest.mark.parametrize(("size", "multiple", "rows"), [(100, 1, 100), (100, 64, 128), (128, 64, 128), (1, 64, 64)])
 def test_the_vocabulary_is_rounded_up(size: int, multiple: int, rows: int):
-    shape = gpt_shape(config_of(vocab_multiple=multiple), vocab_size=size)
+    shape = shape_of(config_of(vocab_multiple=multiple), size, causal=True)
     assert (shape.vocab_size, shape.vocab_rows) == (size, rows)
 
 
@@ -55,7 +55,7 @@ def test_every_knob_of_the_model_reaches_the_shape():
         "initializer_range": 0.01,
     }
     config = Config(model=Model(**values), memory=Memory(gradient_checkpointing="full"), data=Data(max_seq_length=9))
-    shape = gpt_shape(config, vocab_size=7)
+    shape = shape_of(config, 7, causal=True)
     assert {name: getattr(shape, name) for name in values} == values
     assert (shape.max_seq_length, shape.recompute, shape.causal) == (9, "full", True)
 
@@ -67,7 +67,7 @@ def number_of_parameters(module: nn.Module) -> int:
 def test_gpt2_has_124_439_808_parameters():
     config = config_of(1024, num_hidden_layers=12, hidden_size=768, num_attention_heads=12, **GPT2)
     with torch.device("meta"):
-        assert number_of_parameters(CausalLanguageModel(config, 50257)) == 124_439_808
+        assert number_of_parameters(CausalLanguageModel(config, Facts(50257))) == 124_439_808
 
 
 def fill_randomly(module: nn.Module) -> None:
@@ -97,7 +97,7 @@ def test_logits_are_those_of_transformers_gpt2():
     ).eval()
     fill_randomly(reference)
     config = config_of(num_hidden_layers=3, hidden_size=32, num_attention_heads=4, **GPT2)
-    model = CausalLanguageModel.build(config, 60, CPU, torch.float32).eval()
+    model = CausalLanguageModel.build(config, Facts(60), CPU, torch.float32).eval()
     names = {
         "transformer.": "body.",
         "wte": "token_embedding",
@@ -120,7 +120,7 @@ def test_logits_are_those_of_transformers_gpt2():
     assert number_of_parameters(model) == number_of_parameters(reference)
     expected = reference(IDS).logits
     assert expected.std() > 0.5, "logits of a size that can tell models apart"
-    torch.testing.assert_close(model.logits(model.body(IDS)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.logits(IDS), expected, rtol=0, atol=1e-5)
 
 
 @torch.no_grad()
@@ -151,7 +151,7 @@ def test_logits_are_those_of_transformers_llama():
         rope_theta=1000.0,
         **LLAMA,
     )
-    model = CausalLanguageModel.build(config, 60, CPU, torch.float32).eval()
+    model = CausalLanguageModel.build(config, Facts(60), CPU, torch.float32).eval()
     names = {
         "model.": "body.",
         "layers": "blocks",
@@ -177,4 +177,4 @@ def test_logits_are_those_of_transformers_llama():
     assert number_of_parameters(model) == number_of_parameters(reference)
     expected = reference(IDS).logits
     assert expected.std() > 0.5
-    torch.testing.assert_close(model.logits(model.body(IDS)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(model.logits(IDS), expected, rtol=0, atol=1e-5)

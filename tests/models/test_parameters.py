@@ -13,7 +13,7 @@ from trainbook.knobs.sections.model import Model
 from trainbook.knobs.sections.training import Training
 from trainbook.models import OutputLinear, named_roles
 from trainbook.roles import Kind, Role
-from trainbook.tasks import CausalLanguageModel
+from trainbook.tasks import CausalLanguageModel, Facts
 
 CPU = torch.device("cpu")
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def build(seed: int = 0, vocab: int = 50, dtype: torch.dtype = torch.float32, **model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "tie_embeddings": False, **model}
     config = Config(model=Model(**sizes), training=Training(seed=seed), data=Data(max_seq_length=32))
-    return CausalLanguageModel.build(config, vocab, CPU, dtype)
+    return CausalLanguageModel.build(config, Facts(vocab), CPU, dtype)
 
 
 def values(model: nn.Module) -> dict[str, Tensor]:

@@ -7,22 +7,25 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainbook.errors import ResumeError
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.model import Model
 from trainbook.knobs.sections.optimizer import Optimizer as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
-from trainbook.tasks import CausalLanguageModel
+from trainbook.tasks import CausalLanguageModel, Facts
+
+pytest.importorskip("bitsandbytes")
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 NAMES = ("matrix.weight", "matrix.bias", "norm.weight", "norm.bias")
 
 
 class Small(nn.Module):
-    def __init__(self, dtype: torch.dtype = torch.float64) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float64, columns: int = 5) -> None:
         super().__init__()
-        self.matrix, self.norm = nn.Linear(5, 3, dtype=dtype), nn.LayerNorm(3, dtype=dtype)
+        self.matrix, self.norm = nn.Linear(columns, 3, dtype=dtype), nn.LayerNorm(3, dtype=dtype)
         generator = torch.Generator().manual_seed(1)
         with torch.no_grad():
             for parameter in self.parameters():
@@ -57,7 +60,7 @@ def train(module: nn.Module, optimizer: Optimizer, rate: Tensor, steps: range) -
 def gpt(**model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, **model}
     config = Config(model=Model(**sizes), data=Data(max_seq_length=8))
-    return CausalLanguageModel.build(config, 20, torch.device("cpu"), torch.float32)
+    return CausalLanguageModel.build(config, Facts(20), torch.device("cpu"), torch.float32)
 
 
 MATRICES = [
@@ -82,7 +85,8 @@ def test_exactly_the_matrices_decay_and_embeddings_if_asked(tied: bool, decay_em
     model = gpt(tie_embeddings=tied, bias=True, qk_norm=True)
     groups = parameter_groups(model, named_roles(model), Knobs(weight_decay=0.3, decay_embeddings=decay_embeddings))
     assert [group["weight_decay"] for group in groups] == [0.3, 0.0]
-    assert groups[0]["names"] == decayed
+    assert groups[0]["names"] == [name for name, _ in model.named_parameters() if name in decayed]
+    assert len(groups[0]["names"]) == len(decayed)
     rest = [name for name, _ in model.named_parameters() if name not in decayed]
     assert groups[1]["names"] == rest and len(rest) >= 12
 
@@ -106,8 +110,8 @@ def test_frozen_parameters_and_empty_groups_are_left_out():
 
 def test_all_groups_read_the_one_rate_that_the_schedule_moves():
     rate = torch.tensor(0.5)
-    for kind in ("adamw", "sgd"):
-        optimizer = build(Small(), rate, type=kind)
+    for kind in KINDS.values():
+        optimizer = build(Small(torch.float32), rate, **kind)
         assert len(optimizer.param_groups) == 2
         assert all(group["lr"] is rate for group in optimizer.param_groups)
 
@@ -118,8 +122,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "adamw": {"type": "adamw", "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.25},
     "sgd": {"type": "sgd", "momentum": 0.75, "weight_decay": 0.25},
     "sgd without momentum": {"type": "sgd", "momentum": 0.0, "weight_decay": 0.25},
+    "stable_adamw": {"type": "stable_adamw", "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.25},
+    "lion": {"type": "lion", "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.25},
+    "muon": {"type": "muon", "momentum": 0.75, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.25},
+    "adamw_8bit": {"type": "adamw_8bit", "beta1": 0.8, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.25},
+    "paged_adamw_8bit": {"type": "paged_adamw_8bit", "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.25},
 }
 each_kind = pytest.mark.parametrize("kind", list(KINDS))
+each_of_torch = pytest.mark.parametrize("kind", ["adamw", "sgd", "sgd without momentum"])
+MANY_COLUMNS = 1500  # the matrix has 4,500 numbers: 8-bit averages begin at 4,096
 
 
 def torch_reference(module: Small, kind: str, foreach: bool) -> Optimizer:
@@ -133,7 +144,7 @@ def torch_reference(module: Small, kind: str, foreach: bool) -> Optimizer:
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-@each_kind
+@each_of_torch
 def test_twenty_updates_are_those_of_torch(kind: str, foreach: bool):
     ours, theirs, rate = Small(), Small(), torch.tensor(0.0)
     optimizer, reference = build(ours, rate, **KINDS[kind]), torch_reference(theirs, kind, foreach)
@@ -184,7 +195,7 @@ def test_momentum_sums_a_constant_gradient_to_1_over_1_minus_momentum():
 def bits(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     values: dict[str, Any] = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     for name, state in optimizer_state(optimizer).items():
-        values |= {f"{name}.{key}": value.clone() for key, value in state.items()}
+        values |= {f"{name}.{key}": torch.as_tensor(value).clone() for key, value in state.items()}
     return values
 
 
@@ -203,7 +214,7 @@ def test_a_skipped_update_leaves_no_trace(kind: str, skipped_before: int, bad: f
     monkeypatch.setattr(torch, "empty_like", lambda tensor, **options: torch.full_like(tensor, 7.0, **options))
     found = []
     for has_bad_batch in (True, False):
-        module, rate = Small(torch.float32), torch.tensor(0.0)
+        module, rate = Small(torch.float32, MANY_COLUMNS), torch.tensor(0.0)
         optimizer = build(module, rate, **KINDS[kind])
         train(module, optimizer, rate, range(skipped_before))
         if has_bad_batch:
@@ -217,41 +228,122 @@ def test_a_skipped_update_leaves_no_trace(kind: str, skipped_before: int, bad: f
     assert_same_bits(*found)
 
 
-def test_an_applied_update_after_a_skipped_one_is_applied():
-    module, rate = Small(), torch.tensor(0.1)
-    optimizer = build(module, rate, **KINDS["adamw"])
+@each_kind
+def test_an_applied_update_after_a_skipped_one_is_applied(kind: str):
+    module, rate = Small(torch.float32), torch.tensor(0.1)
+    optimizer = build(module, rate, **KINDS[kind])
     set_gradients(module, 0)
     apply_update(optimizer, NO)
     before = module.matrix.weight.detach().clone()
     apply_update(optimizer, YES)
     assert not torch.equal(module.matrix.weight, before)
-    assert optimizer.state[module.matrix.weight]["step"] == 1
+    assert optimizer.state[module.matrix.weight].get("step", 1) == 1
+
+
+@pytest.mark.parametrize("kind", ["stable_adamw", "lion", "muon"])
+def test_whether_an_update_is_skipped_stays_on_the_device(kind: str):
+    """On the meta device there are no values: whoever asked for one would fail."""
+    module = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Linear(3, 5, bias=False)).to("meta")
+    optimizer = build(module, torch.tensor(0.1).to("meta"), **KINDS[kind])
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    apply_update(optimizer, YES.to("meta"))
+
+
+@each_kind
+def test_a_parameter_without_a_gradient_is_left_alone(kind: str):
+    module, rate = Small(torch.float32), torch.tensor(0.1)
+    optimizer = build(module, rate, **KINDS[kind])
+    set_gradients(module, 0)
+    module.matrix.weight.grad = module.norm.bias.grad = None
+    before = bits(module, optimizer)
+    apply_update(optimizer, YES)
+    after = bits(module, optimizer)
+    for name in before:
+        same = name.startswith(("matrix.weight", "norm.bias"))
+        assert torch.equal(before[name], after[name]) == same, name
+
+
+@each_kind
+def test_bf16_weights_move_and_have_state_of_at_most_their_own_size(kind: str):
+    """Two updates a thousandfold apart in rate: the small one rounds away, whatever the optimizer."""
+    module, rate = Small(torch.bfloat16, MANY_COLUMNS), torch.tensor(2.0**-5)
+    optimizer = build(module, rate, **KINDS[kind])
+    weight = module.matrix.weight
+    with torch.no_grad():
+        weight.fill_(1.0)
+    for _ in range(3):
+        set_gradients(module, 1)
+        apply_update(optimizer, YES)
+    assert weight.dtype == torch.bfloat16 and (weight != 1).float().mean() > 0.5
+    assert all(torch.isfinite(parameter).all() for parameter in module.parameters())
+    with torch.no_grad():
+        weight.fill_(1.0)
+    rate.fill_(2.0**-15)
+    set_gradients(module, 1)
+    apply_update(optimizer, YES)
+    assert (weight == 1).all()
+    entry = optimizer.state[weight].values()
+    averages = [value for value in entry if isinstance(value, Tensor) and value.shape == weight.shape]
+    assert all(value.dtype in (torch.bfloat16, torch.uint8) for value in averages)
 
 
 # Saving
 
 
+def copy_of(state: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {key: value.clone() if isinstance(value, Tensor) else value for key, value in entry.items()}
+        for name, entry in state.items()
+    }
+
+
 @each_kind
 def test_a_run_that_is_saved_and_loaded_continues_with_the_same_bits(kind: str):
-    straight, rate = Small(torch.float32), torch.tensor(0.0)
+    straight, rate = Small(torch.float32, MANY_COLUMNS), torch.tensor(0.0)
     optimizer = build(straight, rate, **KINDS[kind])
     train(straight, optimizer, rate, range(10))
 
-    first, rate = Small(torch.float32), torch.tensor(0.0)
+    first, rate = Small(torch.float32, MANY_COLUMNS), torch.tensor(0.0)
     optimizer_of_first = build(first, rate, **KINDS[kind])
     train(first, optimizer_of_first, rate, range(5))
     weights = {name: value.clone() for name, value in first.state_dict().items()}
-    state = {
-        name: {key: value.clone() for key, value in entry.items()}
-        for name, entry in optimizer_state(optimizer_of_first).items()
-    }
+    state = copy_of(optimizer_state(optimizer_of_first))
 
-    second, rate = Small(torch.float32), torch.tensor(0.0)
+    second, rate = Small(torch.float32, MANY_COLUMNS), torch.tensor(0.0)
     second.load_state_dict(weights)
     resumed = build(second, rate, **KINDS[kind])
     load_optimizer_state(resumed, state)
     train(second, resumed, rate, range(5, 10))
     assert_same_bits(bits(straight, optimizer), bits(second, resumed))
+
+
+@each_kind
+def test_what_was_loaded_is_a_copy_and_can_be_loaded_again(kind: str):
+    module, rate = Small(torch.float32, MANY_COLUMNS), torch.tensor(0.0)
+    optimizer = build(module, rate, **KINDS[kind])
+    train(module, optimizer, rate, range(3))
+    state = copy_of(optimizer_state(optimizer))
+    at_three = bits(module, optimizer)
+    weights = {name: value.clone() for name, value in module.state_dict().items()}
+    for _ in range(2):
+        train(module, optimizer, rate, range(3, 6))
+        assert not torch.equal(module.matrix.weight, weights["matrix.weight"])
+        load_optimizer_state(optimizer, state)
+        module.load_state_dict(weights)
+        assert_same_bits(bits(module, optimizer), at_three)
+
+
+def test_state_of_another_kind_or_model_is_refused_by_name():
+    rate = torch.tensor(0.0)
+    optimizer = build(Small(), rate, **KINDS["adamw"])
+    lion = optimizer_state(build(Small(), rate, **KINDS["lion"]))
+    with pytest.raises(ResumeError, match=r"matrix\.weight has no step"):
+        load_optimizer_state(optimizer, lion)
+    with pytest.raises(ResumeError, match=r"no optimizer state for norm\.bias"):
+        load_optimizer_state(optimizer, {n: e for n, e in optimizer_state(optimizer).items() if n != "norm.bias"})
+    with pytest.raises(ResumeError, match=r"exp_avg of matrix\.weight has the shape \(3, 1\), not \(3, 5\)"):
+        load_optimizer_state(optimizer, optimizer_state(build(Small(columns=1), rate, **KINDS["adamw"])))
 
 
 def test_the_state_is_kept_by_name_and_holds_no_settings():
@@ -265,10 +357,17 @@ def test_the_state_is_kept_by_name_and_holds_no_settings():
 
 def test_the_state_of_an_optimizer_that_made_no_step_can_be_saved_and_loaded():
     for kind in KINDS.values():
-        module, rate = Small(), torch.tensor(0.0)
+        module, rate = Small(torch.float32), torch.tensor(0.0)
         optimizer = build(module, rate, **kind)
-        load_optimizer_state(optimizer, optimizer_state(build(Small(), rate, **kind)))
+        load_optimizer_state(optimizer, optimizer_state(build(Small(torch.float32), rate, **kind)))
         train(module, optimizer, rate, range(1))
+
+
+def test_momentum_that_is_switched_on_later_starts_from_nothing():
+    module, rate = Small(), torch.tensor(0.125)
+    optimizer = build(module, rate, **KINDS["sgd"])
+    load_optimizer_state(optimizer, optimizer_state(build(Small(), rate, **KINDS["sgd without momentum"])))
+    assert torch.equal(optimizer.state[module.norm.bias]["momentum_buffer"], torch.zeros_like(module.norm.bias))
 
 
 def test_the_configuration_wins_over_what_was_saved_with():

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
+from trainbook.knobs.sections.evaluation import Evaluation
 from trainbook.runs import schema
 
 TRAIN_ROW = {"step": 3, "segment": 0, "split": "train", "time": 1.0, "loss": 2.0, "grad_norm": 0.5}
@@ -15,6 +18,20 @@ def test_every_metric_is_filed_under_its_own_name_with_a_unit_and_a_meaning():
 def test_known_metrics_pass():
     schema.check_metrics(TRAIN_ROW)
     schema.check_metrics({"step": 0, "split": "eval", "loss": 1.0, "perplexity": 2.7, "best": True})
+
+
+def test_every_metric_that_can_choose_the_best_checkpoint_says_which_way_is_better():
+    choices = get_args(Evaluation.model_fields["metric_for_best_model"].annotation)
+    higher = {"accuracy", "f1_micro", "f1_macro", "exact_match", "pearson"}
+    assert higher < set(choices)
+    for name in choices:
+        assert schema.METRICS[name].higher_is_better is (name in higher), name
+        assert "eval" in schema.METRICS[name].splits
+
+
+def test_what_is_no_score_has_no_better_way():
+    judged = {name for name, metric in schema.METRICS.items() if metric.higher_is_better is not None}
+    assert judged == set(get_args(Evaluation.model_fields["metric_for_best_model"].annotation))
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name():

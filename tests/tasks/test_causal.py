@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainbook.data.loader import Batch
+from trainbook.data.batches import Batch, Ragged
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.model import Model
 from trainbook.knobs.sections.training import Training
-from trainbook.tasks import IGNORED, CausalCollate, CausalLanguageModel
+from trainbook.tasks import IGNORED, CausalCollate, CausalLanguageModel, Facts
 
 CPU = torch.device("cpu")
 VOCAB = 50
@@ -24,7 +24,7 @@ def build(
 ) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, **model}
     config = Config(model=Model(**sizes), training=Training(**(training or {})), data=Data(max_seq_length=16))
-    return CausalLanguageModel.build(config, VOCAB, CPU, dtype)
+    return CausalLanguageModel.build(config, Facts(VOCAB), CPU, dtype)
 
 
 def random_batch(size: int = 4, length: int = 16) -> dict[str, torch.Tensor]:
@@ -87,7 +87,7 @@ def test_rows_beyond_the_vocabulary_get_neither_probability_nor_gradient(tied: b
         model.head.weight[VOCAB:] = 1000.0
     after = model(**batch)["cross_entropy"]
     assert torch.equal(before, after)
-    probabilities = model.logits(model.body(batch["input_ids"])).softmax(-1)
+    probabilities = model.logits(batch["input_ids"]).softmax(-1)
     assert (probabilities[..., VOCAB:] == 0).all()
     assert model.next_logits(batch["input_ids"], model.body.new_caches(4, torch.float32)).shape == (4, VOCAB)
     after.backward()
@@ -112,16 +112,19 @@ def test_rounding_up_the_vocabulary_changes_neither_loss_nor_smoothing():
 def test_a_soft_cap_bounds_the_logits_everywhere():
     hidden = 1000 * torch.randn(2, 3, 32)
     plain, capped = build(), build(logit_soft_cap=5.0)
-    assert plain.logits(hidden).abs().max() > 50
-    assert capped.logits(hidden).abs().max() <= 5.0
-    torch.testing.assert_close(capped.logits(hidden), 5 * torch.tanh(plain.logits(hidden) / 5))
-    assert not torch.equal(plain(**random_batch())["cross_entropy"], capped(**random_batch())["cross_entropy"])
+    logits = plain.head(hidden)
+    assert plain.capped(logits).abs().max() > 50
+    assert capped.capped(logits).abs().max() <= 5.0
+    torch.testing.assert_close(capped.capped(logits), 5 * torch.tanh(logits / 5))
+    with torch.no_grad():
+        capped.head.weight *= 1000
+    assert capped.logits(random_batch()["input_ids"]).abs().max() <= 5.0
 
 
 def test_the_loss_is_that_of_the_logits_against_the_targets_as_given():
     """The collation has shifted them already; a second shift would predict the token after next."""
     model, batch = build(), random_batch()
-    logits = model.logits(model.body(batch["input_ids"]))
+    logits = model.logits(batch["input_ids"])
     expected = F.cross_entropy(logits.reshape(-1, VOCAB), batch["targets"].reshape(-1), reduction="sum")
     torch.testing.assert_close(model(**batch)["cross_entropy"], expected)
 
@@ -133,7 +136,7 @@ def test_evaluation_sums_are_plain_cross_entropy_in_double_and_hits():
     model = build(training={"label_smoothing": 0.3, "z_loss": 0.1}).eval()
     batch = random_batch()
     batch["targets"][:, ::3] = IGNORED
-    logits = model.logits(model.body(batch["input_ids"])).detach()
+    logits = model.logits(batch["input_ids"]).detach()
     batch["targets"][0, 1] = logits[0, 1].argmax()
     sums = model.evaluation_sums(**batch)
     assert sums["cross_entropy"].dtype is torch.float64
@@ -148,35 +151,45 @@ def test_evaluation_sums_of_parts_add_up_to_those_of_the_whole():
     whole = model.evaluation_sums(**batch)
     for size in (1, 3):
         parts = [
-            model.evaluation_sums(batch["input_ids"][start : start + size], batch["targets"][start : start + size])
+            model.evaluation_sums(**{name: value[start : start + size] for name, value in batch.items()})
             for start in range(0, 8, size)
         ]
         total = torch.stack([part["cross_entropy"] for part in parts]).sum()
         torch.testing.assert_close(total, whole["cross_entropy"], rtol=1e-7, atol=0)
 
 
+def sums(cross_entropy: float, correct: int) -> dict[str, torch.Tensor]:
+    return {"cross_entropy": torch.tensor(cross_entropy, dtype=torch.float64), "correct": torch.tensor(correct)}
+
+
 def test_metrics_divide_once_by_the_number_of_targets():
-    metrics = CausalLanguageModel.metrics({"cross_entropy": 20 * math.log(8), "correct": 5}, num_targets=20)
+    metrics = build().metrics(sums(20 * math.log(8), 5), num_targets=20)
     assert metrics == pytest.approx({"loss": math.log(8), "perplexity": 8, "accuracy": 0.25, "bits_per_token": 3})
 
 
+def test_bits_per_byte_divide_by_the_bytes_of_a_token():
+    model = build()
+    model.facts = Facts(VOCAB, bytes_per_token=4.0)
+    assert model.metrics(sums(20 * math.log(8), 5), num_targets=20)["bits_per_byte"] == pytest.approx(3 / 4)
+
+
 def test_an_astronomic_loss_has_a_finite_perplexity_and_nan_stays_nan():
-    assert math.isfinite(CausalLanguageModel.metrics({"cross_entropy": 1e9, "correct": 0}, 1)["perplexity"])
-    metrics = CausalLanguageModel.metrics({"cross_entropy": math.nan, "correct": 0}, 1)
+    assert math.isfinite(build().metrics(sums(1e9, 0), 1)["perplexity"])
+    metrics = build().metrics(sums(math.nan, 0), 1)
     assert math.isnan(metrics["loss"]) and math.isnan(metrics["perplexity"])
 
 
 # Collation
 
 
-def batch_of(*rows: list[int]) -> Batch:
-    width = max(len(row) for row in rows)
-    tokens = np.array([row + [0] * (width - len(row)) for row in rows], dtype=np.int64)
-    return Batch(np.arange(len(rows)), tokens, np.array([len(row) for row in rows], dtype=np.int64), epoch=0.5)
+def batch_of(*rows: list[int], **facts: Any) -> Batch:
+    ids = np.arange(len(rows))
+    tokens = Ragged.of([np.array(row) for row in rows])
+    return Batch(ids, np.zeros_like(ids), tokens, ids, len(rows), None, epoch=0.5, **facts)
 
 
 def test_targets_are_the_next_tokens():
-    step = CausalCollate(micro_batch_size=8)(batch_of([1, 2, 3, 4], [5, 6, 7, 8]))
+    step = CausalCollate(rows_each=8)(batch_of([1, 2, 3, 4], [5, 6, 7, 8]))
     (micro,) = step.micro_batches
     assert micro["input_ids"].tolist() == [[1, 2, 3], [5, 6, 7]]
     assert micro["targets"].tolist() == [[2, 3, 4], [6, 7, 8]]
@@ -184,7 +197,7 @@ def test_targets_are_the_next_tokens():
 
 
 def test_padding_is_no_target_but_a_real_token_of_the_same_value_is():
-    step = CausalCollate(micro_batch_size=8)(batch_of([9, 0, 0, 7], [5, 6], [8]))
+    step = CausalCollate(rows_each=8)(batch_of([9, 0, 0, 7], [5, 6], [8]))
     (micro,) = step.micro_batches
     nothing = IGNORED
     assert micro["targets"].tolist() == [[0, 0, 7], [6, nothing, nothing], [nothing, nothing, nothing]]
@@ -198,8 +211,10 @@ def test_a_batch_is_cut_into_micro_batches_in_order(size: int):
     whole = CausalCollate(5)(batch_of(*rows)).micro_batches[0]
     sizes = [len(micro["input_ids"]) for micro in step.micro_batches]
     assert sum(sizes) == 5 and all(count == size for count in sizes[:-1]) and sizes[-1] <= size
-    for name in ("input_ids", "targets"):
-        joined = torch.cat([micro[name] for micro in step.micro_batches])
+    for name, fill in (("input_ids", 0), ("targets", IGNORED)):
+        # Each micro-batch is as wide as its own longest row.
+        widened = [F.pad(micro[name], (0, 3 - micro[name].shape[1]), value=fill) for micro in step.micro_batches]
+        joined = torch.cat(widened)
         assert joined.dtype is torch.int64 and torch.equal(joined, whole[name])
     assert step.num_targets == sum(len(row) - 1 for row in rows)
 
@@ -215,3 +230,33 @@ def test_micro_batches_divided_by_all_targets_give_the_gradient_of_one_batch():
         found.append([parameter.grad for parameter in model.parameters()])
     for whole, pieces in zip(*found, strict=True):
         torch.testing.assert_close(pieces, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_not_marked_is_read_and_no_target():
+    batch = batch_of([1, 2, 3, 4], [5, 6, 7], marks=Ragged.of([np.array([-1, -1, 1, 1]), np.array([1, -1, 1])]))
+    step = CausalCollate(rows_each=8)(batch)
+    (micro,) = step.micro_batches
+    assert micro["input_ids"].tolist() == [[1, 2, 3], [5, 6, 0]]
+    assert micro["targets"].tolist() == [[IGNORED, 3, 4], [IGNORED, 7, IGNORED]]
+    assert (step.num_targets, step.num_tokens) == (3, 5)
+
+
+@pytest.mark.parametrize("knobs", [{}, {"position": "rotary", "norm": "rmsnorm"}])
+def test_packed_documents_have_the_losses_that_they_have_alone_and_no_targets_across(knobs: dict[str, Any]):
+    model = build(**knobs).eval()
+    rows = [[1, 2, 3, 4], [5, 6, 7], [8, 9, 10, 11, 12]]
+    packed = batch_of(*rows, packed=True)
+    packed.rows, packed.num_rows, packed.width = np.array([0, 0, 1]), 2, 8
+    (one,), (other,) = (CausalCollate(8)(batch).micro_batches for batch in (packed, batch_of(*rows)))
+    assert one["targets"].tolist()[0] == [2, 3, 4, 6, 7, *[IGNORED] * 3]
+
+    def losses(micro: dict[str, torch.Tensor]) -> torch.Tensor:
+        targets = micro["targets"].flatten()
+        logits = model.logits(**{name: value for name, value in micro.items() if name != "targets"})
+        return F.cross_entropy(logits.flatten(0, 1), targets, reduction="none")[targets != IGNORED]
+
+    torch.testing.assert_close(losses(one), losses(other), rtol=0, atol=1e-5)
+    changed = dict(one, input_ids=one["input_ids"].clone())
+    changed["input_ids"][0, 3:5] += 20
+    assert torch.equal(losses(changed)[:3], losses(one)[:3]) and torch.equal(losses(changed)[5:], losses(one)[5:])
+    assert not torch.equal(losses(changed)[3:5], losses(one)[3:5])

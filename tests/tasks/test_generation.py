@@ -10,7 +10,8 @@ from trainbook.errors import UserError
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.model import Model
-from trainbook.tasks import CausalLanguageModel, Sampling, generate_tokens
+from trainbook.tasks import CausalLanguageModel, Facts, Sampling, Seq2SeqModel, generate_tokens
+from trainbook.tasks.beam import write
 
 LIMIT, VOCAB = 8, 30
 
@@ -18,7 +19,7 @@ LIMIT, VOCAB = 8, 30
 def build(**model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "initializer_range": 0.3, **model}
     config = Config(model=Model(**sizes), data=Data(max_seq_length=LIMIT))
-    return CausalLanguageModel.build(config, VOCAB, torch.device("cpu"), torch.float32)
+    return CausalLanguageModel.build(config, Facts(VOCAB), torch.device("cpu"), torch.float32)
 
 
 def some_logits(rows: int = 4, scale: float = 2.0) -> Tensor:
@@ -108,7 +109,7 @@ def without_cache(model: CausalLanguageModel, prompt: list[int], count: int, sam
     for _ in range(count):
         if len(window) > LIMIT:
             window = window[-(LIMIT // 2) :]
-        logits = model.logits(model.body(torch.tensor([window])))[:, -1]
+        logits = model.logits(torch.tensor([window]))[:, -1]
         written.append(int(sampling.pick(logits, generator)))
         window = [*window, written[-1]]
     return written
@@ -168,5 +169,94 @@ def test_bf16_weights_can_write():
     config = Config(
         model=Model(num_hidden_layers=1, hidden_size=32, position="rotary", qk_norm=True, num_attention_heads=4)
     )
-    model = CausalLanguageModel.build(config, VOCAB, torch.device("cpu"), torch.bfloat16)
+    model = CausalLanguageModel.build(config, Facts(VOCAB), torch.device("cpu"), torch.bfloat16)
     assert len(list(generate_tokens(model, [1], 4, Sampling()))) == 4
+
+
+# Answering
+
+
+PAD, END = 0, 1
+INPUT_LENGTHS = (6, 2, 4, 1)
+
+
+def build_t5(**model: Any) -> Seq2SeqModel:
+    sizes = {
+        "type": "t5",
+        "position": "relative",
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        **model,
+    }
+    config = Config(model=Model(**sizes), data=Data(max_seq_length=LIMIT))
+    task = Seq2SeqModel.build(config, Facts(VOCAB, pad=PAD, end=END), torch.device("cpu"), torch.float32).eval()
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():  # so large that each token depends on all before it
+        for parameter in task.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(std=0.4, generator=generator)
+    return task
+
+
+def padded_inputs() -> dict[str, Tensor]:
+    lengths = torch.tensor(INPUT_LENGTHS)[:, None]
+    real = torch.arange(max(INPUT_LENGTHS)) < lengths
+    ids = torch.randint(2, VOCAB, real.shape, generator=torch.Generator().manual_seed(0))
+    return {"input_ids": torch.where(real, ids, PAD), "document_ids": real.long()}
+
+
+class ReadingAnew:
+    """The same network without any memory: inputs and all that was written are read again for each token."""
+
+    def __init__(self, task: Seq2SeqModel) -> None:
+        self.task = task
+
+    def start(self, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        rows = len(batch["input_ids"])
+        return torch.full((rows,), PAD), {**batch, "decoder_input_ids": torch.empty(rows, 0, dtype=torch.int64)}
+
+    def step(self, tokens_N: Tensor, state: dict[str, Tensor]) -> Tensor:
+        state["decoder_input_ids"] = torch.cat([state["decoder_input_ids"], tokens_N[:, None]], 1)
+        return self.task.logits(**state)[:, -1, :VOCAB]
+
+    def reorder(self, state: dict[str, Tensor], index_M: Tensor) -> dict[str, Tensor]:
+        return {name: values[index_M] for name, values in state.items()}
+
+
+@pytest.mark.parametrize("num_beams", [1, 2, 4])
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_answers_with_what_is_kept_equal_those_read_anew(num_beams: int, tie_embeddings: bool):
+    task, inputs = build_t5(tie_embeddings=tie_embeddings), padded_inputs()
+    found = task.write(inputs, max_new_tokens=LIMIT, num_beams=num_beams)
+    expected = write(ReadingAnew(task), inputs, max_new_tokens=LIMIT, end_of_text=END, num_beams=num_beams)
+    assert found == [each.tokens for each in expected]
+    assert len({tuple(tokens) for tokens in found}) > 1
+
+
+def test_padding_does_not_change_an_answer():
+    task, inputs = build_t5(), padded_inputs()
+    together = task.write(inputs, max_new_tokens=LIMIT, num_beams=2)
+    for row, length in enumerate(INPUT_LENGTHS):
+        alone = {"input_ids": inputs["input_ids"][row : row + 1, :length]}
+        assert task.write(alone, max_new_tokens=LIMIT, num_beams=2) == [together[row]]
+
+
+def test_an_answer_can_be_drawn_token_by_token():
+    task = build_t5()
+    likeliest = list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))
+    assert task.write({"input_ids": torch.tensor([[5, 7, 9]])}, max_new_tokens=LIMIT) == [likeliest]
+    drawn = [list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(seed=seed))) for seed in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == LIMIT
+
+
+def test_a_model_that_is_not_ours_is_asked_as_a_search_asks_it():
+    task = build_t5()
+
+    class Foreign(torch.nn.Module, ReadingAnew):
+        def __init__(self) -> None:
+            super().__init__()
+            self.task = task
+
+    likeliest = list(generate_tokens(Foreign(), [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))
+    assert likeliest == list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from trainbook.cli import explain, generate, resume, train
+from trainbook.cli import data, explain, export, generate, predict, resume, train
 
 app = typer.Typer(
     name="trainbook",
@@ -24,7 +24,10 @@ KNOBS_ALLOWED = {"ignore_unknown_options": True, "help_option_names": ["-h", "--
 app.command("train", context_settings=KNOBS_ALLOWED, epilog=train.EXAMPLES)(train.train)
 app.command("resume", context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(resume.resume)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
+app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
+app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("explain", context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
+app.command("data", context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
 
 
 def _version(value: bool) -> None:

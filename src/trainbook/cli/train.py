@@ -51,14 +51,14 @@ def train(
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if dry_run:
-        from trainbook.data.sources import open_source
+        from trainbook.data import open_sources
+        from trainbook.data.request import reading_request
         from trainbook.data.tokenizers import tokenizer_config
+        from trainbook.knobs.derive import task_name
 
-        data = loaded.config.data
-        tokenizer_config(data.tokenizer, data.vocab_size)
-        open_source(data.source, data.text_field)
-        if data.validation is not None:
-            open_source(data.validation, data.text_field, "data.validation")
+        tokenizer_config(loaded.config.data.tokenizer, loaded.config.data.vocab_size)
+        if request := reading_request(task_name(loaded.config)):
+            open_sources(loaded.config.data, request)
         return _show(loaded, as_json)
 
     from trainbook import api

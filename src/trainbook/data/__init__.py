@@ -5,18 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from trainbook.data.batches import Batch, Ragged
 from trainbook.data.cache import CachedCorpus, prepare
+from trainbook.data.chat import open_chat
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.loader import Batch, BatchPlan, eval_batches, samples_in_epochs
-from trainbook.data.sources import open_source
+from trainbook.data.fields import Wanted
+from trainbook.data.frame import Frame
+from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
+from trainbook.data.records import Document, LabelKind, RecordKind
+from trainbook.data.request import Request
+from trainbook.data.sides import Sides, open_sides
+from trainbook.data.sources import Source, open_source
 from trainbook.data.tokenise import Corpus
-from trainbook.data.tokenizers import Tokenizer, check_vocab_size, load_tokenizer, tokenizer_config
+from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
 from trainbook.knobs.sections.data import Data
 
 __all__ = [
     "Batch",
     "BatchPlan",
     "DataBundle",
+    "Document",
+    "Frame",
+    "LabelKind",
+    "Ragged",
+    "RecordKind",
+    "Request",
     "Samples",
     "TokenDocuments",
     "TokenWindows",
@@ -24,6 +37,9 @@ __all__ = [
     "build",
     "eval_batches",
     "load_tokenizer",
+    "open_records",
+    "open_sources",
+    "sample_kind",
     "samples_in_epochs",
 ]
 
@@ -35,24 +51,70 @@ class DataBundle:
     tokenizer: Tokenizer
     fingerprint: str  # of the tokens and their meaning: two runs with the same one trained on the same data
     summary: dict[str, Any]
+    label_names: tuple[str, ...] = ()  # the class of each number, where there are classes
+    bytes_per_token: float = 1.0  # of the text that is predicted, in validation where there is some
+    chat_template: str | None = None  # how conversations were written, as a Jinja template
 
 
-def build(data: Data, seed: int) -> DataBundle:
+def build(data: Data, seed: int, request: Request) -> DataBundle:
     """Everything that the `data` section asks for. The text is tokenised once and found again in the cache."""
-    source = open_source(data.source, data.text_field)
-    validation = open_source(data.validation, data.text_field, "data.validation") if data.validation else None
-    corpus = Corpus(source, validation, data.validation_ratio, tokenizer_config(data.tokenizer, data.vocab_size))
+    config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
+    source, validation = open_sources(data, request)
+    corpus = Corpus(source, validation, data.validation_ratio, config)
     cached = prepare(corpus, data.cache_dir)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
+    check_specials(data.tokenizer, request.specials, cached.tokenizer)
 
-    train = _samples(data, cached, "train", source.root, seed)
+    frame = request.frame(cached.tokenizer)
+    train = _samples(data, request, cached, "train", source.root, frame, seed)
     held_out = None
     if corpus.has_validation:
-        held_out = _samples(data, cached, "validation", (validation or source).root, seed)
-    return DataBundle(train, held_out, cached.tokenizer, cached.fingerprint, _summary(data, cached, train, held_out))
+        held_out = _samples(data, request, cached, "validation", (validation or source).root, frame, seed)
+    return DataBundle(
+        train,
+        held_out,
+        cached.tokenizer,
+        cached.fingerprint,
+        _summary(data, request, cached, train, held_out),
+        cached.label_names,
+        _bytes_per_token(cached),
+        corpus.wanted.chat.template if corpus.wanted.chat else None,
+    )
 
 
-def _samples(data: Data, cached: CachedCorpus, side: str, root: str, seed: int) -> Samples:
+def open_sources(data: Data, request: Request) -> tuple[Source, Source | None]:
+    """The sources that the `data` section names, to be read as a task asks. Nothing is read yet."""
+    chat = None
+    if request.records == "chat":
+        config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
+        chat = open_chat(data.chat_template, data.mask_prompt, config)
+    wanted = Wanted(
+        request.records,
+        request.labels,
+        data.text_field,
+        data.label_field,
+        data.target_field,
+        data.group_field,
+        data.bad_lines,
+        chat,
+    )
+    source = open_source(data.source, wanted)
+    return source, open_source(data.validation, wanted, "data.validation") if data.validation else None
+
+
+def open_records(data: Data, request: Request) -> Sides:
+    """The documents that `build` would tokenise, divided as it divides them.
+
+    `train` and `validation` of the answer are functions: each call gives an iterator that reads the documents anew
+    (`validation` is None where nothing is held out). `facts["fields"]` says which field was taken for what.
+    """
+    source, validation = open_sources(data, request)
+    return open_sides(source, validation, data.validation_ratio)
+
+
+def _samples(
+    data: Data, request: Request, cached: CachedCorpus, side: str, root: str, frame: Frame, seed: int
+) -> Samples:
     tokens, documents, tokenizer = cached.tokens(side), cached.documents(side, root), cached.tokenizer
     if side == "train":
         name = f"data.source: '{data.source}'"
@@ -60,19 +122,22 @@ def _samples(data: Data, cached: CachedCorpus, side: str, root: str, seed: int) 
         name = f"data.validation: '{data.validation}'"
     else:
         name = f"data.validation_ratio={data.validation_ratio}: the validation part of '{data.source}'"
-    if data.samples == "documents":
+    if sample_kind(data, request) == "documents":
         return TokenDocuments(
             tokens,
             documents,
-            data.max_seq_length,
-            data.truncation,
-            end_of_text=tokenizer.end_of_text,
+            frame,
+            truncation=data.truncation,
+            truncation_side=data.truncation_side,
+            targets=cached.targets(side),
+            labels=cached.labels(side),
+            marks=cached.marks(side),
             tokenizer=tokenizer,
             name=name,
         )
     return TokenWindows(
         tokens,
-        data.max_seq_length,
+        frame,
         shuffle=data.shuffle,
         evaluation=side == "validation",
         seed=seed,
@@ -82,16 +147,39 @@ def _samples(data: Data, cached: CachedCorpus, side: str, root: str, seed: int) 
     )
 
 
-def _summary(data: Data, cached: CachedCorpus, train: Samples, validation: Samples | None) -> dict[str, Any]:
+def sample_kind(data: Data, request: Request) -> str:
+    """A record with a label, a target or marks is a sample of its own; only text can be cut into windows."""
+    return data.samples if request.records == "text" else "documents"
+
+
+def _bytes_per_token(cached: CachedCorpus) -> float:
+    """What turns a loss a token into one a byte: of targets, the end of each included, or of what is learned of a
+    conversation, or else of all text."""
+    facts = cached.sides.get("validation") or cached.sides["train"]
+    if "target_tokens" in facts:
+        return facts["target_bytes"] / max(facts["target_tokens"] + facts["documents"], 1)
+    if "learned_bytes" in facts:
+        return facts["learned_bytes"] / max(facts["marked_tokens"], 1)
+    return facts["bytes"] / max(facts["tokens"], 1)
+
+
+def _summary(
+    data: Data, request: Request, cached: CachedCorpus, train: Samples, validation: Samples | None
+) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "source": data.source,
         "tokenizer": data.tokenizer,
         "vocab_size": cached.tokenizer.vocab_size,
         "max_seq_length": data.max_seq_length,
-        "samples": data.samples,
+        "samples": sample_kind(data, request),
         "cache": str(cached.folder),
         "cache_reused": cached.reused,
+        **cached.index["read"],  # fields, skipped_records, blank_records
     }
+    if request.records != "text":
+        summary["records"] = request.records
+    if cached.label_names:
+        summary["classes"] = len(cached.label_names)
     for side, samples in (("train", train), ("validation", validation)):
         if samples is not None:
             counts = {"samples": samples.num_samples, "targets": samples.num_tokens}

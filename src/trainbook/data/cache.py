@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.documents import DocumentTable, load_table
-from trainbook.data.tokenise import TOKENIZER_FOLDER, TOKENS_FILE, Corpus, tokenise
+from trainbook.data.tokenise import TOKENIZER_FOLDER, Corpus, tokenise
 from trainbook.data.tokenizers import Tokenizer, load_tokenizer
+from trainbook.data.writing import LABELS_FILE, MARKS_FILE, MARKS_TYPE, TARGETS_FILE, TARGETS_TABLE_FILE, TOKENS_FILE
 from trainbook.errors import DataError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 INDEX_FILE = "index.json"
 
 
@@ -42,16 +43,35 @@ class CachedCorpus:
         contents = {
             name: facts[1] for name, facts in sorted(self.index["files"].items()) if not name.endswith(".jsonl")
         }
-        return _digest(contents)
+        return _digest([contents, self.label_names] if self.label_names else contents)
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The class of each number in labels, or in the marks of tagged words."""
+        return tuple(self.index["label_names"])
 
     def tokens(self, side: str) -> np.ndarray:
-        path = self.folder / side / TOKENS_FILE
-        if self.sides[side]["tokens"] == 0:
-            return np.empty(0, dtype=self.index["dtype"])
-        return np.memmap(path, dtype=self.index["dtype"], mode="r")
+        return _mapped(self.folder / side / TOKENS_FILE, self.index["dtype"])
 
     def documents(self, side: str, root: str) -> DocumentTable:
         return load_table(self.folder / side, root)
+
+    def targets(self, side: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Of pairs: the tokens of all texts to produce, and where each begins and how long it is."""
+        if not (self.folder / side / TARGETS_FILE).exists():
+            return None
+        table = np.load(self.folder / side / TARGETS_TABLE_FILE, allow_pickle=False)
+        return _mapped(self.folder / side / TARGETS_FILE, self.index["dtype"]), table[:, 0], table[:, 1]
+
+    def labels(self, side: str) -> np.ndarray | None:
+        """Of labelled records: classes (int64), numbers (float32), or a flag for each class (float32)."""
+        path = self.folder / side / LABELS_FILE
+        return np.load(path, allow_pickle=False) if path.exists() else None
+
+    def marks(self, side: str) -> np.ndarray | None:
+        """Of tagged words and conversations, a number for each token: a class, or 1 where it is learned; -1: none."""
+        path = self.folder / side / MARKS_FILE
+        return _mapped(path, MARKS_TYPE) if path.exists() else None
 
 
 def cache_root(cache_dir: str | None) -> Path:
@@ -110,7 +130,7 @@ def _make(corpus: Corpus, key: str, folder: Path) -> None:
     try:
         index = {"format": FORMAT_VERSION, "key": key, **tokenise(corpus, partial)}
         if cache_key(corpus) != key:
-            raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' changed while it was being read. Try again.")
+            raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' {corpus.source.reader.changed}")
         index["files"] = {
             path.relative_to(partial).as_posix(): _file_facts(path)
             for path in sorted(partial.rglob("*"))
@@ -152,6 +172,12 @@ def _load(folder: Path, key: str) -> CachedCorpus | None:
         return CachedCorpus(folder, index, load_tokenizer(folder / TOKENIZER_FOLDER), reused=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _mapped(path: Path, dtype: str) -> np.ndarray:
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype=dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
 
 
 def _file_facts(path: Path) -> list[Any]:

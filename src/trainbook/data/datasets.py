@@ -2,82 +2,40 @@
 
 from __future__ import annotations
 
-import mmap
-from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
+from trainbook.data.batches import Ragged
 from trainbook.data.documents import DocumentTable, excerpt
+from trainbook.data.frame import Frame, counted, framed
+from trainbook.data.samples import Samples, Stream
 from trainbook.data.seeding import generator
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.errors import DataError
+
+__all__ = ["Samples", "TokenDocuments", "TokenWindows", "TruncationSide"]
+
+TruncationSide = Literal["right", "left"]
 
 # With more windows than this, training gives up one of them so that each epoch can cut the stream elsewhere.
 MIN_WINDOWS_TO_MOVE = 16
 
 
-class Samples(ABC):
-    """What a batch plan needs. An id alone determines the tokens of a sample, in any epoch."""
-
-    num_samples: int
-    num_tokens: int  # targets in one epoch
-
-    def __init__(
-        self, tokens: np.ndarray, max_seq_length: int, documents: DocumentTable | None, tokenizer: Tokenizer | None
-    ) -> None:
-        self.tokens = tokens
-        self.max_seq_length = max_seq_length
-        self.documents = documents
-        self.tokenizer = tokenizer
-
-    @abstractmethod
-    def ids(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """The ids of the samples with these indices, each in its own epoch."""
-
-    @abstractmethod
-    def lengths(self, ids: np.ndarray) -> np.ndarray:
-        """Tokens of each sample; one less of them are targets."""
-
-    @abstractmethod
-    def read(self, ids: np.ndarray, width: int) -> np.ndarray:
-        """Their tokens as int64, one row each, padded with 0 on the right to the width."""
-
-    @abstractmethod
-    def describe(self, sample_id: int) -> dict[str, str]:
-        """Where a sample comes from, and how it begins."""
-
-    def sample(self, index: int, epoch: int = 0) -> np.ndarray:
-        ids = self.ids(np.array([index]), np.array([epoch]))
-        return self.read(ids, int(self.lengths(ids)[0]))[0]
-
-    # A memory map is pickled as the file it shows, not as its contents: workers must not receive copies.
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(vars(self))
-        # A slice of a map is an ordinary array on top of it: only a whole file can be named by its path.
-        if isinstance(self.tokens, np.memmap) and isinstance(self.tokens.base, mmap.mmap) and self.tokens.offset == 0:
-            state["tokens"] = (str(self.tokens.filename), self.tokens.dtype.str)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if isinstance(self.tokens, tuple):
-            path, dtype = self.tokens
-            self.tokens = np.memmap(path, dtype=dtype, mode="r")
-
-
 class TokenWindows(Samples):
-    """Windows of max_seq_length + 1 tokens that overlap by one, so every token but the first is a target once.
+    """Windows of the stream, each as long as fits between the frame's prefix and suffix, or as the frame says.
 
-    Training drops a remainder that is shorter; with `shuffle` and enough windows, each epoch cuts the stream at
-    another offset. Evaluation always cuts at 0 and keeps the remainder. The id of a sample is its start in the stream.
+    For a causal model they overlap by one, so every token but the first is a target once. Training drops a remainder
+    that is shorter; with `shuffle` and enough windows, each epoch cuts the stream at another offset. Evaluation always
+    cuts at 0 and keeps the remainder. The id of a sample is its start in the stream.
     """
+
+    equally_long = True
 
     def __init__(
         self,
         tokens: np.ndarray,
-        max_seq_length: int,
+        frame: Frame,
         *,
         shuffle: bool = False,
         evaluation: bool = False,
@@ -86,25 +44,26 @@ class TokenWindows(Samples):
         tokenizer: Tokenizer | None = None,
         name: str = "the text",
     ) -> None:
-        super().__init__(tokens, max_seq_length, documents, tokenizer)
-        num_targets = len(tokens) - 1
-        if num_targets < 1:
-            raise DataError(
-                f"{name} must have at least 2 tokens, to read one and predict the next, but has {len(tokens)}."
-            )
-        whole, remainder = divmod(num_targets, max_seq_length)
+        super().__init__(tokens, frame, documents, tokenizer)
+        self.window_length = frame.window_length or frame.room
+        self.stride = self.window_length - frame.shift
+        if self.stride < 1:
+            raise _no_room(frame)
+        available = len(tokens) - frame.shift
+        if available < 1:
+            at_least = "2 tokens, to read one and predict the next" if frame.shift else "1 token"
+            raise DataError(f"{name} must have at least {at_least}, but has {len(tokens)}.")
+        whole, remainder = divmod(available, self.stride)
         self.seed = seed
         self.num_offsets = 1
+        self.num_samples = whole
         if evaluation or whole == 0:
-            self.num_samples = whole + (remainder > 0)
-            self.num_tokens = num_targets
+            self.num_samples += remainder > 0
         elif shuffle and whole > MIN_WINDOWS_TO_MOVE:
-            self.num_samples = whole - 1
-            self.num_tokens = self.num_samples * max_seq_length
-            self.num_offsets = num_targets - self.num_tokens + 1
-        else:
-            self.num_samples = whole
-            self.num_tokens = whole * max_seq_length
+            self.num_samples -= 1
+            self.num_offsets = available - self.num_samples * self.stride + 1
+        around = len(frame.prefix) + len(frame.suffix)
+        self.num_tokens = min(available, self.num_samples * self.stride) + self.num_samples * around
 
     def offset(self, epoch: int) -> int:
         if self.num_offsets == 1:
@@ -114,58 +73,114 @@ class TokenWindows(Samples):
     def ids(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         distinct, where = np.unique(epochs, return_inverse=True)
         offsets = np.array([self.offset(int(epoch)) for epoch in distinct], dtype=np.int64)
-        return offsets[where] + indices * self.max_seq_length
+        return offsets[where] + indices * self.stride
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
-        return np.minimum(len(self.tokens) - ids, self.max_seq_length + 1)
+        return self._body_lengths(ids) + len(self.frame.prefix) + len(self.frame.suffix)
 
-    def read(self, ids: np.ndarray, width: int) -> np.ndarray:
-        columns = np.arange(width)
-        positions = np.minimum(ids[:, None] + columns, len(self.tokens) - 1)
-        rows = self.tokens[positions].astype(np.int64)
-        rows[columns >= self.lengths(ids)[:, None]] = 0
-        return rows
+    def _body_lengths(self, ids: np.ndarray) -> np.ndarray:
+        return np.minimum(len(self.tokens) - ids, self.window_length)
+
+    def read(self, ids: np.ndarray) -> Ragged:
+        return framed(Ragged.gather(self.tokens, ids, self._body_lengths(ids)), self.frame.prefix, self.frame.suffix)
 
     def describe(self, sample_id: int) -> dict[str, str]:
         place = self.documents.place(sample_id, self.tokens, self.tokenizer) if self.documents else f"token {sample_id}"
         return {
             "source": place,
-            "text": excerpt(self.tokens[sample_id : sample_id + self.max_seq_length + 1], self.tokenizer),
+            "text": excerpt(self.tokens[sample_id : sample_id + self.window_length], self.tokenizer),
         }
 
 
 class TokenDocuments(Samples):
-    """One document a sample, with its end of text where the tokenizer has one. The id is the document's index."""
+    """One document a sample, with what the frame puts around it. The id is the document's index.
+
+    A document that is too long is cut at one side, between prefix and suffix. Cut at its right side, a causal one has
+    not ended, so it gets no suffix. Documents with nothing to predict are left out.
+    """
 
     documents: DocumentTable
+    equally_long = False
 
     def __init__(
         self,
         tokens: np.ndarray,
         documents: DocumentTable,
-        max_seq_length: int,
-        truncation: bool,
+        frame: Frame,
         *,
-        end_of_text: int | None = None,
+        truncation: bool = True,
+        truncation_side: TruncationSide = "right",
+        targets: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None,
+        labels: np.ndarray | None = None,
+        marks: np.ndarray | None = None,
         tokenizer: Tokenizer | None = None,
         name: str = "the text",
     ) -> None:
-        super().__init__(tokens, max_seq_length, documents, tokenizer)
-        self.end_of_text = end_of_text
-        whole_lengths = documents.lengths + (end_of_text is not None)
-        if not truncation and (whole_lengths > max_seq_length + 1).any():
-            document = int(np.argmax(whole_lengths > max_seq_length + 1))
-            raise DataError(
-                f"{documents.origin(document)}: with data.truncation=false a document must have at most "
-                f"data.max_seq_length + 1 = {max_seq_length + 1} tokens, but it has {whole_lengths[document]}."
-            )
-        self._lengths = np.minimum(whole_lengths, max_seq_length + 1)
-        # A document of one token has nothing to predict.
-        self._ids = np.flatnonzero(self._lengths >= 2)
+        super().__init__(tokens, frame, documents, tokenizer)
+        self._labels, self._marks = labels, marks
+        self._lay_out(truncation, truncation_side)
+        self._targets = Stream(*targets) if targets is not None else None
+        if self._targets is not None:
+            self._target_lengths = self._lay_out_targets(self._targets, truncation)
+        self._ids = np.flatnonzero(self._usable())
         if len(self._ids) == 0:
-            raise DataError(f"{name} must have a document of at least 2 tokens, but has none.")
+            raise DataError(f"{name} must have {_what_is_usable(frame, targets, marks)}, but has none.")
         self.num_samples = len(self._ids)
-        self.num_tokens = int(self._lengths[self._ids].sum()) - self.num_samples
+        self.num_left_out = len(documents) - self.num_samples
+        self.num_cut = int((self._body_lengths < documents.lengths)[self._ids].sum())
+        self.num_tokens = int(self.positions(self._ids).sum())
+
+    def _lay_out(self, truncation: bool, side: TruncationSide) -> None:
+        """Where each document's part begins in the stream, how long it is, and how much of the suffix follows it."""
+        frame, whole = self.frame, self.documents.lengths
+        around = len(frame.prefix) + len(frame.suffix)
+        if not truncation and (whole > frame.room).any():
+            self._refuse("data.max_seq_length", whole + around, frame.max_length, frame.shift)
+        open_end = side == "right" and not frame.keep_suffix
+        room = frame.max_length - len(frame.prefix) if open_end else frame.room
+        if room < 1:
+            raise _no_room(frame)
+        self._body_lengths = np.minimum(whole, room)
+        self._body_starts = self.documents.starts + (whole - self._body_lengths if side == "left" else 0)
+        left = frame.max_length - len(frame.prefix) - self._body_lengths
+        self._suffix_lengths = np.minimum(left, len(frame.suffix))
+        self._lengths = len(frame.prefix) + self._body_lengths + self._suffix_lengths
+
+    def _lay_out_targets(self, targets: Stream, truncation: bool) -> np.ndarray:
+        frame = self.frame
+        around = len(frame.target_prefix) + len(frame.target_suffix)
+        room = frame.max_target_positions - around
+        if room < 1:
+            raise DataError(
+                f"data.max_target_length: must be at least {around + 1}, but got {frame.max_target_positions}."
+            )
+        if not truncation and (targets.lengths > room).any():
+            self._refuse("data.max_target_length", targets.lengths + around, frame.max_target_positions, 0, "target")
+        return np.minimum(targets.lengths, room)
+
+    def _refuse(self, knob: str, lengths: np.ndarray, most: int, shift: int, what: str = "document") -> None:
+        document = int(np.argmax(lengths > most))
+        law = f"{knob} + {shift} = {most}" if shift else f"{knob} = {most}"
+        raise DataError(
+            f"{self.documents.origin(document)}: with data.truncation=false a {what} must have at most {law} tokens, "
+            f"but it has {lengths[document]}."
+        )
+
+    def _usable(self) -> np.ndarray:
+        usable = self._lengths > self.frame.shift
+        if self._labels is None:
+            usable &= self._body_lengths > 0
+        if self._targets is not None:
+            usable &= self._target_lengths + len(self.frame.target_prefix) + len(self.frame.target_suffix) > 0
+        if self._marks is not None:
+            # The first token of a causal sample is read and never predicted.
+            unpredicted = max(self.frame.shift - len(self.frame.prefix), 0)
+            marked = np.flatnonzero(self._marks >= 0)
+            first, behind = (
+                np.searchsorted(marked, self._body_starts + edge) for edge in (unpredicted, self._body_lengths)
+            )
+            usable &= behind > first
+        return usable
 
     def ids(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         return self._ids[indices]
@@ -173,19 +188,59 @@ class TokenDocuments(Samples):
     def lengths(self, ids: np.ndarray) -> np.ndarray:
         return self._lengths[ids]
 
-    def read(self, ids: np.ndarray, width: int) -> np.ndarray:
-        columns = np.arange(width)
-        positions = np.minimum(self.documents.starts[ids][:, None] + columns, len(self.tokens) - 1)
-        rows = self.tokens[positions].astype(np.int64)
-        if self.end_of_text is not None:
-            rows[columns == self.documents.lengths[ids][:, None]] = self.end_of_text
-        rows[columns >= self._lengths[ids][:, None]] = 0
-        return rows
+    def read(self, ids: np.ndarray) -> Ragged:
+        body = Ragged.gather(self.tokens, self._body_starts[ids], self._body_lengths[ids])
+        return framed(body, self.frame.prefix, self.frame.suffix, self._suffix_lengths[ids])
+
+    def target_lengths(self, ids: np.ndarray) -> np.ndarray | None:
+        if self._targets is None:
+            return None
+        return self._target_lengths[ids] + len(self.frame.target_prefix) + len(self.frame.target_suffix)
+
+    def read_targets(self, ids: np.ndarray) -> Ragged | None:
+        if self._targets is None:
+            return None
+        body = Ragged.gather(self._targets.tokens, self._targets.starts[ids], self._target_lengths[ids])
+        return framed(body, self.frame.target_prefix, self.frame.target_suffix)
+
+    def labels(self, ids: np.ndarray) -> np.ndarray | None:
+        return self._labels[ids] if self._labels is not None else None
+
+    def read_marks(self, ids: np.ndarray) -> Ragged | None:
+        """What ends a learned text is learned with it, or a model would never stop; a tag never stands there."""
+        if self._marks is None:
+            return None
+        body = Ragged.gather(self._marks, self._body_starts[ids], self._body_lengths[ids])
+        marks = framed(body, [-1] * len(self.frame.prefix), [-1] * len(self.frame.suffix), self._suffix_lengths[ids])
+        if self.frame.shift:
+            behind = np.repeat(marks.starts + len(self.frame.prefix) + body.lengths, self._suffix_lengths[ids])
+            last = np.repeat(self._marks[self._body_starts[ids] + body.lengths - 1], self._suffix_lengths[ids])
+            marks.values[behind + counted(self._suffix_lengths[ids])] = last
+        return marks
 
     def describe(self, sample_id: int) -> dict[str, str]:
         source = self.documents.origin(sample_id)
         if self.documents.first_lines[sample_id] > 1:
             source = f"{source}:{self.documents.first_lines[sample_id]}"
-        start = int(self.documents.starts[sample_id])
-        length = min(int(self.documents.lengths[sample_id]), self.max_seq_length + 1)
-        return {"source": source, "text": excerpt(self.tokens[start : start + length], self.tokenizer)}
+        start, length = int(self._body_starts[sample_id]), int(self._body_lengths[sample_id])
+        description = {"source": source, "text": excerpt(self.tokens[start : start + length], self.tokenizer)}
+        if self._targets is not None:
+            start, length = int(self._targets.starts[sample_id]), int(self._target_lengths[sample_id])
+            description["target"] = excerpt(self._targets.tokens[start : start + length], self.tokenizer)
+        return description
+
+
+def _what_is_usable(frame: Frame, targets: Any, marks: Any) -> str:
+    if marks is not None:
+        return f"a document with something to learn in its first {frame.max_positions} positions"
+    if targets is not None:
+        return "a pair of texts of at least 1 token each"
+    return f"a document of at least {1 + frame.shift} token{'s' if frame.shift else ''}"
+
+
+def _no_room(frame: Frame) -> DataError:
+    least = len(frame.prefix) + len(frame.suffix) + 1
+    return DataError(
+        f"data.max_seq_length: must be at least {least}, so that a token fits between the {least - 1} around each "
+        f"sample, but got {frame.max_positions}."
+    )

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from trainbook.data.loader import Batch, BatchPlan
+from trainbook.data.batches import Batch
+from trainbook.data.loader import BatchPlan
 
 
 def prefetch(

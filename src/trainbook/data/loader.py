@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
-from trainbook.data.datasets import Samples
+from trainbook.data.batches import Batch
+from trainbook.data.bucketing import bucketed_order
+from trainbook.data.packing import pack
+from trainbook.data.samples import Samples
 from trainbook.data.seeding import generator
 
-Padding = Literal["longest", "max_length"]
-
-
-@dataclass
-class Batch:
-    ids: np.ndarray  # (B,) int64: what the dataset can describe
-    tokens: np.ndarray  # (B, width) int64, padded with 0 on the right
-    lengths: np.ndarray  # (B,) int64: tokens that are not padding
-    epoch: float  # epochs consumed once this batch is; 0 in evaluation
-    step: int = 0  # with an id: what a task may draw random numbers from; 0 in evaluation
+Padding = Literal["longest", "max_length", "bucketed", "packed"]
 
 
 class BatchPlan:
@@ -29,6 +22,10 @@ class BatchPlan:
 
     With `total_samples`, the last planned step is short, so that a run of so many epochs sees exactly them. Steps after
     it, which a run takes to make up for updates it rejected, are full again.
+
+    Packed, a sample is a row of documents: the rows are made once, their order is drawn anew each epoch. Bucketed, an
+    epoch's order is made of blocks of `micro_batch` samples. To go on in the middle of an epoch, a run must ask for the
+    blocks that it began with, even if its micro-batches are of another size by now.
     """
 
     def __init__(
@@ -39,6 +36,7 @@ class BatchPlan:
         shuffle: bool,
         total_samples: int | None = None,
         padding: Padding = "longest",
+        micro_batch: int | None = None,
     ) -> None:
         if global_batch_size < 1:
             raise ValueError(f"global_batch_size must be >= 1, but got {global_batch_size}")
@@ -49,8 +47,22 @@ class BatchPlan:
         self.seed = seed
         self.shuffle = shuffle
         self.total_samples = total_samples
-        self.padding: Padding = padding
+        self.padding: Padding = "longest" if dataset.equally_long and padding != "max_length" else padding
+        self.block = micro_batch or global_batch_size
         self.shift = 0  # samples by which batches begin later than step x size: after a change of the batch's size
+        self.num_samples = dataset.num_samples
+        if self.padding in ("bucketed", "packed"):
+            self._all = dataset.ids(np.arange(dataset.num_samples), np.zeros(dataset.num_samples, dtype=np.int64))
+        if self.padding == "packed":
+            self._rows = pack(
+                dataset.positions(self._all),
+                dataset.frame.max_positions,
+                seed,
+                target_lengths=dataset.target_lengths(self._all),
+                target_capacity=dataset.frame.max_target_positions,
+                shuffle=shuffle,
+            )
+            self.num_samples = len(self._rows)
         self._orders: dict[int, np.ndarray] = {}
 
     @property
@@ -59,7 +71,7 @@ class BatchPlan:
 
     def num_steps(self, epochs: float) -> int:
         """Steps that it takes to see so many epochs; the last one may reach beyond them."""
-        return math.ceil(samples_in_epochs(self.dataset.num_samples, epochs) / self.global_batch_size)
+        return math.ceil(samples_in_epochs(self.num_samples, epochs) / self.global_batch_size)
 
     def batch_size(self, step: int) -> int:
         """Samples of the global batch at this step."""
@@ -76,10 +88,23 @@ class BatchPlan:
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """A rank's share of the batch at this step (0 is the first); the shares in order of rank are the whole."""
         numbers = self.first_sample(step) + np.arange(self.batch_size(step), dtype=np.int64)
-        epochs, positions = np.divmod(numbers, self.dataset.num_samples)
-        ids = self.dataset.ids(self._indices(epochs, positions), epochs)
-        consumed = int(numbers[-1]) + 1
-        return _share(self.dataset, ids, rank, world, self.padding, consumed / self.dataset.num_samples, step)
+        consumed = (int(numbers[-1]) + 1) / self.num_samples
+        epochs, positions = np.divmod(np.array_split(numbers, world)[rank], self.num_samples)
+        indices = self._indices(epochs, positions)
+        if self.padding == "packed":
+            return self._packed(indices, epochs, consumed, step)
+        ids = self.dataset.ids(indices, epochs)
+        width = self.dataset.frame.max_positions if self.padding == "max_length" else None
+        return _batch(self.dataset, ids, epochs, np.arange(len(ids)), len(ids), width, consumed, step)
+
+    def _packed(self, indices: np.ndarray, epochs: np.ndarray, consumed: float, step: int) -> Batch:
+        sizes = self._rows.sizes(indices)
+        members = [self._rows.members[self._rows.starts[row] : self._rows.starts[row + 1]] for row in indices]
+        ids = self._all[np.concatenate([*members, np.empty(0, dtype=np.int64)])]
+        rows, width = np.repeat(np.arange(len(indices)), sizes), self.dataset.frame.max_positions
+        batch = _batch(self.dataset, ids, np.repeat(epochs, sizes), rows, len(indices), width, consumed, step)
+        batch.packed = True
+        return batch
 
     def _indices(self, epochs: np.ndarray, positions: np.ndarray) -> np.ndarray:
         if not self.shuffle:
@@ -94,8 +119,15 @@ class BatchPlan:
         if epoch not in self._orders:
             # A batch reaches into the next epoch at times, so the epoch before it is still wanted.
             self._orders = {known: order for known, order in self._orders.items() if abs(known - epoch) == 1}
-            self._orders[epoch] = generator("order", self.seed, epoch).permutation(self.dataset.num_samples)
+            self._orders[epoch] = self._draw(epoch)
         return self._orders[epoch]
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        draw = generator("order", self.seed, epoch)
+        if self.padding != "bucketed":
+            return draw.permutation(self.num_samples)
+        lengths, target_lengths = self.dataset.positions(self._all), self.dataset.target_lengths(self._all)
+        return bucketed_order(lengths, target_lengths, self.block, epoch * self.num_samples, draw)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_orders": {}}
@@ -106,6 +138,18 @@ def samples_in_epochs(num_samples: int, epochs: float) -> int:
     return max(1, math.floor(epochs * num_samples + 0.5))
 
 
+def evaluation_order(dataset: Samples, max_samples: int | None = None, padding: Padding = "longest") -> np.ndarray:
+    """The indices of the samples in the order in which they are evaluated: long ones first, unless all are padded to
+    one width. So little is padded, and memory that is not enough is noticed at once."""
+    count = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
+    # Spread over the whole set: its first samples are often of one kind.
+    indices = np.arange(count) * dataset.num_samples // max(1, count)
+    if padding == "max_length":
+        return indices
+    lengths = dataset.lengths(dataset.ids(indices, np.zeros_like(indices)))
+    return indices[np.argsort(-lengths, kind="stable")]
+
+
 def eval_batches(
     dataset: Samples,
     batch_size: int,
@@ -114,19 +158,40 @@ def eval_batches(
     world: int = 1,
     padding: Padding = "longest",
 ) -> Iterator[Batch]:
-    """Every sample once, in order; the last batch is short. With several ranks, each batch is shared among them."""
-    num_samples = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
-    for start in range(0, num_samples, batch_size):
-        indices = np.arange(start, min(start + batch_size, num_samples), dtype=np.int64)
+    """So many samples from all over the set, or all of it, each once, in evaluation order; the last batch is short.
+
+    With several ranks, each batch is shared among them. Every sample has a row of its own: what is packed for training
+    is sorted here, so that `max_samples` means samples and little is padded all the same.
+    """
+    order = evaluation_order(dataset, max_samples, padding)
+    width = dataset.frame.max_positions if padding == "max_length" else None
+    for start in range(0, len(order), batch_size):
+        indices = np.array_split(order[start : start + batch_size], world)[rank]
         ids = dataset.ids(indices, np.zeros_like(indices))
-        yield _share(dataset, ids, rank, world, padding, epoch=0.0, step=0)
+        yield _batch(dataset, ids, np.full(len(ids), -1), np.arange(len(ids)), len(ids), width, epoch=0.0, step=0)
 
 
-def _share(
-    dataset: Samples, ids: np.ndarray, rank: int, world: int, padding: Padding, epoch: float, step: int
+def _batch(
+    dataset: Samples,
+    ids: np.ndarray,
+    epochs: np.ndarray,
+    rows: np.ndarray,
+    num_rows: int,
+    width: int | None,
+    epoch: float,
+    step: int,
 ) -> Batch:
-    lengths = dataset.lengths(ids)
-    # The longest of the whole batch, not of the share: every rank gets the same shape.
-    width = dataset.max_seq_length + 1 if padding == "max_length" else int(lengths.max())
-    mine = np.array_split(np.arange(len(ids)), world)[rank]
-    return Batch(ids[mine], dataset.read(ids[mine], width), lengths[mine].astype(np.int64), epoch, step)
+    return Batch(
+        ids=ids,
+        epochs=epochs,
+        tokens=dataset.read(ids),
+        rows=rows,
+        num_rows=num_rows,
+        width=width,
+        epoch=epoch,
+        step=step,
+        targets=dataset.read_targets(ids),
+        labels=dataset.labels(ids),
+        marks=dataset.read_marks(ids),
+        equally_long=dataset.equally_long,
+    )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,23 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.documents import ORIGINS_FILE, TABLE_FILE
-from trainbook.data.sources import Document, Source
-from trainbook.data.split import Split, Survey, split, survey
-from trainbook.data.tokenizers import (
-    ByteTokenizer,
-    CharTokenizer,
-    Tokenizer,
-    load_tokenizer,
-    train_bpe,
-)
+from trainbook.data.chat import special_tokens
+from trainbook.data.fields import Wanted
+from trainbook.data.sides import Documents, Sides, open_sides
+from trainbook.data.sources import Source
+from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer, train_bpe
+from trainbook.data.values import in_order
+from trainbook.data.writing import MARKS_TYPE, PIECE_CHARACTERS, Encoding, pieces, write_side
 from trainbook.errors import DataError
 
-TOKENS_FILE = "tokens.bin"
 TOKENIZER_FOLDER = "tokenizer"
-PIECE_CHARACTERS = 1 << 20  # what is encoded at a time: bounds the memory that one long document needs
-# Between a line and the next one, where no white space is near: no pre-tokenizer of ours joins across it.
-_SEAM = re.compile(r"(?<=\S\n)(?=\S)")
 
 
 @dataclass(frozen=True)
@@ -40,142 +30,81 @@ class Corpus:
     source: Source
     validation: Source | None
     validation_ratio: float
-    tokenizer: dict[str, Any]  # from tokenizer_config
+    tokenizer: dict[str, Any]  # from tokenizer_config, special tokens included
 
     @property
     def has_validation(self) -> bool:
         return self.validation is not None or self.validation_ratio > 0
 
+    @property
+    def wanted(self) -> Wanted:
+        return self.source.wanted
+
 
 def tokenise(corpus: Corpus, folder: Path) -> dict[str, Any]:
     """Write the tokenizer and both sides into the folder; the answer is what an index should say of them."""
-    with_alphabet = corpus.tokenizer["kind"] == "char"
-    seen = _surveyed(corpus.source, with_alphabet)
-    seen_validation = _surveyed(corpus.validation, with_alphabet) if corpus.validation else None
-    plan = split(seen, 0.0 if corpus.validation else corpus.validation_ratio)
-    sides: dict[str, Callable[[], Iterator[Document]]] = {"train": lambda: _side(corpus.source, plan, 0)}
-    if corpus.validation:
-        sides["validation"] = corpus.validation.documents
-    elif corpus.has_validation:
-        sides["validation"] = lambda: _side(corpus.source, plan, 1)
-
-    tokenizer = _make_tokenizer(corpus, seen, seen_validation, sides["train"])
+    sides = open_sides(
+        corpus.source, corpus.validation, corpus.validation_ratio, with_alphabet=corpus.tokenizer["kind"] == "char"
+    )
+    label_names = _label_names(corpus, sides)
+    tokenizer = _make_tokenizer(corpus, sides)
     tokenizer.save(folder / TOKENIZER_FOLDER)
-    facts: dict[str, Any] = {"dtype": "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32", "sides": {}}
-    total = seen.num_characters + (seen_validation.num_characters if seen_validation else 0)
-    with _progress(total) as advance:
-        for name, documents in sides.items():
-            (folder / name).mkdir()
-            facts["sides"][name] = write_side(folder / name, documents(), tokenizer, facts["dtype"], advance)
-    if seen_validation:
-        known = set(seen.digests)
-        facts["sides"]["validation"]["also_in_train"] = sum(digest in known for digest in seen_validation.digests)
+    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    specials = special_tokens(tokenizer) if corpus.wanted.records == "chat" else {}
+    encoding = Encoding(tokenizer, dtype, corpus.wanted, label_names, specials)
+    facts: dict[str, Any] = {"dtype": dtype, "label_names": list(label_names), "read": sides.facts, "sides": {}}
+    parts: dict[str, tuple[Documents | None, Source]] = {
+        "train": (sides.train, corpus.source),
+        "validation": (sides.validation, corpus.validation or corpus.source),
+    }
+    with _progress(sum(seen.num_characters for seen in sides.surveys)) as advance:
+        for name, (documents, source) in parts.items():
+            if documents is not None:
+                (folder / name).mkdir()
+                facts["sides"][name] = write_side(folder / name, documents(), encoding, advance, source.root)
+    if sides.seen_validation:
+        known = set(sides.seen.digests)
+        facts["sides"]["validation"]["also_in_train"] = sum(digest in known for digest in sides.seen_validation.digests)
     return facts
 
 
-def write_side(
-    folder: Path, documents: Iterable[Document], tokenizer: Tokenizer, dtype: str, advance: Callable[[int], None]
-) -> dict[str, int]:
-    starts, lengths, first_lines = array("q"), array("q"), array("q")
-    position = num_bytes = 0
-    with (folder / TOKENS_FILE).open("wb") as tokens, (folder / ORIGINS_FILE).open("w", encoding="utf-8") as origins:
-        for batch in _batches(documents, tokenizer.joins_pieces):
-            for piece, ids in zip(batch, _encode(batch, tokenizer), strict=True):
-                if piece.begins:
-                    if starts and tokenizer.end_of_text is not None:
-                        tokens.write(np.array([tokenizer.end_of_text], dtype=dtype).tobytes())
-                        position += 1
-                    starts.append(position)
-                    lengths.append(0)
-                    first_lines.append(piece.document.first_line)
-                    origins.write(json.dumps(piece.document.origin) + "\n")
-                tokens.write(ids.astype(dtype).tobytes())
-                position += len(ids)
-                lengths[-1] += len(ids)
-                num_bytes += len(piece.text.encode("utf-8"))
-                advance(len(piece.text))
-    table = np.stack([np.array(column, dtype=np.int64) for column in (starts, lengths, first_lines)], axis=1)
-    np.save(folder / TABLE_FILE, table, allow_pickle=False)
-    return {"tokens": position, "documents": len(starts), "bytes": num_bytes}
+def _label_names(corpus: Corpus, sides: Sides) -> tuple[str, ...]:
+    """The classes of the training side."""
+    wanted = corpus.wanted
+    if wanted.records not in ("labelled", "tagged") or wanted.labels == "number":
+        return ()
+    names = sides.classes
+    least = 1 if wanted.labels == "classes" else 2
+    if len(names) < least:
+        has = f"has only {next(iter(names))!r}" if names else "has none"
+        raise DataError(
+            f"{corpus.source.knob}: the training part of '{corpus.source.name}' must have at least {least} "
+            f"class{'es' if least > 1 else ''}, but {has}."
+        )
+    if wanted.records == "tagged" and len(names) > np.iinfo(MARKS_TYPE).max:
+        raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' has {len(names)} tags, more than can be kept.")
+    return in_order(names)
 
 
-@dataclass(frozen=True)
-class _Piece:
-    document: Document
-    text: str
-    begins: bool
-
-
-def _batches(documents: Iterable[Document], in_pieces: bool) -> Iterator[list[_Piece]]:
-    """Pieces that together are about as long as one piece may be, so that many small documents go at once."""
-    batch: list[_Piece] = []
-    size = 0
-    for document in documents:
-        texts = pieces(document.text, PIECE_CHARACTERS) if in_pieces else [document.text]
-        for number, text in enumerate(texts):
-            batch.append(_Piece(document, text, begins=number == 0))
-            size += len(text)
-            if size >= PIECE_CHARACTERS:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
-
-
-def pieces(text: str, length: int) -> Iterator[str]:
-    """The text in parts of at least this length, cut only where both sides encode as they do together."""
-    begin = 0
-    while seam := _SEAM.search(text, begin + length):
-        yield text[begin : seam.start()]
-        begin = seam.start()
-    yield text[begin:]
-
-
-def _encode(batch: list[_Piece], tokenizer: Tokenizer) -> list[np.ndarray]:
-    try:
-        return tokenizer.encode_many([piece.text for piece in batch])
-    except DataError:
-        # Only on failure is each one encoded alone, to say which document it was.
-        for piece in batch:
-            try:
-                tokenizer.encode(piece.text)
-            except DataError as error:
-                raise DataError(f"{piece.document.origin}: {error}") from None
-        raise
-
-
-def _surveyed(source: Source, with_alphabet: bool) -> Survey:
-    seen = survey(source.documents(), with_alphabet)
-    if seen.num_documents == 0:
-        files = "its one file is" if len(source.files) == 1 else f"all of its {len(source.files)} files are"
-        raise DataError(f"{source.knob}: '{source.name}' has no text: {files} empty.")
-    return seen
-
-
-def _side(source: Source, plan: Split, side: int) -> Iterator[Document]:
-    for index, document in enumerate(source.documents()):
-        part = plan.parts(index, document)[side]
-        if part is not None:
-            yield part
-
-
-def _make_tokenizer(
-    corpus: Corpus, seen: Survey, seen_validation: Survey | None, train: Callable[[], Iterator[Document]]
-) -> Tokenizer:
+def _make_tokenizer(corpus: Corpus, sides: Sides) -> Tokenizer:
     config = corpus.tokenizer
-    tokenizer: Tokenizer
+    specials = config.get("specials", ())
     if config["kind"] == "byte":
-        tokenizer = ByteTokenizer()
-    elif config["kind"] == "char":
-        surveys = [seen, seen_validation] if seen_validation else [seen]
-        alphabet = frozenset().union(*(part.alphabet for part in surveys))
-        tokenizer = CharTokenizer(alphabet, with_end_of_text=any(part.num_documents > 1 for part in surveys))
-    elif config["kind"] == "bpe":
-        texts = (text for document in train() for text in pieces(document.text, PIECE_CHARACTERS))
-        tokenizer = train_bpe(texts, config["vocab_size"])
-    else:
-        tokenizer = load_tokenizer(config["path"])
-    return tokenizer
+        return ByteTokenizer(specials)
+    if config["kind"] == "char":
+        alphabet = frozenset().union(*(seen.alphabet for seen in sides.surveys))
+        # A conversation or a target must end; of texts, only several need something between them.
+        several = any(seen.num_documents > 1 for seen in sides.surveys)
+        return CharTokenizer(alphabet, several or corpus.wanted.records != "text", specials)
+    if config["kind"] == "bpe":
+        return train_bpe(_training_texts(corpus, sides), config["vocab_size"], specials)
+    return load_tokenizer(config["path"])
+
+
+def _training_texts(corpus: Corpus, sides: Sides) -> Iterator[str]:
+    for document in sides.train():
+        for text in corpus.wanted.texts_of(document):
+            yield from pieces(text, PIECE_CHARACTERS)
 
 
 @contextmanager

@@ -25,7 +25,29 @@ def key_value_heads(config: Config) -> int:
 
 
 def head_width(config: Config) -> int:
-    return config.model.hidden_size // config.model.num_attention_heads
+    return config.model.head_width or config.model.hidden_size // config.model.num_attention_heads
+
+
+def decoder_layers(config: Config) -> int:
+    return config.model.num_decoder_layers or config.model.num_hidden_layers
+
+
+def max_target_length(config: Config) -> int:
+    return config.data.max_target_length or config.data.max_seq_length
+
+
+TASK_OF_MODEL = {"gpt": "causal", "bert": "masked", "t5": "span", "hf": "causal"}
+
+
+def task_name(config: Config) -> str:
+    """What is learned: as stated, or what follows from the data and the kind of the model."""
+    if config.training.task != "auto":
+        return config.training.task
+    if config.data.label_field is not None:
+        return "classify"
+    if config.data.target_field is not None:
+        return "seq2seq" if config.model.type == "t5" else "chat"
+    return TASK_OF_MODEL.get(config.model.type, "causal")
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ its default: a default never breaks a law that says "has no effect", and neither
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from trainbook.errors import Problem
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.config import Config
+from trainbook.knobs.config import Config, section_types
+from trainbook.knobs.derive import task_name
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.values import show
 
@@ -84,11 +87,56 @@ def laws_of(path: str) -> list[Law]:
 # The shape of the model
 
 
-@law("model.hidden_size", "model.num_attention_heads")
+MODEL_TYPES = ("gpt", "bert", "t5", "hf")
+TASKS = ("auto", "causal", "chat", "masked", "span", "seq2seq", "classify", "classify_many", "regress", "tag")
+# What each kind of model can learn. A model of the user's own is asked for logits of every token.
+TASKS_OF_MODEL = {
+    "gpt": ("causal", "chat"),
+    "bert": ("masked", "classify", "classify_many", "regress", "tag"),
+    "t5": ("span", "seq2seq"),
+    "hf": tuple(task for task in TASKS if task not in ("auto", "span")),
+}
+IS_PYTHON_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _is_one_of(s: Settings, path: str, names: tuple[str, ...], of_your_own: str) -> Iterator[Broken]:
+    value = s.get(path)
+    if value in names or IS_PYTHON_PATH.fullmatch(value):
+        return
+    near = get_close_matches(value, names, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else ""
+    law_text = f"must be {', '.join(names)}, or {of_your_own} as package.module:Name, but got {s.show(path)}."
+    yield (path,), law_text, hint
+
+
+@law("model.type")
+def model_type_is_known(s: Settings) -> Iterator[Broken]:
+    """model.type is gpt, bert, t5, hf, or the Python path of a model of your own."""
+    yield from _is_one_of(s, "model.type", MODEL_TYPES, "a model of your own")
+
+
+@law("training.task")
+def task_is_known(s: Settings) -> Iterator[Broken]:
+    """training.task is one of the tasks, or the Python path of a task of your own."""
+    yield from _is_one_of(s, "training.task", TASKS, "a task of your own")
+
+
+@law("model.type", "training.task", "data.label_field", "data.target_field")
+def model_can_do_the_task(s: Settings) -> Iterator[Broken]:
+    """Each kind of model has its tasks: gpt causal, bert masked and labels, t5 spans and target texts."""
+    kind, task = s.get("model.type"), task_name(s.config)
+    if kind in TASKS_OF_MODEL and task in TASKS and task not in TASKS_OF_MODEL[kind]:
+        able = [other for other, tasks in TASKS_OF_MODEL.items() if task in tasks]
+        said = "" if s.get("training.task") != "auto" else ", which follows from data.label_field"
+        message = f"{kind} learns {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}{said}."
+        yield ("training.task", "model.type"), message, f"Take model.type={' or '.join(able)} for it."
+
+
+@law("model.hidden_size", "model.num_attention_heads", "model.head_width")
 def heads_share_the_width(s: Settings) -> Iterator[Broken]:
-    """model.hidden_size is a multiple of model.num_attention_heads."""
+    """model.hidden_size is a multiple of model.num_attention_heads, unless model.head_width is set."""
     paths = ("model.hidden_size", "model.num_attention_heads")
-    if s.get(paths[0]) % s.get(paths[1]):
+    if s.get("model.head_width") is None and s.get(paths[0]) % s.get(paths[1]):
         yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
 
 
@@ -100,14 +148,81 @@ def heads_share_keys_and_values(s: Settings) -> Iterator[Broken]:
         yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
 
 
-@law("model.position", "model.hidden_size", "model.num_attention_heads")
+@law("model.position", "model.hidden_size", "model.num_attention_heads", "model.head_width")
 def rotation_needs_pairs(s: Settings) -> Iterator[Broken]:
-    """Rotary positions turn pairs of numbers: hidden_size / num_attention_heads is even."""
-    size, heads = s.get("model.hidden_size"), s.get("model.num_attention_heads")
-    if s.get("model.position") == "rotary" and size % heads == 0 and (size // heads) % 2:
+    """Rotary positions turn pairs of numbers: head_width, or else hidden_size / num_attention_heads, is even."""
+    size, heads, width = (s.get(f"model.{name}") for name in ("hidden_size", "num_attention_heads", "head_width"))
+    if width is not None:
+        if s.get("model.position") == "rotary" and width % 2:
+            yield ("model.position", "model.head_width"), f"rotary needs an even head width, but it is {width}.", ""
+    elif s.get("model.position") == "rotary" and size % heads == 0 and (size // heads) % 2:
         paths = ("model.position", "model.hidden_size", "model.num_attention_heads")
         width = f"hidden_size / num_attention_heads is {size} / {heads} = {size // heads}"
         yield paths, f"rotary needs an even head width, but {width}.", ""
+
+
+# Parts that transformers or the user builds
+
+
+# Sizes are read from the folder, and judged there; the rest of these is for every kind of model.
+OF_ANY_MODEL = (
+    *("type", "pretrained", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "quantize_base"),
+    *("num_hidden_layers", "hidden_size", "intermediate_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_width"),
+)
+PARTS = tuple(f"model.{name}" for name in section_types()["model"].model_fields if name not in OF_ANY_MODEL)
+
+
+@law("model.type", *PARTS)
+def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
+    """With model.type hf the parts, dropout among them, are what config.json in model.pretrained says."""
+    if s.get("model.type") != "hf":
+        return
+    for path in PARTS:
+        if s.is_set(path):
+            message = "has no effect with model.type hf, which takes it from config.json in model.pretrained."
+            yield (path, "model.type"), message, ""
+
+
+@law("data.padding", "data.samples", "model.type")
+def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
+    """data.padding packed is for the built-in models: others cannot be told where a document ends."""
+    kind = s.get("model.type")
+    if s.get("data.padding") == "packed" and s.get("data.samples") == "documents" and kind not in ("gpt", "bert", "t5"):
+        message = f"packed puts several documents into a row, and model.type {kind} has no way to keep them apart."
+        yield ("data.padding", "model.type"), message, "Take bucketed, which also wastes little."
+
+
+LORA = ("model.lora_alpha", "model.lora_dropout", "model.lora_targets")
+
+
+@law("model.lora_rank", *LORA)
+def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
+    """model.lora_alpha, model.lora_dropout and model.lora_targets have an effect only with model.lora_rank."""
+    if s.get("model.lora_rank") is not None:
+        return
+    for path in LORA:
+        if s.is_set(path):
+            yield (path, "model.lora_rank"), "has no effect unless model.lora_rank is set.", ""
+
+
+@law("model.quantize_base", "model.lora_rank")
+def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
+    """model.quantize_base needs model.lora_rank: weights of so few bits are not trained, adapters beside them are."""
+    if s.get("model.quantize_base") != "none" and s.get("model.lora_rank") is None:
+        message = "needs model.lora_rank: weights of so few bits cannot be trained, only adapters beside them."
+        yield ("model.quantize_base", "model.lora_rank"), message, ""
+
+
+@law("precision.weights", "model.lora_rank")
+def only_frozen_weights_are_fp16(s: Settings) -> Iterator[Broken]:
+    """precision.weights fp16 needs model.lora_rank: trained fp16 weights lose updates and overflow."""
+    if s.get("precision.weights") == "fp16" and s.get("model.lora_rank") is None:
+        message = (
+            "fp16 is for frozen weights, so it needs model.lora_rank: trained ones would lose updates and overflow."
+        )
+        hint = "For fp16 training take precision.compute=fp16 over fp32 weights."
+        yield ("precision.weights", "model.lora_rank"), message, hint
 
 
 # The length of the run and the schedule over it
@@ -197,11 +312,24 @@ def _no_effect(path: str, unless: str, *needed: Any) -> None:
     law(path, unless)(check)
 
 
+def _no_effect_with(path: str, other: str, *idle: Any) -> None:
+    """Registers the same law where the values that leave a knob idle are the fewer ones."""
+    words = " or ".join(show(value) for value in idle)
+
+    def check(s: Settings) -> Iterator[Broken]:
+        if s.is_set(path) and s.get(other) in idle:
+            yield (path, other), f"has no effect with {other} {s.show(other)}.", ""
+
+    check.__doc__ = f"{path} has no effect with {other} {words}."
+    law(path, other)(check)
+
+
 _no_effect("model.rope_theta", "model.position", "rotary")
-_no_effect("optimizer.momentum", "optimizer.type", "sgd")
-_no_effect("optimizer.beta1", "optimizer.type", "adamw")
-_no_effect("optimizer.beta2", "optimizer.type", "adamw")
-_no_effect("optimizer.epsilon", "optimizer.type", "adamw")
+_no_effect("model.num_decoder_layers", "model.type", "t5")
+_no_effect("optimizer.momentum", "optimizer.type", "sgd", "muon")
+_no_effect_with("optimizer.beta1", "optimizer.type", "sgd")
+_no_effect_with("optimizer.beta2", "optimizer.type", "sgd")
+_no_effect_with("optimizer.epsilon", "optimizer.type", "sgd", "lion")
 _no_effect("schedule.num_cycles", "schedule.type", "cosine_with_restarts")
 _no_effect("schedule.power", "schedule.type", "polynomial")
 _no_effect("schedule.decay_ratio", "schedule.type", "warmup_stable_decay")
@@ -210,6 +338,33 @@ _no_effect("precision.loss_scale", "precision.compute", "fp16")
 _no_effect("precision.initial_scale_power", "precision.compute", "fp16")
 _no_effect("precision.growth_interval", "precision.compute", "fp16")
 _no_effect("evaluation.eval_steps", "evaluation.eval_strategy", "steps")
+_no_effect("evaluation.num_beams", "evaluation.generate", True)
+_no_effect("evaluation.max_new_tokens", "evaluation.generate", True)
+_no_effect("evaluation.target_unit", "evaluation.generate", True)
+
+
+def _no_effect_in_task(path: str, *tasks: str) -> None:
+    def check(s: Settings) -> Iterator[Broken]:
+        task = task_name(s.config)
+        if s.is_set(path) and task in TASKS and task not in tasks:
+            yield (
+                (path, "training.task"),
+                f"has no effect unless the task is {' or '.join(tasks)}, but it is {task}.",
+                "",
+            )
+
+    check.__doc__ = f"{path} has an effect only if the task is {' or '.join(tasks)}."
+    law(path, "training.task", "model.type", "data.label_field", "data.target_field")(check)
+
+
+_no_effect_in_task("training.mask_ratio", "masked", "span")
+_no_effect_in_task("training.whole_word_masking", "masked")
+_no_effect_in_task("training.span_length", "span")
+_no_effect_in_task("evaluation.baseline", "classify")
+_no_effect_in_task("data.label_field", "classify", "classify_many", "regress", "tag")
+_no_effect_in_task("data.target_field", "seq2seq", "chat")
+_no_effect_in_task("data.chat_template", "chat")
+_no_effect_in_task("data.mask_prompt", "chat")
 
 
 @law("precision.loss_scale", "precision.initial_scale_power", "precision.growth_interval")
@@ -229,12 +384,12 @@ def fixed_scale_does_not_move(s: Settings) -> Iterator[Broken]:
 
 @law("precision.weights", "precision.compute")
 def narrow_weights_compute_narrowly(s: Settings) -> Iterator[Broken]:
-    """precision.weights bf16 needs precision.compute bf16 (or auto)."""
-    if s.get("precision.weights") == "bf16" and s.get("precision.compute") not in ("bf16", "auto"):
-        compute = s.show("precision.compute")
+    """precision.weights bf16 or fp16 needs the same precision.compute (or auto)."""
+    weights, compute = s.get("precision.weights"), s.get("precision.compute")
+    if weights != "fp32" and compute not in (weights, "auto"):
         yield (
             ("precision.weights", "precision.compute"),
-            f"bf16 needs precision.compute bf16, but that is {compute}.",
+            f"{weights} needs precision.compute {weights}, but that is {s.show('precision.compute')}.",
             "",
         )
 
@@ -243,7 +398,7 @@ def narrow_weights_compute_narrowly(s: Settings) -> Iterator[Broken]:
 def only_a_learned_vocabulary_has_a_size(s: Settings) -> Iterator[Broken]:
     """data.vocab_size is for a tokenizer that is learned from the data; the others bring theirs."""
     tokenizer = s.get("data.tokenizer")
-    brings_its_own = tokenizer in ("byte", "char") or tokenizer.endswith(".json")
+    brings_its_own = tokenizer in ("byte", "char") or tokenizer.endswith(".json") or "/" in tokenizer
     if s.is_set("data.vocab_size") and brings_its_own:
         message = f"has no effect: data.tokenizer {s.show('data.tokenizer')} brings its own vocabulary."
         yield ("data.vocab_size", "data.tokenizer"), message, "Leave it out, or choose tokenizer bpe."
@@ -279,3 +434,20 @@ def evaluation_needs_data(s: Settings) -> Iterator[Broken]:
 
 def without_validation_data(s: Settings) -> bool:
     return s.get("data.validation_ratio") == 0 and s.get("data.validation") is None
+
+
+JUDGED_AS_TEXT = ("exact_match", "word_error_rate", "phoneme_error_rate")
+
+
+@law("evaluation.metric_for_best_model", "evaluation.generate", "evaluation.target_unit")
+def written_text_is_judged_where_it_is_written(s: Settings) -> Iterator[Broken]:
+    """exact_match and error rates need evaluation.generate; phoneme_error_rate also target_unit phonemes."""
+    metric, path = s.get("evaluation.metric_for_best_model"), "evaluation.metric_for_best_model"
+    if metric not in JUDGED_AS_TEXT:
+        return
+    if not s.get("evaluation.generate"):
+        yield (path, "evaluation.generate"), f"{metric} needs evaluation.generate, but that is off.", ""
+    elif metric == "phoneme_error_rate" and s.get("evaluation.target_unit") != "phonemes":
+        unit = s.show("evaluation.target_unit")
+        message = f"{metric} needs evaluation.target_unit 'phonemes', but that is {unit}."
+        yield (path, "evaluation.target_unit"), message, ""

@@ -12,6 +12,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, section_types
 from trainbook.knobs.laws import Settings, broken_laws
 from trainbook.knobs.origin import DEFAULT, Loaded, Origin
+from trainbook.knobs.pretrained import settle_pretrained
 from trainbook.knobs.resolve import Assignment, Resolver
 from trainbook.knobs.settle import notices, settle
 from trainbook.knobs.text import Block, from_mapping, parse, parse_override, read_file
@@ -28,23 +29,29 @@ def load(source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str]
     problems = [*base.problems, *top.problems]
     base_values = _keep_one_each(base.assignments, problems, equal_is_fine=False)
     top_values = _keep_one_each(top.assignments, problems, equal_is_fine=True)
-    assigned = _merge(base_values, top_values)
+    settlement = settle_pretrained(_merge(base_values, top_values))
+    assigned = settlement.assigned
+    problems += settlement.problems
 
     origins = {path: assigned[path].origin if path in assigned else DEFAULT for path in by_path()}
     settings = Settings(_build({path: done.value for path, done in assigned.items()}), origins)
     # A refused value is a problem already; laws that need it are passed over, unless an override replaces it.
-    unknown = (base.broken - assigned.keys()) | top.broken
+    unknown = (base.broken - assigned.keys()) | top.broken | settlement.broken
     problems += broken_laws(settings, unknown)
     if problems:
         raise ConfigError(problems)
-    remarks = [*base.notices, *top.notices, *notices(settings)]
+    remarks = [*base.notices, *top.notices, *settlement.notices, *notices(settings)]
     config, origins = settle(settings)
     return Loaded(config, origins, remarks)
 
 
 def require_length(loaded: Loaded) -> None:
-    """Training needs to know how long; explaining a configuration does not."""
-    training = loaded.config.training
+    """Training needs to know how long, and which model is fine-tuned; explaining a configuration does not."""
+    training, model = loaded.config.training, loaded.config.model
+    asking = "model.type hf" if model.type == "hf" else "model.lora_rank" if model.lora_rank is not None else None
+    if model.pretrained is None and asking is not None:
+        message = f"must be set with {asking}: the folder of a model, or its name on the Hugging Face hub."
+        raise ConfigError([Problem("configuration", "model.pretrained", message)])
     if training.max_steps is None and training.num_train_epochs is None and training.max_tokens is None:
         message = (
             "the length of the run is not stated. Set one of training.max_steps (updates), "

@@ -7,13 +7,13 @@ from typing import Literal
 
 from trainbook.knobs.config import Config
 
-OriginKind = Literal["default", "recipe", "file", "override", "derived"]
+OriginKind = Literal["default", "recipe", "pretrained", "file", "override", "derived"]
 
 
 @dataclass(frozen=True)
 class Origin:
     kind: OriginKind
-    where: str = ""  # "run.yaml", "recipe gpt-tiny", "override"; for a derived value: the reason
+    where: str = ""  # "run.yaml", "recipe gpt-tiny", "models/bert/config.json"; for a derived value: the reason
     line: int | None = None
     written_as: str = ""  # the name that was used, such as "lr" or "scheduler.type"
 

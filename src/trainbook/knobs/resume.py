@@ -34,18 +34,29 @@ EXCEPTIONS: Mapping[str, Policy] = {
     "optimizer.type": "fixed",  # the state of one is not the state of the other
     "training.deterministic": "free",
     "training.device": "free",
-    "data.source": "free",  # of these four only the outcome counts, and its fingerprint is compared on resume
+    "data.source": "free",  # of these only the outcome counts, and its fingerprint is compared on resume
     "data.validation": "free",
     "data.validation_ratio": "free",
     "data.text_field": "free",
+    "data.label_field": "free",
+    "data.target_field": "free",
+    "data.group_field": "free",
+    "data.bad_lines": "free",
+    "data.chat_template": "free",
+    "data.mask_prompt": "free",
     "data.tokenizer": "fixed",
     "data.vocab_size": "fixed",
     "data.max_seq_length": "fixed",  # learned positions have one row for each
+    "data.padding": "fixed",  # which samples share a batch depends on these
+    "data.truncation": "fixed",
+    "data.truncation_side": "fixed",
+    "data.max_target_length": "fixed",
     "data.num_workers": "free",
     "data.prefetch_factor": "free",
     "data.pin_memory": "free",
     "data.cache_dir": "free",
     "evaluation.metric_for_best_model": "schedule",  # the best so far was judged by the old one
+    "evaluation.target_unit": "schedule",  # it decides what an error rate is
 }
 
 RESUME_POLICY: Mapping[str, Policy] = {

@@ -1,6 +1,8 @@
-"""What follows from a lawful configuration: remarks, and a knob that others have settled."""
+"""What follows from a lawful configuration: remarks, and knobs that others have settled."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.laws import Settings, without_validation_data
@@ -9,13 +11,27 @@ from trainbook.knobs.origin import Origin
 NO_VALIDATION_DATA = "there is no validation data (data.validation_ratio is 0, data.validation is not set)"
 
 
+# Defaults are AdamW's and SGD's; where nobody chose a value, these optimizers have usual ones of their own.
+USUAL_WITH: Mapping[str, Mapping[str, float]] = {"lion": {"beta2": 0.99}, "muon": {"momentum": 0.95}}
+
+
 def settle(s: Settings) -> tuple[Config, dict[str, Origin]]:
-    """Without data to judge by, there is no evaluation."""
-    if not _evaluation_goes_off(s):
-        return s.config, s.origins
-    evaluation = s.config.evaluation.model_copy(update={"eval_strategy": "no"})
-    origins = s.origins | {"evaluation.eval_strategy": Origin("derived", NO_VALIDATION_DATA)}
-    return s.config.model_copy(update={"evaluation": evaluation}), origins
+    """Without data to judge by, there is no evaluation; and what is usual with the optimizer."""
+    config, origins = s.config, s.origins
+    if _evaluation_goes_off(s):
+        evaluation = config.evaluation.model_copy(update={"eval_strategy": "no"})
+        config = config.model_copy(update={"evaluation": evaluation})
+        origins = origins | {"evaluation.eval_strategy": Origin("derived", NO_VALIDATION_DATA)}
+    kind = config.optimizer.type
+    usual = {
+        name: value
+        for name, value in USUAL_WITH.get(kind, {}).items()
+        if origins[f"optimizer.{name}"].kind == "default"
+    }
+    if usual:
+        config = config.model_copy(update={"optimizer": config.optimizer.model_copy(update=usual)})
+        origins = origins | {f"optimizer.{name}": Origin("derived", f"usual with {kind}") for name in usual}
+    return config, origins
 
 
 def _evaluation_goes_off(s: Settings) -> bool:
@@ -26,9 +42,15 @@ def notices(s: Settings) -> list[str]:
     """Settings that do nothing, or less than one may think; the run goes on."""
     found: list[tuple[tuple[str, ...], str]] = []
     if s.get("data.samples") == "windows":
-        for path in ("data.padding", "data.truncation"):
+        for path in ("data.padding", "data.truncation", "data.truncation_side"):
             if s.is_set(path):
                 found.append(((path,), "has no effect, because data.samples is windows: all have the same length."))
+    elif s.get("data.padding") == "bucketed" and not s.get("data.shuffle"):
+        remark = "bucketed has no effect, because data.shuffle is false: the order is the source's."
+        found.append((("data.padding", "data.shuffle"), remark))
+    if s.get("memory.gradient_checkpointing") == "selective" and s.get("model.type") == "hf":
+        remark = "selective is the same as full with model.type hf, whose blocks are recomputed whole."
+        found.append((("memory.gradient_checkpointing", "model.type"), remark))
     eval_steps, steps = s.get("evaluation.eval_steps"), s.get("training.max_steps")
     if eval_steps is not None and steps is not None and eval_steps > steps:
         remark = f"{eval_steps} is more than the {steps} steps of the run, which is evaluated at its end only."

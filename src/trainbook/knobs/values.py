@@ -66,7 +66,8 @@ def _law_of(kind: Any, bounds: tuple[Any, ...]) -> str:
     if kind is str:
         return "a non-empty string" if any(isinstance(bound, MinLen) for bound in bounds) else "a string"
     if get_origin(kind) is tuple:
-        return "a list with any of " + ", ".join(get_args(get_args(kind)[0]))
+        words = get_args(get_args(kind)[0])
+        return "a list with any of " + ", ".join(words) if words else "a list of names"
     if get_origin(kind) is Literal:
         words = get_args(kind)
         return f"'{words[0]}'" if len(words) == 1 else "one of " + ", ".join(words)

@@ -1,25 +1,30 @@
-"""From a configuration to a job: data, model, optimizer, batches."""
+"""From a configuration to a job: data, task, optimizer, batches."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
+from torch import Tensor
 
-from trainbook.data import DataBundle
+from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
 from trainbook.data.feed import prefetch
 from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import BatchShape, batch_shape
+from trainbook.knobs.derive import BatchShape, batch_shape, task_name
 from trainbook.knobs.duration import Duration
+from trainbook.loop.baseline import baseline
 from trainbook.loop.device import should_compile
-from trainbook.loop.evaluate import evaluate
+from trainbook.loop.evaluate import evaluate, evaluate_writing
 from trainbook.loop.job import Job, build_state
+from trainbook.loop.restore import build_task, write_facts
 from trainbook.precision import Precision
-from trainbook.tasks import CausalCollate, CausalLanguageModel, StepBatch
+from trainbook.tasks import Facts, StepBatch, Task, task_class
+from trainbook.tasks.metrics import must_fit_task
+from trainbook.tasks.tokens import TokenTask
 
 
 @dataclass
@@ -27,41 +32,65 @@ class Built:
     job: Job
     data: DataBundle
     batch: BatchShape
+    num_samples: int  # of an epoch: what a batch size counts, rows if they are packed
     num_parameters: int
+    num_trained: int
+    notes: list[str]  # what became of pretrained weights
+    baseline_accuracy: float | None = None  # of a linear model on words
+
+
+def request_of(config: Config) -> Request:
+    """What a configuration's task asks of the data."""
+    task = task_class(config)
+    return Request(
+        records=task.records,
+        labels=task.labels,
+        specials=task.specials,
+        frame=lambda tokenizer: task.frame(config, tokenizer),
+    )
 
 
 def build(config: Config, device: torch.device) -> Built:
-    return assemble(config, build_data(config.data, config.training.seed), device)
+    must_fit_task(task_name(config), config.evaluation)
+    return assemble(config, build_data(config.data, config.training.seed, request_of(config)), device)
 
 
 def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     batch = batch_shape(config)
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
-    samples = data.train.num_samples
-    in_epochs = duration.unit == "epochs"
     plan = BatchPlan(
         data.train,
         global_batch_size=batch.global_batch,
         seed=config.training.seed,
         shuffle=config.data.shuffle,
-        total_samples=samples_in_epochs(samples, duration.value) if in_epochs else None,
         padding=config.data.padding,
+        micro_batch=batch.micro_batch,
     )
-    if in_epochs:
+    samples = plan.num_samples
+    if duration.unit == "epochs":
+        plan.total_samples = samples_in_epochs(samples, duration.value)
         total_updates = plan.num_steps(duration.value)
     else:
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
-    precision = Precision(config.precision, device)
-    task = CausalLanguageModel.build(config, data.tokenizer.vocab_size, device, precision.weight_dtype)
-    called = torch.compile(task) if should_compile(config, device, total_updates) else task
+    precision = Precision(config.precision, device, has_frozen_weights=config.model.lora_rank is not None)
+    facts = Facts.of(data)
+    notes: list[str] = []
+    task = build_task(config, facts, precision, say=notes.append)
+    called: Callable[..., dict[str, Tensor]] = task
+    if should_compile(config, device, total_updates):
+        # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
+        varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
+        called = _compiled(task, dynamic=True if varies else None)
     state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
-    collate = CausalCollate(batch.micro_batch)
+    state.block = plan.block
+    collate = task.collate(config, data, batch.micro_batch)
 
     def feed(start: int, stop: int) -> Generator[StepBatch]:
         # A run that goes on with another batch size goes on at the next sample, neither repeating nor leaving out any.
         plan.shift = state.samples - start * batch.global_batch
+        plan.block = state.block
         return prefetch(
             plan,
             collate,
@@ -73,13 +102,19 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
         )
 
     eval_size = config.evaluation.per_device_eval_batch_size or batch.micro_batch
-    eval_collate = CausalCollate(eval_size)
+    eval_collate = task.collate(config, data, eval_size)
     validation = data.validation
+    to_beat = baseline(config, request_of(config)) if validation is not None else {}
 
     def evaluate_task() -> dict[str, float]:
         assert validation is not None
-        batches = eval_batches(validation, eval_size, config.evaluation.eval_max_samples)
-        return evaluate(state, task, (eval_collate(part) for part in batches))
+        limit = config.evaluation.eval_max_samples
+        batches = eval_batches(validation, eval_size, limit, padding=config.data.padding)
+        metrics = evaluate(state, task, (eval_collate(part) for part in batches))
+        if config.evaluation.generate:
+            assert isinstance(task, TokenTask)
+            metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
+        return {**metrics, **to_beat}
 
     job = Job(
         config=config,
@@ -89,6 +124,30 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
         evaluate=evaluate_task if validation is not None else None,
         steps_per_epoch=Fraction(samples, batch.global_batch),
         data_fingerprint=data.fingerprint,
-        write_files=lambda folder: data.tokenizer.save(folder / "tokenizer"),
+        write_files=lambda folder: write_facts(folder, facts, data.tokenizer),
     )
-    return Built(job, data, batch, num_parameters=sum(parameter.numel() for parameter in task.parameters()))
+    return Built(job, data, batch, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
+
+
+def _compiled(task: Task, dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:
+    """How many positions are chosen differs from batch to batch: said at once, it is compiled for any number."""
+    called = torch.compile(task, dynamic=dynamic)
+
+    def call(targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        if "chosen" in inputs:
+            for counted in (targets, inputs["chosen"]):
+                torch._dynamo.maybe_mark_dynamic(counted, 0)
+        return called(targets=targets, **inputs)
+
+    return call
+
+
+def _count(task: Task) -> tuple[int, int]:
+    """All parameters, and those that are trained. Packed 4-bit weights count as the numbers that they stand for."""
+    sizes = [(_numel(parameter), parameter.requires_grad) for parameter in task.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
+
+
+def _numel(parameter: torch.nn.Parameter) -> int:
+    packed = getattr(parameter, "quant_state", None)
+    return packed.shape.numel() if packed is not None else parameter.numel()

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
+from trainbook.data import Samples, Tokenizer
+from trainbook.data.loader import eval_batches
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import max_target_length
 from trainbook.loop.state import TrainState
-from trainbook.tasks import StepBatch, to_device
-
-
-class Evaluable(Protocol):
-    evaluation_sums: Callable[..., dict[str, Tensor]]  # takes the micro-batch's entries
-
-    def metrics(self, sums: Mapping[str, float], num_targets: int) -> dict[str, float]: ...
+from trainbook.tasks import Collate, StepBatch, Task, to_device
+from trainbook.tasks.metrics import text_metrics, text_sums
+from trainbook.tasks.tokens import TokenTask
 
 
 @torch.no_grad()
-def evaluate(state: TrainState, task: Evaluable, batches: Iterable[StepBatch]) -> dict[str, float]:
+def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dict[str, float]:
     """Metrics over all batches, weighted by targets. The model is left in training mode."""
-    state.task.eval()
+    task.eval()
     sums: dict[str, Tensor] = {}
     num_targets = 0
     for batch in batches:
@@ -31,6 +30,49 @@ def evaluate(state: TrainState, task: Evaluable, batches: Iterable[StepBatch]) -
                 found = task.evaluation_sums(**to_device(micro_batch, state.device))
             for name, total in found.items():
                 sums[name] = sums[name] + total if name in sums else total
-    state.task.train()
-    metrics = task.metrics({name: float(total) for name, total in sums.items()}, max(1, num_targets))
+    task.train()
+    metrics = task.metrics({name: total.cpu() for name, total in sums.items()}, max(1, num_targets))
     return {**metrics, "targets": num_targets}
+
+
+@torch.no_grad()
+def evaluate_writing(
+    state: TrainState,
+    task: TokenTask,
+    validation: Samples,
+    tokenizer: Tokenizer,
+    collate: Collate,
+    config: Config,
+    batch_size: int,
+) -> dict[str, float]:
+    """Let the model write its answers and compare them with the targets. Samples with the same input are one question
+    with several right answers, and the nearest of them counts."""
+    knobs = config.evaluation
+    references: dict[bytes, list[str]] = {}
+    outputs: dict[bytes, str] = {}
+    task.eval()
+    for batch in eval_batches(validation, batch_size, knobs.eval_max_samples, padding=config.data.padding):
+        assert batch.targets is not None
+        asked = [tokens.tobytes() for tokens in batch.tokens.split()]
+        for question, target in zip(asked, batch.targets.split(), strict=True):
+            references.setdefault(question, []).append(_text(target, tokenizer, task))
+        new = [row for row, question in enumerate(asked) if question not in outputs and asked.index(question) == row]
+        if not new:
+            continue
+        (entries,) = collate(batch).micro_batches
+        inputs = {name: entries[name][new] for name in ("input_ids", "document_ids") if name in entries}
+        with state.precision.autocast():
+            answers = task.write(
+                to_device(inputs, state.device),
+                max_new_tokens=knobs.max_new_tokens or max_target_length(config),
+                num_beams=knobs.num_beams,
+            )
+        for row, answer in zip(new, answers, strict=True):
+            outputs[asked[row]] = _text(answer, tokenizer, task)
+    task.train()
+    sums = text_sums(list(outputs.values()), [references[question] for question in outputs])
+    return text_metrics(sums, knobs.target_unit)
+
+
+def _text(tokens: Iterable[int], tokenizer: Tokenizer, task: TokenTask) -> str:
+    return tokenizer.decode(token for token in map(int, tokens) if token not in (task.facts.end, task.facts.pad))

@@ -17,10 +17,10 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.seeding import seed_everything
-from trainbook.loop.state import load_module_state
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
+from trainbook.tasks.adapters import load_saved_state
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
 CountFunction = Callable[[Any], int]
@@ -121,7 +121,7 @@ def load_weights(model: nn.Module, run: RunFolder) -> None:
     """Give a module the weights that a finished run left: a program that is started again gets its trained model."""
     found = CheckpointStore(run.checkpoints, read_only=True).load("latest", parts=("model",))
     if found is not None:
-        load_module_state(model, found.state["model"])
+        load_saved_state(model, found.state["model"])
 
 
 class UserBatches:

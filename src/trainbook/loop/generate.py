@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
-from trainbook.checkpoints import CheckpointStore
-from trainbook.data.tokenizers import load_tokenizer
-from trainbook.errors import RunFolderError, UserError
-from trainbook.knobs import load
+from trainbook.data import Tokenizer
+from trainbook.data.chat import chat_with, encode_with_specials, special_tokens
+from trainbook.errors import UserError
+from trainbook.knobs.derive import task_name
 from trainbook.loop.device import choose_device, prepared_device
-from trainbook.precision import Precision
+from trainbook.loop.restore import load_task
 from trainbook.runs import RunFolder
-from trainbook.tasks import CausalLanguageModel, Sampling, generate_tokens
+from trainbook.tasks import Sampling, Task, generate_tokens
+from trainbook.tasks.causal import CausalTask, ChatTask
+from trainbook.tasks.seq2seq import Seq2SeqTask
 
 
 def generate_text(
@@ -32,26 +32,16 @@ def generate_text(
     sampling = Sampling(temperature, top_k, top_p, seed)
     if max_new_tokens < 1:
         raise UserError(f"max-new-tokens: must be >= 1, but got {max_new_tokens}.")
-    if run.read_manifest().recipe == "fit":
-        raise RunFolderError(
-            f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here."
-        )
-    if not run.tokenizer.exists():
-        raise RunFolderError(f"{run.path} has lost its tokenizer: resume the run, and it is written again.")
-    config = load(run.config).config
     where = choose_device(device)
-    tokenizer = load_tokenizer(run.tokenizer)
-    precision = Precision(config.precision, where)
-    model = CausalLanguageModel.build(config, tokenizer.vocab_size, where, precision.weight_dtype)
-    model.load_state_dict(_weights(run, checkpoint))
-
-    ids = tokenizer.encode(prompt).tolist() if prompt else []
-    if not ids:  # begin as a document begins: behind the end of another
-        ids = [tokenizer.end_of_text] if tokenizer.end_of_text is not None else tokenizer.encode("\n").tolist()
+    restored = load_task(run, checkpoint, where)
+    task, tokenizer, config = restored.task, restored.tokenizer, restored.config
+    if not isinstance(task, CausalTask | Seq2SeqTask):
+        raise UserError(f"{run.path} has learned to {task_name(config)}, which writes no text: try trainbook predict.")
+    ids = _prompt(task, tokenizer, prompt)
     written: list[int] = []
     shown = ""
     with prepared_device(config, where, config.model.hidden_size):
-        for token in generate_tokens(model, ids, max_new_tokens, sampling, tokenizer.end_of_text):
+        for token in generate_tokens(task, ids, max_new_tokens, sampling, tokenizer.end_of_text):
             written.append(token)
             text = tokenizer.decode(written)
             if not text.endswith("\ufffd"):  # a character whose bytes are not all there yet waits for the rest
@@ -61,14 +51,15 @@ def generate_text(
         yield text[len(shown) :]
 
 
-def _weights(run: RunFolder, checkpoint: str) -> dict[str, torch.Tensor]:
-    store = CheckpointStore(run.checkpoints, read_only=True)
-    which = int(checkpoint) if checkpoint.isdecimal() else checkpoint
-    if which not in ("best", "latest") and not isinstance(which, int):
-        raise UserError(f"checkpoint: must be best, latest or a step, but got {checkpoint!r}.")
-    found = store.load(which, parts=("model",))  # pyright: ignore[reportArgumentType]
-    if found is None and which == "best":
-        found = store.load("latest", parts=("model",))
-    if found is None:
-        raise RunFolderError(f"{run.path} has no complete checkpoint yet.")
-    return found.state["model"]
+def _prompt(task: Task, tokenizer: Tokenizer, prompt: str) -> list[int]:
+    if isinstance(task, ChatTask) and task.facts.chat_template is not None and prompt:
+        # As the training wrote it: a question, up to where the answer begins.
+        text = chat_with(task.facts.chat_template, tokenizer).text([{"role": "user", "content": prompt}], True)
+        return encode_with_specials([text], tokenizer, special_tokens(tokenizer))[0][0].tolist()
+    ids = tokenizer.encode(prompt).tolist() if prompt else []
+    if isinstance(task, Seq2SeqTask):  # an input ends as those of the training did
+        return ids if task.facts.end is None else [*ids, task.facts.end]
+    if ids:
+        return ids
+    # Begin as a document begins: behind the end of another.
+    return [tokenizer.end_of_text] if tokenizer.end_of_text is not None else tokenizer.encode("\n").tolist()

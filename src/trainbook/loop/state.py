@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainbook.errors import ResumeError
 from trainbook.guard import Guard
 from trainbook.optim import load_optimizer_state, optimizer_state
 from trainbook.parallel import SingleDevice
 from trainbook.precision import Precision
+from trainbook.tasks.adapters import load_saved_state, saved_state
 
 
 class RateTable:
@@ -31,14 +31,6 @@ class RateTable:
 
     def at(self, applied: int) -> float:
         return self.rates[min(applied, len(self.rates) - 1)]
-
-
-def load_module_state(module: nn.Module, state: dict[str, Tensor]) -> None:
-    try:
-        module.load_state_dict(state)
-    except RuntimeError as error:
-        first = str(error).splitlines()[1 if "\n" in str(error) else 0].strip()
-        raise ResumeError(f"the checkpoint is of another model: {first}") from None
 
 
 @dataclass
@@ -61,6 +53,7 @@ class TrainState:
     applied: Tensor = field(init=False)  # applied updates: what the schedule counts
     clipped: Tensor = field(init=False)  # steps whose gradients were clipped, since the last logged row
     steps_since_row: int = 0
+    block: int = 0  # samples of like length that an epoch's order keeps together: as the run began, so it goes on
 
     def __post_init__(self) -> None:
         self.applied = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -69,7 +62,7 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact continuation needs. Random numbers need none: each step seeds them from (seed, step)."""
         return {
-            "model": dict(self.task.state_dict()),
+            "model": saved_state(self.task),
             "optimizer": optimizer_state(self.optimizer),
             "precision": self.precision.state_dict(),
             "guard": self.guard.state_dict(),
@@ -80,16 +73,18 @@ class TrainState:
                 "applied": self.applied,
                 "clipped": self.clipped,
                 "steps_since_row": self.steps_since_row,
+                "block": self.block,
             },
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_module_state(self.task, state["model"])
+        load_saved_state(self.task, state["model"])
         load_optimizer_state(self.optimizer, state["optimizer"])
         self.precision.load_state_dict(state["precision"])
         self.guard.load_state_dict(state["guard"])
         loop = state["loop"]
         self.step, self.tokens, self.samples = loop["step"], loop["tokens"], loop["samples"]
         self.steps_since_row = loop["steps_since_row"]
+        self.block = loop.get("block", self.block)
         self.applied.copy_(loop["applied"])
         self.clipped.copy_(loop["clipped"])

@@ -52,6 +52,6 @@ def train_step(state: TrainState, batch: StepBatch) -> StepReport:
         state.clipped += grad_norm > state.max_grad_norm
     state.step += 1
     state.tokens += batch.num_tokens
-    state.samples += len(batch.ids)
+    state.samples += batch.num_rows
     state.steps_since_row += 1
     return StepReport(state.step, losses, grad_norm, batch.epoch, apply)

@@ -18,10 +18,10 @@ from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import StepReport, train_step
+from trainbook.runs.schema import METRICS
 from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
 
-HIGHER_IS_BETTER = ("accuracy",)
 OUT_OF_MEMORY = (
     "the GPU ran out of memory {when}. Nothing saved is lost. In this order, try: a smaller "
     "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
@@ -197,7 +197,7 @@ class Training:
         self._row_started += elapsed  # evaluation is not training time
         progress.evaluated_step = step
         value = metrics[knobs.metric_for_best_model]
-        sign = -1.0 if knobs.metric_for_best_model in HIGHER_IS_BETTER else 1.0
+        sign = -1.0 if METRICS[knobs.metric_for_best_model].higher_is_better else 1.0
         # What is not a number is never the best: nothing would ever be better than it.
         is_best = not math.isnan(value) and (progress.best_value is None or sign * value < sign * progress.best_value)
         if is_best:

@@ -1,16 +1,24 @@
 """Networks that turn token ids into hidden states."""
 
-from trainbook.models.core import KeyValueCache, Shape, Transformer
-from trainbook.models.gpt import build_gpt, gpt_shape
+from trainbook.models.attention import KeyValueCache
+from trainbook.models.bert import build_bert
+from trainbook.models.core import Memory, Transformer
+from trainbook.models.gpt import build_gpt
 from trainbook.models.parameters import OutputLinear, initialise, named_roles
+from trainbook.models.shape import Shape, shape_of
+from trainbook.models.t5 import EncoderDecoder, build_t5
 
 __all__ = [
+    "EncoderDecoder",
     "KeyValueCache",
+    "Memory",
     "OutputLinear",
     "Shape",
     "Transformer",
+    "build_bert",
     "build_gpt",
-    "gpt_shape",
+    "build_t5",
     "initialise",
     "named_roles",
+    "shape_of",
 ]

@@ -1,50 +1,37 @@
-"""The transformer core that every architecture shares: attention, feed-forward, norms, blocks.
+"""The transformer core that every architecture shares: feed-forward, norms, blocks, stacks.
 
-Shapes in comments: B batch, L length, D width, H heads, K key-value heads, W head width.
+Shapes in comments: B batch, L length, D width.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainbook.models.attention import (
+    Attention,
+    CrossAttention,
+    FusedLinear,
+    KeyValueCache,
+    ResidualLinear,
+    Sight,
+    sight_of,
+)
 from trainbook.models.recompute import recompute
-from trainbook.models.rotary import Rotary
-
-GATED = {"swiglu": F.silu, "geglu": F.gelu}
-PLAIN = {"gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu": F.relu, "silu": F.silu}
+from trainbook.models.relative import RelativeBias
+from trainbook.models.shape import Shape
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What the core needs to know, with every default already filled in."""
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
 
-    vocab_size: int
-    vocab_rows: int  # vocab_size rounded up to a multiple, for fast matrix products
-    max_seq_length: int
-    num_hidden_layers: int
-    hidden_size: int
-    intermediate_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    dropout: float = 0.0
-    bias: bool = False
-    norm: str = "layernorm"
-    norm_epsilon: float = 1e-5
-    activation: str = "gelu"
-    position: str = "learned"
-    rope_theta: float = 10000.0
-    qk_norm: bool = False
-    initializer_range: float = 0.02
-    causal: bool = True
-    recompute: str = "off"  # off | selective | full
 
-    @property
-    def head_width(self) -> int:
-        return self.hidden_size // self.num_attention_heads
+GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": _gelu_tanh}
+PLAIN = {"gelu": F.gelu, "gelu_tanh": _gelu_tanh, "relu": F.relu, "silu": F.silu}
 
 
 def make_norm(shape: Shape, width: int) -> nn.Module:
@@ -53,91 +40,13 @@ def make_norm(shape: Shape, width: int) -> nn.Module:
     return nn.LayerNorm(width, eps=shape.norm_epsilon, bias=shape.bias)
 
 
-class ResidualLinear(nn.Linear):
-    """A projection that writes into the residual stream; its initial scale shrinks with depth."""
-
-
-class HeadNorm(nn.RMSNorm):
-    """Computes in the type of its gain: autocast gives it 16-bit input, for which no fused kernel takes an fp32 one."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.to(self.weight.dtype))
-
-
-class KeyValueCache:
-    """Keys and values of the positions already seen, for one layer."""
-
-    def __init__(
-        self, batch: int, heads: int, max_length: int, width: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.keys = torch.zeros(batch, heads, max_length, width, device=device, dtype=dtype)
-        self.values = torch.zeros_like(self.keys)
-        self.length = 0
-
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        end = self.length + keys.shape[2]
-        self.keys[:, :, self.length : end] = keys
-        self.values[:, :, self.length : end] = values
-        self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
-
-
-class Attention(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.num_heads, self.num_kv_heads, self.head_width = (
-            shape.num_attention_heads,
-            shape.num_key_value_heads,
-            shape.head_width,
-        )
-        self.causal, self.dropout = shape.causal, shape.dropout
-        query_size, kv_size = self.num_heads * self.head_width, self.num_kv_heads * self.head_width
-        self.split_sizes = [query_size, kv_size, kv_size]
-        self.query_key_value = nn.Linear(shape.hidden_size, sum(self.split_sizes), bias=shape.bias)
-        self.output = ResidualLinear(query_size, shape.hidden_size, bias=shape.bias)
-        # Normalised per head: bounds the attention logits whatever the weights grow to.
-        self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
-        self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
-        self.rotary = (
-            Rotary(self.head_width, shape.max_seq_length, shape.rope_theta) if shape.position == "rotary" else None
-        )
-
-    def forward(self, x_BLD: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        batch, length, _ = x_BLD.shape
-        queries, keys, values = self.query_key_value(x_BLD).split(self.split_sizes, dim=-1)
-        queries = self.query_norm(queries.view(batch, length, self.num_heads, self.head_width)).transpose(1, 2)
-        keys = self.key_norm(keys.view(batch, length, self.num_kv_heads, self.head_width)).transpose(1, 2)
-        values = values.view(batch, length, self.num_kv_heads, self.head_width).transpose(1, 2)
-        first = cache.length if cache is not None else 0
-        if self.rotary is not None:
-            queries, keys = self.rotary(queries, first), self.rotary(keys, first)
-        queries, keys = queries.to(values.dtype), keys.to(values.dtype)  # norms and rotation may compute in fp32
-        mask = None
-        if cache is not None:
-            keys, values = cache.append(keys, values)
-            if (
-                first > 0 and length > 1
-            ):  # several new positions behind old ones: the square causal mask would be misplaced
-                mask = torch.ones(length, keys.shape[2], dtype=torch.bool, device=x_BLD.device).tril(first)
-        attended = F.scaled_dot_product_attention(
-            queries,
-            keys,
-            values,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=self.causal and mask is None and length > 1,
-            enable_gqa=self.num_kv_heads != self.num_heads,
-        )
-        return self.output(attended.transpose(1, 2).reshape(batch, length, -1))
-
-
 class FeedForward(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.gate = GATED.get(shape.activation)
         self.activation = PLAIN.get(shape.activation)
-        rows = shape.intermediate_size * (2 if self.gate else 1)  # gate and up projection in one matrix product
-        self.up = nn.Linear(shape.hidden_size, rows, bias=shape.bias)
+        parts = [shape.intermediate_size] * (2 if self.gate else 1)  # gate and up projection in one matrix product
+        self.up = FusedLinear(shape.hidden_size, parts, bias=shape.bias)
         self.down = ResidualLinear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
@@ -151,53 +60,136 @@ class FeedForward(nn.Module):
         return self.down(inner)
 
 
-class Block(nn.Module):
-    """Pre-norm: each part reads a normalised copy of the residual stream and adds its answer to it."""
+@dataclass
+class Memory:
+    """What an encoder has read, for a decoder's blocks: hidden states, or a block's keys and values if kept."""
 
-    def __init__(self, shape: Shape) -> None:
+    hidden_BLD: Tensor
+    sight: Sight
+    kept: list[tuple[Tensor, Tensor]] | None = None
+
+    def reorder(self, index: Tensor) -> Memory:
+        """Row i becomes what row index[i] was."""
+        mask = self.sight.mask
+        return Memory(
+            self.hidden_BLD.index_select(0, index),
+            Sight(mask if mask is None else mask.index_select(0, index), self.sight.causal),
+            None if self.kept is None else [(k.index_select(0, index), v.index_select(0, index)) for k, v in self.kept],
+        )
+
+
+class Block(nn.Module):
+    """Pre-norm: each part reads a normalised copy of the residual stream and adds its answer to it. Post-norm: the sum
+    is normalised instead, as in BERT."""
+
+    def __init__(self, shape: Shape, *, with_cross_attention: bool = False) -> None:
         super().__init__()
+        self.is_post_norm = shape.norm_position == "post"
         self.attention_norm = make_norm(shape, shape.hidden_size)
         self.attention = Attention(shape)
+        if with_cross_attention:
+            self.cross_attention_norm = make_norm(shape, shape.hidden_size)
+            self.cross_attention = CrossAttention(shape)
         self.feed_forward_norm = make_norm(shape, shape.hidden_size)
         self.feed_forward = FeedForward(shape)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x_BLD: Tensor, cache: KeyValueCache | None = None) -> Tensor:
-        x_BLD = x_BLD + self.dropout(self.attention(self.attention_norm(x_BLD), cache))
-        return x_BLD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BLD)))
+    def forward(
+        self,
+        x_BLD: Tensor,
+        sight: Sight,
+        cache: KeyValueCache | None = None,
+        memory: Memory | None = None,
+        keys_and_values: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        x_BLD = self._add(x_BLD, self.attention_norm, lambda x: self.attention(x, sight, cache))
+        if memory is not None:
+            keys, values = keys_and_values or self.cross_attention.keys_and_values(memory.hidden_BLD)
+            look = memory.sight
+            x_BLD = self._add(x_BLD, self.cross_attention_norm, lambda x: self.cross_attention(x, keys, values, look))
+        return self._add(x_BLD, self.feed_forward_norm, self.feed_forward)
+
+    def _add(self, x_BLD: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.is_post_norm:
+            return norm(x_BLD + self.dropout(part(x_BLD)))
+        return x_BLD + self.dropout(part(norm(x_BLD)))
 
 
-class Transformer(nn.Module):
-    """Token ids in, hidden states out. A head and a loss belong to a task."""
+class Stack(nn.Module):
+    """Blocks one after another; a final norm if they are pre-norm; one table of relative positions if they have any."""
+
+    def __init__(self, shape: Shape, *, num_layers: int, causal: bool, with_cross_attention: bool = False) -> None:
+        super().__init__()
+        self.shape, self.causal = shape, causal
+        self.blocks = nn.ModuleList(Block(shape, with_cross_attention=with_cross_attention) for _ in range(num_layers))
+        self.final_norm = make_norm(shape, shape.hidden_size) if shape.norm_position == "pre" else None
+        relative = shape.position == "relative"
+        self.relative_bias = RelativeBias(shape.num_attention_heads, both_ways=not causal) if relative else None
+
+    def run(
+        self,
+        x_BLD: Tensor,
+        *,
+        document_ids_BL: Tensor | None = None,
+        packed: bool = False,
+        caches: list[KeyValueCache] | None = None,
+        memory: Memory | None = None,
+    ) -> Tensor:
+        length = x_BLD.shape[1]
+        first = caches[0].length if caches is not None else 0
+        bias = self.relative_bias(length, first + length, first) if self.relative_bias is not None else None
+        sight = sight_of(document_ids_BL, document_ids_BL, packed=packed, causal=self.causal, bias_HLL=bias)
+        how = self.shape.recompute if self.training and caches is None else "off"
+        for layer, block in enumerate(self.blocks):
+            cache = caches[layer] if caches is not None else None
+            kept = memory.kept[layer] if memory is not None and memory.kept is not None else None
+            x_BLD = recompute(block, how, x_BLD, sight, cache, memory, kept, has_dropout=self.shape.dropout > 0)
+        return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
+
+    def new_caches(self, batch: int, dtype: torch.dtype, max_length: int | None = None) -> list[KeyValueCache]:
+        shape, device = self.shape, next(self.parameters()).device
+        length = max_length or shape.max_seq_length
+        return [
+            KeyValueCache(batch, shape.num_key_value_heads, length, shape.head_width, device, dtype)
+            for _ in self.blocks
+        ]
+
+
+class Transformer(Stack):
+    """Token ids in, hidden states out: a stack that embeds its tokens itself. A head and a loss belong to a task."""
 
     def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
+        super().__init__(shape, num_layers=shape.num_hidden_layers, causal=shape.causal)
         self.token_embedding = nn.Embedding(shape.vocab_rows, shape.hidden_size)
         learned = shape.position == "learned"
         self.position_embedding = nn.Embedding(shape.max_seq_length, shape.hidden_size) if learned else None
+        self.type_embedding = nn.Embedding(shape.token_types, shape.hidden_size) if shape.token_types else None
+        self.embedding_norm = make_norm(shape, shape.hidden_size) if shape.norm_position == "post" else None
         self.dropout = nn.Dropout(shape.dropout)
-        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.num_hidden_layers))
-        self.final_norm = make_norm(shape, shape.hidden_size)
 
-    def forward(self, input_ids_BL: Tensor, caches: list[KeyValueCache] | None = None) -> Tensor:
+    def forward(
+        self,
+        input_ids_BL: Tensor,
+        caches: list[KeyValueCache] | None = None,
+        *,
+        document_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+        token_types: Tensor | None = None,
+    ) -> Tensor:
+        """`document_ids` (0: padding) keep documents apart; with `positions` inside them, a row may hold several."""
         x_BLD = self.token_embedding(input_ids_BL)
         if self.position_embedding is not None:
             first = caches[0].length if caches is not None else 0
-            positions_L = torch.arange(first, first + input_ids_BL.shape[1], device=input_ids_BL.device)
-            x_BLD = x_BLD + self.position_embedding(positions_L)
-        x_BLD = self.dropout(x_BLD)
-        for layer, block in enumerate(self.blocks):
-            if caches is not None:
-                x_BLD = block(x_BLD, caches[layer])
+            if positions is not None:
+                where = positions
             else:
-                how = self.shape.recompute if self.training else "off"
-                x_BLD = recompute(block, x_BLD, how, has_dropout=self.shape.dropout > 0)
-        return self.final_norm(x_BLD)
-
-    def new_caches(self, batch: int, dtype: torch.dtype) -> list[KeyValueCache]:
-        shape, device = self.shape, self.token_embedding.weight.device
-        return [
-            KeyValueCache(batch, shape.num_key_value_heads, shape.max_seq_length, shape.head_width, device, dtype)
-            for _ in range(shape.num_hidden_layers)
-        ]
+                where = torch.arange(first, first + input_ids_BL.shape[1], device=input_ids_BL.device)
+            x_BLD = x_BLD + self.position_embedding(where)
+        if self.type_embedding is not None:
+            # All of the first type, unless told otherwise.
+            types = self.type_embedding.weight[0] if token_types is None else self.type_embedding(token_types)
+            x_BLD = x_BLD + types
+        if self.embedding_norm is not None:
+            x_BLD = self.embedding_norm(x_BLD)
+        x_BLD = self.dropout(x_BLD)
+        return self.run(x_BLD, document_ids_BL=document_ids, packed=positions is not None, caches=caches)

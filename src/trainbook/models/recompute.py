@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,12 +29,12 @@ def _keep_products(context: object, op: object, *args: object, **kwargs: object)
     return CheckpointPolicy.MUST_SAVE if op in MATRIX_PRODUCTS else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def recompute(block: nn.Module, x: Tensor, how: str, *, has_dropout: bool = False) -> Tensor:
+def recompute(block: nn.Module, how: str, *inputs: Any, has_dropout: bool = False) -> Tensor:
     if how == "off":
-        return block(x)
+        return block(*inputs)
     if how == "selective":
         # Attention with dropout draws random numbers inside its kernel. Were it kept, the second pass would not draw
         # them, and every dropout behind it would get another mask than in the first pass.
         contexts = partial(create_selective_checkpoint_contexts, _keep_products if has_dropout else _keep_all)
-        return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
-    return checkpoint(block, x, use_reentrant=False)
+        return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts)
+    return checkpoint(block, *inputs, use_reentrant=False)

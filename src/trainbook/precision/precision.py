@@ -15,19 +15,20 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def resolve_compute(compute: str, weights: str, device: torch.device) -> str:
-    """`auto` is bf16 where the weights are or on a GPU that computes in it, fp32 elsewhere."""
+    """`auto` is the type of weights of 16 bits; else bf16 on a GPU that computes in it, fp32 elsewhere."""
     if compute != "auto":
         return compute
-    if weights == "bf16":
-        return "bf16"
+    if weights != "fp32":
+        return weights
     return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
 
 
 class Precision:
-    def __init__(self, knobs: PrecisionKnobs, device: torch.device) -> None:
+    def __init__(self, knobs: PrecisionKnobs, device: torch.device, *, has_frozen_weights: bool = False) -> None:
         self.compute = resolve_compute(knobs.compute, knobs.weights, device)
         self.device = device
         self.weight_dtype = DTYPES[knobs.weights]
+        self.has_frozen_weights = has_frozen_weights  # of that type, while what is trained is fp32
         self.scaler: LossScaler | None = None
         if self.compute == "fp16":
             dynamic = knobs.loss_scale == "dynamic"
@@ -37,9 +38,14 @@ class Precision:
             )
 
     def autocast(self) -> AbstractContextManager:
-        if self.compute == "fp32" or self.weight_dtype == DTYPES[self.compute]:
+        is_of_one_type = self.weight_dtype == self.compute_dtype and not self.has_frozen_weights
+        if self.compute == "fp32" or is_of_one_type:
             return nullcontext()
-        return torch.autocast(self.device.type, DTYPES[self.compute])
+        return torch.autocast(self.device.type, self.compute_dtype)
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        return DTYPES[self.compute]
 
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else loss * self.scaler.scale).backward()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainbook.runs import RunFolder
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import task_name
+from trainbook.runs import Manifest, RunFolder
+from trainbook.runs.schema import Metric, judgements
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -56,11 +60,9 @@ def make_card(run: RunFolder) -> Card:
         best = next((row for row in reversed(evaluations) if row.get("best")), by_loss)  # by the metric that was chosen
         text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
         card.lines.append(("validation", text))
-        detail = f"loss {_number(best['loss'])}"
-        if "perplexity" in best:
-            detail += f", perplexity {best['perplexity']:,.2f}"
-        if "accuracy" in best:
-            detail += f", accuracy {best['accuracy']:.1%}"
+        detail = ", ".join(
+            f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(best)
+        )
         card.lines.append(("best", f"{detail} at step {best['step']:,}"))
     skipped = train[-1].get("skipped_updates", 0) if train else 0
     card.lines.append(
@@ -76,23 +78,38 @@ def make_card(run: RunFolder) -> Card:
         if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
             card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
     card.lines.append(("folder", str(run.path)))
-    card.next_commands = _next_commands(run, manifest.status, manifest.recipe)
+    card.next_commands = _next_commands(run, manifest)
     return card
 
 
-def _next_commands(run: RunFolder, status: str, recipe: str | None) -> list[tuple[str, str]]:
+WRITING = ("causal", "chat", "span", "seq2seq")
+
+
+def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     commands = []
-    is_ours = recipe != "fit"  # else a module of the user's own, which only their program can build again
+    status, is_ours = (
+        manifest.status,
+        manifest.recipe != "fit",
+    )  # else a module of the user's own, which only their program can build again
     path, config = shlex.quote(str(run.path)), shlex.quote(str(run.config))
     if status != "finished":
         again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
         commands.append((again, "go on where it stopped"))
     if is_ours:
-        commands.append((f"trainbook generate {path}", "let the model write"))
+        if _task(manifest) in WRITING:
+            commands.append((f"trainbook generate {path}", "let the model write"))
+        else:
+            commands.append((f"trainbook predict {path} FILE", "what the model says of each record of a file"))
+        if status == "finished":
+            commands.append((f"trainbook export {path} --to DIR", "a folder that transformers loads"))
     if run.config.exists():
         commands.append((f"trainbook explain {config}", "every value, where it came from, what is unusual"))
     commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
     return commands
+
+
+def _task(manifest: Manifest) -> str:
+    return task_name(Config.model_validate_json(json.dumps(manifest.config))) if manifest.config else "causal"
 
 
 def _status(status: str, detail: str) -> str:
@@ -116,6 +133,13 @@ def _duration(seconds: float) -> str:
 
 def _number(value: float) -> str:
     return f"{value:.4f}" if math.isfinite(value) else str(value)
+
+
+def _shown(metric: Metric, value: float) -> str:
+    if metric.name == "perplexity":
+        return f"{value:,.2f}"
+    is_share = metric.unit == "share" or metric.name.endswith("error_rate")
+    return f"{value:.1%}" if is_share and math.isfinite(value) else _number(value)
 
 
 def _curve(rows: list[dict[str, Any]]) -> str:

@@ -27,6 +27,7 @@ class Metric:
     splits: tuple[Split, ...]
     cadence: Literal["row", "logging", "evaluation"]  # in each row; at logging steps; at evaluations
     meaning: str
+    higher_is_better: bool | None = None  # None: not a matter of better and worse
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,14 @@ def _by_name(*metrics: Metric) -> dict[str, Metric]:
     return {metric.name: metric for metric in metrics}
 
 
+def _higher(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(name, unit, EVAL, "evaluation", meaning, higher_is_better=True)
+
+
+def _lower(name: str, unit: str, meaning: str) -> Metric:
+    return Metric(name, unit, EVAL, "evaluation", meaning, higher_is_better=False)
+
+
 METRICS = _by_name(
     Metric("step", "steps", BOTH, "row", "attempted updates so far, this one included; skipped ones count"),
     Metric("segment", "count", BOTH, "row", "0 in a fresh run; one more after each resume"),
@@ -49,8 +58,18 @@ METRICS = _by_name(
     Metric("epoch", "epochs", BOTH, "row", "how often the training data has been gone through, as a fraction"),
     Metric("tokens", "tokens", BOTH, "row", "training tokens consumed so far, padding left out"),
     Metric("targets", "targets", BOTH, "row", "number of targets that the row's loss is a mean over"),
-    Metric("loss", "nats per target", BOTH, "row", "the objective: cross entropy, and in training its extra terms"),
+    Metric(
+        "loss",
+        "nats per target",
+        BOTH,
+        "row",
+        "the objective: cross entropy, in training with its extra terms; for numbers, the squared error",
+        higher_is_better=False,
+    ),
     Metric("cross_entropy", "nats per target", TRAIN, "logging", "the plain one, whatever else is trained on"),
+    Metric(
+        "squared_error", "squared units", TRAIN, "logging", "for numbers: what is trained on in place of the former"
+    ),
     Metric("label_smoothing", "nats per target", TRAIN, "logging", "what label smoothing adds to the cross entropy"),
     Metric("z_loss", "nats per target", TRAIN, "logging", "the weighted z-loss, in the same normalisation"),
     Metric("learning_rate", "rate", TRAIN, "logging", "the schedule's rate at this step"),
@@ -65,12 +84,36 @@ METRICS = _by_name(
     Metric("memory_bytes", "bytes", TRAIN, "logging", "memory in use, of the kind that memory_kind names"),
     Metric("memory_kind", "name", TRAIN, "logging", "host_rss, or device_peak since the last row"),
     Metric("gpu_utilisation", "share", TRAIN, "logging", "share of time the device was busy, where it can be read"),
-    Metric("perplexity", "ratio", EVAL, "evaluation", "exp of the cross entropy per target"),
-    Metric("accuracy", "share", EVAL, "evaluation", "share of targets whose highest score is the right one"),
-    Metric("bits_per_token", "bits per target", EVAL, "evaluation", "cross entropy per target in base 2"),
+    _lower("perplexity", "ratio", "exp of the cross entropy per target"),
+    _higher("accuracy", "share", "share of targets that are predicted rightly; of several classes, the whole set"),
+    _lower("bits_per_token", "bits per target", "cross entropy per target in base 2"),
+    _lower("bits_per_byte", "bits per byte", "cross entropy per byte of text in base 2; comparable across tokenizers"),
+    _higher("f1_micro", "share", "2 TP / (2 TP + FP + FN), counted over all classes together"),
+    _higher("f1_macro", "share", "the mean of the F1 of each class that occurs in truth or prediction"),
+    _higher("exact_match", "share", "share of samples whose written text equals one of their references"),
+    _lower(
+        "word_error_rate",
+        "ratio",
+        "edits over words of the nearest reference; of phonemes, share of samples that equal no reference",
+    ),
+    _lower("phoneme_error_rate", "ratio", "edits over phonemes of the nearest reference"),
+    _lower("mean_squared_error", "squared units", "mean of the squared difference from the true number"),
+    _lower("mean_absolute_error", "units", "mean of the absolute difference from the true number"),
+    _higher(
+        "pearson", "correlation", "linear correlation of predicted and true numbers; NaN where one side is constant"
+    ),
+    Metric("baseline_accuracy", "share", EVAL, "evaluation", "accuracy of a linear model on words, for comparison"),
     Metric("seconds", "seconds", EVAL, "evaluation", "wall time of the evaluation"),
     Metric("best", "flag", EVAL, "evaluation", "true where the chosen metric is the best so far"),
 )
+
+
+def judgements(row: Mapping[str, Any]) -> list[tuple[Metric, float]]:
+    """The numbers of an evaluation row that say how good the model is, in the order of the table."""
+    own = (metric for metric in METRICS.values() if metric.splits == EVAL and metric.unit not in ("seconds", "flag"))
+    shown = (METRICS["loss"], *own)
+    return [(metric, row[metric.name]) for metric in shown if row.get(metric.name) is not None]
+
 
 EVENTS = {
     event.kind: event

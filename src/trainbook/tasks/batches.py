@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainbook.data.batches import Batch
+
 
 @dataclass
 class StepBatch:
@@ -22,8 +24,13 @@ class StepBatch:
     micro_batches: list[Any]
     num_targets: int
     num_tokens: int
-    ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the samples
     epoch: float = 0.0
+    num_rows: int = 0  # what a batch size counts: samples, or packed rows of them
+
+    @classmethod
+    def of(cls, batch: Batch, micro_batches: list[Any], num_targets: int, num_tokens: int) -> StepBatch:
+        return cls(micro_batches, num_targets, num_tokens, batch.ids, batch.epoch, batch.num_rows)
 
     def pin_memory(self) -> StepBatch:
         self.micro_batches = [_move(micro, lambda tensor: tensor.pin_memory()) for micro in self.micro_batches]

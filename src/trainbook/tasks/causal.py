@@ -2,111 +2,116 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from trainbook.data.loader import Batch
+from trainbook.data import DataBundle, Tokenizer
+from trainbook.data.batches import Batch
+from trainbook.data.frame import Frame
 from trainbook.knobs.config import Config
-from trainbook.models import OutputLinear, Transformer, build_gpt, initialise
-from trainbook.models.core import KeyValueCache
+from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialise
+from trainbook.tasks import metrics as measures
 from trainbook.tasks.batches import StepBatch
-from trainbook.tasks.losses import IGNORED, cross_entropy_parts, soft_cap
+from trainbook.tasks.layout import parts
+from trainbook.tasks.losses import IGNORED
+from trainbook.tasks.task import Collate, Facts
+from trainbook.tasks.tokens import TokenTask
 
 
-class CausalLanguageModel(nn.Module):
-    """A body that reads from left to right, a head over the vocabulary, and the loss between them."""
-
-    def __init__(self, config: Config, vocab_size: int) -> None:
-        super().__init__()
-        self.body: Transformer = build_gpt(config, vocab_size)
-        self.vocab_size = vocab_size
-        self.logit_soft_cap = config.model.logit_soft_cap
-        self.label_smoothing = config.training.label_smoothing
-        self.z_loss = config.training.z_loss
-        shape = self.body.shape
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False)
-        if config.model.tie_embeddings:
-            self.head.weight = self.body.token_embedding.weight
+class CausalTask(TokenTask):
+    """The objective; whose network it is, is a matter of the subclass."""
 
     @classmethod
-    def build(cls, config: Config, vocab_size: int, device: torch.device, dtype: torch.dtype) -> CausalLanguageModel:
-        """Built without memory on the meta device, then given its first values where it will live."""
-        with torch.device("meta"):
-            model = cls(config, vocab_size).to(dtype)
-        model.to_empty(device=device)
-        if config.model.tie_embeddings:
-            model.head.weight = model.body.token_embedding.weight
-        initialise(model, model.body, config.training.seed)
-        return model
+    def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
+        """A document ends with the end of text, unless it was cut: nothing should be learned of an end there. In a
+        stream of all text, the ends of documents are there already."""
+        end = () if config.data.samples == "windows" or tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+        return Frame(config.data.max_seq_length, suffix=end, keep_suffix=False, shift=1)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """One number for each row of the head.
+    @classmethod
+    def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
+        return CausalCollate(rows_each, Facts.of(data).pad)
 
-        Rows beyond the vocabulary exist for fast matrix products only: they never get probability. They are masked, not
-        cut off: a width that is no multiple of anything would be slow.
-        """
-        logits = soft_cap(self.head(hidden), self.logit_soft_cap)
-        if logits.shape[-1] == self.vocab_size:
-            return logits
-        is_padding = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab_size
-        return logits.masked_fill(is_padding, float("-inf"))
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        metrics = super().metrics(sums, num_targets)
+        if self.facts.bytes_per_token > 0:
+            metrics["bits_per_byte"] = measures.bits_per_byte(metrics["loss"], self.facts.bytes_per_token)
+        return metrics
 
-    def forward(self, input_ids: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Named sums over the targets of this micro-batch."""
-        logits = self.logits(self.body(input_ids))
-        return cross_entropy_parts(
-            logits.flatten(0, 1),
-            targets.flatten(),
-            num_classes=self.vocab_size,
-            label_smoothing=self.label_smoothing,
-            z_loss=self.z_loss,
-        )
 
-    def evaluation_sums(self, input_ids: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Sums in double precision, so that the result does not depend on how the set is cut into batches."""
-        logits = self.logits(self.body(input_ids)).flatten(0, 1).float()
-        flat = targets.flatten()
-        losses = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="none")
-        return {"cross_entropy": losses.double().sum(), "correct": (logits.argmax(-1) == flat).sum()}
+class ChatTask(CausalTask):
+    """The same on conversations, of which only the answers are learned."""
 
-    @staticmethod
-    def metrics(sums: Mapping[str, float], num_targets: int) -> dict[str, float]:
-        loss = sums["cross_entropy"] / num_targets
-        return {
-            "loss": loss,
-            "perplexity": math.exp(min(loss, 700.0)),
-            "accuracy": sums["correct"] / num_targets,
-            "bits_per_token": loss / math.log(2),
-        }
+    records = "chat"
+
+    @classmethod
+    def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
+        return Frame(config.data.max_seq_length, keep_suffix=False, shift=1)  # the template writes its own ends
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        metrics = super().metrics(sums, num_targets)
+        metrics.pop("bits_per_byte", None)  # the bytes are those of whole conversations, the targets are not
+        return metrics
+
+
+class CausalLanguageModel(CausalTask):
+    """A body that reads from left to right, and a head over the vocabulary."""
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.body: Transformer = build_gpt(config, facts.vocab_size)
+        self.is_tied = config.model.tie_embeddings
+        self.head = OutputLinear(self.body.shape.hidden_size, self.body.shape.vocab_rows, bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        if self.is_tied:
+            self.head.weight = self.body.token_embedding.weight
+
+    def initialise(self, seed: int) -> None:
+        initialise(self, self.body.shape, seed)
+
+    def logits(self, input_ids: Tensor, document_ids: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        return self.capped(self.head(self.body(input_ids, document_ids=document_ids, positions=positions)))
 
     def next_logits(self, input_ids: Tensor, caches: list[KeyValueCache]) -> Tensor:
-        return self.logits(self.body(input_ids, caches)[:, -1])[:, : self.vocab_size]
+        return self.capped(self.head(self.body(input_ids, caches)[:, -1]))[:, : self.vocab_size]
+
+
+class ChatModel(ChatTask, CausalLanguageModel):
+    pass
 
 
 @dataclass(frozen=True)
 class CausalCollate:
-    """Cut a global batch into micro-batches of inputs and targets shifted by one."""
+    """Inputs are all tokens but the last, targets all but the first; what is not to be learned is no target."""
 
-    micro_batch_size: int
+    rows_each: int
+    pad: int = 0
 
     def __call__(self, batch: Batch) -> StepBatch:
-        targets = batch.tokens[:, 1:].astype(np.int64)
-        columns = np.arange(targets.shape[1])
-        targets = np.where(columns < (batch.lengths - 1)[:, None], targets, IGNORED)
-        inputs = torch.from_numpy(np.ascontiguousarray(batch.tokens[:, :-1], dtype=np.int64))
-        targets = torch.from_numpy(targets)
-        micro_batches = [
-            {
-                "input_ids": inputs[start : start + self.micro_batch_size],
-                "targets": targets[start : start + self.micro_batch_size],
-            }
-            for start in range(0, len(batch.ids), self.micro_batch_size)
-        ]
-        num_targets = int((batch.lengths - 1).sum())
-        return StepBatch(micro_batches, num_targets, num_tokens=num_targets, ids=batch.ids, epoch=batch.epoch)
+        micro_batches = []
+        num_targets = num_tokens = 0
+        for part in parts(batch, self.rows_each):
+            tokens = part.take(batch.tokens)
+            ends = np.cumsum(tokens.lengths)
+            is_first, is_last = np.zeros(len(tokens.values), dtype=bool), np.zeros(len(tokens.values), dtype=bool)
+            is_first[ends - tokens.lengths] = is_last[ends - 1] = True
+            targets = tokens.values[~is_first]
+            if batch.marks is not None:
+                learned = part.take(batch.marks).values[~is_first] == 1
+                targets = np.where(learned, targets, IGNORED)
+            layout = part.layout(tokens.lengths - 1, batch.width)
+            micro_batches.append(
+                {
+                    "input_ids": layout.place(tokens.values[~is_last], self.pad),
+                    "targets": layout.place(targets, IGNORED),
+                    **layout.masks(causal=True),
+                }
+            )
+            num_targets += int((targets != IGNORED).sum())
+            num_tokens += len(targets)
+        return StepBatch.of(batch, micro_batches, num_targets, num_tokens)

@@ -1,15 +1,18 @@
-"""Writing on from a prompt, one token at a time."""
+"""Writing, one token at a time: on from a prompt, or as the answer to a text that was read."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainbook.errors import UserError
+from trainbook.tasks.beam import Decoder
 from trainbook.tasks.causal import CausalLanguageModel
+from trainbook.tasks.seq2seq import SearchableDecoder, Seq2SeqModel
 
 GREEDY_BELOW = 1e-4  # dividing logits by less would overflow, and the choice is the likeliest token anyway
 
@@ -55,20 +58,57 @@ class Sampling:
 
 @torch.no_grad()
 def generate_tokens(
-    model: CausalLanguageModel,
+    model: CausalLanguageModel | Seq2SeqModel | Any,
     prompt: list[int],
     max_new_tokens: int,
     sampling: Sampling,
     end_of_text: int | None = None,
 ) -> Iterator[int]:
-    """Yield new token ids. Keys and values of earlier positions are kept, so each token costs one position.
+    """Yield new token ids: what follows the prompt, or, of a model with an encoder, the answer to it.
+
+    An encoder is given the prompt as it was in training, with whatever the task puts around a text. A model that is not
+    ours has `start`, `step` and `reorder`, as a search wants it.
+    """
+    model.eval()
+    generator = torch.Generator().manual_seed(sampling.seed)
+    if isinstance(model, CausalLanguageModel):
+        tokens = _write_on(model, prompt, max_new_tokens, sampling, generator)
+    else:  # a network that is not ours is itself what a search asks for tokens
+        decoder = SearchableDecoder(model, max_new_tokens) if isinstance(model, Seq2SeqModel) else model
+        tokens = _answer(decoder, prompt, max_new_tokens, sampling, generator, _device(model))
+    for token in tokens:
+        if token == end_of_text:
+            return
+        yield token
+
+
+def _answer(
+    decoder: Decoder[Any],
+    prompt: list[int],
+    max_new_tokens: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+    device: torch.device,
+) -> Iterator[int]:
+    tokens, state = decoder.start({"input_ids": torch.tensor([prompt], device=device)})
+    for _ in range(max_new_tokens):
+        tokens = sampling.pick(decoder.step(tokens, state), generator).to(device)
+        yield int(tokens)
+
+
+def _write_on(
+    model: CausalLanguageModel,
+    prompt: list[int],
+    max_new_tokens: int,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> Iterator[int]:
+    """Keys and values of earlier positions are kept, so each token costs one position.
 
     When the context is full, the older half of it is dropped and the newer half is read again.
     """
-    model.eval()
-    device = model.head.weight.device
+    device = _device(model)
     limit = model.body.shape.max_seq_length
-    generator = torch.Generator().manual_seed(sampling.seed)
     context = list(prompt)
     caches, pending = None, []
     for _ in range(max_new_tokens):
@@ -77,8 +117,10 @@ def generate_tokens(
             caches = model.body.new_caches(1, model.head.weight.dtype)
         logits = model.next_logits(torch.tensor([pending], device=device), caches)
         token = int(sampling.pick(logits, generator))
-        if token == end_of_text:
-            return
         yield token
         context.append(token)
         pending = [token]
+
+
+def _device(model: torch.nn.Module) -> torch.device:
+    return next(model.parameters()).device

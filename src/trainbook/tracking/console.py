@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from trainbook.runs.schema import EVENTS
+from trainbook.runs.schema import EVENTS, judgements
 
 _STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
@@ -100,9 +100,8 @@ def numbers_line(row: Mapping[str, Any], seconds_left: float | None) -> str:
 
 def evaluation_line(row: Mapping[str, Any]) -> str:
     parts = [f"eval{row['step']:>7}"]
-    for name, decimals in (("loss", 4), ("perplexity", 2), ("accuracy", 4), ("bits_per_token", 4)):
-        if row.get(name) is not None:
-            parts.append(f"{name.replace('_', ' ')} {fixed(row[name], decimals)}")
+    for metric, value in judgements(row):
+        parts.append(f"{metric.name.replace('_', ' ')} {fixed(value, 2 if metric.name == 'perplexity' else 4)}")
     if row.get("best"):
         parts.append("best")
     return "  ".join(parts)

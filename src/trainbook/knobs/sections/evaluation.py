@@ -4,168 +4,192 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainbook.knobs.knob import Case, Section, knob
+from trainbook.knobs.knob import Case, knob
+from trainbook.knobs.sections.evaluation_times import EvaluationTimes
 
 
-class Evaluation(Section):
+class Evaluation(EvaluationTimes):
     """When the model is judged, by what, and when that ends the run."""
 
-    eval_strategy: Literal["no", "steps", "epoch"] = knob(
-        "steps",
-        what="When the model is judged on the validation data.",
-        why="Only validation tells learning from memorising, and the best checkpoint and early stopping rest on it. "
-        "Each evaluation costs time in which nothing is learned.",
-        raised="steps or epoch: the validation loss is known along the way.",
-        lowered="no: the fastest; overfitting goes unnoticed, and there is no best checkpoint and no early stopping.",
-        values={
-            "no": "never, unless eval_on_start asks for once",
-            "steps": "every eval_steps steps",
-            "epoch": "at the end of each pass over the data",
-        },
-        cases=(
-            Case("pretraining", "steps", "there may be only one epoch"),
-            Case("fine-tuning for a few epochs", "epoch", "one judgement a pass is easy to read"),
-            Case("measuring speed", "no"),
-        ),
-        interacts=(
-            "evaluation.eval_steps",
-            "data.validation_ratio",
-            "data.validation",
-            "checkpoint.save_steps",
-            "evaluation.early_stopping_patience",
-        ),
-        symptoms=("overfitting", "too slow"),
-        sources=("playbook notes",),
-        aliases=("evaluation_strategy",),
-        value_aliases={False: "no"},
-    )
-
-    eval_steps: int | None = knob(
-        None,
-        ge=1,
-        what="Steps between evaluations with eval_strategy=steps; None takes a tenth of the run.",
-        why="It is the grain at which overfitting is seen and at which the best checkpoint can be chosen.",
-        raised="Less time spent on judging; a turning point falls between two evaluations and the best moment is "
-        "missed.",
-        lowered="A finer curve and quicker early stopping; at a few steps most of the time goes into evaluation.",
-        cases=(
-            Case("any run, ten judgements", None),
-            Case("a run of tens of thousands of steps", 500, "the value in the notes"),
-        ),
-        usual=(10, 10000),
-        interacts=(
-            "evaluation.eval_strategy",
-            "evaluation.eval_max_samples",
-            "evaluation.early_stopping_patience",
-            "checkpoint.save_steps",
-            "training.max_steps",
-        ),
-        symptoms=("too slow", "overfitting"),
-        sources=("playbook notes",),
-        correction="Patience is counted in evaluations, so changing eval_steps changes how long early stopping waits.",
-        aliases=("eval_interval", "eval_every"),
-    )
-
-    eval_on_start: bool = knob(
-        False,
-        what="Evaluate once before the first update.",
-        why="An untrained language model should have a loss near ln(vocabulary size): a quick proof that data, "
-        "targets and initial weights are sound. It also shows at once whether evaluation works.",
-        raised="On: one more evaluation, and a starting point on the curve.",
-        lowered="Off: training begins at once; a fault in evaluation shows only at the first regular one.",
-        cases=(
-            Case("a new data set or a long run", True, "a fault shows before hours are spent"),
-            Case("fine-tuning", True, "the score before tuning is what must be beaten"),
-            Case("a quick trial", False),
-        ),
-        interacts=("evaluation.eval_strategy", "model.initializer_range", "data.tokenizer", "data.vocab_size"),
-        symptoms=("loss not decreasing",),
-        sources=("Karpathy, A Recipe for Training Neural Networks",),
-        aliases=("evaluate_first",),
-    )
-
-    per_device_eval_batch_size: int | None = knob(
-        None,
-        ge=1,
-        what="Samples evaluated at once on a device; None takes the size used in training.",
-        why="Evaluation keeps no activations for a backward pass, so a larger batch fits and is quicker; the logits "
-        "are what limits it.",
-        raised="Faster evaluation until the device is busy, then only more memory.",
-        lowered="Less memory, slower evaluation; the same loss.",
-        cases=(
-            Case("evaluation fits and is quick", None),
-            Case("evaluation takes long on a GPU", 64, "try twice or four times the training size"),
-            Case("out of memory in evaluation", 1, "then raise it step by step"),
-        ),
-        usual=(1, 1024),
-        interacts=("batch.per_device_train_batch_size", "data.max_seq_length", "data.vocab_size", "precision.compute"),
-        symptoms=("out of memory", "too slow"),
-        sources=("measured: Hugging Face transformers 5.17.0 and Lightning 2.6.6 on a tiny GPT-2",),
-        correction="It must not change the result: the loss is the sum over all targets divided by their number, "
-        "whatever the batch. Where batch means are averaged, or the sum is divided by the wrong count, it does: one "
-        "widely used trainer gave 2.738 at batch 1 and 2.853 at batch 64 for a true loss of 2.941.",
-        aliases=("eval_batch_size", "val_batch_size"),
-    )
-
-    eval_max_samples: int | None = knob(
-        None,
-        ge=1,
-        what="Evaluate on at most so many validation samples; None takes all.",
-        why="The error of a mean falls with the square root of the number of samples, the time with the number itself: "
-        "past some point, more samples tell nothing new.",
-        raised="A steadier number, slower evaluation; four times the samples halve the noise.",
-        lowered="Quick but noisy: small improvements drown, and early stopping follows chance.",
-        cases=(
-            Case("small validation set", None),
-            Case("large validation set, frequent evaluation", 1000, "steady enough to follow a run"),
-        ),
-        usual=(100, 100000),
-        interacts=(
-            "evaluation.eval_steps",
-            "data.validation_ratio",
-            "evaluation.early_stopping_threshold",
-            "evaluation.metric_for_best_model",
-        ),
-        symptoms=("fluctuating validation", "too slow"),
-        sources=("playbook notes",),
-        correction="A fluctuating validation loss need not be instability: on few samples it is the noise of the "
-        "measurement. Evaluate on more before lowering the learning rate.",
-        aliases=("max_eval_samples", "limit_val_samples"),
-    )
-
-    metric_for_best_model: Literal["loss", "perplexity", "accuracy", "bits_per_token"] = knob(
+    metric_for_best_model: Literal[
+        "loss",
+        "perplexity",
+        "accuracy",
+        "bits_per_token",
+        "bits_per_byte",
+        "f1_micro",
+        "f1_macro",
+        "exact_match",
+        "word_error_rate",
+        "phoneme_error_rate",
+        "mean_squared_error",
+        "mean_absolute_error",
+        "pearson",
+    ] = knob(
         "loss",
         what="The validation number that decides which checkpoint is best and when to stop early.",
         why="The best checkpoint is the best by this number only; loss and accuracy may disagree about where that is.",
-        raised="accuracy: higher is better; it counts only whether the first guess is right and moves in jumps.",
-        lowered="loss, perplexity, bits_per_token: lower is better; they weigh how sure the model was.",
+        raised="accuracy, F1, exact_match, pearson: higher is better; all but pearson count only whether the answer is "
+        "right, and move in jumps.",
+        lowered="loss, perplexity, bits, error rates and errors: lower is better; those made from the loss weigh how "
+        "sure the model was.",
         values={
-            "loss": "mean cross entropy a token, in nats, without label smoothing or z-loss",
+            "loss": "the mean over the targets, without label smoothing or z-loss: cross entropy in nats; the mean "
+            "squared error for numbers",
             "perplexity": "e to the power of the loss",
-            "accuracy": "share of targets that the model ranks first",
+            "accuracy": "share of targets that the model ranks first; of several classes a sample, the whole set",
             "bits_per_token": "loss divided by ln 2",
+            "bits_per_byte": "the same a byte of text, comparable across tokenizers; causal models",
+            "f1_micro": "F1 of all classes counted together; with one class a sample it is the accuracy",
+            "f1_macro": "mean of the F1 of each class: a rare class weighs as much as a common one",
+            "exact_match": "share of written texts that equal a reference; needs evaluation.generate",
+            "word_error_rate": "edits a word of the reference, or, of phonemes, share of words with any error; needs "
+            "evaluation.generate",
+            "phoneme_error_rate": "edits a phoneme of the reference; needs evaluation.generate and target_unit "
+            "phonemes",
+            "mean_squared_error": "for numbers",
+            "mean_absolute_error": "for numbers: less swayed by a few large errors",
+            "pearson": "for numbers: correlation with the truth, blind to scale and offset",
         },
         cases=(
             Case("language models", "loss"),
             Case("only the first guess counts", "accuracy", "over-confidence may raise the loss while accuracy holds"),
+            Case("classes of unequal size", "f1_macro", "the commonest class alone gives a high accuracy"),
+            Case("text that is written and judged as a whole", "exact_match", "the loss sees only the next token"),
         ),
         interacts=(
             "evaluation.early_stopping_patience",
             "evaluation.early_stopping_threshold",
+            "evaluation.generate",
+            "evaluation.target_unit",
             "checkpoint.save_total_limit",
             "training.label_smoothing",
         ),
         symptoms=("overfitting",),
         sources=("playbook notes",),
-        correction="Loss, perplexity and bits_per_token rank checkpoints alike: choosing between them changes only "
-        "the unit of early_stopping_threshold. Only accuracy is another judge.",
+        correction="Loss, perplexity, bits_per_token and bits_per_byte rank checkpoints alike: choosing between them "
+        "changes only the unit of early_stopping_threshold. The others are other judges.",
         aliases=("monitor", "best_metric"),
         value_aliases={
             "eval_loss": "loss",
             "val_loss": "loss",
             "eval_accuracy": "accuracy",
             "eval_perplexity": "perplexity",
+            "f1": "f1_macro",
+            "eval_f1": "f1_macro",
+            "bpb": "bits_per_byte",
+            "wer": "word_error_rate",
+            "eval_wer": "word_error_rate",
+            "per": "phoneme_error_rate",
+            "eval_per": "phoneme_error_rate",
+            "mse": "mean_squared_error",
+            "eval_mse": "mean_squared_error",
+            "mae": "mean_absolute_error",
+            "pearsonr": "pearson",
         },
+    )
+
+    generate: bool = knob(
+        False,
+        what="In evaluation, also let the model write its answer for each sample and judge the text.",
+        why="The loss gives the model the right beginning of each answer and asks for the next token only. Used for "
+        "real, it goes on from its own words, and an early mistake spoils the rest.",
+        raised="On: exact_match and error rates of what the model really writes; evaluation takes many times longer, "
+        "one pass of the decoder a token.",
+        lowered="Off: quick; loss and accuracy with the right beginning given.",
+        cases=(
+            Case("translation, spelling to sound, answers", True, "what is used is what should be judged"),
+            Case("pretraining by spans", False, "the loss is the aim"),
+        ),
+        interacts=(
+            "evaluation.num_beams",
+            "evaluation.max_new_tokens",
+            "evaluation.target_unit",
+            "evaluation.eval_max_samples",
+            "evaluation.metric_for_best_model",
+        ),
+        symptoms=("too slow",),
+        sources=("Hugging Face transformers, Seq2SeqTrainingArguments",),
+        correction="A high token accuracy does not mean good text: at 98 % a token, an answer of 35 tokens is wholly "
+        "right in half of the cases, since 0.98^35 = 0.49.",
+        aliases=("predict_with_generate",),
+    )
+
+    num_beams: int = knob(
+        1,
+        ge=1,
+        what="How many continuations are kept side by side while an answer is written; 1 is greedy.",
+        why="The likeliest first token need not begin the likeliest answer; a beam looks a little further.",
+        raised="Answers of higher probability, at a cost in proportion; past about 5 little is gained.",
+        lowered="1: the fastest, one token after the other without going back.",
+        cases=(
+            Case("judging along the way", 1, "ranks checkpoints about as well, several times faster"),
+            Case("final scores of translation or spelling to sound", 4),
+        ),
+        usual=(1, 10),
+        interacts=("evaluation.generate", "evaluation.max_new_tokens", "evaluation.per_device_eval_batch_size"),
+        symptoms=("too slow", "out of memory"),
+        sources=("Koehn and Knowles 2017, arXiv 1706.03872",),
+        correction="A wider beam finds more probable text, which is not always better text: quality in translation "
+        "falls again at large beams, as short answers win.",
+        aliases=("generation_num_beams", "beam_size", "beam_width"),
+    )
+
+    max_new_tokens: int | None = knob(
+        None,
+        ge=1,
+        what="The most tokens of an answer that is written; None takes data.max_target_length.",
+        why="A model that does not end its answer would go on for ever, and one such sample holds up its whole batch.",
+        raised="Long answers are not cut; an untrained model, which seldom ends, makes evaluation slow.",
+        lowered="A bounded cost; an answer longer than this is cut and counts as wrong.",
+        cases=(
+            Case("answers as long as the training targets", None),
+            Case("short answers, long inputs", 32, "a little more than the longest reference"),
+        ),
+        usual=(1, 1024),
+        interacts=("evaluation.generate", "evaluation.num_beams", "data.max_target_length"),
+        symptoms=("too slow",),
+        sources=("Hugging Face transformers, Seq2SeqTrainingArguments",),
+        aliases=("generation_max_length",),
+    )
+
+    target_unit: Literal["words", "phonemes"] = knob(
+        "words",
+        what="What the blank-separated symbols of a target are, which decides what an error rate counts.",
+        why="The same name means two things: in speech recognition a word error rate counts words of a sentence; in "
+        "turning spelling into sound, where a sample is one word, it counts samples that are not wholly right.",
+        raised="phonemes: phoneme_error_rate is edits over phonemes, word_error_rate the share of samples that equal "
+        "none of their references.",
+        lowered="words: word_error_rate is edits over words of the nearest reference.",
+        values={
+            "words": "a target is a sentence, its symbols are words",
+            "phonemes": "a target is the sound of one word, its symbols are phonemes",
+        },
+        cases=(
+            Case("translation, transcription, summaries", "words"),
+            Case("spelling to sound", "phonemes"),
+        ),
+        interacts=("evaluation.generate", "evaluation.metric_for_best_model"),
+        sources=("Yao and Zweig 2015, arXiv 1506.00196",),
+        correction="A word error rate can be above 1: every surplus word is an edit. It is no share of wrong words.",
+    )
+
+    baseline: bool = knob(
+        False,
+        what="Fit a linear model on the words of the same texts before training, and show its accuracy beside the "
+        "model's.",
+        why="An accuracy means something only against what is cheap: TF-IDF and a linear classifier take seconds to "
+        "minutes on a CPU and are hard to beat on topics.",
+        raised="On: training starts a little later; every evaluation shows baseline_accuracy.",
+        lowered="Off: nothing is fitted.",
+        cases=(
+            Case("a new set of labelled texts", True, "know what there is to win before spending a GPU"),
+            Case("any other task", False, "only one label a text (training.task=classify) has this baseline"),
+        ),
+        interacts=("training.task", "data.label_field", "evaluation.metric_for_best_model"),
+        symptoms=("underfitting",),
+        sources=("Wang & Manning 2012 (baselines and bigrams)",),
+        aliases=("linear_baseline",),
     )
 
     early_stopping_patience: int | None = knob(

@@ -77,3 +77,140 @@ class Model(ModelParts):
         symptoms=("instability",),
         sources=("playbook notes", "Yang et al. 2022 (muTransfer)", "Megatron-LM muP sweep"),
     )
+
+    lora_rank: int | None = knob(
+        None,
+        ge=1,
+        what="Train small matrices of this rank beside the frozen weights of model.pretrained (LoRA); None trains all.",
+        why=(
+            "A frozen matrix W of m x n gets two thin ones, B of m x rank and A of rank x n, and W + (alpha / rank) "
+            "B A takes its place: rank x (m + n) numbers are trained instead of m x n. At width 768 and rank 8 that "
+            "is about 1 % of the model, and gradients, optimizer state and checkpoints shrink with it. B starts at 0, "
+            "so training starts exactly at the pretrained model."
+        ),
+        raised="Closer to full fine-tuning; adapters, their optimizer state and their checkpoints grow in proportion.",
+        lowered=(
+            "Fewer trained numbers and smaller checkpoints; for much that is new (another language, a new format at "
+            "length) a low rank underfits."
+        ),
+        cases=(
+            Case("full fine-tuning, or from scratch", None),
+            Case("a new style, a classification, a chat format", 8, "LoRA's paper does well with 4 to 8"),
+            Case("much data, a new field", 64, "as in QLoRA, on all linear layers"),
+        ),
+        usual=(2, 256),
+        search=Search("choice", choices=(4, 8, 16, 32, 64)),
+        interacts=(
+            "model.pretrained",
+            "model.lora_alpha",
+            "model.lora_targets",
+            "model.quantize_base",
+            "optimizer.learning_rate",
+            "precision.weights",
+        ),
+        symptoms=("out of memory", "overfitting", "underfitting"),
+        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        correction=(
+            "It wants a rate about ten times that of full fine-tuning: 1e-4 to 3e-4. And it saves the memory of "
+            "gradients and optimizer state, not that of activations nor of the weights themselves: for those see "
+            "memory.gradient_checkpointing and model.quantize_base."
+        ),
+        aliases=("lora_r", "lora_dim"),
+    )
+
+    lora_alpha: float | None = knob(
+        None,
+        gt=0,
+        what="The adapters' answer is multiplied by lora_alpha / lora_rank; None takes 2 x lora_rank, a factor of 2.",
+        why=(
+            "Dividing by the rank keeps the size of the answer about the same when the rank is changed, so that a rate "
+            "need not be searched again."
+        ),
+        raised="The adapters weigh more: much like a higher learning rate for them.",
+        lowered="The adapters weigh less, and learn more slowly at the same rate.",
+        cases=(
+            Case("any rank", None, "2 x rank, a common choice"),
+            Case("rank 64 in QLoRA", 16.0, "a factor of 0.25, with rates of 1e-4 to 2e-4"),
+        ),
+        usual=(1.0, 512.0),
+        interacts=("model.lora_rank", "optimizer.learning_rate"),
+        symptoms=("instability", "loss not decreasing"),
+        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        correction="Tuning it as well as the rate is to tune the same thing twice: fix the factor, search the rate.",
+    )
+
+    lora_dropout: float = knob(
+        0.0,
+        ge=0,
+        lt=1,
+        what="Share of the inputs of the adapters that is set to zero in training; the frozen path sees all of them.",
+        why="On a few thousand records, seen several times, adapters overfit as any weights do.",
+        raised="Less overfitting on little data; slower learning.",
+        lowered="0: nothing is lost, which is right for a single pass over much data.",
+        cases=(
+            Case("much data, one pass", 0.0),
+            Case(
+                "a few thousand records, several epochs", 0.1, "QLoRA's value up to 13 billion parameters; 0.05 above"
+            ),
+        ),
+        usual=(0.0, 0.3),
+        search=Search("choice", choices=(0.0, 0.05, 0.1)),
+        interacts=("model.lora_rank", "training.num_train_epochs"),
+        symptoms=("overfitting",),
+        sources=("Dettmers et al. 2023 (QLoRA)",),
+    )
+
+    lora_targets: tuple[str, ...] | None = knob(
+        None,
+        min_length=1,
+        what="Which linear layers get adapters, by the ends of their names; None takes all of them but the head.",
+        why=(
+            "LoRA's paper adapted attention alone. QLoRA found that adapters on every linear layer are what it takes "
+            "to reach full fine-tuning, and that their number matters more than the rank."
+        ),
+        raised="More layers: closer to full fine-tuning, more trained numbers.",
+        lowered="Fewer layers: less to train and to save, and often a worse result at any rank.",
+        cases=(
+            Case("usual", None),
+            Case("attention alone, Llama in transformers", ("q_proj", "v_proj"), "as in LoRA's paper"),
+            Case("attention alone, built-in models", ("query_key_value",)),
+        ),
+        interacts=("model.lora_rank", "model.type"),
+        symptoms=("underfitting", "out of memory"),
+        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        aliases=("target_modules", "lora_target_modules"),
+    )
+
+    quantize_base: Literal["none", "4bit", "8bit"] = knob(
+        "none",
+        what="Keep the frozen linear layers under LoRA in 4 or 8 bits; head, norms and embeddings stay as they are.",
+        why=(
+            "Of a frozen model only the weights take memory: 2 bytes a parameter in 16 bits, 1 in 8, and about half a "
+            "byte in 4. Seven billion parameters go from 14 GB to about 4. They are unpacked to precision.compute for "
+            "each product, and the adapters learn around their rounding."
+        ),
+        raised="Towards none: exact weights and the fastest steps, at four times the memory of 4 bits.",
+        lowered=(
+            "8bit: half of 16 bits; outliers are kept in 16. 4bit: a quarter (NF4, whose scales are quantised again); "
+            "steps are slower, since weights are unpacked in every pass, and the model starts a little worse than it "
+            "was."
+        ),
+        values={
+            "none": "as precision.weights says",
+            "4bit": "NF4 with doubly quantised scales: about 0.52 bytes a parameter (QLoRA)",
+            "8bit": "one byte a parameter, with outliers in 16 bits (LLM.int8())",
+        },
+        cases=(
+            Case("it fits in 16 bits", "none"),
+            Case("a model that fits no other way", "4bit", "with adapters on all linear layers"),
+        ),
+        interacts=("model.lora_rank", "model.pretrained", "precision.compute", "precision.weights"),
+        symptoms=("out of memory",),
+        sources=("Dettmers et al. 2023 (QLoRA)", "Dettmers et al. 2022 (LLM.int8())"),
+        correction=(
+            "4 bits do not make training faster: they make it fit. Activations are as large as before, so for long "
+            "sequences they are soon the larger part."
+        ),
+        aliases=("quantization",),
+        value_aliases={"nf4": "4bit", "4": "4bit", "int4": "4bit", "8": "8bit", "int8": "8bit", "no": "none"},
+    )

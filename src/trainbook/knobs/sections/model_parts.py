@@ -131,7 +131,33 @@ class ModelParts(ModelSize):
         aliases=("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
     )
 
-    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"] = knob(
+    norm_position: Literal["pre", "post"] = knob(
+        "pre",
+        what="Whether a block normalises what it reads, or the sum that it leaves.",
+        why=(
+            "With pre, the residual stream runs untouched from the first block to the last, and gradients with it. "
+            "With post, every block rescales the stream: gradients near the output are large at first, and training "
+            "needs warm-up and care."
+        ),
+        raised="To post: the layout of BERT as published; needs warm-up, and depth makes it harder.",
+        lowered="To pre: stable at higher rates and in deeper stacks; a final norm is added before the head.",
+        values={
+            "pre": "x + part(norm(x)), and a norm at the end; GPT-2, T5, Llama",
+            "post": "norm(x + part(x)), and a norm after the embedding; BERT",
+        },
+        cases=(
+            Case("from scratch", "pre"),
+            Case("BERT weights, or BERT as published", "post"),
+        ),
+        search=Search("choice", choices=("pre", "post")),
+        interacts=("schedule.warmup_steps", "optimizer.learning_rate", "model.num_hidden_layers", "model.norm"),
+        symptoms=("instability", "loss not decreasing"),
+        sources=("Xiong et al. 2020 (on layer normalization)", "Devlin et al. 2019 (BERT)"),
+        aliases=("norm_placement",),
+        value_aliases={"pre_norm": "pre", "post_norm": "post", "prenorm": "pre", "postnorm": "post"},
+    )
+
+    activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = knob(
         "gelu",
         what="The non-linearity of the feed-forward networks.",
         why=(
@@ -152,12 +178,13 @@ class ModelParts(ModelSize):
             "relu": "max(x, 0); the first T5",
             "silu": "x sigmoid(x), also called swish",
             "swiglu": "silu(gate) × up, three matrices; PaLM, Llama",
-            "geglu": "gelu(gate) × up, three matrices; T5 v1.1",
+            "geglu": "gelu(gate) × up, three matrices",
+            "geglu_tanh": "the same with the tanh approximation; T5 v1.1 weights expect it",
         },
         cases=(
             Case("BERT, small GPT", "gelu"),
             Case("GPT-2 as published", "gelu_tanh"),
-            Case("T5 v1.1", "geglu"),
+            Case("T5 v1.1", "geglu_tanh"),
             Case("large models from scratch", "swiglu", "with intermediate_size at 8/3 × hidden_size"),
         ),
         search=Search("choice", choices=("gelu", "swiglu")),
@@ -165,10 +192,16 @@ class ModelParts(ModelSize):
         symptoms=("underfitting",),
         sources=("Hendrycks & Gimpel 2016", "Shazeer 2020 (GLU variants)"),
         aliases=("hidden_act", "activation_function"),
-        value_aliases={"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"},
+        value_aliases={
+            "gelu_new": "gelu_tanh",
+            "gelu_pytorch_tanh": "gelu_tanh",
+            "swish": "silu",
+            "gated-gelu": "geglu_tanh",
+            "gated-silu": "swiglu",
+        },
     )
 
-    position: Literal["learned", "rotary", "none"] = knob(
+    position: Literal["learned", "rotary", "relative", "none"] = knob(
         "learned",
         what="How the model knows the order of tokens.",
         why=(
@@ -183,11 +216,13 @@ class ModelParts(ModelSize):
         values={
             "learned": "a trained vector for each position, added to the embedding",
             "rotary": "queries and keys are turned by an angle that grows with position; see rope_theta",
+            "relative": "a learned number for each head and distance, added to the attention logits; shared by a stack",
             "none": "no position signal; a causal decoder can still infer some order",
         },
         cases=(
             Case("BERT, GPT-2", "learned"),
             Case("large models from scratch (PaLM, Llama)", "rotary"),
+            Case("T5", "relative", "32 buckets, distances from 128 on are alike"),
         ),
         search=Search("choice", choices=("learned", "rotary")),
         interacts=("data.max_seq_length", "model.rope_theta"),
@@ -198,6 +233,46 @@ class ModelParts(ModelSize):
         ),
         aliases=("position_embedding_type", "positional_encoding"),
         value_aliases={"absolute": "learned", "rope": "rotary"},
+    )
+
+    attention_scale: Literal["inverse_sqrt", "none"] = knob(
+        "inverse_sqrt",
+        what="What attention logits are multiplied by before the softmax.",
+        why=(
+            "A dot product of two head_width-long vectors grows with the root of their length; divided by it, the "
+            "softmax starts neither flat nor all on one token."
+        ),
+        raised="To none: T5's way; its queries start smaller by the same factor instead, which weights must match.",
+        lowered="To inverse_sqrt: what every other architecture expects.",
+        values={
+            "inverse_sqrt": "1/√head_width",
+            "none": "1; T5, with its own first values",
+        },
+        cases=(
+            Case("BERT, GPT-2, Llama", "inverse_sqrt"),
+            Case("T5 as published", "none"),
+        ),
+        interacts=("model.head_width", "model.qk_norm", "model.initializer_range"),
+        symptoms=("instability", "loss not decreasing"),
+        sources=("Vaswani et al. 2017", "Raffel et al. 2020 (T5)"),
+        correction="Leaving the scale in with T5's weights is a silent mistake: the model runs, and is worse.",
+    )
+
+    token_types: int = knob(
+        0,
+        ge=0,
+        le=16,
+        what="How many kinds of tokens have a vector of their own, added to the embedding; 0: none.",
+        why="BERT tells the first text of a pair from the second by it. For single texts it carries nothing.",
+        raised="The layout that BERT's weights need: 2.",
+        lowered="0: one table less.",
+        cases=(
+            Case("from scratch", 0),
+            Case("BERT weights", 2),
+        ),
+        interacts=("model.type", "model.pretrained"),
+        sources=("Devlin et al. 2019 (BERT)",),
+        aliases=("type_vocab_size",),
     )
 
     rope_theta: float = knob(

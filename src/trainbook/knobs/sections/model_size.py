@@ -2,29 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class ModelSize(Section):
     """The network: its kind and its size."""
 
-    type: Literal["gpt"] = knob(
+    type: str = knob(
         "gpt",
-        what="The kind of transformer.",
+        min_length=1,
+        what="The kind of transformer: gpt, bert, t5, hf, or the Python path of a model of your own.",
         why=(
             "The kind settles what a token may look at and what is learned: a decoder predicts the next "
-            "token from those before it, and so can generate. Encoders (BERT) read both directions and suit "
-            "classification; encoder-decoders (T5) suit text in, text out."
+            "token from those before it, and so can generate; an encoder reads both directions and suits "
+            "classification; an encoder-decoder suits text in, text out."
         ),
-        raised="There is one kind, so nothing to switch to.",
-        lowered="There is one kind, so nothing to switch to.",
-        values={"gpt": "decoder only, causal attention, trained on the next token"},
-        interacts=("model.position", "data.samples"),
-        sources=("playbook notes", "Radford et al. 2019 (GPT-2)"),
+        raised="No direction: choose by the task. From scratch, training.task follows from the kind.",
+        lowered="No direction: choose by the task.",
+        values={
+            "gpt": "decoder only, causal attention, trained on the next token; GPT-2 and Llama by its parts",
+            "bert": "encoder only, sees both directions, trained on masked tokens, or on labels",
+            "t5": "encoder and decoder, trained on corrupted spans, or on pairs of texts",
+            "hf": "any auto-model of Hugging Face transformers, from model.pretrained, in the same loop",
+        },
+        cases=(
+            Case("writing, completing, chatting", "gpt"),
+            Case("labels for texts or words", "bert"),
+            Case("one text from another", "t5"),
+            Case("an architecture that is not here", "hf", "slower than the kinds built in, but the same run"),
+        ),
+        interacts=("training.task", "model.pretrained", "model.position", "data.samples"),
+        sources=(
+            "playbook notes",
+            "Radford et al. 2019 (GPT-2)",
+            "Devlin et al. 2019 (BERT)",
+            "Raffel et al. 2020 (T5)",
+        ),
+        correction=(
+            "An encoder is not only for small jobs, nor a decoder for large ones: at the same size and data, an "
+            "encoder classifies better, because every token sees the whole text."
+        ),
         aliases=("model_type", "architecture"),
-        value_aliases={"gpt2": "gpt"},
+        value_aliases={"gpt2": "gpt", "llama": "gpt", "huggingface": "hf", "transformers": "hf"},
+    )
+
+    pretrained: str | None = knob(
+        None,
+        min_length=1,
+        what="Start from these weights: a folder or hub name in Hugging Face format, a run's folder, or recipe:NAME.",
+        why=(
+            "A pretrained model already knows the language: fine-tuning starts from its loss, not from "
+            "ln(vocabulary), and needs a thousandth of the data and time. Sizes, parts and vocabulary come from its "
+            "config.json; a knob that you set against it is an error, one that only a recipe set gives way."
+        ),
+        raised="Set: fine-tuning. Take a far smaller learning rate (1e-5 to 5e-5; with LoRA 1e-4 to 3e-4).",
+        lowered="None: training from scratch.",
+        cases=(
+            Case("from scratch", None),
+            Case("fine-tuning from a folder", "models/bert-base", "with its tokenizer.json beside the weights"),
+            Case("going on from a model trained here", "runs/my-bert", "the folder of its run; its best checkpoint"),
+            Case(
+                "pretraining first, in the same command", "recipe:bert-wordnet-pretrain", "runs that recipe if need be"
+            ),
+        ),
+        interacts=("model.type", "optimizer.learning_rate", "data.tokenizer", "model.lora_rank", "training.task"),
+        symptoms=("underfitting", "overfitting"),
+        sources=("playbook notes", "Devlin et al. 2019 (BERT)"),
+        correction=(
+            "The tokenizer belongs to the weights: another one makes every embedding mean another word, and the loss "
+            "starts as if nothing had been learned. data.tokenizer follows the folder unless you say otherwise."
+        ),
+        aliases=("model_name_or_path", "model_name", "pretrained_model_name_or_path", "init_from"),
     )
 
     num_hidden_layers: int = knob(
@@ -62,6 +110,27 @@ class ModelSize(Section):
             "over them, do. In a single pass over a large corpus there is little to overfit."
         ),
         aliases=("num_layers", "n_layer", "n_layers", "layers"),
+    )
+
+    num_decoder_layers: int | None = knob(
+        None,
+        ge=1,
+        what="Blocks of the decoder of an encoder-decoder; None takes as many as the encoder has.",
+        why=(
+            "Each block of a decoder also looks at the encoder and runs once for each written token, so depth there "
+            "is what generation pays for."
+        ),
+        raised="More capacity for writing; slower generation.",
+        lowered="Generation is faster in proportion; short targets (labels, phonemes) lose little.",
+        cases=(
+            Case("T5 as published", None, "both stacks are equally deep"),
+            Case("short targets, quick generation", 2),
+        ),
+        usual=(1, 48),
+        interacts=("model.num_hidden_layers", "model.type", "data.max_target_length"),
+        symptoms=("too slow", "underfitting"),
+        sources=("Raffel et al. 2020 (T5)",),
+        aliases=("decoder_layers",),
     )
 
     hidden_size: int = knob(
@@ -157,6 +226,27 @@ class ModelSize(Section):
         sources=("Vaswani et al. 2017", "Radford et al. 2019 (GPT-2)", "Touvron et al. 2023 (Llama)"),
         correction="More heads do not make a larger model: the projections keep their size, only the split changes.",
         aliases=("n_head", "n_heads", "num_heads"),
+    )
+
+    head_width: int | None = knob(
+        None,
+        ge=1,
+        what="How many numbers a head compares; None takes hidden_size / num_attention_heads.",
+        why=(
+            "Set on its own, the heads together may be wider or narrower than the model. T5's small sizes use it: "
+            "64 a head, whatever the width."
+        ),
+        raised="Finer comparisons, more parameters and work in attention.",
+        lowered="Cheaper attention; below about 32 a head can hardly tell positions and contents apart.",
+        cases=(
+            Case("BERT, GPT-2, Llama", None),
+            Case("T5-small", 64, "8 heads in a width of 512; T5 v1.1 small has 6 of them"),
+        ),
+        usual=(32, 256),
+        interacts=("model.num_attention_heads", "model.hidden_size", "model.position"),
+        symptoms=("out of memory",),
+        sources=("Raffel et al. 2020 (T5)",),
+        aliases=("head_dim", "d_kv", "kv_channels"),
     )
 
     num_key_value_heads: int | None = knob(

@@ -22,7 +22,7 @@ class Precision(Section):
         lowered="Towards 16 bit: faster, and room for a larger batch. bf16 rarely needs care; fp16 needs loss scaling "
         "and skips the updates that overflow.",
         values={
-            "auto": "bf16 on a GPU that has it or if the weights are bf16, else fp32",
+            "auto": "the type of 16-bit weights; else bf16 on a GPU that has it, else fp32",
             "fp32": "everything in 32 bits; on a GPU, products as precision.tf32 says",
             "bf16": "products in bf16, weights and optimizer state as precision.weights says; no loss scaling",
             "fp16": "products in fp16, with loss scaling (loss_scale, initial_scale_power, growth_interval)",
@@ -61,30 +61,41 @@ class Precision(Section):
         },
     )
 
-    weights: Literal["fp32", "bf16"] = knob(
+    weights: Literal["fp32", "bf16", "fp16"] = knob(
         "fp32",
-        what="Number type in which weights, gradients and optimizer state are kept.",
+        what="Number type in which weights, gradients and optimizer state are kept; with LoRA, the frozen weights.",
         why="An update is often a thousandth of the weight or less. fp32 holds it; bf16 has 8 bits of significand, so "
-        "near 1.0 whatever is below about 0.002 rounds away.",
+        "near 1.0 whatever is below about 0.002 rounds away. Frozen weights get no updates, so nothing is lost there.",
         raised="fp32: small updates add up; 16 bytes a parameter with AdamW.",
         lowered="bf16: 8 bytes a parameter with AdamW, no fp32 master copy, and updates that are too small vanish: "
-        "1.0 less 1000 times 0.001 is still 1.0. Late in training, when the rate is low, learning stalls.",
+        "1.0 less 1000 times 0.001 is still 1.0. Late in training, when the rate is low, learning stalls. Under LoRA "
+        "either 16-bit type halves the frozen weights at no such cost: what is trained stays fp32.",
         values={
             "fp32": "full-precision weights; computation may still be 16 bit (precision.compute)",
-            "bf16": "pure bf16 training: half the memory of the state, small updates are lost",
+            "bf16": "pure bf16 training: half the memory of the state, small updates are lost; under LoRA only frozen "
+            "weights are bf16",
+            "fp16": "frozen weights under LoRA only (model.lora_rank); the adapters stay fp32, computation is fp16",
         },
         cases=(
             Case("training from scratch", "fp32", "updates shrink with the decay of the rate"),
             Case("a model that fits no other way", "bf16", "expect a worse final loss; compare on a short run"),
+            Case("LoRA on a model that was published in fp16", "fp16", "its weights as they are, at 2 bytes each"),
         ),
-        interacts=("precision.compute", "optimizer.learning_rate", "optimizer.type", "schedule.floor"),
+        interacts=(
+            "precision.compute",
+            "optimizer.learning_rate",
+            "optimizer.type",
+            "schedule.floor",
+            "model.lora_rank",
+            "model.quantize_base",
+        ),
         symptoms=("out of memory", "loss not decreasing", "underfitting"),
         sources=("playbook notes",),
-        correction="Keeping the weights in float16, as in one of the notes, is for inference or a frozen base model. "
-        "Trained fp16 weights lose updates and overflow as well, so it is not offered; what people mean by fp16 "
-        "training is precision.compute=fp16 over fp32 weights.",
+        correction="Keeping the weights in float16, as in one of the notes, is for inference or a frozen base model: "
+        "that is what it means here, and it needs LoRA. Trained fp16 weights lose updates and overflow as well; what "
+        "people mean by fp16 training is precision.compute=fp16 over fp32 weights.",
         aliases=("weight_dtype", "param_dtype", "torch_dtype", "weights_dtype"),
-        value_aliases={"float32": "fp32", "bfloat16": "bf16"},
+        value_aliases={"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"},
     )
 
     loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0)] = knob(

@@ -10,6 +10,59 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 class Training(Section):
     """How long, from which seed, on what device, with which extra losses."""
 
+    task: str = knob(
+        "auto",
+        min_length=1,
+        what="What is learned: the next token, masked tokens, corrupted spans, a target text, labels, or your own.",
+        why="The task owns head, loss and metrics. auto reads it off the model and the data: a label_field makes it "
+        "classify, a target_field seq2seq (t5) or chat; otherwise gpt learns the next token, bert masked tokens and t5 "
+        "spans.",
+        raised="No direction: choose what you want to predict.",
+        lowered="No direction: choose what you want to predict.",
+        values={
+            "auto": "from model.type, data.label_field and data.target_field",
+            "causal": "each next token",
+            "chat": "the answers of conversations, or of prompts with answers, token by token; see data.mask_prompt",
+            "masked": "tokens that were hidden, from both sides; see mask_ratio and whole_word_masking",
+            "span": "spans that were cut out, written by the decoder; see mask_ratio and span_length",
+            "seq2seq": "a target text from an input text; data.target_field",
+            "classify": "one label of several for each text; data.label_field",
+            "classify_many": "any number of labels for each text",
+            "regress": "a number for each text",
+            "tag": "a label for each word",
+        },
+        cases=(
+            Case("pretraining", "auto"),
+            Case("BERT, one label a text", "classify"),
+            Case("BERT, named entities", "tag"),
+            Case("T5, pairs of texts", "seq2seq"),
+            Case("GPT, instructions with answers", "chat"),
+        ),
+        interacts=("model.type", "data.label_field", "data.target_field", "evaluation.metric_for_best_model"),
+        symptoms=("loss not decreasing",),
+        sources=("playbook notes",),
+        aliases=("objective", "task_type"),
+        value_aliases={
+            "clm": "causal",
+            "mlm": "masked",
+            "causal_lm": "causal",
+            "masked_lm": "masked",
+            "span_corruption": "span",
+            "seq_2_seq_lm": "seq2seq",
+            "text2text": "seq2seq",
+            "seq_cls": "classify",
+            "sequence_classification": "classify",
+            "single_label_classification": "classify",
+            "multi_label_classification": "classify_many",
+            "regression": "regress",
+            "token_cls": "tag",
+            "token_classification": "tag",
+            "ner": "tag",
+            "sft": "chat",
+            "instruct": "chat",
+        },
+    )
+
     max_steps: int | None = knob(
         None,
         ge=1,
@@ -139,6 +192,60 @@ class Training(Section):
         "or sees other data. A bit-exact run walks into the same blow-up again: change something. And determinism "
         "does not reach across hardware: 1 and 2 CPU threads already differ in the last bits of a sum.",
         aliases=("full_determinism", "determinism", "deterministic_mode"),
+    )
+
+    mask_ratio: float = knob(
+        0.15,
+        gt=0,
+        lt=1,
+        what="Share of the tokens that are hidden and predicted, by masking (bert) or by cutting out spans (t5).",
+        why="Only hidden tokens teach. More of them: more targets from each text, but less left to predict them from.",
+        raised="More targets a step, harder ones; large models gain from up to .4, small ones suffer sooner.",
+        lowered="Easy targets, and few: much computing for little learning.",
+        cases=(
+            Case("BERT and T5 as published", 0.15),
+            Case("large encoders, short budgets", 0.3, "reported to help; try it after the rate"),
+        ),
+        usual=(0.1, 0.5),
+        search=Search("linear", 0.1, 0.4),
+        interacts=("training.task", "training.whole_word_masking", "training.span_length"),
+        symptoms=("underfitting",),
+        sources=("Devlin et al. 2019 (BERT)", "Raffel et al. 2020 (T5)", "Wettig et al. 2023 (should you mask 15%)"),
+        correction="Of masked tokens 80 % are replaced by the mask, 10 % by a random token, 10 % stay, and all of them "
+        "are predicted: a loss on the mask alone lets the model ignore what it can see.",
+        aliases=("mlm_probability", "noise_density", "masking_ratio"),
+    )
+
+    whole_word_masking: bool = knob(
+        False,
+        what="Hide whole words instead of single tokens.",
+        why="A word cut into pieces is guessed from its own remaining pieces; hidden whole, it must be guessed from "
+        "the sentence.",
+        raised="On: harder, more meaningful targets; the masked loss is higher and cannot be compared with the other.",
+        lowered="Off: tokens are hidden one by one.",
+        cases=(
+            Case("BERT as first published", False),
+            Case("small vocabularies, many pieces a word", True),
+        ),
+        interacts=("training.mask_ratio", "data.tokenizer", "training.task"),
+        symptoms=("underfitting",),
+        sources=("BERT, whole word masking models of 2019",),
+        aliases=("wwm", "mlm_whole_word"),
+    )
+
+    span_length: float = knob(
+        3.0,
+        ge=1,
+        what="Mean number of tokens in a span that is cut out (t5).",
+        why="Longer spans make fewer sentinels and shorter targets, so steps are cheaper; too long, and they cannot be "
+        "guessed.",
+        raised="Fewer, longer gaps: cheaper steps, harder guesses.",
+        lowered="At 1, single tokens are cut out, much like masking.",
+        cases=(Case("T5 as published", 3.0),),
+        usual=(1, 10),
+        interacts=("training.mask_ratio", "training.task"),
+        sources=("Raffel et al. 2020 (T5)",),
+        aliases=("mean_noise_span_length",),
     )
 
     label_smoothing: float = knob(

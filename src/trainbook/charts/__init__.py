@@ -1,0 +1,1 @@
+"""Pictures, made from plain values: no model, no tensors, no run needed."""

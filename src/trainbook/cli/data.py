@@ -1,0 +1,149 @@
+"""trainbook data"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Overrides
+from trainbook.errors import Interrupted, UserError
+
+if TYPE_CHECKING:
+    from trainbook.data.report.read import Progress
+    from trainbook.knobs import Loaded
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook data reviews.csv --task classify
+
+trainbook data my.yaml data.max_seq_length=128 --picture data.png
+"""
+
+# Which kind of model to suppose where only a source is named: what fits in memory depends on it.
+MODEL_OF_TASK = {"masked": "bert", "classify": "bert", "classify_many": "bert", "regress": "bert", "tag": "bert"} | {
+    "span": "t5",
+    "seq2seq": "t5",
+}
+
+
+@reports_errors
+def data(
+    source: Annotated[
+        str, typer.Argument(help="Anything that data.source takes, or a recipe or YAML file.", show_default=False)
+    ],
+    overrides: Overrides = None,
+    task: Annotated[
+        str | None, typer.Option("--task", help="What the data is for: causal, classify, tag, seq2seq, …")
+    ] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw four panels into this file (.png).")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Look closely at so many documents of each side, drawn at random.")
+    ] = 20_000,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a data set is like and how to use it: lengths, padding, copies, shift, labels, oddities."""
+    if picture is not None:
+        from trainbook.charts.figure import check_path
+
+        check_path(picture)
+    given = _given(overrides or [], task)
+    loaded, is_recipe = _load(source, given, task)
+
+    from trainbook.data.report.read import report_on
+    from trainbook.loop.build import request_of
+
+    try:
+        with _progress() as progress:
+            facts = report_on(loaded.config, request_of(loaded.config), limit, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted: nothing was written") from None
+    if picture is not None:
+        from trainbook.charts.data import draw_data
+
+        draw_data(facts, picture)
+    _answer(facts, _command(source, given, facts) if is_recipe else None, as_json)
+    if picture is not None:
+        typer.echo(f"picture: {picture}", err=True)
+
+
+def _given(overrides: list[str], task: str | None) -> list[str]:
+    from trainbook.knobs import overrides_from_arguments
+
+    return overrides_from_arguments(overrides) + ([f"training.task={task}"] if task else [])
+
+
+def _load(source: str, given: list[str], task: str | None) -> tuple[Loaded, bool]:
+    """The configuration, and whether it was named; otherwise the defaults with this source."""
+    from trainbook.knobs import load, recipes
+
+    if source in recipes.names() or source.endswith((".yaml", ".yml")):
+        return load(source, given), True
+    base: dict[str, Any] = {"data": {"source": source}}
+    if task in MODEL_OF_TASK:
+        base["model"] = {"type": MODEL_OF_TASK[task]}
+    return load(base, given), False
+
+
+def _command(source: str, given: list[str], facts: dict[str, Any]) -> str | None:
+    """To train with all that is advised, in place of what was given for the same knobs; None: nothing is advised."""
+    from trainbook.data.report.findings import overrides
+    from trainbook.knobs import explain_knob
+
+    advised = overrides(facts["findings"])
+    if not advised:
+        return None
+    changed = {override.partition("=")[0] for override in advised}
+
+    def stays(override: str) -> bool:
+        try:
+            return explain_knob(override.partition("=")[0])["path"] not in changed
+        except UserError:  # a name of several knobs, such as betas: none of them is about data
+            return True
+
+    kept = [override for override in given if stays(override)]
+    return shlex.join(["trainbook", "train", source, *kept, *advised])
+
+
+def _answer(facts: dict[str, Any], command: str | None, as_json: bool) -> None:
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        return print_json(facts)
+    from rich.console import Console
+
+    from trainbook.data.report.render import render
+
+    render(facts, Console(), command)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A line on the terminal that says what is being worked on; nothing where nobody looks."""
+    from trainbook.data.report.read import Silent
+
+    if not sys.stderr.isatty():
+        yield Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        line = bar.add_task("reading", total=None)
+
+        class Shown:
+            def begin(self, stage: str, total: int | None = None) -> None:
+                bar.reset(line, description=stage, total=total, completed=0)
+
+            def advance(self, count: int) -> None:
+                bar.advance(line, count)
+
+        yield Shown()

@@ -1,0 +1,43 @@
+"""trainbook export"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, RunsDir
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook export runs/first-try --to models/first-try
+
+trainbook export first-try --to models/first-try --checkpoint latest --format gpt2
+"""
+
+
+@reports_errors
+def export(
+    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    to: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.", show_default=False)],
+    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
+    format: Annotated[str, typer.Option(help="auto, gpt2, llama, bert or t5.")] = "auto",
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's model in Hugging Face format, with its tokenizer, and prove that it computes the same."""
+    from trainbook.loop.export import export_run
+    from trainbook.runs import RunFolder
+
+    done = export_run(RunFolder.open(run, runs_dir), to, checkpoint=checkpoint, format=format)
+    if as_json:
+        from dataclasses import asdict
+
+        from trainbook.cli.output import print_json
+
+        print_json(asdict(done) | {"folder": str(done.folder)})
+        return
+    typer.echo(f"{done.folder}: {done.architecture} ({done.format}), {done.parameters:,} parameters")
+    typer.echo(f"loaded with transformers and compared: logits differ by {done.difference:.1e} at most")

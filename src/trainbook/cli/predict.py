@@ -1,0 +1,158 @@
+"""trainbook predict"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Quiet, RunsDir
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook predict runs/first-try new.jsonl --output predictions.jsonl
+
+trainbook predict first-try sentences.txt --checkpoint latest
+"""
+
+
+@reports_errors
+def predict(
+    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="Records, in any format that data.source takes; of plain text, each line is one.", show_default=False
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Where to write, one JSON object a line; else to the terminal.")
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
+    text_field: Annotated[str | None, typer.Option(help="The field that has the text, if it is not found.")] = None,
+    label_field: Annotated[str | None, typer.Option(help="The field that has the right answer, if any.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="For written answers: candidates kept side by side.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Let a trained model answer for each record of a file. Where the right answers are there, the metrics follow."""
+    from trainbook.cli.output import print_json
+    from trainbook.loop.predict import predict as predict_file
+    from trainbook.runs import RunFolder
+
+    predictions = predict_file(
+        RunFolder.open(run, runs_dir),
+        file,
+        checkpoint=checkpoint,
+        device=device,
+        text_field=text_field,
+        label_field=label_field,
+        num_beams=num_beams,
+    )
+    if output is None and as_json:
+        answers = list(predictions)
+        return print_json({"predictions": answers, "metrics": predictions.metrics()})
+    shown = _counted(predictions, show=output is not None and not quiet and not as_json)
+    written = _write(shown, output) if output is not None else _print(shown)
+    if as_json:
+        return print_json({"output": str(output), "predictions": written, "metrics": predictions.metrics()})
+    if not quiet:
+        _summarise(predictions, written, output)
+
+
+def _write(answers: Iterable[dict[str, Any]], output: Path) -> int:
+    from trainbook.errors import Interrupted
+    from trainbook.runs.jsonl import dumps
+
+    written, interrupted = 0, False
+    with _whole_file(output) as write_line:
+        try:
+            for answer in answers:
+                write_line(dumps(answer))
+                written += 1
+        except KeyboardInterrupt:  # what is done is worth keeping, and every line of it is whole
+            interrupted = True
+    if interrupted:
+        raise Interrupted(f"Ctrl-C: the first {written:,} predictions are in {output}")
+    return written
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Lines go beside the file, which appears when all is well; otherwise it is as it was."""
+    from trainbook.errors import UserError
+    from trainbook.runs.disk import naming_the_file
+
+    if path.is_dir():
+        raise UserError(f"--output: must be a file, but {path} is a folder.")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with naming_the_file(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = temporary.open("w", encoding="utf-8")
+
+    def write_line(line: str) -> None:
+        with naming_the_file(path):
+            stream.write(line + "\n")
+
+    try:
+        yield write_line
+        with naming_the_file(path):
+            stream.close()
+            os.replace(temporary, path)
+    finally:
+        with suppress(OSError):
+            stream.close()
+        temporary.unlink(missing_ok=True)
+
+
+def _print(answers: Iterable[dict[str, Any]]) -> int:
+    from trainbook.errors import Interrupted
+    from trainbook.runs.jsonl import dumps
+
+    written = 0
+    try:
+        for answer in answers:
+            sys.stdout.write(dumps(answer) + "\n")
+            written += 1
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        raise Interrupted(f"Ctrl-C: stopped after {written:,} predictions") from None
+    return written
+
+
+def _counted(answers: Iterable[dict[str, Any]], show: bool) -> Iterator[dict[str, Any]]:
+    """On a terminal, a line that counts; elsewhere nothing."""
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not show or not console.is_terminal:
+        yield from answers
+        return
+    columns = TextColumn("predicted {task.completed:,}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=None)
+        for answer in answers:
+            yield answer
+            progress.advance(task)
+
+
+def _summarise(predictions: Any, written: int, output: Path | None) -> None:
+    """To the side, so that what is printed stays one JSON object a line."""
+    metrics = predictions.metrics()
+    if output is not None:
+        typer.echo(f"{written:,} predictions in {output}", err=True)
+    for name, value in metrics.items():
+        typer.echo(
+            f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True
+        )
+    if not metrics and predictions.note:
+        typer.echo(f"no metrics: {predictions.note}", err=True)

@@ -1,0 +1,83 @@
+"""Sets that need no file of the user's: found on the machine, brought by a small package, or made up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainbook.data.builtin import bible, cmudict, pystdlib, shakespeare, synthetic, wordnet
+from trainbook.data.builtin.builtin import BUILTIN_PREFIX, Builtin
+from trainbook.data.fields import Wanted
+from trainbook.data.names import did_you_mean, nearest
+from trainbook.data.records import RecordKind
+from trainbook.data.sources.reader import Reader
+from trainbook.errors import DataError
+
+BUILTINS: Mapping[str, Builtin] = {
+    builtin.name: builtin
+    for builtin in (
+        pystdlib.BUILTIN,
+        shakespeare.BUILTIN,
+        bible.BUILTIN,
+        wordnet.BUILTIN,
+        cmudict.BUILTIN,
+        *synthetic.BUILTINS,
+    )
+}
+LACKS: Mapping[RecordKind, str] = {
+    "text": "text",
+    "labelled": "labels",
+    "tagged": "tags",
+    "pairs": "target texts",
+    "chat": "conversations",
+}
+LABELS = {"class": "one class a text", "classes": "several classes a text", "number": "a number a text"}
+
+
+def builtin_names() -> tuple[str, ...]:
+    return tuple(BUILTINS)
+
+
+def open_builtin(name: str, wanted: Wanted, knob: str) -> Reader:
+    short, _, query = name.removeprefix(BUILTIN_PREFIX).partition("?")
+    builtin = BUILTINS.get(short)
+    if builtin is None:
+        match = nearest(short, BUILTINS)
+        hint = f" Did you mean '{BUILTIN_PREFIX}{match}'?" if match else ""
+        raise DataError(f"{knob}: there is no built-in source '{name}'; there is {_listed(BUILTINS)}.{hint}")
+    if not _gives(builtin, wanted):
+        lacks = LACKS[wanted.records] + (f" ({LABELS[wanted.labels]})" if wanted.labels else "")
+        others = [other for other, candidate in BUILTINS.items() if _gives(candidate, wanted)]
+        raise DataError(
+            f"{knob}: '{name}' has no {lacks}, which the task needs; of the built-in ones, {_having(others)}."
+        )
+    return builtin.open(_options(builtin, query, name, knob), knob, name)
+
+
+def _gives(builtin: Builtin, wanted: Wanted) -> bool:
+    if wanted.records == "labelled":
+        return "labelled" in builtin.gives and builtin.labels == (wanted.labels or "class")
+    return wanted.records in builtin.gives
+
+
+def _options(builtin: Builtin, query: str, name: str, knob: str) -> dict[str, str]:
+    options = dict(builtin.options)
+    # Not as in web addresses: a shell would take the & for its own.
+    for part in filter(None, query.split(",")):
+        option, _, value = part.partition("=")
+        if option not in options:
+            known = ", ".join(f"'{other}'" for other in options) or "none"
+            raise DataError(
+                f"{knob}: '{name}': there is no option '{option}'; there is {known}.{did_you_mean(option, options)}"
+            )
+        options[option] = value
+    return options
+
+
+def _having(names: list[str]) -> str:
+    if not names:
+        return "none has"
+    return f"{_listed(names)} {'has' if len(names) == 1 else 'have'}"
+
+
+def _listed(names: Mapping[str, Builtin] | list[str]) -> str:
+    return ", ".join(BUILTIN_PREFIX + name for name in names)

@@ -1,0 +1,336 @@
+"""Which field of a record is what: named by the user, or found, but never guessed among several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from trainbook.data.names import did_you_mean
+from trainbook.data.records import Document, LabelKind, Record, RecordKind
+from trainbook.data.values import class_of, classes_of, is_list, is_number, kind_of, number_of, text_of
+from trainbook.errors import DataError
+
+if TYPE_CHECKING:
+    from trainbook.data.chat import Chat
+
+# A field of one of these names, in any case, is what the name says, if no other of them is there.
+TEXT_NAMES = ("text", "content", "sentence", "document", "review", "body", "passage", "comment", "tweet", "code")
+INPUT_NAMES = (*TEXT_NAMES, "input", "source", "src", "article", "question", "prompt", "instruction", "input_text")
+TARGET_NAMES = (
+    *("target", "output", "response", "completion", "summary", "answer", "tgt", "highlights", "translation"),
+    *("target_text", "output_text"),
+)
+CLASS_NAMES = ("label", "labels", "class", "category", "intent", "topic", "sentiment", "target")
+CLASSES_NAMES = ("labels", "label", "classes", "categories", "topics", "tags", "targets")
+NUMBER_NAMES = ("label", "score", "rating", "stars", "value", "target", "similarity", "labels")
+WORDS_NAMES = ("words", "tokens")
+TAGS_NAMES = ("tags", "ner_tags", "pos_tags", "labels", "label")
+CONVERSATION_NAMES = ("messages", "conversations", "conversation")
+PROMPT_NAMES = ("prompt", "instruction", "question", "query")
+RESPONSE_NAMES = ("response", "output", "completion", "answer", "chosen")
+# Fields that name a record and say nothing of it: never what is looked for.
+IDENTITY_NAMES = frozenset(
+    {"id", "idx", "index", "guid", "uid", "uuid", "key", "url", "unnamed: 0", "__index_level_0__"}
+)
+
+KNOB_OF_ROLE = {
+    "text": "data.text_field",
+    "words": "data.text_field",
+    "conversation": "data.text_field",
+    "prompt": "data.text_field",
+    "label": "data.label_field",
+    "tags": "data.label_field",
+    "target": "data.target_field",
+    "response": "data.target_field",
+    "group": "data.group_field",
+}
+WHAT = {
+    "text": "the text",
+    "words": "the words (a list)",
+    "tags": "the tags (a list)",
+    "label": "the label",
+    "target": "the target text",
+    "conversation": "the conversation",
+    "prompt": "the prompt of a conversation",
+    "response": "the response to the prompt",
+}
+FIRST_RECORDS = 100  # what is looked at to find the fields
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a task needs of each record, and what the user says of its fields."""
+
+    records: RecordKind = "text"
+    labels: LabelKind | None = None
+    text_field: str | None = None
+    label_field: str | None = None
+    target_field: str | None = None
+    group_field: str | None = None
+    bad_lines: Literal["error", "skip"] = "error"
+    chat: Chat | None = None
+
+    def texts_of(self, document: Document) -> list[str]:
+        """All that a tokenizer has to be able to write, special tokens apart."""
+        texts = self.chat.plain_parts(document.text) if self.chat else [document.text]
+        return texts if document.target is None else [*texts, document.target]
+
+    def facts(self) -> dict[str, Any]:
+        """What of it determines the documents."""
+        facts = {name: value for name, value in vars(self).items() if value is not None}
+        return {**facts, "chat": self.chat.facts()} if self.chat else facts
+
+
+TEXT_ONLY = Wanted()
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The field of each role, and between several classes in one string: what separates them."""
+
+    roles: Mapping[str, str]
+    separator: str = ","
+    extras: Mapping[str, str] = field(default_factory=dict)  # used where a record has them
+
+
+def find_fields(first: Sequence[Record], wanted: Wanted, shown: str) -> Fields:
+    """The fields by what the first records have; `shown` is where they are, for messages."""
+    columns = list(dict.fromkeys(name for record in first for name in record.fields))
+    search = _Search(columns, first, shown)
+    if wanted.group_field is not None:
+        search.take("group", wanted.group_field)
+    if wanted.records == "text":
+        search.find({"text": (wanted.text_field, TEXT_NAMES, _is_prose)})
+    elif wanted.records == "labelled":
+        names, fits = _LABELS[wanted.labels or "class"]
+        search.find(
+            {"text": (wanted.text_field, TEXT_NAMES, _is_prose), "label": (wanted.label_field, names, fits)},
+        )
+    elif wanted.records == "tagged":
+        search.find(
+            {"words": (wanted.text_field, WORDS_NAMES, _is_words), "tags": (wanted.label_field, TAGS_NAMES, _is_tags)}
+        )
+    elif wanted.records == "pairs":
+        search.find(
+            {
+                "text": (wanted.text_field, INPUT_NAMES, _is_prose),
+                "target": (wanted.target_field, TARGET_NAMES, _is_prose),
+            }
+        )
+    else:
+        return _find_conversation(search, wanted)
+    separator = ","
+    if wanted.labels == "classes" and any("|" in str(value) for value in search.values(search.roles["label"])):
+        separator = "|"
+    return Fields(search.roles, separator)
+
+
+def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Document:
+    """The document of a record; a DataError says what is wrong with it, without its place."""
+    if fields is None or record.first_line:  # plain text is all there is
+        return Document(record.fields["text"], record.origin, record.first_line, group=record.group)
+    group = record.group
+    if wanted.group_field is not None:
+        group = class_of(_value(record, fields, "group"), wanted.group_field)
+    place = {"origin": record.origin, "first_line": 0, "group": group}
+    if wanted.records == "chat":
+        assert wanted.chat is not None, "a conversation needs a template"
+        text, learned = wanted.chat.render(_conversation(record, fields))
+        return Document(text, **place, learned=learned)
+    if wanted.records == "tagged":
+        words, tags = _tagged_words(record, fields)
+        return Document(" ".join(words), **place, words=words, tags=tags)
+    text = text_of(_value(record, fields, "text"), fields.roles["text"])
+    if wanted.records == "pairs":
+        target = text_of(_value(record, fields, "target"), fields.roles["target"])
+        if not target.strip():
+            raise DataError(f"the field '{fields.roles['target']}' must have a text to produce, but is empty.")
+        return Document(text, **place, target=target)
+    if wanted.records == "labelled":
+        value, name = _value(record, fields, "label"), fields.roles["label"]
+        if wanted.labels == "number":
+            return Document(text, **place, label=number_of(value, name))
+        if wanted.labels == "classes":
+            return Document(text, **place, label=classes_of(value, name, fields.separator))
+        return Document(text, **place, label=class_of(value, name))
+    return Document(text, **place)
+
+
+class _Search:
+    """Columns, what they hold in the first records, and the roles given so far."""
+
+    def __init__(self, columns: list[str], first: Sequence[Record], shown: str) -> None:
+        self.columns, self.first, self.shown = columns, first, shown
+        self.roles: dict[str, str] = {}
+
+    def take(self, role: str, column: str) -> None:
+        if column not in self.columns:
+            raise DataError(f"{self.shown}: {_no_field(column, role, self.columns)}")
+        self.roles[role] = column
+
+    def values(self, column: str) -> list[Any]:
+        return [record.fields[column] for record in self.first if record.fields.get(column) is not None]
+
+    def named(self, names: Sequence[str]) -> list[str]:
+        free = [column for column in self.columns if column not in self.roles.values()]
+        return [column for column in free if column.strip().lower() in names]
+
+    def find(self, asked: Mapping[str, tuple[str | None, Sequence[str], Any]]) -> None:
+        """What the user names, then what has a name that everybody knows, then what is the only one of its kind."""
+        for role, (column, _, _) in asked.items():
+            if column is not None:
+                self.take(role, column)
+        for role, (_, names, fits) in asked.items():
+            found = self.named(names)
+            if len(found) > 1:
+                found = self.fitting(fits, found) or found
+            if role not in self.roles and len(found) > 1:
+                raise self.unclear(role, found)
+            if role not in self.roles and found:
+                self.roles[role] = found[0]
+        for role, (_, _, fits) in asked.items():
+            if role not in self.roles:
+                found = self.fitting(fits)
+                if len(found) != 1:
+                    raise self.unclear(role, found)
+                self.roles[role] = found[0]
+
+    def fitting(self, fits: Any, among: Sequence[str] | None = None) -> list[str]:
+        return [
+            column
+            for column in (self.columns if among is None else among)
+            if column not in self.roles.values()
+            and column.strip().lower() not in IDENTITY_NAMES
+            and self.values(column)
+            and fits(self.values(column))
+        ]
+
+    def unclear(self, role: str, found: Sequence[str]) -> DataError:
+        if found:
+            problem = f"{_listed(found)} could each be {WHAT[role]}"
+        else:
+            problem = f"no field is known as {WHAT[role]}; its fields are: {_listed(self.columns) or 'none'}"
+        return DataError(f"{self.shown}: {problem}. Name the right one with {KNOB_OF_ROLE[role]}.")
+
+
+def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
+    """A list of messages; or a prompt, perhaps with an input and a system text, and the response to it."""
+    column = wanted.text_field
+    if column is not None:
+        search.take("conversation", column)
+        is_conversation = wanted.target_field is None and any(is_list(value) for value in search.values(column))
+        if not is_conversation:
+            search.roles["prompt"] = search.roles.pop("conversation")
+    elif wanted.target_field is None and (found := search.named(CONVERSATION_NAMES)):
+        if len(found) > 1:
+            raise search.unclear("conversation", found)
+        search.roles["conversation"] = found[0]
+    if "conversation" in search.roles:
+        return Fields(search.roles)
+    try:
+        search.find(
+            {
+                "prompt": (search.roles.get("prompt"), PROMPT_NAMES, _never),
+                "response": (wanted.target_field, RESPONSE_NAMES, _never),
+            }
+        )
+    except DataError as error:
+        raise DataError(
+            f"{error} A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'."
+        ) from None
+    extras = {"input": search.named(["input"]), "system": search.named(["system"])}
+    return Fields(search.roles, extras={role: columns[0] for role, columns in extras.items() if columns})
+
+
+def _conversation(record: Record, fields: Fields) -> list[dict[str, str]]:
+    from trainbook.data.chat import messages_of
+
+    if "conversation" in fields.roles:
+        return messages_of(_value(record, fields, "conversation"), fields.roles["conversation"])
+    prompt, response = _value(record, fields, "prompt"), _value(record, fields, "response")
+    prompt_field, response_field = fields.roles["prompt"], fields.roles["response"]
+    if is_list(prompt):
+        answer = response if is_list(response) else [{"role": "assistant", "content": response}]
+        return [*messages_of(prompt, prompt_field), *messages_of(answer, response_field)]
+    request = text_of(prompt, prompt_field)
+    context = record.fields.get(fields.extras.get("input", ""))
+    if context:
+        request = f"{request}\n\n{text_of(context, fields.extras['input'])}"
+    system = record.fields.get(fields.extras.get("system", ""))
+    messages = [{"role": "system", "content": text_of(system, fields.extras["system"])}] if system else []
+    messages.append({"role": "user", "content": request})
+    return [*messages, {"role": "assistant", "content": text_of(response, response_field)}]
+
+
+def _tagged_words(record: Record, fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    words, tags = _value(record, fields, "words"), _value(record, fields, "tags")
+    for value, role in ((words, "words"), (tags, "tags")):
+        if not is_list(value):
+            raise DataError(f"the field '{fields.roles[role]}' must be a list, but got {kind_of(value)}.")
+    if len(words) != len(tags):
+        raise DataError(
+            f"must have as many tags as words, but '{fields.roles['words']}' has {len(words)} and "
+            f"'{fields.roles['tags']}' has {len(tags)}."
+        )
+    texts = tuple(text_of(word, fields.roles["words"]) for word in words)
+    if any(not text.strip() for text in texts):
+        raise DataError(f"the field '{fields.roles['words']}' must not have an empty word.")
+    return texts, tuple(class_of(tag, fields.roles["tags"]) for tag in tags)
+
+
+def _value(record: Record, fields: Fields, role: str) -> Any:
+    column = fields.roles[role]
+    if column not in record.fields:
+        raise DataError(_no_field(column, role, record.fields))
+    return record.fields[column]
+
+
+def _no_field(column: str, role: str, columns: Any) -> str:
+    return (
+        f"has no field '{column}' ({KNOB_OF_ROLE[role]}); its fields are: {_listed(columns) or 'none'}."
+        f"{did_you_mean(column, columns)}"
+    )
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+# Whether a column may be what is looked for, by its values.
+
+
+def _is_prose(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) for value in values) and not all(is_number(value) for value in values)
+
+
+def _never(values: Sequence[Any]) -> bool:
+    """Where only a name will do."""
+    return False
+
+
+def _is_class(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str | int) for value in values)
+
+
+def _is_classes(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, str) or is_list(value) for value in values)
+
+
+def _is_numbers(values: Sequence[Any]) -> bool:
+    return all(is_number(value) for value in values)
+
+
+def _is_words(values: Sequence[Any]) -> bool:
+    return all(is_list(value) and all(isinstance(word, str) for word in value) for value in values)
+
+
+def _is_tags(values: Sequence[Any]) -> bool:
+    return all(is_list(value) and _is_class(value) for value in values)
+
+
+_LABELS = {
+    "class": (CLASS_NAMES, _is_class),
+    "classes": (CLASSES_NAMES, _is_classes),
+    "number": (NUMBER_NAMES, _is_numbers),
+}

@@ -1,0 +1,1 @@
+"""What a data set is like before a model is trained on it: lengths, padding, copies, shift, labels, oddities."""

@@ -1,0 +1,234 @@
+"""All that is said of a data set, as one tree of plain values: the answer of `trainbook data --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from trainbook.data.documents import EXCERPT_CHARACTERS
+from trainbook.data.frame import Frame
+from trainbook.data.report import duplicates, lengths, memory, padding, shift
+from trainbook.data.report.findings import findings
+from trainbook.data.report.gather import Side
+from trainbook.data.report.labels import describe_labels
+from trainbook.data.report.repeats import MAX_PERIOD, MIN_REPETITIONS, find_repeats
+from trainbook.data.tokenizers import Tokenizer
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import batch_shape, max_target_length, task_name
+
+MAX_EXAMPLES = 10
+CAN_PACK = ("gpt", "bert", "t5")  # other models cannot be told where in a row a document ends
+CURVE = tuple(2**power for power in range(3, 14))
+
+
+def report(
+    config: Config,
+    sides: dict[str, Side],
+    tokenizer: Tokenizer,
+    frame: Frame,
+    samples: str,
+    fields: dict[str, str] | None = None,
+    begin: Callable[[str], None] = lambda stage: None,
+) -> dict[str, Any]:
+    """Of "train" and perhaps "validation", both already encoded, to be cut into these samples: "windows" or
+    "documents". `fields` says which field of a record is what, `begin` is told what is being worked on."""
+    train, validation = sides["train"], sides.get("validation")
+    seed = config.training.seed
+    facts: dict[str, Any] = {
+        "source": config.data.source,
+        "validation": config.data.validation,
+        "task": task_name(config),
+        "tokenizer": config.data.tokenizer,
+        "vocab_size": tokenizer.vocab_size,
+        "fields": fields or {},
+        "findings": [],
+    }
+    begin("counting")
+    facts["sides"] = {name: _side(side, tokenizer) for name, side in sides.items()}
+    facts["lengths"] = _lengths(config, train, tokenizer, frame)
+    begin("padding")
+    facts["padding"] = _padding(config, samples, train, frame, facts["lengths"])
+    begin("near duplicates")
+    facts["duplicates"] = _duplicates(train, validation)
+    facts["shift"] = None
+    if validation is not None and train.documents and validation.documents:
+        begin("shift between training and validation")
+        facts["shift"] = _shift(train, validation, tokenizer.vocab_size, seed)
+    facts["findings"] = findings(facts)
+    return facts
+
+
+def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
+    counted = side.lengths
+    sample_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in side.texts)
+    per_byte = int(counted.sum()) / sample_bytes if sample_bytes else 0.0
+    tokens = round(per_byte * side.num_bytes) if side.is_sampled else int(counted.sum())
+    facts: dict[str, Any] = {
+        "documents": side.num_documents,
+        "sampled_documents": len(side.documents),
+        "characters": side.num_characters,
+        "bytes": side.num_bytes,
+        "tokens": tokens,
+        "tokens_estimated": side.is_sampled,
+        "tokens_per_byte": per_byte,
+        "lengths": lengths.describe(counted),
+        "target_lengths": lengths.describe(side.target_lengths) if side.targets else None,
+        "labels": describe_labels(side.labels, side.tags),
+        "blank_records": side.blank,
+        "bad_records": side.bad,
+        "empty_documents": int((counted == 0).sum()),
+        "unknown_share": _unknown_share(side, tokenizer),
+        "replacement_characters": {"documents": len(side.replaced), "examples": side.replaced[:MAX_EXAMPLES]},
+        "control_characters": {"documents": len(side.control), "examples": side.control[:MAX_EXAMPLES]},
+        "repeats": _repeats(side, tokenizer),
+    }
+    return facts
+
+
+def _unknown_share(side: Side, tokenizer: Tokenizer) -> float | None:
+    """Of all tokens; None where the tokenizer knows no such token, because it can write anything."""
+    unknown = tokenizer.special("unknown")
+    total = int(side.lengths.sum())
+    if unknown is None or total == 0:
+        return None
+    return sum(int((tokens == unknown).sum()) for tokens in side.tokens) / total
+
+
+def _repeats(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
+    stream = np.concatenate([*side.tokens, np.empty(0, dtype=np.int64)])
+    found = find_repeats(stream, side.lengths)
+    longest = sorted(found, key=lambda repeat: -repeat.repetitions * repeat.period)[:MAX_EXAMPLES]
+    examples = []
+    for repeat in longest:
+        begin = max(repeat.position - 16, 0)
+        text = tokenizer.decode(side.tokens[repeat.document][begin : begin + EXCERPT_CHARACTERS])
+        examples.append(
+            {
+                "document": repeat.document,
+                "place": side.place(repeat.document),
+                "position": repeat.position,
+                "period": repeat.period,
+                "repetitions": repeat.repetitions,
+                "excerpt": text[:EXCERPT_CHARACTERS],
+            }
+        )
+    rule = f"1 to {MAX_PERIOD} tokens repeated {MIN_REPETITIONS} times or more"
+    return {"rule": rule, "documents": len(found), "examples": examples}
+
+
+def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) -> dict[str, Any]:
+    around = len(frame.prefix) + len(frame.suffix) - frame.shift
+    counted, configured = train.lengths, config.data.max_seq_length
+    recommended = lengths.recommend(counted, around)
+    target_length = max_target_length(config)
+    rows = []
+    for length in sorted({*lengths.SHOWN_LENGTHS, recommended or configured, configured}):
+        size = memory.sequence_bytes(config, length, tokenizer.vocab_size, target_length)
+        rows.append({"length": length, **lengths.coverage(counted, length, around), "bytes_per_sequence": size})
+    facts = {
+        "rule": lengths.RULE,
+        "around": around,  # positions that the task takes for itself, less the token that is not read
+        "configured": configured,
+        "recommended": recommended,
+        "memory": memory.ASSUMES,
+        "by_length": rows,
+        "curve": [{"length": length, **lengths.coverage(counted, length, around)} for length in CURVE],
+        "targets": None,
+    }
+    if train.targets:
+        around = len(frame.target_prefix) + len(frame.target_suffix)
+        facts["targets"] = {
+            "configured": target_length,
+            "recommended": lengths.recommend(train.target_lengths, around),
+            **lengths.coverage(train.target_lengths, target_length, around),
+        }
+    return facts
+
+
+def _padding(config: Config, samples: str, train: Side, frame: Frame, length_facts: dict[str, Any]) -> dict[str, Any]:
+    data, micro_batch = config.data, batch_shape(config).micro_batch
+    positions, targets = train.lengths + length_facts["around"], None
+    if train.targets:
+        targets = train.target_lengths + len(frame.target_prefix) + len(frame.target_suffix)
+
+    def waste_at(length: int) -> dict[str, float]:
+        seed, most = config.training.seed, max_target_length(config)
+        return padding.padding_waste(positions, length, micro_batch, seed, targets, most)
+
+    length = length_facts["recommended"] or data.max_seq_length
+    waste = waste_at(length)
+    best = padding.best_strategy(waste, config.model.type in CAN_PACK) if samples == "documents" else "windows"
+    return {
+        "samples": samples,
+        "configured": data.padding if samples == "documents" else "windows",
+        "recommended": best,
+        "length": length,
+        "micro_batch": micro_batch,
+        "at_recommended_length": waste,
+        "at_configured_length": waste_at(data.max_seq_length),
+    }
+
+
+def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
+    texts = train.texts + (validation.texts if validation else [])
+    pairs = duplicates.near_duplicates(texts)
+    split = len(train.documents)
+
+    def named(index: int) -> str:
+        return train.place(index) if index < split or validation is None else validation.place(index - split)
+
+    def examples(chosen: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
+        return [{"one": named(a), "other": named(b), "jaccard": likeness} for a, b, likeness in chosen[:MAX_EXAMPLES]]
+
+    within = [pair for pair in pairs if pair[1] < split]
+    facts: dict[str, Any] = {
+        "method": duplicates.METHOD,
+        "train": {
+            "exact": train.exact.copies,
+            "exact_examples": [{"one": first, "other": copy} for copy, first in train.exact.examples],
+            "near": split - len(np.unique(duplicates.groups(within, split))),
+            "near_examples": examples(within),
+        },
+        "validation": None,
+        "between": None,
+    }
+    if validation is not None:
+        inside = [(a - split, b - split, likeness) for a, b, likeness in pairs if a >= split]
+        across = [pair for pair in pairs if pair[0] < split <= pair[1]]
+        near_training = {b for _, b, _ in across}
+        copied = [key for key in validation.exact.seen if key in train.exact.seen]
+        facts["validation"] = {
+            "exact": validation.exact.copies,
+            "near": len(validation.documents) - len(np.unique(duplicates.groups(inside, len(validation.documents)))),
+        }
+        facts["between"] = {
+            "exact": len(copied),
+            "exact_share": len(copied) / max(len(validation.exact.seen), 1),
+            "exact_examples": [
+                {"one": train.exact.seen[key], "other": validation.exact.seen[key]} for key in copied[:MAX_EXAMPLES]
+            ],
+            "near": len(near_training),
+            "near_share": len(near_training) / max(len(validation.documents), 1),
+            "near_examples": examples(across),
+        }
+    return facts
+
+
+def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[str, Any]:
+    domain = shift.domain_shift(train.texts, validation.texts, seed)
+    common = lengths.edges(np.concatenate([train.lengths, validation.lengths]))
+    return {
+        "length": shift.length_shift(train.lengths, validation.lengths),
+        "tokens": {
+            **shift.token_shift(train.tokens, validation.tokens, vocab_size, seed),
+            "unseen_words": shift.unseen_words(train.texts, validation.texts),
+        },
+        "labels": shift.label_shift(train.labels, validation.labels, train.tags, validation.tags),
+        "domain": {**domain, "verdict": shift.verdict(domain["auc"], domain["interval"], domain["reason"])},
+        "histograms": {
+            "train": lengths.histogram(train.lengths, common),
+            "validation": lengths.histogram(validation.lengths, common),
+        },
+    }

@@ -1,0 +1,73 @@
+"""The two sides of the data, training and validation, as documents: opened and divided, not yet tokenised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainbook.data.records import Document
+from trainbook.data.sources import Source
+from trainbook.data.split import Split, Survey, split, survey
+from trainbook.errors import DataError
+
+Documents = Callable[[], Iterator[Document]]  # each call reads them anew
+
+
+@dataclass(frozen=True)
+class Sides:
+    train: Documents
+    validation: Documents | None
+    classes: set[str]  # of the training side
+    seen: Survey
+    seen_validation: Survey | None  # of a source of its own
+    facts: dict[str, Any]  # the fields that were found, and how many records were passed over
+
+    @property
+    def surveys(self) -> list[Survey]:
+        return [self.seen, self.seen_validation] if self.seen_validation else [self.seen]
+
+
+def open_sides(
+    source: Source, validation: Source | None, validation_ratio: float, with_alphabet: bool = False
+) -> Sides:
+    """Read everything once, to know what is there and to decide where it goes."""
+    seen, facts = _surveyed(source, with_alphabet)
+    if validation is not None:
+        seen_validation, its_facts = _surveyed(validation, with_alphabet)
+        facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
+        classes = set().union(*seen.classes)
+        return Sides(source.documents, validation.documents, classes, seen, seen_validation, facts)
+    plan = split(seen, validation_ratio, may_cut=source.wanted.records == "text")
+    if plan is None:
+        raise DataError(
+            f"data.validation_ratio: '{source.name}' cannot be divided: all of its records have the same text or "
+            "group. Give a source of its own with data.validation, or set data.validation_ratio=0."
+        )
+    trained = seen.classes
+    if plan.is_validation is not None:
+        trained = [names for names, held_out in zip(seen.classes, plan.is_validation, strict=True) if not held_out]
+    held_out = (lambda: _side(source, plan, 1)) if validation_ratio > 0 else None
+    return Sides(lambda: _side(source, plan, 0), held_out, set().union(*trained), seen, None, facts)
+
+
+def _surveyed(source: Source, with_alphabet: bool) -> tuple[Survey, dict[str, Any]]:
+    seen = survey(source.documents(), source.wanted.texts_of if with_alphabet else None)
+    if seen.num_documents == 0:
+        passed = source.passed
+        reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
+        reason = f"all of its {passed.blank} records are blank" if passed.blank and source.fields else reason
+        raise DataError(f"{source.knob}: '{source.name}' has no text: {reason}.")
+    facts: dict[str, Any] = {}
+    if source.fields is not None:
+        facts["fields"] = {**source.fields.roles, **source.fields.extras}
+        facts["skipped_records"] = source.passed.bad
+        facts["blank_records"] = source.passed.blank
+    return seen, facts
+
+
+def _side(source: Source, plan: Split, side: int) -> Iterator[Document]:
+    for index, document in enumerate(source.documents()):
+        part = plan.parts(index, document)[side]
+        if part is not None:
+            yield part

@@ -1,0 +1,17 @@
+"""The files below a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def files_below(folder: Path, suffixes: tuple[str, ...], excluded: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """Relative to the folder, with "/", sorted; those with one of the suffixes, and not in an excluded folder."""
+    found: list[str] = []
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in excluded]
+        found += [
+            (Path(parent) / name).relative_to(folder).as_posix() for name in files if name.lower().endswith(suffixes)
+        ]
+    return tuple(sorted(found))

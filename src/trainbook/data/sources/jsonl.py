@@ -1,0 +1,63 @@
+"""JSON: an object a line, or a whole file that is a list of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from trainbook.data.records import Complain, Record
+from trainbook.data.sources.files import File, decode
+from trainbook.data.values import kind_of
+from trainbook.errors import DataError
+
+
+def read_jsonl(file: File, complain: Complain) -> Iterator[Record]:
+    with file.open() as stream:
+        for number, line in enumerate(stream, start=1):
+            shown = f"{file.shown}:{number}"
+            try:
+                content = decode(line, shown, number)
+                record = _object(_parsed(content, shown), shown) if content.strip() else None
+            except DataError as error:
+                complain(str(error))
+                continue
+            if record is not None:
+                yield Record(record, f"{file.name}:{number}")
+
+
+def read_json(file: File, complain: Complain) -> Iterator[Record]:
+    """The list that a file is, or the only list in the object that it is. An object is named by its number, from 1."""
+    with file.open() as stream:
+        content = _parsed(decode(stream.read(), file.shown), file.shown)
+    if isinstance(content, dict):
+        lists = [value for value in content.values() if isinstance(value, list)]
+        content = lists[0] if len(lists) == 1 else content
+    if not isinstance(content, list):
+        raise DataError(
+            f"{file.shown}: must be a list of JSON objects, but got {kind_of(content)}. One object a line is JSONL: "
+            "give such a file a name that ends in .jsonl."
+        )
+    for number, entry in enumerate(content, start=1):
+        try:
+            record = _object(entry, f"{file.shown}, entry {number}")
+        except DataError as error:
+            complain(str(error))
+            continue
+        yield Record(record, f"{file.name}, entry {number}")
+
+
+def _parsed(content: str, shown: str) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
+        raise DataError(f"{shown}: must be a JSON object, but got {error.msg} at {at}.") from None
+    except (ValueError, RecursionError) as error:  # a number too long or a nesting too deep to be read
+        raise DataError(f"{shown}: must be a JSON object, but got {error}.") from None
+
+
+def _object(value: Any, shown: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(f"{shown}: must be a JSON object, but got {kind_of(value)}.")
+    return value

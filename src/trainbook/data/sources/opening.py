@@ -1,0 +1,76 @@
+"""What a source's name means: a built-in set, a function, a dataset, a file, a folder or a glob."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
+from trainbook.data.fields import TEXT_ONLY, Wanted
+from trainbook.data.names import nearest
+from trainbook.data.sources.files import File
+from trainbook.data.sources.folders import files_below
+from trainbook.data.sources.huggingface import files_of, is_dataset
+from trainbook.data.sources.python import is_python_path, open_python
+from trainbook.data.sources.reader import FOLDER_SUFFIXES, FileReader, Reader
+from trainbook.data.sources.source import Source
+from trainbook.errors import DataError
+
+
+def open_source(name: str, wanted: Wanted = TEXT_ONLY, knob: str = "data.source") -> Source:
+    """Find what a source names. Nothing is read yet."""
+    return Source(knob, name, _open(name, wanted, knob), wanted)
+
+
+def _open(name: str, wanted: Wanted, knob: str) -> Reader:
+    if name.startswith(BUILTIN_PREFIX):
+        return open_builtin(name, wanted, knob)
+    path = Path(name).expanduser()
+    before, _, split = name.rpartition("#")
+    if path.is_dir():
+        if is_dataset(path):
+            return _files(f"{name.rstrip('/')}/", path, files_of(path, None, name, knob), knob)
+        files = files_below(path, FOLDER_SUFFIXES)
+        if not files:
+            kinds = ", ".join(f"*{suffix}" for suffix in FOLDER_SUFFIXES)
+            raise DataError(f"{knob}: the folder '{name}' has no file of the kinds {kinds}.")
+        return _files(f"{name.rstrip('/')}/", path, files, knob)
+    if path.exists():
+        return _files(name[: len(name) - len(path.name)], path.parent, [path.name], knob)
+    if split and is_dataset(folder := Path(before).expanduser()):
+        return _files(f"{before.rstrip('/')}/", folder, files_of(folder, split, before, knob), knob)
+    if is_python_path(name):
+        return open_python(name, knob)
+    if glob.has_magic(name):
+        return _open_glob(name, knob)
+    raise _missing(name, path, knob)
+
+
+def _files(root: str, folder: Path, names: Iterable[str], knob: str) -> FileReader:
+    return FileReader(root, tuple(File(folder / name, name, f"{root}{name}", knob) for name in names))
+
+
+def _open_glob(pattern: str, knob: str) -> FileReader:
+    expanded = os.path.expanduser(pattern)
+    matches = [match for match in glob.glob(expanded, recursive=True) if os.path.isfile(match)]
+    if not matches:
+        raise DataError(f"{knob}: no file matches '{pattern}'.")
+    # The root is the part of the pattern before its first wildcard, so that it does not depend on what matches.
+    parts = Path(expanded).parts
+    first_wildcard = next(index for index, part in enumerate(parts) if glob.has_magic(part))
+    folder = Path(*parts[:first_wildcard])
+    names = sorted({Path(match).relative_to(folder).as_posix() for match in matches})
+    return _files("" if folder == Path(".") else f"{folder.as_posix().rstrip('/')}/", folder, names, knob)
+
+
+def _missing(name: str, path: Path, knob: str) -> DataError:
+    if match := nearest(name, builtin_names()):
+        hint = f" Did you mean '{BUILTIN_PREFIX}{match}'?"
+    elif path.parent.is_dir():
+        match = nearest(path.name, sorted(os.listdir(path.parent)))
+        hint = f" Did you mean '{name[: len(name) - len(path.name)]}{match}'?" if match else ""
+    else:
+        hint = f" There is no folder '{path.parent}' either."
+    return DataError(f"{knob}: '{name}' does not exist.{hint}")

@@ -1,0 +1,113 @@
+"""Where records come from, before anybody asks what is in them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trainbook.data.records import Complain, Record
+from trainbook.data.sources.arrow import read_arrow, read_parquet
+from trainbook.data.sources.conll import read_conll
+from trainbook.data.sources.files import File
+from trainbook.data.sources.jsonl import read_json, read_jsonl
+from trainbook.data.sources.plain import read_text, read_text_leniently
+from trainbook.data.sources.tables import read_csv, read_tsv
+
+ReadFile = Callable[[File, Complain], Iterator[Record]]
+
+# How files are read, by the end of their name; any other is read as text.
+FORMATS: dict[str, ReadFile] = {
+    ".txt": read_text,
+    ".md": read_text,
+    ".py": read_text,
+    ".jsonl": read_jsonl,
+    ".ndjson": read_jsonl,
+    ".csv": read_csv,
+    ".tsv": read_tsv,
+    ".parquet": read_parquet,
+    ".conll": read_conll,
+    ".json": read_json,
+    ".arrow": read_arrow,
+}
+# What a folder is searched for. A JSON file in a folder is as often a setting as it is data: it has to be named.
+FOLDER_SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".conll")
+
+
+class Reader(Protocol):
+    @property
+    def root(self) -> str:
+        """The origin of a record is shown as root + its relative origin."""
+        ...
+
+    @property
+    def has_fields(self) -> bool:
+        """Some records have fields to choose from; otherwise all of them are plain text."""
+        ...
+
+    @property
+    def nothing(self) -> str:
+        """Why there is no text, when there is none."""
+        ...
+
+    @property
+    def changed(self) -> str:
+        """What happened, when a second reading differs from the first."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What determines the records: names and contents, and neither times nor where the root is."""
+        ...
+
+    def records(self, complain: Complain) -> Iterator[Record]: ...
+
+    def first(self, count: int) -> list[Record]:
+        """Some records that have fields, to look at."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Records of files, one file after the other."""
+
+    root: str
+    files: tuple[File, ...]
+    read: ReadFile | None = None  # how each file is read; None: as its name says
+    settings: str = ""  # whatever else determines what is read
+
+    @property
+    def has_fields(self) -> bool:
+        return any(_has_fields(self._format(file)) for file in self.files)
+
+    @property
+    def nothing(self) -> str:
+        return "its one file is empty" if len(self.files) == 1 else f"all of its {len(self.files)} files are empty"
+
+    @property
+    def changed(self) -> str:
+        return "changed while it was being read. Try again."
+
+    def fingerprint(self) -> dict[str, Any]:
+        formats = [self._format(file).__name__ for file in self.files]
+        return {"files": [file.facts() for file in self.files], "formats": formats, "settings": self.settings}
+
+    def records(self, complain: Complain) -> Iterator[Record]:
+        for file in self.files:
+            yield from self._format(file)(file, complain)
+
+    def first(self, count: int) -> list[Record]:
+        with_fields = (file for file in self.files if _has_fields(self._format(file)))
+        found = (record for file in with_fields for record in self._format(file)(file, _ignore))
+        return list(itertools.islice(found, count))
+
+    def _format(self, file: File) -> ReadFile:
+        return self.read or FORMATS.get(file.path.suffix.lower(), read_text)
+
+
+def _has_fields(read: ReadFile) -> bool:
+    return read not in (read_text, read_text_leniently)
+
+
+def _ignore(message: str) -> None:
+    """A record that cannot be read is complained about when it is met in its turn."""

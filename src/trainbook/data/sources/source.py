@@ -1,0 +1,83 @@
+"""A source: what the user named, read as the documents that a task needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from trainbook.data.fields import FIRST_RECORDS, TEXT_ONLY, Fields, Wanted, find_fields, make_document
+from trainbook.data.records import Document, Record
+from trainbook.data.sources.reader import Reader
+from trainbook.errors import DataError
+
+NEEDED = {
+    "labelled": "a label for each text",
+    "tagged": "a tag for each word",
+    "pairs": "a target text for each text",
+    "chat": "conversations",
+}
+
+
+@dataclass
+class Passed:
+    """Records of the last reading that gave no document."""
+
+    bad: int = 0  # could not be read, and data.bad_lines=skip
+    blank: int = 0  # without text
+
+
+@dataclass(frozen=True)
+class Source:
+    knob: str  # "data.source" or "data.validation", for messages
+    name: str  # as the user wrote it
+    reader: Reader
+    wanted: Wanted = TEXT_ONLY
+    passed: Passed = field(default_factory=Passed)
+
+    @property
+    def root(self) -> str:
+        return self.reader.root
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What determines the documents. Fields do so only where there are some."""
+        facts = self.reader.fingerprint()
+        return {**facts, "wanted": self.wanted.facts()} if self.reader.has_fields else facts
+
+    def documents(self) -> Iterator[Document]:
+        """Every document that has text, in the order of the source. Empty and blank ones are left out."""
+        self.passed.bad = self.passed.blank = 0
+        fields = self.fields
+        for record in self.reader.records(self._complain):
+            if record.first_line and self.wanted.records != "text":
+                raise self._only_text(record)
+            try:
+                document = make_document(record, fields, self.wanted)
+            except DataError as error:
+                self._complain(f"{self.root}{record.origin}: {error}")
+                continue
+            if not document.text or document.text.isspace():
+                self.passed.blank += 1
+                continue
+            yield document
+
+    @cached_property
+    def fields(self) -> Fields | None:
+        """Which field has what, found in the first records; None where there are no fields."""
+        first = self.reader.first(FIRST_RECORDS) if self.reader.has_fields else []
+        if not first:
+            return None
+        return find_fields(first, self.wanted, f"{self.root}{first[0].origin}")
+
+    def _complain(self, message: str) -> None:
+        if self.wanted.bad_lines == "error":
+            raise DataError(message)
+        self.passed.bad += 1
+
+    def _only_text(self, record: Record) -> DataError:
+        return DataError(
+            f"{self.knob}: '{self.root}{record.origin}' is a plain text, but the task needs "
+            f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a "
+            "Python function."
+        )

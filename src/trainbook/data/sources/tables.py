@@ -1,0 +1,66 @@
+"""CSV and TSV: a row is a record, and the first row names the columns."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+
+from trainbook.data.records import Complain, Record
+from trainbook.data.sources.files import File, decode
+from trainbook.errors import DataError
+
+DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
+
+
+def read_csv(file: File, complain: Complain) -> Iterator[Record]:
+    """Separated by whatever of comma, semicolon and tab divides the first line into the most columns."""
+    with file.open() as stream:
+        first_line = stream.readline().decode("utf-8", errors="replace")
+    delimiter = max(DELIMITERS, key=lambda candidate: len(next(csv.reader([first_line], delimiter=candidate), [])))
+    yield from _read(file, delimiter, complain)
+
+
+def read_tsv(file: File, complain: Complain) -> Iterator[Record]:
+    yield from _read(file, "\t", complain)
+
+
+def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
+    csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
+    with file.open() as stream:
+        lines = (decode(line, f"{file.shown}:{number}", number) for number, line in enumerate(stream, start=1))
+        # Strict: a quotation mark in the wrong place would otherwise swallow rows without a word.
+        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        columns: list[str] | None = None
+        while True:
+            # A quoted cell may hold line breaks, so a row begins behind the last line of the one before.
+            number = rows.line_num + 1
+            shown = f"{file.shown}:{number}"
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise DataError(
+                    f"{shown}: cannot be read as {DELIMITERS[delimiter]}-separated cells: {error}. A cell with "
+                    "quotation marks must stand in quotation marks, and each of its own be doubled."
+                ) from None
+            if not row:
+                continue
+            if columns is None:
+                columns = _header(row, shown)
+            elif len(row) != len(columns):
+                complain(f"{shown}: must have {len(columns)} cells, one for each column, but has {len(row)}.")
+            else:
+                yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
+
+
+def _header(row: list[str], shown: str) -> list[str]:
+    names = [name.strip() for name in row]
+    if "" in names:
+        problem = f"column {names.index('') + 1} has no name"
+    elif repeated := next((name for name in names if names.count(name) > 1), None):
+        problem = f"two columns have the name '{repeated}'"
+    else:
+        return names
+    raise DataError(f"{shown}: the first row must name the columns, each once, but {problem}.")

@@ -1,0 +1,23 @@
+"""Text to token ids and back: bytes, characters, byte-level BPE, or a tokenizer of the user's."""
+
+from __future__ import annotations
+
+from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer
+from trainbook.data.tokenizers.files import check_specials, check_vocab_size, load_tokenizer, tokenizer_config
+from trainbook.data.tokenizers.library import LibraryBackedTokenizer, train_bpe
+from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from trainbook.data.tokenizers.special import END_OF_TEXT
+
+__all__ = [
+    "END_OF_TEXT",
+    "FILE_NAME",
+    "ByteTokenizer",
+    "CharTokenizer",
+    "LibraryBackedTokenizer",
+    "Tokenizer",
+    "check_specials",
+    "check_vocab_size",
+    "load_tokenizer",
+    "tokenizer_config",
+    "train_bpe",
+]

@@ -1,0 +1,198 @@
+"""Tokenizers by name and from folders."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from trainbook.data.names import did_you_mean, nearest
+from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
+from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
+from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
+from trainbook.errors import DataError, MissingExtra
+
+NAMES = ("byte", "char", "bpe")
+DEFAULT_BPE_VOCAB_SIZE = 4096
+MIN_BPE_VOCAB_SIZE = 257  # every byte, and the end of text
+
+# Beside a tokenizer.json: what its special tokens are for, and how a conversation is written. Later ones win.
+SETTINGS_FILES = ("special_tokens_map.json", SETTINGS_FILE)
+TEMPLATE_FILE = "chat_template.jinja"
+# In place of a tokenizer.json: what older tokenizers were saved as.
+VOCABULARY_FILES = (
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "spiece.model",
+    "tokenizer.model",
+    "sentencepiece.bpe.model",
+)
+
+# Names from elsewhere, and what comes nearest to them here.
+RELATED_NAMES = {
+    "bytes": "byte",
+    "characters": "char",
+    "sentencepiece": "bpe",
+    "wordpiece": "bpe",
+    "unigram": "bpe",
+    "tiktoken": "bpe",
+    "gpt2": "bpe",
+}
+
+
+def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
+    """The tokenizer saved in a folder, by us or by others, or in the tokenizer.json itself."""
+    path = Path(folder).expanduser()
+    if path.is_dir():
+        if not (path / FILE_NAME).exists() and _vocabulary_files(path):
+            return _converted(path)
+        path = path / FILE_NAME
+    try:
+        content = path.read_text(encoding="utf-8")
+        parsed = json.loads(content)
+    except FileNotFoundError:
+        raise DataError(f"there is no tokenizer at '{path}'.{_similar_file(path)}") from None
+    except OSError as error:
+        raise DataError(f"the tokenizer '{path}' cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise DataError(f"the tokenizer '{path}' must be a JSON file, but {error}.") from None
+    kind = parsed.get("trainbook") if isinstance(parsed, dict) else None
+    if kind == "byte":
+        return ByteTokenizer(parsed.get("specials", ()))
+    if kind == "char":
+        return CharTokenizer(parsed["characters"], parsed["end_of_text"], parsed.get("specials", ()))
+    try:
+        library_tokenizer = the_library().Tokenizer.from_str(content)
+    except Exception as error:  # the package raises a bare Exception for what it cannot read
+        raise DataError(f"the tokenizer '{path}' must be a tokenizer.json of the tokenizers package: {error}") from None
+    return LibraryBackedTokenizer(library_tokenizer, settings=_settings(path))
+
+
+def tokenizer_config(name: str, vocab_size: int | None, specials: Iterable[str] = ()) -> dict[str, Any]:
+    """Check what the user asked for; the answer determines the tokenizer, together with the text it is trained on."""
+    roles = in_order(specials)
+    asked: dict[str, Any] = {"specials": list(roles)} if roles else {}
+    if name == "bpe":
+        size = vocab_size or DEFAULT_BPE_VOCAB_SIZE
+        if size < MIN_BPE_VOCAB_SIZE:
+            raise DataError(
+                f"data.vocab_size: must be >= {MIN_BPE_VOCAB_SIZE} for data.tokenizer=bpe "
+                f"(256 bytes and the end of text), but got {size}."
+            )
+        return {"kind": "bpe", "vocab_size": size, **asked}
+    if name in NAMES:
+        return {"kind": name, **asked}
+    path = Path(name).expanduser()
+    if path.is_dir() and ((path / FILE_NAME).exists() or not _vocabulary_files(path)):
+        path = path / FILE_NAME
+    if not path.exists():
+        raise DataError(_unknown(name, path))
+    return {"kind": "file", "path": str(path), "sha256": _digest(path)}
+
+
+def check_vocab_size(name: str, asked: int | None, tokenizer: Tokenizer) -> None:
+    """Only BPE has a size to choose; for the others, asking for another size than theirs is a mistake."""
+    if name != "bpe" and asked is not None and asked != tokenizer.vocab_size:
+        raise DataError(
+            f"data.vocab_size: only data.tokenizer=bpe can choose its size; "
+            f"data.tokenizer={name} has {tokenizer.vocab_size} tokens, but got {asked}."
+        )
+
+
+def check_specials(name: str, roles: Iterable[str], tokenizer: Tokenizer) -> None:
+    """A tokenizer from elsewhere has the special tokens that it has; our own have what a task asks for."""
+    for role in in_order(roles):
+        if not (tokenizer.sentinels if role == "sentinels" else tokenizer.special(role) is not None):
+            what = "sentinel tokens" if role == "sentinels" else f"a token for the role '{role}'"
+            usual = [pattern.format(0) for pattern in SENTINEL_NAMES] if role == "sentinels" else KNOWN_NAMES[role]
+            raise DataError(
+                f"data.tokenizer: '{name}' does not fit: the task needs {what}, such as {', '.join(usual)}, "
+                f"and it has none. Name one in {SETTINGS_FILE} beside it, or choose byte, char or bpe."
+            )
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    """What the files beside a tokenizer.json say of it. Beside a file of another name they may belong to another."""
+    settings: dict[str, Any] = {}
+    if path.name != FILE_NAME:
+        return settings
+    for name in SETTINGS_FILES:
+        beside = path.with_name(name)
+        if beside.is_file():
+            try:
+                parsed = json.loads(beside.read_text(encoding="utf-8"))
+            except (OSError, ValueError) as error:
+                raise DataError(f"'{beside}' must be a JSON file, but {error}.") from None
+            if not isinstance(parsed, dict):
+                raise DataError(f"'{beside}' must hold a JSON object, but holds a {type(parsed).__name__}.")
+            settings |= {key: value for key, value in parsed.items() if value is not None}
+    template = path.with_name(TEMPLATE_FILE)
+    if template.is_file():
+        settings["chat_template"] = template.read_text(encoding="utf-8")
+    return settings
+
+
+def _vocabulary_files(folder: Path) -> list[Path]:
+    return [folder / name for name in VOCABULARY_FILES if (folder / name).is_file()]
+
+
+def _converted(folder: Path) -> Tokenizer:
+    """A tokenizer that was saved before tokenizer.json was usual."""
+    names = ", ".join(path.name for path in _vocabulary_files(folder))
+    if names.endswith(".model") and not find_spec("sentencepiece"):
+        raise DataError(
+            f"the tokenizer in '{folder}' has no {FILE_NAME}, and {names} can be read only with the package "
+            "'sentencepiece'. Install it with: pip install sentencepiece"
+        )
+    try:
+        from transformers import AutoTokenizer
+    except ImportError:
+        raise MissingExtra(f"the tokenizer in '{folder}', which has no {FILE_NAME},", "transformers", "hf") from None
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, use_fast=True)
+        library_tokenizer = tokenizer.backend_tokenizer
+    except Exception as error:  # of many kinds: files that do not belong together, a package that is missing
+        raise DataError(
+            f"the tokenizer in '{folder}' has no {FILE_NAME}, and transformers cannot make one of {names}: "
+            f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        ) from None
+    stated = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
+    return LibraryBackedTokenizer(
+        the_library().Tokenizer.from_str(library_tokenizer.to_str()),
+        settings=_settings(folder / FILE_NAME) | stated,
+    )
+
+
+def _digest(path: Path) -> str:
+    """Of a tokenizer.json and of what is read beside it; of all that is read where there is none."""
+    files = [path]
+    if path.is_dir():
+        files = [*_vocabulary_files(path), path / "config.json"]
+    if path.is_dir() or path.name == FILE_NAME:
+        folder = path if path.is_dir() else path.parent
+        files += [folder / name for name in (*SETTINGS_FILES, TEMPLATE_FILE)]
+    digest = hashlib.sha256()
+    for file in filter(Path.is_file, files):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _unknown(name: str, path: Path) -> str:
+    if os.sep in name or name.endswith(".json"):
+        return f"data.tokenizer: '{name}' does not exist.{_similar_file(path)}"
+    match = nearest(name, (*NAMES, *RELATED_NAMES))
+    hint = f" Did you mean '{RELATED_NAMES.get(match, match)}'?" if match else ""
+    return (
+        f"data.tokenizer: there is no tokenizer '{name}'; it must be {', '.join(NAMES)}, "
+        f"or the path of a tokenizer.json.{hint}"
+    )
+
+
+def _similar_file(path: Path) -> str:
+    return did_you_mean(path.name, sorted(os.listdir(path.parent))) if path.parent.is_dir() else ""

@@ -1,0 +1,279 @@
+"""The files of one side: its tokens, where each document lies in them, and what else each record says."""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from trainbook.data.chat import encode_with_specials
+from trainbook.data.documents import ORIGINS_FILE, TABLE_FILE
+from trainbook.data.fields import TEXT_ONLY, Wanted
+from trainbook.data.records import Document
+from trainbook.data.tokenizers import Tokenizer
+from trainbook.errors import DataError
+
+TOKENS_FILE = "tokens.bin"
+TARGETS_FILE = "targets.bin"
+TARGETS_TABLE_FILE = "targets.npy"  # one row a document: start, length
+LABELS_FILE = "labels.npy"
+MARKS_FILE = "marks.bin"
+MARKS_TYPE = "int16"
+
+PIECE_CHARACTERS = 1 << 20  # what is encoded at a time: bounds the memory that one long document needs
+# Between a line and the next one, where no white space is near: no pre-tokenizer of ours joins across it.
+_SEAM = re.compile(r"(?<=\S\n)(?=\S)")
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How documents become numbers."""
+
+    tokenizer: Tokenizer
+    dtype: str  # of tokens
+    wanted: Wanted = TEXT_ONLY
+    label_names: tuple[str, ...] = ()
+    specials: Mapping[str, int] = field(default_factory=dict)  # that the text of a conversation may name
+
+    @property
+    def has_marks(self) -> bool:
+        return self.wanted.records in ("tagged", "chat")
+
+
+@dataclass(frozen=True)
+class _Piece:
+    document: Document
+    text: str
+    begins: bool
+
+
+def write_side(
+    folder: Path,
+    documents: Iterable[Document],
+    encoding: Encoding,
+    advance: Callable[[int], None] = lambda characters: None,
+    root: str = "",
+) -> dict[str, int]:
+    """Write a side into its folder; the answer is what there is of everything."""
+    writer = _Writer(folder, encoding, root)
+    with writer:
+        in_pieces = encoding.tokenizer.joins_pieces and not encoding.has_marks
+        for batch in _batches(documents, in_pieces):
+            writer.write(batch)
+            advance(sum(len(piece.text) + len(piece.document.target or "") * piece.begins for piece in batch))
+    return writer.facts
+
+
+def pieces(text: str, length: int) -> Iterator[str]:
+    """The text in parts of at least this length, cut only where both sides encode as they do together."""
+    begin = 0
+    while seam := _SEAM.search(text, begin + length):
+        yield text[begin : seam.start()]
+        begin = seam.start()
+    yield text[begin:]
+
+
+def _batches(documents: Iterable[Document], in_pieces: bool) -> Iterator[list[_Piece]]:
+    """Pieces that together are about as long as one piece may be, so that many small documents go at once."""
+    batch: list[_Piece] = []
+    size = 0
+    for document in documents:
+        texts = pieces(document.text, PIECE_CHARACTERS) if in_pieces else [document.text]
+        for number, text in enumerate(texts):
+            batch.append(_Piece(document, text, begins=number == 0))
+            size += len(text)
+            if size >= PIECE_CHARACTERS:
+                yield batch
+                batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Writer:
+    def __init__(self, folder: Path, encoding: Encoding, root: str) -> None:
+        self.folder, self.encoding, self.root = folder, encoding, root
+        self.tokenizer = encoding.tokenizer
+        self.starts, self.lengths, self.first_lines = array("q"), array("q"), array("q")
+        self.target_starts, self.target_lengths = array("q"), array("q")
+        self.labels = array("d" if encoding.wanted.labels == "number" else "q")
+        self.label_documents = array("q")  # of several classes: the document that each label is of
+        self.classes = {name: number for number, name in enumerate(encoding.label_names)}
+        self.facts = {"tokens": 0, "documents": 0, "bytes": 0}
+        if encoding.wanted.records == "pairs":
+            self.facts |= {"target_tokens": 0, "target_bytes": 0}
+        if encoding.has_marks:
+            self.facts["marked_tokens"] = 0
+        if encoding.wanted.chat is not None:
+            self.facts["learned_bytes"] = 0
+
+    def __enter__(self) -> None:
+        kind = self.encoding.wanted.records
+        self._tokens = (self.folder / TOKENS_FILE).open("wb")
+        self._origins = (self.folder / ORIGINS_FILE).open("w", encoding="utf-8")
+        self._targets = (self.folder / TARGETS_FILE).open("wb") if kind == "pairs" else None
+        self._marks = (self.folder / MARKS_FILE).open("wb") if self.encoding.has_marks else None
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        for stream in (self._tokens, self._origins, self._targets, self._marks):
+            if stream is not None:
+                stream.close()
+        if kind is None:
+            self._write_tables()
+
+    def write(self, batch: list[_Piece]) -> None:
+        marks: Sequence[np.ndarray | None] = [None] * len(batch)
+        if self.encoding.has_marks:
+            encoded, marks = self._encode_marked(batch)
+        else:
+            encoded = self._encode(batch, [piece.text for piece in batch])
+        for piece, ids, its_marks in zip(batch, encoded, marks, strict=True):
+            if piece.begins:
+                self._begin(piece.document)
+            self._append(self._tokens, ids, self.encoding.dtype, "tokens")
+            self.lengths[-1] += len(ids)
+            self.facts["bytes"] += len(piece.text.encode("utf-8"))
+            if its_marks is not None:
+                assert self._marks is not None
+                self._marks.write(its_marks.astype(MARKS_TYPE).tobytes())
+                self.facts["marked_tokens"] += int((its_marks >= 0).sum())
+        if self._targets is not None:
+            begun = [piece for piece in batch if piece.begins]
+            for piece, ids in zip(begun, self._encode(begun, [_target(piece) for piece in begun]), strict=True):
+                self.target_starts.append(self.facts["target_tokens"])
+                self.target_lengths.append(len(ids))
+                self._append(self._targets, ids, self.encoding.dtype, "target_tokens")
+                self.facts["target_bytes"] += len(_target(piece).encode("utf-8"))
+
+    def _begin(self, document: Document) -> None:
+        end = self.tokenizer.end_of_text
+        if self.starts and end is not None:
+            self._append(self._tokens, np.array([end]), self.encoding.dtype, "tokens")
+            if self._marks is not None:
+                self._marks.write(np.array([-1], dtype=MARKS_TYPE).tobytes())
+        self.starts.append(self.facts["tokens"])
+        self.lengths.append(0)
+        self.first_lines.append(document.first_line)
+        self._origins.write(json.dumps(document.origin) + "\n")
+        if self.encoding.wanted.records == "labelled":
+            self._append_label(document)
+        self.facts["documents"] += 1
+
+    def _append_label(self, document: Document) -> None:
+        if self.encoding.wanted.labels == "number":
+            assert isinstance(document.label, float)
+            self.labels.append(document.label)
+            return
+        for name in document.classes:
+            self.labels.append(self._class(name, document))
+            self.label_documents.append(self.facts["documents"])
+
+    def _class(self, name: str, document: Document) -> int:
+        number = self.classes.get(name)
+        if number is None:
+            raise DataError(
+                f"{self.root}{document.origin}: the class '{name}' is not in the training data, so nothing could learn "
+                f"it; there is {', '.join(map(repr, self.encoding.label_names[:10]))}"
+                + (" and others." if len(self.classes) > 10 else ".")
+            )
+        return number
+
+    def _append(self, stream: IO[bytes], ids: np.ndarray, dtype: str, count: str) -> None:
+        stream.write(ids.astype(dtype).tobytes())
+        self.facts[count] += len(ids)
+
+    def _encode(self, batch: list[_Piece], texts: list[str]) -> list[np.ndarray]:
+        return self._named(batch, texts, self.tokenizer.encode_many)
+
+    def _encode_marked(self, batch: list[_Piece]) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        def encode(texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+            return encode_with_specials(texts, self.tokenizer, self.encoding.specials)
+
+        found = self._named(batch, [piece.text for piece in batch], encode)
+        documents = [piece.document for piece in batch]
+        marks = [self._marks_of(document, starts) for document, (_, starts) in zip(documents, found, strict=True)]
+        return [ids for ids, _ in found], marks
+
+    def _marks_of(self, document: Document, starts: np.ndarray) -> np.ndarray:
+        if document.words is None:
+            self._count_learned(document)
+            return learned_marks(starts, document.learned)
+        numbers = [self._class(tag, document) for tag in document.tags or ()]
+        return word_marks(starts, document.words, numbers)
+
+    def _count_learned(self, document: Document) -> None:
+        """Special tokens stand for no text."""
+        if self.encoding.wanted.chat is not None:
+            for begin, end in document.learned or [(0, len(document.text))]:
+                parts = self.encoding.wanted.chat.plain_parts(document.text[begin:end])
+                self.facts["learned_bytes"] += sum(len(part.encode("utf-8")) for part in parts)
+
+    def _named(self, batch: list[_Piece], texts: list[str], encode: Callable[[list[str]], Any]) -> Any:
+        try:
+            return encode(texts)
+        except DataError:
+            # Only on failure is each one encoded alone, to say which document it was.
+            for piece, text in zip(batch, texts, strict=True):
+                try:
+                    encode([text])
+                except DataError as error:
+                    raise DataError(f"{self.root}{piece.document.origin}: {error}") from None
+            raise
+
+    def _write_tables(self) -> None:
+        _save(
+            self.folder / TABLE_FILE, np.stack([*map(_column, (self.starts, self.lengths, self.first_lines))], axis=1)
+        )
+        wanted = self.encoding.wanted
+        if wanted.records == "pairs":
+            columns = np.stack([_column(self.target_starts), _column(self.target_lengths)], axis=1)
+            _save(self.folder / TARGETS_TABLE_FILE, columns)
+        if wanted.records == "labelled":
+            labels = np.array(self.labels)
+            if wanted.labels == "number":
+                labels = labels.astype(np.float32)
+            elif wanted.labels == "classes":
+                flags = np.zeros((self.facts["documents"], len(self.classes)), dtype=np.float32)
+                flags[np.array(self.label_documents, dtype=np.int64), labels] = 1
+                labels = flags
+            _save(self.folder / LABELS_FILE, labels)
+
+
+def word_marks(starts: np.ndarray, words: tuple[str, ...], numbers: list[int]) -> np.ndarray:
+    """The class of each word at its first token. A word of which a tokenizer keeps nothing has none."""
+    marks = np.full(len(starts), -1, dtype=np.int64)
+    lengths = np.array([len(word) for word in words])
+    begins = np.cumsum(lengths + 1) - lengths - 1  # a blank lies between them
+    tokens = np.searchsorted(starts, begins)
+    inside = tokens < len(starts)
+    inside[inside] = starts[tokens[inside]] < (begins + lengths)[inside]
+    marks[tokens[inside]] = np.array(numbers, dtype=np.int64)[inside]
+    return marks
+
+
+def learned_marks(starts: np.ndarray, learned: tuple[tuple[int, int], ...] | None) -> np.ndarray:
+    """1 at each token that begins in what is to be learned."""
+    if learned is None:
+        return np.ones(len(starts), dtype=np.int64)
+    marks = np.full(len(starts), -1, dtype=np.int64)
+    for begin, end in learned:
+        marks[(starts >= begin) & (starts < end)] = 1
+    return marks
+
+
+def _target(piece: _Piece) -> str:
+    assert piece.document.target is not None, "pairs have a target each"
+    return piece.document.target
+
+
+def _column(values: array) -> np.ndarray:
+    return np.array(values, dtype=np.int64)
+
+
+def _save(path: Path, values: np.ndarray) -> None:
+    np.save(path, values, allow_pickle=False)

@@ -1,0 +1,282 @@
+"""What a pretrained model is, as our knobs: from a config.json of Hugging Face, or from a run or recipe of ours.
+
+What our networks cannot compute exactly as that model does is refused, never approximated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.knobs import earlier
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.hub import CONFIG, find_folder, read_config
+from trainbook.knobs.values import show
+
+LENGTH = "data.max_seq_length"
+# Of every model that is read here, all of these are settled.
+SETTLED = (
+    "model.type",
+    "model.num_hidden_layers",
+    "model.num_decoder_layers",
+    "model.hidden_size",
+    "model.intermediate_size",
+    "model.num_attention_heads",
+    "model.num_key_value_heads",
+    "model.head_width",
+    "model.bias",
+    "model.norm",
+    "model.norm_epsilon",
+    "model.norm_position",
+    "model.activation",
+    "model.position",
+    "model.rope_theta",
+    "model.attention_scale",
+    "model.token_types",
+    "model.tie_embeddings",
+    "model.qk_norm",
+)
+PLAIN = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
+GATED = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu": "geglu",
+    "gelu_new": "geglu_tanh",
+    "gelu_pytorch_tanh": "geglu_tanh",
+}
+OF_T5 = {"gated-gelu": "geglu_tanh", "gated-silu": "swiglu", "gated-gelu_new": "geglu_tanh"} | PLAIN
+
+
+@dataclass(frozen=True)
+class Reading:
+    folder: Path
+    values: dict[str, Any]
+    trained_length: int | None = None  # of a model that can be used beyond it, and was not trained there
+    tokenizer: str | None = None  # of a model that was trained here
+    place: str = ""  # what said all this, for messages
+
+
+def _read_earlier(name: str) -> Reading:
+    """A model of our own says everything itself, also what no other format can."""
+    config = earlier.config_of(name)
+    values = {path: config.get(path) for path in (*SETTLED, "model.vocab_multiple", "model.logit_soft_cap")}
+    if config.model.position == "learned":
+        values[LENGTH] = config.data.max_seq_length
+    if earlier.is_recipe(name):
+        values["data.vocab_size"] = config.data.vocab_size
+        return Reading(Path(name), values, tokenizer=config.data.tokenizer, place=name)
+    folder = Path(name).expanduser()
+    return Reading(folder, values, tokenizer=str(folder / "tokenizer"), place=str(folder / "config.yaml"))
+
+
+def read_model(name: str, model_type: str | None) -> Reading:
+    """A key that is left out of a file has the default of transformers."""
+    if earlier.is_recipe(name) or earlier.is_run(name):
+        return _read_earlier(name)
+    folder = find_folder(name)
+    config = read_config(folder)
+    if model_type == "hf":
+        return Reading(folder, _sizes(config))
+    family = config.get("model_type")
+    reader = _READERS.get(str(family))
+    if reader is None:
+        _refuse(folder, f"its kind is {show(family)}, and only {', '.join(_READERS)} are built in.")
+    source = _Source(config)
+    values = {"model.qk_norm": False, "model.num_decoder_layers": None, "model.token_types": 0}
+    values |= {"model.rope_theta": by_path()["model.rope_theta"].field.default}
+    values |= {"model.attention_scale": "inverse_sqrt", "model.norm_position": "pre"}
+    try:
+        values |= reader(source)
+    except (TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"model.pretrained: {folder / CONFIG} is not what a {family} has ({error}).") from None
+    source.must_be("quantization_config", None, None)
+    if source.objections:
+        _refuse(folder, f"built-in networks cannot compute what it asks for: {'; '.join(source.objections)}.")
+    trained_length = values.pop("trained_length", None)
+    ordered = {path: values[path] for path in (*SETTLED, LENGTH) if path in values}
+    return Reading(folder, ordered, trained_length)
+
+
+def _refuse(folder: Path, why: str) -> NoReturn:
+    raise ConfigError([Problem(str(folder / CONFIG), "model.pretrained", why, "Use model.type=hf for it.")])
+
+
+class _Source:
+    """A config.json that is asked for values, and remembers what cannot be represented."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        self.objections: list[str] = []
+
+    def get(self, name: str, default: Any) -> Any:
+        return self.config.get(name, default)
+
+    def must_be(self, name: str, needed: Any, default: Any) -> None:
+        value = self.get(name, default)
+        if value != needed:
+            shown = "set" if isinstance(value, dict) else show(value)
+            self.objections.append(f"{name} is {shown}" + ("" if needed is None else f", not {show(needed)}"))
+
+    def translate(self, name: str, words: Mapping[str, str], default: str) -> str | None:
+        value = self.get(name, default)
+        if value not in words:
+            self.objections.append(f"{name} is {show(value)}, not one of {', '.join(words)}")
+        return words.get(value)
+
+    def head_width(self, width: int, heads: int) -> int:
+        if width % heads:
+            self.objections.append(f"{heads} heads do not divide the width {width}")
+        return width // heads
+
+
+def _gpt2(c: _Source) -> dict[str, Any]:
+    width, heads = c.get("n_embd", 768), c.get("n_head", 12)
+    c.must_be("scale_attn_by_inverse_layer_idx", False, False)
+    c.must_be("add_cross_attention", False, False)
+    return {
+        "model.type": "gpt",
+        "model.num_hidden_layers": c.get("n_layer", 12),
+        "model.hidden_size": width,
+        "model.intermediate_size": c.get("n_inner", None) or 4 * width,
+        "model.num_attention_heads": heads,
+        "model.num_key_value_heads": heads,
+        "model.head_width": c.head_width(width, heads),
+        "model.bias": True,
+        "model.norm": "layernorm",
+        "model.norm_epsilon": float(c.get("layer_norm_epsilon", 1e-5)),
+        "model.activation": c.translate("activation_function", PLAIN, "gelu_new"),
+        "model.position": "learned",
+        "model.attention_scale": "inverse_sqrt" if c.get("scale_attn_weights", True) else "none",
+        "model.tie_embeddings": c.get("tie_word_embeddings", True),
+        LENGTH: c.get("n_positions", c.get("n_ctx", 1024)),
+    }
+
+
+def _llama(c: _Source) -> dict[str, Any]:
+    width, heads = c.get("hidden_size", 4096), c.get("num_attention_heads", 32)
+    rope = c.get("rope_parameters", None) or c.get("rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind != "default":
+        c.objections.append(f"rope_scaling is {show(kind)}")
+    if rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)) != 1.0:
+        c.objections.append("partial_rotary_factor is not 1")
+    attention_bias, mlp_bias = c.get("attention_bias", False), c.get("mlp_bias", False)
+    if attention_bias != mlp_bias:
+        c.objections.append(f"attention_bias is {show(attention_bias)}, but mlp_bias is {show(mlp_bias)}")
+    return {
+        "model.type": "gpt",
+        "model.num_hidden_layers": c.get("num_hidden_layers", 32),
+        "model.hidden_size": width,
+        "model.intermediate_size": c.get("intermediate_size", 11008),
+        "model.num_attention_heads": heads,
+        "model.num_key_value_heads": c.get("num_key_value_heads", None) or heads,
+        "model.head_width": c.get("head_dim", None) or c.head_width(width, heads),
+        "model.bias": bool(attention_bias),
+        "model.norm": "rmsnorm",
+        "model.norm_epsilon": float(c.get("rms_norm_eps", 1e-6)),
+        "model.activation": c.translate("hidden_act", GATED, "silu"),
+        "model.position": "rotary",
+        "model.rope_theta": float(c.get("rope_theta", rope.get("rope_theta", 10000.0))),
+        "model.tie_embeddings": c.get("tie_word_embeddings", False),
+        "trained_length": c.get("max_position_embeddings", 2048),
+    }
+
+
+def _mistral(c: _Source) -> dict[str, Any]:
+    """A Llama, if no window hides what is far away."""
+    c.must_be("sliding_window", None, 4096)
+    defaults = {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 4096 * 32}
+    c.config = defaults | dict(c.config)
+    return _llama(c)
+
+
+def _bert(c: _Source) -> dict[str, Any]:
+    width, heads = c.get("hidden_size", 768), c.get("num_attention_heads", 12)
+    c.must_be("position_embedding_type", "absolute", "absolute")
+    c.must_be("is_decoder", False, False)
+    c.must_be("add_cross_attention", False, False)
+    return {
+        "model.type": "bert",
+        "model.num_hidden_layers": c.get("num_hidden_layers", 12),
+        "model.hidden_size": width,
+        "model.intermediate_size": c.get("intermediate_size", 3072),
+        "model.num_attention_heads": heads,
+        "model.num_key_value_heads": heads,
+        "model.head_width": c.head_width(width, heads),
+        "model.bias": True,
+        "model.norm": "layernorm",
+        "model.norm_epsilon": float(c.get("layer_norm_eps", 1e-12)),
+        "model.norm_position": "post",
+        "model.activation": c.translate("hidden_act", PLAIN, "gelu"),
+        "model.position": "learned",
+        "model.token_types": c.get("type_vocab_size", 2),
+        "model.tie_embeddings": c.get("tie_word_embeddings", True),
+        LENGTH: c.get("max_position_embeddings", 512),
+    }
+
+
+def _t5(c: _Source) -> dict[str, Any]:
+    layers, heads = c.get("num_layers", 6), c.get("num_heads", 8)
+    c.must_be("relative_attention_num_buckets", 32, 32)
+    c.must_be("relative_attention_max_distance", 128, 128)
+    c.must_be("is_encoder_decoder", True, True)
+    # Newer files name what older ones only meant: a head of its own reads hidden states as they are.
+    shares_the_embedding = c.get("scale_decoder_outputs", c.get("tie_word_embeddings", True))
+    return {
+        "model.type": "t5",
+        "model.num_hidden_layers": layers,
+        "model.num_decoder_layers": c.get("num_decoder_layers", None) or layers,
+        "model.hidden_size": c.get("d_model", 512),
+        "model.intermediate_size": c.get("d_ff", 2048),
+        "model.num_attention_heads": heads,
+        "model.num_key_value_heads": heads,
+        "model.head_width": c.get("d_kv", 64),
+        "model.bias": False,
+        "model.norm": "rmsnorm",
+        "model.norm_epsilon": float(c.get("layer_norm_epsilon", 1e-6)),
+        "model.activation": c.translate("feed_forward_proj", OF_T5, "relu"),
+        "model.position": "relative",
+        "model.attention_scale": "none",
+        "model.tie_embeddings": bool(shares_the_embedding),
+    }
+
+
+_READERS: dict[str, Callable[[_Source], dict[str, Any]]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _mistral,
+    "bert": _bert,
+    "t5": _t5,
+}
+
+# What a size is called in one architecture or another.
+_SIZES = {
+    "model.num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "model.hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
+    "model.intermediate_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim"),
+    "model.num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "model.num_key_value_heads": ("num_key_value_heads",),
+    "model.head_width": ("head_dim", "d_kv"),
+}
+
+
+def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for path, names in _SIZES.items():
+        found = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        if found is not None and found > 0:
+            values[path] = found
+    width, heads = values.get("model.hidden_size"), values.get("model.num_attention_heads")
+    if width and heads:
+        values.setdefault("model.head_width", max(1, width // heads))
+    return values

@@ -1,0 +1,130 @@
+"""What a pretrained model settles. Imports no torch.
+
+A value that only a recipe or a default chose gives way to the model's; one that the user set against it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.architectures import LENGTH, SETTLED, Reading, read_model
+from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
+from trainbook.knobs.origin import Origin
+from trainbook.knobs.resolve import Assignment
+from trainbook.knobs.values import BrokenLaw, check, show
+
+TOKENIZER = "data.tokenizer"
+
+
+def settled_by(name: str, model_type: str | None = None) -> dict[str, Any]:
+    """The knobs that a folder or hub name settles, by path.
+
+    `data.max_seq_length` is the longest one that there are learned positions for; it is left out where there is no such
+    bound. With model_type hf only sizes are read, for whoever plans or explains: transformers builds the model.
+    """
+    return read_model(name, model_type).values
+
+
+@dataclass
+class Settlement:
+    """A configuration's assignments after a pretrained model had its say."""
+
+    assigned: dict[str, Assignment]
+    problems: list[Problem] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)  # paths about which there is a problem already
+
+
+def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
+    """The pretrained model's values in place of those that only a recipe or a default chose."""
+    result = Settlement(dict(assigned))
+    name = assigned["model.pretrained"].value if "model.pretrained" in assigned else None
+    chosen = assigned["model.type"].value if "model.type" in assigned else None
+    if name is None or (chosen is not None and ":" in chosen):  # a model of the user's own reads what it wants to
+        return result
+    written = {path for path, done in assigned.items() if done.origin.is_the_users}
+    if written.issuperset((*SETTLED, LENGTH, TOKENIZER)) and not is_folder(name):
+        return result  # a run's own config.yaml: it says all of this, and its weights are in its checkpoints
+    try:
+        reading = read_model(name, chosen if chosen == "hf" else None)
+    except ConfigError as error:
+        result.problems += error.problems
+        result.broken |= {*SETTLED, LENGTH, TOKENIZER}
+        return result
+    except UserError as error:
+        place = assigned["model.pretrained"].origin.place
+        result.problems.append(Problem(place, "model.pretrained", str(error).removeprefix("model.pretrained: ")))
+        result.broken |= {*SETTLED, LENGTH, TOKENIZER}
+        return result
+    for path, value in reading.values.items():
+        if path == LENGTH:
+            _settle_length(result, reading, value)
+        else:
+            _settle(result, reading, path, value)
+    _settle_tokenizer(result, reading)
+    _remark_on_length(result, reading)
+    return result
+
+
+def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None:
+    place = reading.place or str(reading.folder / CONFIG)
+    try:
+        value = check(by_path()[path], value)
+    except BrokenLaw as law:
+        result.problems.append(Problem(place, path, law.message, law.hint))
+        result.broken.add(path)
+        return
+    old = result.assigned.get(path)
+    if old is None or old.value is None or not old.origin.is_the_users:
+        result.assigned[path] = Assignment(path, value, Origin("pretrained", place))
+    elif old.value != value:
+        message = f"is {show(old.value)} here, but {show(value)} in {place}, and model.pretrained settles it."
+        result.problems.append(Problem(old.origin.place, path, message, "Leave it out."))
+        result.broken.add(path)
+
+
+def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
+    """A shorter one is anybody's choice: positions that are never reached are left out."""
+    if not isinstance(longest, int) or longest < 1:
+        raise UserError(f"model.pretrained: {reading.folder / CONFIG} has {show(longest)} positions.")
+    old = result.assigned.get(LENGTH)
+    length = old.value if old is not None else by_path()[LENGTH].field.default
+    if length <= longest:
+        return
+    place = reading.place or str(reading.folder / CONFIG)
+    if old is None or not old.origin.is_the_users:
+        result.assigned[LENGTH] = Assignment(LENGTH, longest, Origin("pretrained", place))
+        return
+    message = f"is {length} here, but {place} has learned positions for {longest} tokens only."
+    result.problems.append(Problem(old.origin.place, LENGTH, message, f"Take {longest} or less."))
+    result.broken.add(LENGTH)
+
+
+def _settle_tokenizer(result: Settlement, reading: Reading) -> None:
+    """The tokenizer belongs to the weights: it is the folder's own unless the user names another one."""
+    old = result.assigned.get(TOKENIZER)
+    if old is not None and old.origin.is_the_users:
+        return
+    if reading.tokenizer is None and not has_tokenizer(reading.folder):
+        message = f"must be set: {reading.folder} holds no tokenizer, and another one than the model's does not fit it."
+        result.problems.append(Problem(str(reading.folder), TOKENIZER, message))
+        result.broken.add(TOKENIZER)
+        return
+    origin = Origin("pretrained", str(reading.folder))
+    result.assigned[TOKENIZER] = Assignment(TOKENIZER, reading.tokenizer or str(reading.folder), origin)
+    if "data.vocab_size" in reading.values:
+        return
+    size = result.assigned.get("data.vocab_size")
+    if size is not None and not size.origin.is_the_users:
+        result.assigned["data.vocab_size"] = Assignment("data.vocab_size", None, origin)
+
+
+def _remark_on_length(result: Settlement, reading: Reading) -> None:
+    old = result.assigned.get(LENGTH)
+    if reading.trained_length is not None and old is not None and old.value > reading.trained_length:
+        remark = f"{old.value} is more than the {reading.trained_length} that {reading.folder} was trained on."
+        result.notices.append(f"{old.origin.place}  {LENGTH}: {remark}")

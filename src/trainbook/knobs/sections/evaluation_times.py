@@ -1,0 +1,134 @@
+"""When the model is judged, and on how much."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from trainbook.knobs.knob import Case, Section, knob
+
+
+class EvaluationTimes(Section):
+    """When the model is judged, and on how much."""
+
+    eval_strategy: Literal["no", "steps", "epoch"] = knob(
+        "steps",
+        what="When the model is judged on the validation data.",
+        why="Only validation tells learning from memorising, and the best checkpoint and early stopping rest on it. "
+        "Each evaluation costs time in which nothing is learned.",
+        raised="steps or epoch: the validation loss is known along the way.",
+        lowered="no: the fastest; overfitting goes unnoticed, and there is no best checkpoint and no early stopping.",
+        values={
+            "no": "never, unless eval_on_start asks for once",
+            "steps": "every eval_steps steps",
+            "epoch": "at the end of each pass over the data",
+        },
+        cases=(
+            Case("pretraining", "steps", "there may be only one epoch"),
+            Case("fine-tuning for a few epochs", "epoch", "one judgement a pass is easy to read"),
+            Case("measuring speed", "no"),
+        ),
+        interacts=(
+            "evaluation.eval_steps",
+            "data.validation_ratio",
+            "data.validation",
+            "checkpoint.save_steps",
+            "evaluation.early_stopping_patience",
+        ),
+        symptoms=("overfitting", "too slow"),
+        sources=("playbook notes",),
+        aliases=("evaluation_strategy",),
+        value_aliases={False: "no"},
+    )
+
+    eval_steps: int | None = knob(
+        None,
+        ge=1,
+        what="Steps between evaluations with eval_strategy=steps; None takes a tenth of the run.",
+        why="It is the grain at which overfitting is seen and at which the best checkpoint can be chosen.",
+        raised="Less time spent on judging; a turning point falls between two evaluations and the best moment is "
+        "missed.",
+        lowered="A finer curve and quicker early stopping; at a few steps most of the time goes into evaluation.",
+        cases=(
+            Case("any run, ten judgements", None),
+            Case("a run of tens of thousands of steps", 500, "the value in the notes"),
+        ),
+        usual=(10, 10000),
+        interacts=(
+            "evaluation.eval_strategy",
+            "evaluation.eval_max_samples",
+            "evaluation.early_stopping_patience",
+            "checkpoint.save_steps",
+            "training.max_steps",
+        ),
+        symptoms=("too slow", "overfitting"),
+        sources=("playbook notes",),
+        correction="Patience is counted in evaluations, so changing eval_steps changes how long early stopping waits.",
+        aliases=("eval_interval", "eval_every"),
+    )
+
+    eval_on_start: bool = knob(
+        False,
+        what="Evaluate once before the first update.",
+        why="An untrained language model should have a loss near ln(vocabulary size): a quick proof that data, "
+        "targets and initial weights are sound. It also shows at once whether evaluation works.",
+        raised="On: one more evaluation, and a starting point on the curve.",
+        lowered="Off: training begins at once; a fault in evaluation shows only at the first regular one.",
+        cases=(
+            Case("a new data set or a long run", True, "a fault shows before hours are spent"),
+            Case("fine-tuning", True, "the score before tuning is what must be beaten"),
+            Case("a quick trial", False),
+        ),
+        interacts=("evaluation.eval_strategy", "model.initializer_range", "data.tokenizer", "data.vocab_size"),
+        symptoms=("loss not decreasing",),
+        sources=("Karpathy, A Recipe for Training Neural Networks",),
+        aliases=("evaluate_first",),
+    )
+
+    per_device_eval_batch_size: int | None = knob(
+        None,
+        ge=1,
+        what="Samples evaluated at once on a device; None takes the size used in training.",
+        why="Evaluation keeps no activations for a backward pass, so a larger batch fits and is quicker; the logits "
+        "are what limits it.",
+        raised="Faster evaluation until the device is busy, then only more memory.",
+        lowered="Less memory, slower evaluation; the same loss.",
+        cases=(
+            Case("evaluation fits and is quick", None),
+            Case("evaluation takes long on a GPU", 64, "try twice or four times the training size"),
+            Case("out of memory in evaluation", 1, "then raise it step by step"),
+        ),
+        usual=(1, 1024),
+        interacts=("batch.per_device_train_batch_size", "data.max_seq_length", "data.vocab_size", "precision.compute"),
+        symptoms=("out of memory", "too slow"),
+        sources=("measured: Hugging Face transformers 5.17.0 and Lightning 2.6.6 on a tiny GPT-2",),
+        correction="It must not change the result: the loss is the sum over all targets divided by their number, "
+        "whatever the batch. Where batch means are averaged, or the sum is divided by the wrong count, it does: one "
+        "widely used trainer gave 2.738 at batch 1 and 2.853 at batch 64 for a true loss of 2.941.",
+        aliases=("eval_batch_size", "val_batch_size"),
+    )
+
+    eval_max_samples: int | None = knob(
+        None,
+        ge=1,
+        what="Evaluate on at most so many validation samples; None takes all.",
+        why="The error of a mean falls with the square root of the number of samples, the time with the number itself: "
+        "past some point, more samples tell nothing new.",
+        raised="A steadier number, slower evaluation; four times the samples halve the noise.",
+        lowered="Quick but noisy: small improvements drown, and early stopping follows chance.",
+        cases=(
+            Case("small validation set", None),
+            Case("large validation set, frequent evaluation", 1000, "steady enough to follow a run"),
+        ),
+        usual=(100, 100000),
+        interacts=(
+            "evaluation.eval_steps",
+            "data.validation_ratio",
+            "evaluation.early_stopping_threshold",
+            "evaluation.metric_for_best_model",
+        ),
+        symptoms=("fluctuating validation", "too slow"),
+        sources=("playbook notes",),
+        correction="A fluctuating validation loss need not be instability: on few samples it is the noise of the "
+        "measurement. Evaluate on more before lowering the learning rate.",
+        aliases=("max_eval_samples", "limit_val_samples"),
+    )

@@ -1,0 +1,181 @@
+"""Records to predict: what a task reads of each, and the right answer where the record has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from trainbook.data.fields import (
+    CLASS_NAMES,
+    CLASSES_NAMES,
+    FIRST_RECORDS,
+    INPUT_NAMES,
+    NUMBER_NAMES,
+    TAGS_NAMES,
+    TARGET_NAMES,
+    TEXT_NAMES,
+    WORDS_NAMES,
+    Fields,
+    Wanted,
+    find_fields,
+    make_document,
+)
+from trainbook.data.names import did_you_mean
+from trainbook.data.records import Record
+from trainbook.data.sources import open_source
+from trainbook.data.values import is_list, kind_of, text_of
+from trainbook.errors import DataError
+
+Truth = str | float | tuple[str, ...]
+NAMES_OF_AN_ID = ("id", "idx", "guid", "uid", "uuid", "key")
+OPTIONS = {"data.text_field": "--text-field", "data.label_field": "--label-field", "data.target_field": "--label-field"}
+
+
+@dataclass(frozen=True)
+class Input:
+    place: str  # file and line, or row
+    text: str
+    words: tuple[str, ...] | None = None  # where each word gets an answer
+    truth: Truth | None = None  # a class, classes, a number, a text, or a tag for each word
+    id: Any = None  # as the record calls itself
+
+
+class Inputs:
+    """The records of a file, in its order. Afterwards, `note` says why there were no right answers to compare with."""
+
+    def __init__(self, name: str, wanted: Wanted, label_names: tuple[str, ...] = (), *, must_have_truth: bool = False):
+        self.wanted, self.label_names, self.must_have_truth = wanted, label_names, must_have_truth
+        self.reader = open_source(name, wanted, "FILE").reader
+        self.note = ""
+
+    def __iter__(self) -> Iterator[Input]:
+        fields, truth_column = None, None
+        if self.reader.has_fields and (first := self.reader.first(FIRST_RECORDS)):
+            try:
+                fields, truth_column = self._find(first)
+            except DataError as error:
+                raise _for_the_command_line(error) from None
+        for record in self.reader.records(_refuse):
+            if record.first_line:
+                yield from self._lines(record)
+                continue
+            assert fields is not None
+            place = f"{self.reader.root}{record.origin}"
+            try:
+                yield self._input(record, fields, truth_column, place)
+            except DataError as error:
+                raise _for_the_command_line(DataError(f"{place}: {error}")) from None
+
+    def _lines(self, record: Record) -> Iterator[Input]:
+        """Of a plain text, each line is a record; blank ones are none."""
+        for number, line in enumerate(record.fields["text"].splitlines(), start=record.first_line):
+            if line.strip():
+                words = tuple(line.split()) if self.wanted.records == "tagged" else None
+                yield Input(
+                    f"{self.reader.root}{record.origin}:{number}", line if words is None else " ".join(words), words
+                )
+
+    def _input(self, record: Record, fields: Fields, truth_column: str | None, place: str) -> Input:
+        identity = next((record.fields[name] for name in record.fields if name.lower() in NAMES_OF_AN_ID), None)
+        if truth_column is None or record.fields.get(truth_column) is None:
+            return _without_truth(record, fields, self.wanted, place, identity)
+        document = make_document(record, fields, self.wanted)
+        truth = document.target if self.wanted.records == "pairs" else document.label
+        if document.words is not None:
+            truth = document.tags
+        for name in document.classes:
+            if name not in self.label_names:
+                known = ", ".join(f"'{known}'" for known in self.label_names[:10])
+                known += " and others" if len(self.label_names) > 10 else ""
+                raise DataError(
+                    f"the class '{name}' is none that the model has learned; those are {known}."
+                    f"{did_you_mean(name, self.label_names)}"
+                )
+        return Input(place, document.text, document.words, truth, identity)
+
+    def _find(self, first: Sequence[Record]) -> tuple[Fields, str | None]:
+        """The fields, and the column with the right answers, if it is beyond doubt that there is one."""
+        wanted, shown = self.wanted, f"{self.reader.root}{first[0].origin}"
+        if wanted.records != "text":
+            try:
+                found = find_fields(first, wanted, shown)
+            except DataError as error:
+                if self.must_have_truth:
+                    raise
+                self.note = str(error)
+            else:
+                role = {"pairs": "target", "tagged": "tags"}.get(wanted.records, "label")
+                if self._is_truth(found.roles[role], first):
+                    return found, found.roles[role]
+                self.note = f"{shown}: no field is known to have the right answers. Name it with --label-field."
+        return self._find_text(first, shown), None
+
+    def _is_truth(self, column: str, first: Sequence[Record]) -> bool:
+        """By its name or its values. That it is the only column besides the text says nothing here."""
+        wanted = self.wanted
+        values = [record.fields[column] for record in first if record.fields.get(column) is not None]
+        # Published test sets without labels have -1 everywhere.
+        if not values or (all(str(value) == "-1" for value in values) and "-1" not in self.label_names):
+            return False
+        if column in (wanted.label_field, wanted.target_field) or column.strip().lower() in _names_of_truth(wanted):
+            return True
+        return wanted.labels == "class" and all(str(value) in self.label_names for value in values)
+
+    def _find_text(self, first: Sequence[Record], shown: str) -> Fields:
+        column = self.wanted.text_field
+        if column is None:
+            names = {"tagged": WORDS_NAMES, "pairs": INPUT_NAMES}.get(self.wanted.records, TEXT_NAMES)
+            columns = dict.fromkeys(name for record in first for name in record.fields)
+            named = [name for name in columns if name.strip().lower() in names]
+            column = named[0] if len(named) == 1 else None
+        return find_fields(first, Wanted(text_field=column), shown)
+
+
+def _without_truth(record: Record, fields: Fields, wanted: Wanted, place: str, identity: Any) -> Input:
+    if wanted.records != "tagged":
+        column = fields.roles["text"]
+        if column not in record.fields:
+            raise DataError(
+                f"has no field '{column}'; its fields are: {', '.join(map(repr, record.fields)) or 'none'}."
+            )
+        return Input(place, text_of(record.fields[column], column), id=identity)
+    column = fields.roles.get("words") or fields.roles["text"]
+    value: Any = record.fields.get(column)
+    if isinstance(value, str):
+        value = value.split()
+    if not is_list(value):
+        raise DataError(f"the field '{column}' must be a text or a list of words, but got {kind_of(value)}.")
+    words = tuple(text_of(word, column) for word in value)
+    if any(not word.strip() for word in words):
+        raise DataError(f"the field '{column}' must not have an empty word.")
+    return Input(place, " ".join(words), words, id=identity)
+
+
+def _names_of_truth(wanted: Wanted) -> Sequence[str]:
+    if wanted.records == "pairs":
+        return TARGET_NAMES
+    if wanted.records == "tagged":
+        return TAGS_NAMES
+    return {"number": NUMBER_NAMES, "classes": CLASSES_NAMES}.get(wanted.labels or "class", CLASS_NAMES)
+
+
+def with_options(wanted: Wanted, text_field: str | None, label_field: str | None) -> Wanted:
+    """What the command line says of the fields goes before what the run's configuration says."""
+    if text_field is not None:
+        wanted = replace(wanted, text_field=text_field)
+    if label_field is not None:
+        name = "target_field" if wanted.records == "pairs" else "label_field"
+        wanted = replace(wanted, **{name: label_field})
+    return wanted
+
+
+def _for_the_command_line(error: DataError) -> DataError:
+    message = str(error)
+    for knob, option in OPTIONS.items():
+        message = message.replace(knob, option)
+    return DataError(message)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise DataError(message)

@@ -1,0 +1,121 @@
+"""What a run's model says of the records of a file: classes, numbers, tags, answers, or how likely a text is."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from trainbook.data.documents import EXCERPT_CHARACTERS
+from trainbook.data.fields import Wanted
+from trainbook.errors import UserError
+from trainbook.knobs.derive import batch_shape
+from trainbook.loop.device import choose_device, prepared_device
+from trainbook.loop.inputs import Input, Inputs, with_options
+from trainbook.loop.judges import Answer, Judge
+from trainbook.loop.label_judges import ClassesJudge, ClassJudge, NumberJudge, TagJudge
+from trainbook.loop.restore import Restored, load_task
+from trainbook.loop.text_judges import AnswerJudge, LikelihoodJudge
+from trainbook.precision import Precision
+from trainbook.runs import RunFolder
+
+BATCHES_AT_A_TIME = 32  # records are sorted by length within so many batches, so that little is padded
+
+
+class Prediction:
+    """Iterate over it for the answers, in the order of the file; afterwards there are metrics, if it had the truth."""
+
+    def __init__(
+        self,
+        restored: Restored,
+        file: str,
+        device: torch.device,
+        *,
+        text_field: str | None = None,
+        label_field: str | None = None,
+        num_beams: int | None = None,
+    ) -> None:
+        self.config, self.device = restored.config, device
+        self.precision = Precision(self.config.precision, device)
+        self.judge = judge_of(restored, device)
+        if num_beams is not None:
+            if not isinstance(self.judge, AnswerJudge):
+                raise UserError("num-beams: is for models that answer with a text, and this one does not.")
+            self.judge.num_beams = num_beams
+        data, task = self.config.data, restored.task
+        wanted = Wanted(task.records, task.labels, data.text_field, data.label_field, data.target_field)
+        self.inputs = Inputs(
+            file,
+            with_options(wanted, text_field, label_field),
+            restored.facts.label_names,
+            must_have_truth=label_field is not None,
+        )
+
+    def __iter__(self) -> Iterator[Answer]:
+        config = self.config
+        size = config.evaluation.per_device_eval_batch_size or batch_shape(config).micro_batch
+        with prepared_device(config, self.device, config.model.hidden_size):
+            for part in _batched(self.inputs, size * BATCHES_AT_A_TIME):
+                yield from self._answers(part, size)
+
+    def _answers(self, part: Sequence[Input], size: int) -> Iterator[Answer]:
+        with_text = [each for each in part if each.text.strip()]
+        with torch.no_grad(), self.precision.autocast():
+            answers = iter(self.judge.answers(with_text, size))
+        for each in part:
+            answer: Answer = {"place": each.place}
+            if each.id is not None:
+                answer["id"] = each.id
+            cut = len(each.text) > EXCERPT_CHARACTERS
+            answer["text"] = each.text[:EXCERPT_CHARACTERS] + "…" if cut else each.text
+            if each.text.strip():
+                answer |= next(answers)
+                if each.truth is not None:
+                    answer["truth"] = each.truth
+            else:
+                answer["skipped"] = "no text"
+            yield answer
+
+    def metrics(self) -> dict[str, float]:
+        """Over all records that had the truth; of texts, over all of them. Empty where there was none."""
+        return self.judge.metrics()
+
+    @property
+    def note(self) -> str:
+        return self.inputs.note
+
+
+def predict(
+    run: RunFolder,
+    file: str,
+    *,
+    checkpoint: str = "best",
+    device: str = "auto",
+    text_field: str | None = None,
+    label_field: str | None = None,
+    num_beams: int | None = None,
+) -> Prediction:
+    """`checkpoint` is best, latest, or a step; a field is found where it is not named; one beam is greedy."""
+    if num_beams is not None and num_beams < 1:
+        raise UserError(f"num-beams: must be >= 1, but got {num_beams}.")
+    where = choose_device(device)
+    restored = load_task(run, checkpoint, where)
+    return Prediction(restored, file, where, text_field=text_field, label_field=label_field, num_beams=num_beams)
+
+
+def _batched(inputs: Inputs, size: int) -> Iterator[list[Input]]:
+    iterator = iter(inputs)
+    while part := list(itertools.islice(iterator, size)):
+        yield part
+
+
+def judge_of(restored: Restored, device: torch.device) -> Judge:
+    task = restored.task
+    if task.records == "chat":
+        raise UserError("predict: a model of conversations answers with trainbook generate.")
+    if task.records == "labelled":
+        kind = {"class": ClassJudge, "classes": ClassesJudge, "number": NumberJudge}[task.labels or "class"]
+    else:
+        kind = {"tagged": TagJudge, "pairs": AnswerJudge, "text": LikelihoodJudge}[task.records]
+    return kind(restored, device)

@@ -1,0 +1,186 @@
+"""Attention: who sees whom, and what is carried over.
+
+Shapes in comments: B batch, L length, D width, H heads, K key-value heads, W head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainbook.models.rotary import Rotary
+from trainbook.models.shape import Shape
+
+
+class ResidualLinear(nn.Linear):
+    """A projection that writes into the residual stream; its initial scale shrinks with depth."""
+
+
+class FusedLinear(nn.Linear):
+    """Several matrices in one product; `row_parts` is for whoever looks at them one by one."""
+
+    def __init__(self, in_features: int, row_parts: list[int], bias: bool) -> None:
+        super().__init__(in_features, sum(row_parts), bias=bias)
+        self.row_parts = row_parts
+
+
+class HeadNorm(nn.RMSNorm):
+    """Computes in the type of its gain: autocast gives it 16-bit input, for which no fused kernel takes an fp32 one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What queries may look at. Without a mask it is everything, or, if causal, everything before them."""
+
+    mask: Tensor | None = None  # bool, or numbers to add to the logits; broadcast to (B, H, queries, keys)
+    causal: bool = False
+
+
+def sight_of(
+    query_ids_BL: Tensor | None,
+    key_ids_BL: Tensor | None,
+    *,
+    packed: bool,
+    causal: bool,
+    bias_HLL: Tensor | None = None,
+) -> Sight:
+    """From the document of each position (0: padding). Rows with several documents need both sides compared; where a
+    row has one, it is enough to hide the padding among the keys.
+
+    A padded query in a packed row sees the padding, never nothing: a softmax over nothing is not a number.
+    """
+    seen: Tensor | None = None
+    if key_ids_BL is not None:
+        if packed:
+            assert query_ids_BL is not None
+            seen = query_ids_BL[:, None, :, None] == key_ids_BL[:, None, None, :]
+        else:
+            seen = (key_ids_BL > 0)[:, None, None, :]
+    if causal and (seen is not None or bias_HLL is not None):
+        reference = seen if seen is not None else bias_HLL
+        assert reference is not None
+        keys = reference.shape[-1]
+        queries = bias_HLL.shape[-2] if bias_HLL is not None else keys
+        before = torch.ones(queries, keys, dtype=torch.bool, device=reference.device).tril(keys - queries)
+        seen = before if seen is None else seen & before
+        causal = False
+    if bias_HLL is None:
+        return Sight(seen, causal)
+    return Sight(bias_HLL if seen is None else bias_HLL.masked_fill(~seen, float("-inf")), causal)
+
+
+class KeyValueCache:
+    """Keys and values of the positions already seen, for one layer."""
+
+    def __init__(
+        self, batch: int, heads: int, max_length: int, width: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.keys = torch.zeros(batch, heads, max_length, width, device=device, dtype=dtype)
+        self.values = torch.zeros_like(self.keys)
+        self.length = 0
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        end = self.length + keys.shape[2]
+        self.keys[:, :, self.length : end] = keys
+        self.values[:, :, self.length : end] = values
+        self.length = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def reorder(self, index: Tensor) -> None:
+        """Row i becomes what row index[i] was: a beam goes on where another one came from."""
+        keys, values = self.keys[:, :, : self.length], self.values[:, :, : self.length]
+        if len(index) != len(self.keys):
+            self.keys, self.values = (old.new_zeros(len(index), *old.shape[1:]) for old in (self.keys, self.values))
+        self.keys[:, :, : self.length] = keys.index_select(0, index)
+        self.values[:, :, : self.length] = values.index_select(0, index)
+
+
+class _Heads(nn.Module):
+    """What self-attention and cross-attention share."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.num_heads, self.num_kv_heads, self.head_width = (
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.head_width,
+        )
+        self.query_size, self.kv_size = self.num_heads * self.head_width, self.num_kv_heads * self.head_width
+        self.dropout, self.scale = shape.dropout, shape.softmax_scale
+
+    def heads(self, x_BLD: Tensor, num_heads: int) -> Tensor:
+        return x_BLD.view(*x_BLD.shape[:2], num_heads, self.head_width)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+        mask = sight.mask
+        if mask is not None and mask.dtype is not torch.bool:
+            mask = mask.to(queries.dtype)
+        attended = F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=self.dropout if self.training else 0.0,
+            is_causal=sight.causal and queries.shape[2] > 1,
+            scale=self.scale,
+            enable_gqa=self.num_kv_heads != self.num_heads,
+        )
+        return attended.transpose(1, 2).reshape(queries.shape[0], queries.shape[2], -1)
+
+
+class Attention(_Heads):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.split_sizes = [self.query_size, self.kv_size, self.kv_size]
+        self.query_key_value = FusedLinear(shape.hidden_size, self.split_sizes, bias=shape.bias)
+        self.output = ResidualLinear(self.query_size, shape.hidden_size, bias=shape.bias)
+        # Normalised per head: bounds the attention logits whatever the weights grow to.
+        self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
+        self.rotary = (
+            Rotary(self.head_width, shape.max_seq_length, shape.rope_theta) if shape.position == "rotary" else None
+        )
+
+    def forward(self, x_BLD: Tensor, sight: Sight, cache: KeyValueCache | None = None) -> Tensor:
+        queries, keys, values = self.query_key_value(x_BLD).split(self.split_sizes, dim=-1)
+        queries = self.query_norm(self.heads(queries, self.num_heads)).transpose(1, 2)
+        keys = self.key_norm(self.heads(keys, self.num_kv_heads)).transpose(1, 2)
+        values = self.heads(values, self.num_kv_heads).transpose(1, 2)
+        first = cache.length if cache is not None else 0
+        if self.rotary is not None:
+            # Only differences of positions count, so a document in the middle of a row needs no positions of its own.
+            queries, keys = self.rotary(queries, first), self.rotary(keys, first)
+        queries, keys = queries.to(values.dtype), keys.to(values.dtype)  # norms and rotation may compute in fp32
+        if cache is not None:
+            keys, values = cache.append(keys, values)
+            length = x_BLD.shape[1]
+            if sight.mask is None and first > 0 and length > 1:
+                # Several new positions behind old ones: the square causal mask would be misplaced.
+                ones = torch.ones(length, keys.shape[2], dtype=torch.bool, device=x_BLD.device)
+                sight = Sight(ones.tril(first))
+        return self.output(self.attend(queries, keys, values, sight))
+
+
+class CrossAttention(_Heads):
+    """Queries of a decoder look at what an encoder has read."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__(shape)
+        self.query = nn.Linear(shape.hidden_size, self.query_size, bias=shape.bias)
+        self.key_value = FusedLinear(shape.hidden_size, [self.kv_size, self.kv_size], bias=shape.bias)
+        self.output = ResidualLinear(self.query_size, shape.hidden_size, bias=shape.bias)
+
+    def keys_and_values(self, memory_BLD: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self.key_value(memory_BLD).chunk(2, dim=-1)
+        keys, values = self.heads(keys, self.num_kv_heads), self.heads(values, self.num_kv_heads)
+        return keys.transpose(1, 2), values.transpose(1, 2)
+
+    def forward(self, x_BLD: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
+        queries = self.heads(self.query(x_BLD), self.num_heads).transpose(1, 2)
+        return self.output(self.attend(queries, keys, values, sight))

@@ -1,0 +1,215 @@
+"""A task of ours as a folder in Hugging Face format, proved equal before it is called done."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainbook.errors import Problem, UserError
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import task_name
+from trainbook.knobs.values import show
+from trainbook.models.formats.checking import (
+    import_transformers,
+    largest_difference,
+    quiet_transformers,
+    token_rows,
+)
+from trainbook.models.formats.folder import write_weights
+from trainbook.models.formats.known import FORMATS, OF_KNOB, kind_of
+from trainbook.models.formats.rules import to_foreign
+from trainbook.models.formats.tokenizing import (
+    Exportable,
+    check_tokenizer,
+    ordinary_tokens,
+    real_tokens,
+    special_ids,
+    write_tokenizer,
+)
+from trainbook.models.shape import Shape
+
+PROBLEM_TYPES = {
+    "classify": "single_label_classification",
+    "classify_many": "multi_label_classification",
+    "regress": "regression",
+}
+
+# What a head is for, by training.task.
+KINDS = {
+    "causal": "causal",
+    "chat": "causal",
+    "masked": "masked",
+    "span": "seq2seq",
+    "seq2seq": "seq2seq",
+    "classify": "classify",
+    "classify_many": "classify",
+    "regress": "classify",
+    "tag": "tag",
+}
+
+
+@dataclass(frozen=True)
+class Exported:
+    folder: Path
+    format: str
+    architecture: str
+    parameters: int
+    difference: float  # the largest one between our logits and those of the loaded folder
+
+
+def export_task(
+    task: nn.Module,
+    tokenizer: Exportable,
+    config: Config,
+    folder: str | Path,
+    *,
+    format: str = "auto",
+    label_names: Sequence[str] = (),
+) -> Exported:
+    """Write config.json, weights and tokenizer; they are kept if transformers loads them and computes the same."""
+    import_transformers()  # said before anything is written
+    kind = kind_of(task, config) if config.model.type in OF_KNOB else ""
+    name = choose_format(config, kind, format)
+    form = FORMATS[name]
+    shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
+    parameters = dict(task.named_parameters())
+    rules = list(form.rules(shape, kind, config.model.tie_embeddings))
+    if unknown := sorted(parameters.keys() - {rule.native for rule in rules}):
+        raise UserError(f"the format {name} has no place for {len(unknown)} parameters, such as {unknown[0]}.")
+
+    ids = special_ids(tokenizer, kind)
+    about = {"architectures": [form.ARCHITECTURES[kind]], **form.config_json(config, shape), **_tokens(ids, kind)}
+    about |= _labels(config, kind, label_names or _own_labels(task), task)
+    tensors = to_foreign(rules, parameters, shape.vocab_size)
+    about["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+
+    def write(unfinished: Path) -> None:
+        _write_json(unfinished / "config.json", about)
+        if kind in ("causal", "seq2seq"):
+            _write_json(unfinished / "generation_config.json", _generation(ids, kind))
+        write_weights(unfinished, tensors)
+
+    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), shape.max_seq_length, write)
+    count = sum(tensor.numel() for tensor in tensors.values())
+    return Exported(Path(folder), name, form.ARCHITECTURES[kind], count, difference)
+
+
+def export_network(task: nn.Module, tokenizer: Exportable, config: Config, folder: str | Path) -> Exported:
+    """The same for a task around a network of transformers, which writes itself."""
+    kind = KINDS[task_name(config)]
+    network: Any = task.network  # pyright: ignore[reportAttributeAccessIssue]
+    names = _own_labels(task)
+    if kind in ("classify", "tag"):
+        network.config.id2label = dict(enumerate(names)) or network.config.id2label
+        network.config.label2id = {name: number for number, name in network.config.id2label.items()}
+
+    def write(unfinished: Path) -> None:
+        with quiet_transformers():
+            network.save_pretrained(unfinished)
+
+    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), config.data.max_seq_length, write)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    return Exported(Path(folder), network.config.model_type, type(network).__name__, count, difference)
+
+
+def _prove_and_keep(
+    task: nn.Module, tokenizer: Exportable, kind: str, target: Path, max_length: int, write: Callable[[Path], None]
+) -> float:
+    """Written beside the target, and renamed to it only when all of it was loaded and compared."""
+    check_target(target)
+    unfinished = target.parent / f".{target.name}.unfinished-{os.getpid()}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    try:
+        unfinished.mkdir(parents=True)
+        write(unfinished)
+        write_tokenizer(unfinished, tokenizer, kind, max_length)
+        rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), max_length)
+        check_tokenizer(unfinished, tokenizer, rows)
+        difference = largest_difference(task, kind, unfinished, rows, tokenizer.special("pad") or 0)
+        if target.exists():
+            target.rmdir()  # it is empty
+        unfinished.rename(target)
+    except OSError as error:
+        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from None
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return difference
+
+
+def choose_format(config: Config, kind: str, format: str = "auto") -> str:
+    """The one that can hold this model exactly; UserError names the knobs that stand in the way."""
+    if format != "auto" and format not in FORMATS:
+        raise UserError(f"format: must be one of auto, {', '.join(FORMATS)}, but got {format!r}.")
+    candidates = OF_KNOB.get(config.model.type, ())
+    if not candidates:
+        raise UserError(f"model.type {config.model.type} is not one that can be exported: {', '.join(OF_KNOB)} are.")
+    if format != "auto":
+        if format not in candidates:
+            raise UserError(f"format: a {config.model.type} can be written as {' or '.join(candidates)}, not {format}.")
+        candidates = (format,)
+    found = {name: FORMATS[name].objections(config, kind) | _common_objections(config) for name in candidates}
+    nearest = min(found, key=lambda name: len(found[name]))
+    if not found[nearest]:
+        return nearest
+    reasons = [
+        str(Problem(nearest, path, f"must be {' or '.join(needed)}, but is {show(config.get(path))}."))
+        for path, needed in found[nearest].items()
+    ]
+    raise UserError(f"no format can hold this model exactly; {nearest} is the nearest:\n" + "\n".join(reasons))
+
+
+def _common_objections(config: Config) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    if config.model.qk_norm:
+        found["model.qk_norm"] = ("false",)
+    if config.model.logit_soft_cap is not None:
+        found["model.logit_soft_cap"] = ("null",)
+    return found
+
+
+def check_target(target: Path) -> None:
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    if target.exists():
+        raise UserError(f"{target} exists already: choose another folder, or take it away first.")
+
+
+def _tokens(ids: dict[str, int], kind: str) -> dict[str, Any]:
+    """Ids in config.json; null where there is none, or transformers would take its own default."""
+    tokens: dict[str, Any] = {f"{role}_token_id": ids.get(role) for role in ("pad", "bos", "eos")}
+    if kind == "seq2seq":
+        tokens["decoder_start_token_id"] = ids.get("pad", 0)
+    return tokens
+
+
+def _generation(ids: dict[str, int], kind: str) -> dict[str, Any]:
+    return {name: number for name, number in _tokens(ids, kind).items() if number is not None}
+
+
+def _labels(config: Config, kind: str, names: Sequence[str], task: nn.Module) -> dict[str, Any]:
+    if kind not in ("classify", "tag"):
+        return {}
+    count: int = task.head.out_features  # pyright: ignore
+    names = list(names) or [f"LABEL_{number}" for number in range(count)]
+    labels: dict[str, Any] = {
+        "id2label": {str(number): name for number, name in enumerate(names)},
+        "label2id": {name: number for number, name in enumerate(names)},
+    }
+    if kind == "classify":
+        labels["problem_type"] = PROBLEM_TYPES.get(task_name(config), "single_label_classification")
+    return labels
+
+
+def _own_labels(task: nn.Module) -> Sequence[str]:
+    return getattr(getattr(task, "facts", None), "label_names", ())
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

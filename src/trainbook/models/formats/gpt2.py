@@ -1,0 +1,95 @@
+"""GPT-2: learned positions, layer norms before each part, plain feed-forward, biases everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import head_width, intermediate_size, key_value_heads
+from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.shape import Shape
+
+ARCHITECTURES = {"causal": "GPT2LMHeadModel"}
+HEAD: str = "lm_head.weight"  # the output matrix, which may be the embedding once more
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+# Masks that older files keep as weights; heads for other work.
+IGNORED = (r"transformer\.h\.\d+\.attn\.(bias|masked_bias)", r"score\.weight", r"multiple_choice_head\..*")
+
+
+def canonical(name: str) -> str:
+    """A model saved without its head has names without the prefix."""
+    return (
+        name
+        if name.startswith(("transformer.", "lm_head.", "score.", "multiple_choice_head."))
+        else f"transformer.{name}"
+    )
+
+
+def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
+    width, inner = shape.hidden_size, shape.intermediate_size
+    yield Rule("body.token_embedding.weight", ("transformer.wte.weight",), rows="vocabulary")
+    yield Rule(
+        "body.position_embedding.weight",
+        ("transformer.wpe.weight",),
+        rows="positions",
+        zeros=(shape.max_seq_length, width),
+    )
+    for layer in range(shape.num_hidden_layers):
+        ours, theirs = f"body.blocks.{layer}", f"transformer.h.{layer}"
+        yield from norm(f"{ours}.attention_norm", f"{theirs}.ln_1", width, shift=True)
+        # Their matrices have inputs as rows.
+        yield from linear(f"{ours}.attention.query_key_value", f"{theirs}.attn.c_attn", transposed=True, bias=3 * width)
+        yield from linear(f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True, bias=width)
+        yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.ln_2", width, shift=True)
+        yield from linear(f"{ours}.feed_forward.up", f"{theirs}.mlp.c_fc", transposed=True, bias=inner)
+        yield from linear(f"{ours}.feed_forward.down", f"{theirs}.mlp.c_proj", transposed=True, bias=width)
+    yield from norm("body.final_norm", "transformer.ln_f", width, shift=True)
+    if not tied:
+        yield Rule("head.weight", (HEAD,), rows="vocabulary")
+
+
+def ignored(name: str, kind: str, tied: bool) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in IGNORED) or (tied and name == HEAD)
+
+
+def objections(config: Config, kind: str) -> dict[str, tuple[str, ...]]:
+    """For each knob that stands in the way: the values that would not."""
+    model = config.model
+    found: dict[str, tuple[str, ...]] = {}
+    if model.position not in ("learned", "none"):
+        found["model.position"] = ("learned", "none")
+    if model.norm != "layernorm":
+        found["model.norm"] = ("layernorm",)
+    if model.norm_position != "pre":
+        found["model.norm_position"] = ("pre",)
+    if model.activation not in ACTIVATIONS:
+        found["model.activation"] = tuple(ACTIVATIONS)
+    if key_value_heads(config) != model.num_attention_heads:
+        found["model.num_key_value_heads"] = (str(model.num_attention_heads),)
+    if head_width(config) * model.num_attention_heads != model.hidden_size:
+        found["model.head_width"] = ("hidden_size / num_attention_heads",)
+    return found
+
+
+def config_json(config: Config, shape: Shape) -> dict[str, Any]:
+    model = config.model
+    return {
+        "model_type": "gpt2",
+        "vocab_size": shape.vocab_size,
+        "n_positions": shape.max_seq_length,
+        "n_ctx": shape.max_seq_length,
+        "n_embd": shape.hidden_size,
+        "n_layer": shape.num_hidden_layers,
+        "n_head": shape.num_attention_heads,
+        "n_inner": intermediate_size(config),
+        "activation_function": ACTIVATIONS[model.activation],
+        "layer_norm_epsilon": model.norm_epsilon,
+        "scale_attn_weights": model.attention_scale != "none",
+        "resid_pdrop": model.dropout,
+        "embd_pdrop": model.dropout,
+        "attn_pdrop": model.dropout,
+        "initializer_range": model.initializer_range,
+        "tie_word_embeddings": model.tie_embeddings,
+    }

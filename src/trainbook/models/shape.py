@@ -1,0 +1,78 @@
+"""What a network needs to know of itself, with every default already filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import decoder_layers, head_width, intermediate_size, key_value_heads
+
+
+@dataclass(frozen=True)
+class Shape:
+    vocab_size: int
+    vocab_rows: int  # vocab_size rounded up to a multiple, for fast matrix products
+    max_seq_length: int
+    num_hidden_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_width: int = 0  # 0: hidden_size / num_attention_heads
+    num_decoder_layers: int = 0  # of an encoder-decoder
+    dropout: float = 0.0
+    bias: bool = False
+    norm: str = "layernorm"
+    norm_epsilon: float = 1e-5
+    norm_position: str = "pre"  # pre | post
+    activation: str = "gelu"
+    position: str = "learned"  # learned | rotary | relative | none
+    rope_theta: float = 10000.0
+    token_types: int = 0
+    attention_scale: str = "inverse_sqrt"  # inverse_sqrt | none
+    qk_norm: bool = False
+    initializer_range: float = 0.02
+    initializer: str = "normal"  # normal | fan_in
+    causal: bool = True
+    recompute: str = "off"  # off | selective | full
+
+    def __post_init__(self) -> None:
+        if self.head_width == 0:
+            object.__setattr__(self, "head_width", self.hidden_size // self.num_attention_heads)
+
+    @property
+    def softmax_scale(self) -> float:
+        """What attention logits are multiplied by."""
+        return 1.0 if self.attention_scale == "none" else self.head_width**-0.5
+
+
+def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str = "normal") -> Shape:
+    model = config.model
+    multiple = model.vocab_multiple
+    return Shape(
+        vocab_size=vocab_size,
+        vocab_rows=-(-vocab_size // multiple) * multiple,
+        max_seq_length=config.data.max_seq_length,
+        num_hidden_layers=model.num_hidden_layers,
+        hidden_size=model.hidden_size,
+        intermediate_size=intermediate_size(config),
+        num_attention_heads=model.num_attention_heads,
+        num_key_value_heads=key_value_heads(config),
+        head_width=head_width(config),
+        num_decoder_layers=decoder_layers(config),
+        dropout=model.dropout,
+        bias=model.bias,
+        norm=model.norm,
+        norm_epsilon=model.norm_epsilon,
+        norm_position=model.norm_position,
+        activation=model.activation,
+        position=model.position,
+        rope_theta=model.rope_theta,
+        token_types=model.token_types,
+        attention_scale=model.attention_scale,
+        qk_norm=model.qk_norm,
+        initializer_range=model.initializer_range,
+        initializer=initializer,
+        causal=causal,
+        recompute=config.memory.gradient_checkpointing,
+    )

@@ -1,0 +1,54 @@
+"""Parameter groups, from roles: who decays, and which matrices Muon makes orthogonal."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
+from trainbook.roles import Kind, Role
+
+Named = tuple[str, nn.Parameter]
+
+
+def is_decayed(role: Role, decay_embeddings: bool) -> bool:
+    """Weight decay shrinks matrices; norms and biases have no business being near zero. Embeddings are a choice."""
+    if role.kind is Kind.EMBEDDING:
+        return decay_embeddings
+    return role.is_matrix
+
+
+def parameter_groups(module: nn.Module, roles: dict[str, Role], knobs: OptimizerKnobs) -> list[dict]:
+    """Decayed and not; for Muon the hidden matrices first, by themselves. A tied parameter appears once; order
+    follows the module."""
+    hidden, decayed, rest = [], [], []
+    for name, parameter in module.named_parameters():  # tied parameters are listed once
+        if not parameter.requires_grad:
+            continue
+        if knobs.type == "muon" and roles[name].kind is Kind.HIDDEN:
+            hidden.append((name, parameter))
+        elif is_decayed(roles[name], knobs.decay_embeddings):
+            decayed.append((name, parameter))
+        else:
+            rest.append((name, parameter))
+    groups = [_group(hidden, knobs.weight_decay), _group(decayed, knobs.weight_decay), _group(rest, 0.0)]
+    if hidden:
+        groups[0]["row_parts"] = [row_parts(module, name, parameter) for name, parameter in hidden]
+    return [group for group in groups if group["params"]]
+
+
+def _group(members: list[Named], weight_decay: float) -> dict:
+    names, parameters = [name for name, _ in members], [parameter for _, parameter in members]
+    return {"params": parameters, "names": names, "weight_decay": weight_decay}
+
+
+def row_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[int]:
+    """How many rows each matrix has that one parameter holds: queries, keys and values are often one matrix product.
+
+    A layer says so by its attribute `row_parts`; without it, its weight is one matrix.
+    """
+    owner, _, attribute = name.rpartition(".")
+    parts = getattr(module.get_submodule(owner), "row_parts", None) if attribute == "weight" else None
+    if parts is None:
+        return [parameter.shape[0]]
+    assert sum(parts) == parameter.shape[0], f"{name} has {parameter.shape[0]} rows, its row_parts are {parts}"
+    return list(parts)

@@ -1,0 +1,214 @@
+"""Predicting labels: one or several for a text, a number for a text, or one for each word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainbook.data import DataBundle, Tokenizer
+from trainbook.data.batches import Batch
+from trainbook.data.frame import Frame
+from trainbook.knobs.config import Config
+from trainbook.models import OutputLinear, Transformer, build_bert, initialise
+from trainbook.tasks import metrics as measures
+from trainbook.tasks.batches import StepBatch
+from trainbook.tasks.layout import parts
+from trainbook.tasks.losses import cross_entropy_parts
+from trainbook.tasks.masked import encoder_frame
+from trainbook.tasks.task import Collate, Facts, Task
+
+
+class LabelTask(Task):
+    """Logits are wanted at one chosen position of each text: its first."""
+
+    records = "labelled"
+    specials = ("pad", "begin", "separator")
+
+    @classmethod
+    def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
+        return encoder_frame(config, tokenizer)
+
+    @classmethod
+    def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
+        return LabelCollate(rows_each, Facts.of(data).pad)
+
+    @property
+    def num_outputs(self) -> int:
+        return max(1, len(self.facts.label_names))
+
+
+class Classify(LabelTask):
+    """One label of several."""
+
+    labels = "class"
+
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        return cross_entropy_parts(
+            self.logits(**inputs), targets, label_smoothing=self.label_smoothing, z_loss=self.z_loss
+        )
+
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        logits = self.logits(**inputs).float()
+        return {
+            "cross_entropy": F.cross_entropy(logits, targets, reduction="none").double().sum(),
+            "counts": measures.class_counts(logits.argmax(-1), targets, self.num_outputs),
+        }
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        counts = sums["counts"]
+        return {
+            "loss": float(sums["cross_entropy"]) / num_targets,
+            "accuracy": float(counts[0].sum()) / num_targets,
+            "f1_micro": measures.f1_micro(counts),
+            "f1_macro": measures.f1_macro(counts),
+        }
+
+
+class Tag(Classify):
+    """One label for each word, at the first token of each."""
+
+    records = "tagged"
+
+    @classmethod
+    def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
+        return TagCollate(rows_each, Facts.of(data).pad)
+
+
+class ClassifyMany(LabelTask):
+    """Any number of labels: each one is a question of its own."""
+
+    labels = "classes"
+
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        losses = F.binary_cross_entropy_with_logits(self.logits(**inputs).float(), targets.float(), reduction="sum")
+        return {"cross_entropy": losses / self.num_outputs}
+
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        logits = self.logits(**inputs).float()
+        losses = F.binary_cross_entropy_with_logits(logits, targets.float(), reduction="none").double()
+        guessed, true = logits > 0, targets > 0.5
+        return {
+            "cross_entropy": losses.sum() / self.num_outputs,
+            "correct": (guessed == true).all(-1).sum(),
+            "counts": measures.flag_counts(guessed, true),
+        }
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        return {
+            "loss": float(sums["cross_entropy"]) / num_targets,
+            "accuracy": float(sums["correct"]) / num_targets,
+            "f1_micro": measures.f1_micro(sums["counts"]),
+            "f1_macro": measures.f1_macro(sums["counts"]),
+        }
+
+
+class Regress(LabelTask):
+    """A number for each text."""
+
+    labels = "number"
+
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        errors = self.logits(**inputs).float().squeeze(-1) - targets.float()
+        return {"squared_error": errors.square().sum()}
+
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        return measures.regression_sums(self.logits(**inputs).float().squeeze(-1), targets.float())
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        found = measures.regression_metrics({name: float(total) for name, total in sums.items()}, num_targets)
+        return {"loss": found["mean_squared_error"], **found}
+
+
+class _Native(LabelTask):
+    is_pooled = True
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.body: Transformer = build_bert(config, facts.vocab_size)
+        width = self.body.shape.hidden_size
+        if self.is_pooled:
+            self.pooler = nn.Linear(width, width)
+        self.dropout = nn.Dropout(config.model.dropout)
+        self.head = OutputLinear(width, self.num_outputs)
+
+    def initialise(self, seed: int) -> None:
+        initialise(self, self.body.shape, seed)
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        chosen: Tensor,
+        document_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        hidden = self.body(input_ids, document_ids=document_ids, positions=positions).flatten(0, 1)[chosen]
+        if self.is_pooled:
+            hidden = torch.tanh(self.pooler(hidden))
+        return self.head(self.dropout(hidden))
+
+
+class TextClassifier(_Native, Classify):
+    pass
+
+
+class TextMultiClassifier(_Native, ClassifyMany):
+    pass
+
+
+class TextRegressor(_Native, Regress):
+    pass
+
+
+class WordTagger(_Native, Tag):
+    is_pooled = False
+
+
+@dataclass(frozen=True)
+class LabelCollate:
+    rows_each: int
+    pad: int
+
+    def __call__(self, batch: Batch) -> StepBatch:
+        assert batch.labels is not None
+        micro_batches = []
+        for part in parts(batch, self.rows_each):
+            tokens = part.take(batch.tokens)
+            layout = part.layout(tokens.lengths, batch.width)
+            micro_batches.append(
+                {
+                    "input_ids": layout.place(tokens.values, self.pad),
+                    "chosen": torch.from_numpy(layout.first_cells),
+                    "targets": torch.from_numpy(batch.labels[part.samples]),
+                    **layout.masks(causal=False),
+                }
+            )
+        return StepBatch.of(batch, micro_batches, len(batch.ids), len(batch.tokens.values))
+
+
+@dataclass(frozen=True)
+class TagCollate:
+    rows_each: int
+    pad: int
+
+    def __call__(self, batch: Batch) -> StepBatch:
+        assert batch.marks is not None
+        micro_batches = []
+        num_targets = 0
+        for part in parts(batch, self.rows_each):
+            tokens, marks = part.take(batch.tokens), part.take(batch.marks).values
+            layout = part.layout(tokens.lengths, batch.width)
+            is_target = marks >= 0
+            micro_batches.append(
+                {
+                    "input_ids": layout.place(tokens.values, self.pad),
+                    "chosen": torch.from_numpy(layout.cells[is_target]),
+                    "targets": torch.from_numpy(marks[is_target]),
+                    **layout.masks(causal=False),
+                }
+            )
+            num_targets += int(is_target.sum())
+        return StepBatch.of(batch, micro_batches, num_targets, len(batch.tokens.values))

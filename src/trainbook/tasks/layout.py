@@ -1,0 +1,119 @@
+"""Where each sample's positions go in the rectangle that a device computes on: a row each, or several to a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainbook.data.batches import Batch, Ragged
+
+
+@dataclass(frozen=True)
+class Layout:
+    num_rows: int
+    width: int
+    lengths: np.ndarray  # positions of each sample
+    rows: np.ndarray  # of each sample, within this layout
+    starts: np.ndarray  # column of each sample's first position
+    packed: bool
+    equally_long: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        lengths: np.ndarray,
+        rows: np.ndarray,
+        num_rows: int,
+        width: int | None,
+        packed: bool,
+        equally_long: bool = False,
+    ) -> Layout:
+        ends = np.cumsum(lengths)
+        # Samples come in order of their rows: what a row holds before a sample is what came since the row began.
+        first_of_row = np.searchsorted(rows, rows)
+        before_row = ends[first_of_row] - lengths[first_of_row]
+        starts = ends - lengths - before_row
+        needed = int((starts + lengths).max(initial=1))
+        if width is not None and needed > width:
+            raise ValueError(f"a row of {width} positions cannot hold {needed}")
+        return cls(num_rows, width or needed, lengths, rows, starts, packed, equally_long)
+
+    @property
+    def cells(self) -> np.ndarray:
+        """The flat index in the rectangle of each position of each sample, one sample behind the other."""
+        return np.repeat(self.rows * self.width + self.starts, self.lengths) + self.inner_positions
+
+    @property
+    def inner_positions(self) -> np.ndarray:
+        """Of each position of each sample: its place within the sample."""
+        ends = np.cumsum(self.lengths)
+        return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - self.lengths, self.lengths)
+
+    @property
+    def first_cells(self) -> np.ndarray:
+        return self.rows * self.width + self.starts
+
+    @property
+    def is_full(self) -> bool:
+        return not self.packed and int(self.lengths.sum()) == self.num_rows * self.width
+
+    def place(self, values: np.ndarray, fill: int) -> Tensor:
+        """(rows, width): the values of all samples in their cells, `fill` elsewhere."""
+        rectangle = np.full(self.num_rows * self.width, fill, dtype=np.int64)
+        rectangle[self.cells] = values
+        return torch.from_numpy(rectangle.reshape(self.num_rows, self.width))
+
+    def document_ids(self) -> Tensor:
+        """1, 2, … for the samples of a row, 0 for padding."""
+        number = np.arange(len(self.rows)) - np.searchsorted(self.rows, self.rows) + 1
+        return self.place(np.repeat(number, self.lengths), 0)
+
+    def positions(self) -> Tensor:
+        return self.place(self.inner_positions, 0)
+
+    def masks(self, *, causal: bool, prefix: str = "") -> dict[str, Tensor]:
+        """What the model must be told of documents and padding; nothing where there is nothing to tell."""
+        if self.packed:
+            return {f"{prefix}document_ids": self.document_ids(), f"{prefix}positions": self.positions()}
+        # Behind a causal mask, padding on the right is never seen. Texts of any length get their mask also where they
+        # happen to fill the rectangle: a compiled model would be compiled once more without it.
+        unneeded = causal or (self.equally_long and self.is_full)
+        return {} if unneeded else {f"{prefix}document_ids": self.document_ids()}
+
+
+@dataclass(frozen=True)
+class Part:
+    """The samples of one micro-batch."""
+
+    batch: Batch
+    samples: slice
+    rows: np.ndarray  # of each sample, from 0
+    num_rows: int
+
+    def take(self, ragged: Ragged) -> Ragged:
+        lengths = ragged.lengths[self.samples]
+        begin = int(ragged.lengths[: self.samples.start].sum())
+        return Ragged(ragged.values[begin : begin + int(lengths.sum())], lengths)
+
+    def layout(self, lengths: np.ndarray, width: int | None) -> Layout:
+        return Layout.of(lengths, self.rows, self.num_rows, width, self.batch.packed, self.batch.equally_long)
+
+    @property
+    def ids(self) -> np.ndarray:
+        return self.batch.ids[self.samples]
+
+    @property
+    def epochs(self) -> np.ndarray:
+        return self.batch.epochs[self.samples]
+
+
+def parts(batch: Batch, rows_each: int) -> Iterator[Part]:
+    """The micro-batches of a batch: so many rows each, the last one perhaps fewer."""
+    for first in range(0, batch.num_rows, rows_each):
+        last = min(first + rows_each, batch.num_rows)
+        begin, end = (int(at) for at in np.searchsorted(batch.rows, [first, last]))
+        yield Part(batch, slice(begin, end), batch.rows[begin:end] - first, last - first)

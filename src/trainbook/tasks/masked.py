@@ -1,0 +1,171 @@
+"""Masked language modelling: some tokens are hidden, and predicted from both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainbook.data import DataBundle, Tokenizer
+from trainbook.data.batches import Batch, Ragged
+from trainbook.data.frame import Frame
+from trainbook.knobs.config import Config
+from trainbook.models import OutputLinear, Transformer, build_bert, initialise
+from trainbook.models.core import PLAIN, make_norm
+from trainbook.tasks.batches import StepBatch
+from trainbook.tasks.chance import draw
+from trainbook.tasks.layout import parts
+from trainbook.tasks.task import Collate, Facts
+from trainbook.tasks.tokens import TokenTask
+
+# Of the chosen tokens: this share becomes the mask, this one a random token; the rest stay as they are.
+MASKED, RANDOM = 0.8, 0.1
+CHOOSE, REPLACE, WHICH = 1, 2, 3  # purposes of random numbers
+
+
+def encoder_frame(config: Config, tokenizer: Tokenizer) -> Frame:
+    """A text between the token that stands for all of it and the one that ends it."""
+    begin, separator = tokenizer.special("begin"), tokenizer.special("separator")
+    assert begin is not None and separator is not None, "the task asked for them"
+    return Frame(config.data.max_seq_length, prefix=(begin,), suffix=(separator,))
+
+
+class MaskedTask(TokenTask):
+    specials = ("pad", "begin", "separator", "mask")
+
+    @classmethod
+    def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
+        return encoder_frame(config, tokenizer)
+
+    @classmethod
+    def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
+        return MaskedCollate.of(config, data.tokenizer, rows_each)
+
+
+class MaskedLanguageModel(MaskedTask):
+    """BERT's: a body that reads both ways, a transform, and a head that shares the embedding's rows."""
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.body: Transformer = build_bert(config, facts.vocab_size)
+        shape = self.body.shape
+        self.is_tied = config.model.tie_embeddings
+        self.activation = PLAIN.get(shape.activation, PLAIN["gelu"])  # the body's own, if it has no gate
+        self.transform = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
+        self.transform_norm = make_norm(shape, shape.hidden_size)
+        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=True)
+        self.tie()
+
+    def tie(self) -> None:
+        if self.is_tied:
+            self.head.weight = self.body.token_embedding.weight
+
+    def initialise(self, seed: int) -> None:
+        initialise(self, self.body.shape, seed)
+
+    def logits(
+        self,
+        input_ids: Tensor,
+        chosen: Tensor,
+        document_ids: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
+        """Only at the chosen positions: the head over the vocabulary costs more than the rest of a small model."""
+        hidden = self.body(input_ids, document_ids=document_ids, positions=positions).flatten(0, 1)[chosen]
+        return self.capped(self.head(self.transform_norm(self.activation(self.transform(hidden)))))
+
+
+@dataclass(frozen=True)
+class MaskedCollate:
+    """Which tokens are hidden is drawn anew in each epoch, and always the same in evaluation."""
+
+    rows_each: int
+    seed: int
+    ratio: float
+    mask: int
+    pad: int
+    is_special: np.ndarray  # over the vocabulary: never hidden, never put in at random
+    ordinary: np.ndarray  # ids of all other tokens
+    words: tuple[np.ndarray, np.ndarray] | None  # (glued, ends_in_letter) for masking whole words
+
+    @classmethod
+    def of(cls, config: Config, tokenizer: Tokenizer, rows_each: int) -> MaskedCollate:
+        roles = ("pad", "begin", "separator", "mask", "unknown")
+        special = [token for role in roles if (token := tokenizer.special(role)) is not None]
+        special += [*tokenizer.sentinels, *([] if tokenizer.end_of_text is None else [tokenizer.end_of_text])]
+        is_special = np.zeros(tokenizer.vocab_size, dtype=bool)
+        is_special[special] = True
+        mask = tokenizer.special("mask")
+        assert mask is not None
+        return cls(
+            rows_each,
+            config.training.seed,
+            config.training.mask_ratio,
+            mask,
+            tokenizer.special("pad") or 0,
+            is_special,
+            np.flatnonzero(~is_special),
+            tokenizer.joined_words() if config.training.whole_word_masking else None,
+        )
+
+    def __call__(self, batch: Batch) -> StepBatch:
+        micro_batches = []
+        num_targets = num_tokens = 0
+        for part in parts(batch, self.rows_each):
+            tokens = part.take(batch.tokens)
+            inputs, chosen = self.hide(tokens, part.ids, part.epochs)
+            layout = part.layout(tokens.lengths, batch.width)
+            micro_batches.append(
+                {
+                    "input_ids": layout.place(inputs, self.pad),
+                    "chosen": torch.from_numpy(layout.cells[chosen]),
+                    "targets": torch.from_numpy(tokens.values[chosen]),
+                    **layout.masks(causal=False),
+                }
+            )
+            num_targets += int(chosen.sum())
+            num_tokens += len(tokens.values)
+        return StepBatch.of(batch, micro_batches, num_targets, num_tokens)
+
+    def hide(self, tokens: Ragged, ids: np.ndarray, epochs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Inputs with tokens hidden, and which ones were chosen."""
+        sample = np.repeat(np.arange(len(tokens)), tokens.lengths)
+        place = np.arange(len(tokens.values)) - np.repeat(tokens.starts, tokens.lengths)
+        sample_ids, sample_epochs = ids[sample], epochs[sample]
+        can_be_hidden = ~self.is_special[tokens.values]
+        unit = self._words(tokens, sample) if self.words is not None else np.arange(len(sample))
+        # One number decides for a whole unit: that of its first token.
+        score = draw(CHOOSE, self.seed, sample_epochs, sample_ids, place)[unit]
+        chosen = self._lowest(score, sample, unit, can_be_hidden)
+
+        how = draw(REPLACE, self.seed, sample_epochs, sample_ids, place)
+        which = draw(WHICH, self.seed, sample_epochs, sample_ids, place)
+        random_tokens = self.ordinary[(which * len(self.ordinary)).astype(np.int64)]
+        inputs = np.where(chosen & (how < MASKED), self.mask, tokens.values)
+        return np.where(chosen & (how >= MASKED) & (how < MASKED + RANDOM), random_tokens, inputs), chosen
+
+    def _words(self, tokens: Ragged, sample: np.ndarray) -> np.ndarray:
+        """For each token, the index of the first token of its word."""
+        assert self.words is not None
+        glued, ends_in_letter = self.words
+        goes_on = np.zeros(len(sample), dtype=bool)
+        before, now = tokens.values[:-1], tokens.values[1:]
+        goes_on[1:] = glued[now] & ends_in_letter[before] & (sample[1:] == sample[:-1])
+        return np.maximum.accumulate(np.where(goes_on, 0, np.arange(len(sample))))
+
+    def _lowest(self, score: np.ndarray, sample: np.ndarray, unit: np.ndarray, allowed: np.ndarray) -> np.ndarray:
+        """The asked share of each sample's tokens, whole units in the order of their scores; at least one token."""
+        order = np.lexsort((unit, score, ~allowed, sample))
+        first_of_sample = np.searchsorted(sample, sample)  # samples lie one behind the other, also after sorting
+        rank = np.empty(len(sample), dtype=np.int64)
+        rank[order] = np.arange(len(sample)) - first_of_sample[order]
+        available = np.bincount(sample, weights=allowed, minlength=int(sample.max(initial=-1)) + 1)
+        wanted = np.maximum(np.floor(self.ratio * available + 0.5), np.minimum(available, 1))[sample]
+        # A unit is taken if more than half of it lies within what is wanted; the very first one always.
+        size = np.bincount(unit, minlength=len(sample))[unit]
+        first_rank = np.full(len(sample), np.iinfo(np.int64).max)
+        np.minimum.at(first_rank, unit, rank)
+        first_rank = first_rank[unit]
+        return allowed & ((first_rank + size / 2 <= wanted) | ((first_rank == 0) & (wanted > 0)))

@@ -1,0 +1,105 @@
+"""What every task is: a network with a head, a loss, metrics, and the way from samples to its inputs."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from trainbook.data import DataBundle, Tokenizer
+from trainbook.data.batches import Batch
+from trainbook.data.frame import Frame
+from trainbook.data.records import LabelKind, RecordKind
+from trainbook.knobs.config import Config
+from trainbook.tasks.batches import StepBatch
+
+Collate = Callable[[Batch], StepBatch]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a task must know of its data to be built; a run keeps it beside its tokenizer."""
+
+    vocab_size: int
+    label_names: tuple[str, ...] = ()
+    bytes_per_token: float = 0.0  # of the validation text; 0: not known
+    pad: int = 0
+    end: int | None = None
+    chat_template: str | None = None  # how conversations were written, as a Jinja template
+
+    @classmethod
+    def of(cls, data: DataBundle) -> Facts:
+        tokenizer = data.tokenizer
+        return cls(
+            tokenizer.vocab_size,
+            data.label_names,
+            data.bytes_per_token,
+            tokenizer.special("pad") or 0,
+            tokenizer.end_of_text,
+            data.chat_template,
+        )
+
+
+class Task(nn.Module):
+    """A network, its head and its objective. A task of your own subclasses this.
+
+    `forward` gives named sums over the targets of a micro-batch: their total, divided by the targets of the whole
+    global batch, is what is trained on.
+    """
+
+    records: ClassVar[RecordKind] = "text"
+    labels: ClassVar[LabelKind | None] = None
+    specials: ClassVar[tuple[str, ...]] = ()  # roles of tokens that the tokenizer must have
+
+    def __init__(self, config: Config, facts: Facts) -> None:
+        super().__init__()
+        self.facts = facts
+        self.fresh: tuple[str, ...] | None = None  # parameters that pretrained weights had no values for
+        self.label_smoothing = config.training.label_smoothing
+        self.z_loss = config.training.z_loss
+
+    @classmethod
+    @abstractmethod
+    def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
+        """What goes around a sample's tokens, and how much room there is."""
+
+    @classmethod
+    @abstractmethod
+    def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
+        """From samples to micro-batches of so many rows. Runs in the data workers."""
+
+    @abstractmethod
+    def logits(self, **inputs: Tensor) -> Tensor:
+        """A row of numbers for each target, (N, classes), or for each position, (B, L, classes)."""
+
+    @abstractmethod
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        """Named sums over the targets."""
+
+    @abstractmethod
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        """What to add up over the batches of an evaluation."""
+
+    @abstractmethod
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        """From those sums to numbers to show."""
+
+    def tie(self) -> None:
+        """Make shared parameters one again after memory was given to each."""
+
+    def initialise(self, seed: int) -> None:
+        """Give every parameter its first value."""
+
+    @classmethod
+    def build(cls, config: Config, facts: Facts, device: torch.device, dtype: torch.dtype) -> Self:
+        """Built without memory on the meta device, then given its first values where it will live."""
+        with torch.device("meta"):
+            task = cls(config, facts).to(dtype)
+        task.to_empty(device=device)
+        task.tie()
+        task.initialise(config.training.seed)
+        return task

@@ -1,0 +1,72 @@
+"""Predicting tokens, whichever ones: the objective of causal, masked and sequence-to-sequence models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainbook.knobs.config import Config
+from trainbook.tasks import beam
+from trainbook.tasks import metrics as measures
+from trainbook.tasks.losses import IGNORED, cross_entropy_parts, soft_cap
+from trainbook.tasks.task import Facts, Task
+
+
+class TokenTask(Task):
+    def __init__(self, config: Config, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.vocab_size = facts.vocab_size
+        self.logit_soft_cap = config.model.logit_soft_cap
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Rows beyond the vocabulary exist for fast matrix products only: they never get probability. They are masked,
+        not cut off: a width that is no multiple of anything would be slow."""
+        logits = soft_cap(logits, self.logit_soft_cap)
+        if logits.shape[-1] == self.vocab_size:
+            return logits
+        is_padding = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab_size
+        return logits.masked_fill(is_padding, float("-inf"))
+
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        logits = self.logits(**inputs)
+        return cross_entropy_parts(
+            logits.flatten(0, -2),
+            targets.flatten(),
+            num_classes=self.vocab_size,
+            label_smoothing=self.label_smoothing,
+            z_loss=self.z_loss,
+        )
+
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        """Sums in double precision, so that the result does not depend on how the set is cut into batches."""
+        logits = self.logits(**inputs).flatten(0, -2).float()
+        flat = targets.flatten()
+        losses = F.cross_entropy(logits, flat, ignore_index=IGNORED, reduction="none")
+        return {"cross_entropy": losses.double().sum(), "correct": (logits.argmax(-1) == flat).sum()}
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        loss = float(sums["cross_entropy"]) / num_targets
+        return {
+            "loss": loss,
+            "perplexity": measures.perplexity(loss),
+            "accuracy": float(sums["correct"]) / num_targets,
+            "bits_per_token": measures.bits_per_token(loss),
+        }
+
+    def write(self, inputs: Mapping[str, Tensor], *, max_new_tokens: int, num_beams: int = 1) -> list[list[int]]:
+        """The answer to each input, as tokens without their end. The task must be a `beam.Decoder`, or bring one."""
+        written = beam.write(
+            self.decoder(max_new_tokens),
+            inputs,
+            max_new_tokens=max_new_tokens,
+            end_of_text=self.facts.end,
+            num_beams=num_beams,
+        )
+        return [answer.tokens for answer in written]
+
+    def decoder(self, max_new_tokens: int) -> beam.Decoder[Any]:
+        return self  # pyright: ignore[reportReturnType]

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LINES = ["alpha beta", "gamma and the delta of seven runs that never end", "x"]
+
+
+@pytest.fixture
+def texts(trained: Any) -> str:
+    Path("new.txt").write_text("\n".join(LINES) + "\n")
+    return "new.txt"
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_answers_are_printed_one_object_a_line_and_the_rest_beside_them(trained, texts):
+    answer = trained("predict", "run", texts)
+    found = rows(answer.stdout)
+    assert [row["text"] for row in found] == LINES and all(row["loss"] > 0 for row in found)
+    assert "bits per byte" in answer.stderr
+
+
+def test_answers_are_written_to_a_file(trained, texts):
+    printed = trained("predict", "run", texts).stdout
+    answer = trained("predict", "runs/run", texts, "--output", "out/new.jsonl")
+    assert Path("out/new.jsonl").read_text() == printed
+    assert answer.stdout == "" and "3 predictions in out/new.jsonl" in answer.stderr
+    assert [path.name for path in Path("out").iterdir()] == ["new.jsonl"], "nothing else is left"
+
+
+def test_json_is_one_object(trained, texts):
+    answer = trained.json("predict", "run", texts, "--json")
+    assert [row["text"] for row in answer["predictions"]] == LINES and answer["metrics"]["targets"] > 0
+    answer = trained.json("predict", "run", texts, "--output", "new.jsonl", "--json")
+    assert answer["output"] == "new.jsonl" and answer["predictions"] == 3
+
+
+def test_quiet_is_quiet(trained, texts):
+    assert trained("predict", "run", texts, "--output", "new.jsonl", "--quiet").output == ""
+
+
+def test_a_checkpoint_can_be_named(trained, texts):
+    losses = [
+        rows(trained("predict", "run", texts, "--checkpoint", which).stdout)[0]["loss"]
+        for which in ("4", "8", "latest")
+    ]
+    assert losses[0] != losses[1] == losses[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "none.jsonl"), "FILE: 'none.jsonl' does not exist"),
+        (("runn", "new.txt"), "Did you mean runs/run?"),
+        (("run", "new.txt", "--checkpoint", "newest"), "checkpoint: must be best, latest or a step"),
+        (("run", "new.txt", "--num-beams", "0"), "num-beams: must be >= 1"),
+        (("run", "new.txt", "--output", "runs"), "--output: must be a file, but runs is a folder"),
+        (("run", "columns.jsonl"), "Name the right one with --text-field"),
+    ],
+)
+def test_a_mistake_is_a_message_and_leaves_nothing(trained, texts, arguments, message: str):
+    Path("columns.jsonl").write_text('{"left": "one", "right": "two"}\n')
+    answer = trained("predict", *arguments, code=2)
+    assert message in answer.stderr and answer.stdout == ""
+
+
+def interrupting(answers: Iterator[Any], after: int, error: BaseException) -> Iterator[Any]:
+    for number, answer in enumerate(answers):
+        if number == after:
+            raise error
+        yield answer
+
+
+def test_what_was_done_before_ctrl_c_is_kept_as_whole_lines(trained, texts, monkeypatch):
+    from trainbook.loop.predict import Prediction
+
+    real = Prediction.__iter__
+    monkeypatch.setattr(Prediction, "__iter__", lambda self: interrupting(real(self), 2, KeyboardInterrupt()))
+    answer = trained("predict", "run", texts, "--output", "stopped.jsonl", code=130)
+    assert [row["text"] for row in rows(Path("stopped.jsonl").read_text())] == LINES[:2]
+    assert "the first 2 predictions are in stopped.jsonl" in answer.stderr
+    assert "stopped after 2 predictions" in trained("predict", "run", texts, code=130).stderr
+
+
+def test_a_mistake_in_the_middle_leaves_the_file_as_it_was(trained):
+    Path("kept.jsonl").write_text("as it was\n")
+    Path("half.jsonl").write_text('{"text": "one"}\n{"text": 2}\n')
+    assert "half.jsonl:2" in trained("predict", "run", "half.jsonl", "--output", "kept.jsonl", code=2).stderr
+    assert Path("kept.jsonl").read_text() == "as it was\n"
+    assert not list(Path().glob(".kept*"))
+
+
+WORDS = ("sun", "rain", "wind", "snow", "fog")
+TASKS = {
+    "classify": ("bert", {"text": "text", "label": "label"}),
+    "regress": ("bert", {"text": "text", "number": "score"}),
+    "tag": ("bert", {"words": "words", "tags": "tags"}),
+    "seq2seq": ("t5", {"text": "text", "target": "target"}),
+}
+
+
+def record(number: int) -> dict[str, Any]:
+    words = [WORDS[number % 5], WORDS[number // 5 % 5], WORDS[number * 7 % 5]]
+    return {
+        "text": " ".join(words),
+        "label": "wet" if number % 5 == 1 else "dry",
+        "number": number % 5 / 2,
+        "words": words,
+        "tags": ["weather" if word in ("rain", "snow") else "other" for word in words],
+        "target": " ".join(reversed(words)),
+    }
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_is_judged_here_as_in_its_last_evaluation(terminal, task: str):
+    """What is found in a file of validation data is what training found in it, to the last digits."""
+    kind, fields = TASKS[task]
+    for name, numbers in (("train.jsonl", range(60)), ("held-out.jsonl", range(60, 75))):
+        lines = [json.dumps({field: record(number)[what] for what, field in fields.items()}) for number in numbers]
+        Path(name).write_text("\n".join(lines) + "\n")
+    config: dict[str, Any] = {
+        "model": {"type": kind, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2},
+        "data": {
+            "source": "train.jsonl",
+            "validation": "held-out.jsonl",
+            "samples": "documents",
+            "max_seq_length": 24,
+            "cache_dir": "cache",
+        },
+        "batch": {"global_batch_size": 4},
+        "training": {"task": task, "max_steps": 4},
+        "schedule": {"warmup_steps": 1},
+    }
+    if task == "seq2seq":
+        config["model"]["position"] = "relative"
+        config["data"]["max_target_length"] = 8
+        config["evaluation"] = {"generate": True}
+    Path("config.yaml").write_text(json.dumps(config))
+    terminal("train", "config.yaml", "--name", task, "--quiet")
+    last = [json.loads(line) for line in Path(f"runs/{task}/metrics.jsonl").read_text().splitlines()][-1]
+    found = terminal.json("predict", task, "held-out.jsonl", "--checkpoint", "latest", "--json")["metrics"]
+    assert last["split"] == "eval" and len(found) >= 2
+    assert found == pytest.approx({name: last[name] for name in found}, rel=1e-5)

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from trainbook.data.records import Document
+from trainbook.data.report.findings import MAX_FINDINGS, SEVERITIES, overrides
+from trainbook.knobs import load
+
+
+def by_rule(facts) -> dict:
+    return {finding["rule"]: finding for finding in facts["findings"]}
+
+
+def labelled(texts: list[str], classes: str) -> list[Document]:
+    return [Document(text, str(number), 0, label=classes[number % len(classes)]) for number, text in enumerate(texts)]
+
+
+def test_text_in_both_sides_comes_first(report_of, texts):
+    train = texts(60, 1)
+    found = report_of(train, [*texts(20, 2), train[0]])["findings"]
+    assert found[0]["rule"] == "overlap" and found[0]["severity"] == "error"
+    assert "1 validation text (4.8%) is also in training" in found[0]["text"]
+
+
+def test_too_short_a_length_is_said_with_the_override_that_helps(report_of):
+    finding = by_rule(report_of(["x" * 100] * 40, None, "data.max_seq_length=64"))["length"]
+    assert finding["override"] == "data.max_seq_length=128" and finding["severity"] == "warning"
+    assert "36.0% of the tokens are cut off" in finding["text"]
+
+
+def test_too_long_a_length_is_said_with_what_it_would_save(report_of):
+    finding = by_rule(report_of(["x" * 100] * 40, None, "data.max_seq_length=512"))["length"]
+    assert finding["override"] == "data.max_seq_length=128" and "75% less memory" in finding["text"]
+
+
+def test_a_length_that_fits_needs_no_override(report_of):
+    assert by_rule(report_of(["x" * 100] * 40, None, "data.max_seq_length=128"))["length"]["override"] is None
+
+
+def test_documents_that_no_length_holds_should_be_windows(report_of):
+    assert by_rule(report_of(["x" * 20_000] * 3))["length"]["override"] == "data.samples=windows"
+
+
+def test_windows_are_left_alone(report_of, texts):
+    found = by_rule(report_of(texts(40, 1), None, "data.samples=windows"))
+    assert "lose no text" in found["length"]["text"] and "padding" not in found
+    assert found["length"]["override"] is None
+
+
+def test_wasteful_padding_is_said_with_a_better_one(report_of):
+    mixed = ["x" * (500 if number % 10 == 0 else 20) for number in range(400)]
+    finding = by_rule(report_of(mixed, None, "data.padding=max_length"))["padding"]
+    assert finding["override"] in ("data.padding=bucketed", "data.padding=packed")
+    assert "87% of all positions" in finding["text"]
+
+
+def test_good_padding_is_praised(report_of):
+    assert by_rule(report_of(["x" * 100] * 40))["padding"]["override"] is None
+
+
+def test_shift_is_said_with_what_is_typical(report_of, texts):
+    other = [f"{text} weather" for text in texts(40, 3)]
+    finding = by_rule(report_of(texts(80, 1), other, "data.validation=other.jsonl"))["shift"]
+    assert "strong shift" in finding["text"] and "'weather'" in finding["text"]
+    assert finding["override"] == "data.validation=none data.validation_ratio=0.1"
+
+
+def test_no_shift_is_said_too(report_of, texts):
+    finding = by_rule(report_of(texts(80, 1), texts(40, 3)))["shift"]
+    assert finding["severity"] == "info" and "no shift seen" in finding["text"]
+
+
+def test_a_skewed_set_should_be_judged_by_f1(report_of, texts):
+    finding = by_rule(report_of(labelled(texts(60, 1), "aaaaab")))["label_balance"]
+    assert "right for 83.3%" in finding["text"] and "macro F1" in finding["text"]
+    even = by_rule(report_of(labelled(texts(60, 1), "ab")))["label_balance"]
+    assert even["severity"] == "info" and "macro F1" not in even["text"]
+
+
+def test_classes_that_cannot_be_learned_are_errors(report_of, texts):
+    assert by_rule(report_of(labelled(texts(20, 1), "a")))["one_class"]["severity"] == "error"
+    different = [Document(text, str(number), 0, label=f"id {number}") for number, text in enumerate(texts(20, 1))]
+    found = by_rule(report_of(different, fields={"text": "body", "label": "id"}))
+    assert "is 'id' really the label?" in found["too_many_classes"]["text"]
+    missing = by_rule(report_of(labelled(texts(40, 1), "ab"), labelled(texts(20, 2), "abc")))
+    assert "'c'" in missing["label_missing"]["text"]
+
+
+def test_long_repeats_are_a_warning_and_rulers_a_note(report_of, texts):
+    long = by_rule(report_of([*texts(10, 1), "=" * 400]))["repeated_tokens"]
+    ruler = by_rule(report_of([*texts(10, 1), "=" * 40]))["repeated_tokens"]
+    assert (long["severity"], ruler["severity"]) == ("warning", "info")
+    assert "file:10" in long["text"]
+
+
+def test_broken_characters_and_copies_are_said(report_of, texts):
+    train = texts(40, 1)
+    found = by_rule(report_of([*train, *train[:5], "bad \ufffd"]))
+    assert "1 document of train with U+FFFD" in found["replacement_characters"]["text"]
+    assert "5 exact copies (10.9%)" in found["duplicates"]["text"]
+
+
+def test_nothing_held_out_is_said(report_of, texts):
+    assert by_rule(report_of(texts(10, 1)))["no_validation"]["override"] == "data.validation_ratio=0.1"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_there_are_three_to_eight_in_order_and_every_override_can_be_run(report_of, texts, seed: int):
+    draw = random.Random(seed)
+    train = texts(60, seed, longest=draw.choice([4, 60])) + ["z" * draw.choice([1, 40, 9000])] * draw.choice([1, 9])
+    validation = texts(30, seed + 9) + train[: draw.choice([0, 3])]
+    padding = draw.choice(["longest", "max_length", "bucketed", "packed"])
+    found = report_of(train, validation, "data.validation=other.jsonl", f"data.padding={padding}")["findings"]
+    assert 3 <= len(found) <= MAX_FINDINGS
+    ranks = [SEVERITIES.index(finding["severity"]) for finding in found]
+    assert ranks == sorted(ranks)
+    assert all(finding["text"].endswith(".") or finding["text"].endswith("?") for finding in found)
+    load({"data": {"source": "some.jsonl", "samples": "documents"}}, overrides(found))
+
+
+def test_each_override_is_advised_once():
+    found = [{"override": "a=1 b=2"}, {"override": None}, {"override": "b=2"}]
+    assert overrides(found) == ["a=1", "b=2"]

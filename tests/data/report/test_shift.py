@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import spatial, stats
+from sklearn.metrics import roc_auc_score
+
+from trainbook.data.report import shift
+
+WORDS = [f"word{number}" for number in range(300)]
+
+
+def documents(count: int, seed: int, words: list[str] = WORDS) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(words, k=20)) for _ in range(count)]
+
+
+def test_lengths_are_compared_as_scipy_compares_them():
+    draw = np.random.default_rng(0)
+    a, b = draw.integers(1, 100, 400), draw.integers(30, 130, 300)
+    facts = shift.length_shift(a, b)
+    expected = stats.ks_2samp(a, b, method="asymp")
+    assert facts["ks_statistic"] == expected.statistic and facts["p_value"] == expected.pvalue  # type: ignore
+    assert shift.length_shift(np.array([5]), np.array([7]))["p_value"] == 1.0
+
+
+def test_divergence_is_the_square_of_scipys_distance():
+    a, b = np.array([3.0, 1, 0, 4]), np.array([1.0, 1, 5, 0])
+    assert shift.jensen_shannon(a, b) == pytest.approx(spatial.distance.jensenshannon(a, b, base=2) ** 2)
+    assert shift.jensen_shannon(a, 2 * a) == 0
+    assert shift.jensen_shannon(np.array([1.0, 0]), np.array([0, 7.0])) == 1
+
+
+def test_tokens_that_training_has_not_are_counted_as_often_as_they_occur():
+    train, validation = [np.array([0, 1, 1]), np.array([2])], [np.array([1, 3, 3, 0])]
+    assert shift.token_shift(train, validation, 5)["unseen_tokens"] == 0.5
+
+
+def test_a_random_split_diverges_no_more_than_by_chance_and_other_text_more():
+    draw = np.random.default_rng(1)
+    alike = [draw.integers(0, 50, 30) for _ in range(300)]
+    same = shift.token_shift(alike[:200], alike[200:], 60)
+    assert 0 < same["jensen_shannon"] < 2 * same["by_chance"]
+    other = shift.token_shift(alike[:200], [draw.integers(20, 60, 30) for _ in range(100)], 60)
+    assert other["jensen_shannon"] > 5 * other["by_chance"]
+
+
+def test_unseen_words_are_a_share_of_all_words():
+    assert shift.unseen_words(["The cat", "sat there"], ["the dog, the dog!"]) == 0.5
+    assert shift.unseen_words(["one two"], ["?"]) == 0
+
+
+def test_classes_are_compared_by_a_chi_square_test():
+    facts = shift.label_shift(["a"] * 60 + ["b"] * 40, ["a"] * 10 + ["b"] * 30 + ["c"] * 10)
+    assert facts is not None
+    assert facts["total_variation"] == pytest.approx((0.4 + 0.2 + 0.2) / 2)
+    expected = stats.chi2_contingency([[60, 40, 0], [10, 30, 10]], correction=False).pvalue  # type: ignore
+    assert facts["p_value"] == pytest.approx(expected)
+    assert facts["most_different"] == "a" and (facts["share_in_train"], facts["share_in_validation"]) == (0.6, 0.2)
+    assert facts["missing_in_train"] == ["c"] and facts["missing_in_validation"] == []
+
+
+def test_tags_numbers_and_nothing_are_compared_too():
+    tags = shift.label_shift([], [], Counter("OOOB"), Counter("OB"))
+    assert tags is not None and tags["kind"] == "tags" and tags["total_variation"] == 0.25
+    numbers = shift.label_shift([1.0, 2.0], [5.0, 6.0])
+    assert numbers is not None and numbers["ks_statistic"] == 1
+    assert shift.label_shift([], []) is None
+
+
+def test_the_area_is_that_of_scikit_learn_and_its_variance_that_of_delong():
+    draw = np.random.default_rng(2)
+    positive, negative = draw.integers(2, 12, 30).astype(float), draw.integers(0, 10, 40).astype(float)
+    area, variance = shift.area_under_curve(positive, negative)
+    labels, scores = np.repeat([1, 0], [30, 40]), np.concatenate([positive, negative])
+    assert area == pytest.approx(roc_auc_score(labels, scores))
+    # By definition: the kernel of every pair, and the variance of its means over either side.
+    kernel = (positive[:, None] > negative) + 0.5 * (positive[:, None] == negative)
+    assert area == pytest.approx(kernel.mean())
+    assert variance == pytest.approx(kernel.mean(1).var(ddof=1) / 30 + kernel.mean(0).var(ddof=1) / 40)
+
+
+def test_other_words_are_a_strong_shift_and_are_named():
+    other = documents(60, 2, [*WORDS, *(["weather"] * 60)])
+    facts = shift.domain_shift(documents(80, 1), other)
+    assert facts["auc"] > 0.9 and facts["interval"][0] > 0.8
+    assert facts["typical_of_validation"][0] == "weather"
+    assert shift.verdict(facts["auc"], facts["interval"]) == "strong shift"
+    assert facts == shift.domain_shift(documents(80, 1), other)
+
+
+def test_random_splits_of_one_source_are_rarely_called_shifted():
+    """The interval is at 95 %: of thirty splits one or two are expected outside; more than five, and it is wrong."""
+    wrong = 0
+    for seed in range(30):
+        texts = documents(160, seed)
+        low, high = shift.domain_shift(texts[:100], texts[100:], seed)["interval"]
+        wrong += not low <= 0.5 <= high
+    assert wrong <= 5
+
+
+def test_a_few_documents_are_not_judged():
+    facts = shift.domain_shift(documents(80, 1), documents(5, 2))
+    assert facts["auc"] is None
+    assert shift.verdict(None, None, facts["reason"]) == "not judged: needs 20 documents on each side"
+    assert shift.domain_shift(["?"] * 30, ["!"] * 30)["reason"] == "no text has a word of two characters"
+
+
+def test_no_more_documents_than_needed_are_looked_at(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shift, "MAX_DOCUMENTS", 30)
+    facts = shift.domain_shift(documents(80, 1), documents(25, 2))
+    assert (facts["train_documents"], facts["validation_documents"]) == (30, 25)
+
+
+@pytest.mark.parametrize(
+    ("auc", "interval", "expected"),
+    [
+        (0.52, [0.48, 0.56], "no shift seen"),
+        (0.7, [0.49, 0.9], "no shift seen"),
+        (0.55, [0.52, 0.58], "slight shift"),
+        (0.7, [0.6, 0.8], "clear shift"),
+        (0.9, [0.85, 0.95], "strong shift"),
+        (0.3, [0.2, 0.4], "documents have near copies on the other side"),
+    ],
+)
+def test_the_interval_decides_the_verdict(auc, interval, expected):
+    assert shift.verdict(auc, interval) == expected

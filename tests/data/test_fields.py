@@ -1,0 +1,201 @@
+"""Which field is what, and what a value may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trainbook.data.chat import PLAIN, Chat
+from trainbook.data.fields import Wanted, find_fields, make_document
+from trainbook.data.records import Document, Record
+from trainbook.errors import DataError
+
+
+def found(wanted: Wanted, *records: dict[str, Any]) -> dict[str, str]:
+    fields = find_fields([Record(record, "f:1") for record in records], wanted, "f:1")
+    return {**fields.roles, **fields.extras}
+
+
+def document(wanted: Wanted, *records: dict[str, Any]) -> Document:
+    """Of the last record, with the fields that all of them show."""
+    made = [Record(record, "f:1") for record in records]
+    return make_document(made[-1], find_fields(made, wanted, "f:1"), wanted)
+
+
+def message(wanted: Wanted, *records: dict[str, Any]) -> str:
+    with pytest.raises(DataError) as caught:
+        document(wanted, *records)
+    return str(caught.value)
+
+
+CLASS, CLASSES, NUMBER = (Wanted("labelled", labels) for labels in ("class", "classes", "number"))
+PAIRS, TAGGED, CHAT = Wanted("pairs"), Wanted("tagged"), Wanted("chat", chat=Chat(PLAIN, "plain"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "record", "fields"),
+    [
+        (Wanted(), {"id": "a", "Text": "b"}, {"text": "Text"}),
+        (Wanted(), {"title": "a", "content": "b"}, {"text": "content"}),
+        (Wanted(), {"n": "12", "prose": "b"}, {"text": "prose"}),
+        (Wanted(text_field="title"), {"title": "a", "content": "b"}, {"text": "title"}),
+        (CLASS, {"sentence": "a", "label": 1, "idx": 3}, {"text": "sentence", "label": "label"}),
+        (CLASS, {"remark": "a", "category": "b"}, {"text": "remark", "label": "category"}),
+        (CLASS, {"text": "a", "stance": "b", "id": "3"}, {"text": "text", "label": "stance"}),
+        (NUMBER, {"text": "a", "score": 0.5}, {"text": "text", "label": "score"}),
+        (PAIRS, {"article": "a", "highlights": "b", "id": "x"}, {"text": "article", "target": "highlights"}),
+        (Wanted("pairs", text_field="en"), {"en": "a", "de": "b"}, {"text": "en", "target": "de"}),
+        (TAGGED, {"tokens": ["a"], "ner_tags": [1], "id": "0"}, {"words": "tokens", "tags": "ner_tags"}),
+        (CHAT, {"messages": [], "id": 1}, {"conversation": "messages"}),
+        (CHAT, {"prompt": "a", "completion": "b"}, {"prompt": "prompt", "response": "completion"}),
+        (
+            CHAT,
+            {"instruction": "a", "input": "", "output": "b", "system": "c"},
+            {"prompt": "instruction", "response": "output", "input": "input", "system": "system"},
+        ),
+    ],
+)
+def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
+    wanted: Wanted, record: dict[str, Any], fields: dict[str, str]
+) -> None:
+    assert found(wanted, record) == fields
+
+
+@pytest.mark.parametrize(
+    ("wanted", "record", "problem"),
+    [
+        (
+            Wanted(),
+            {"text": "a", "content": "b"},
+            "'text', 'content' could each be the text. Name the right one with data.text_field.",
+        ),
+        (Wanted(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Name the right one with data.text_field."),
+        (
+            CLASS,
+            {"text": "a", "id": 4},
+            "no field is known as the label; its fields are: 'text', 'id'. Name the right one with data.label_field.",
+        ),
+        (
+            CLASS,
+            {"text": "a", "topic": 1, "sentiment": 2},
+            "'topic', 'sentiment' could each be the label. Name the right one with data.label_field.",
+        ),
+        (PAIRS, {"en": "a", "de": "b"}, "'en', 'de' could each be the text. Name the right one with data.text_field."),
+        (
+            Wanted("labelled", "class", label_field="lable"),
+            {"text": "a", "label": 1},
+            "has no field 'lable' (data.label_field); its fields are: 'text', 'label'. Did you mean 'label'?",
+        ),
+        (
+            TAGGED,
+            {"words": ["a"]},
+            "no field is known as the tags (a list); its fields are: 'words'. "
+            "Name the right one with data.label_field.",
+        ),
+    ],
+)
+def test_nothing_is_guessed_among_several(wanted: Wanted, record: dict[str, Any], problem: str) -> None:
+    assert message(wanted, record) == f"f:1: {problem}"
+
+
+def test_a_conversation_that_is_not_found_says_what_one_is() -> None:
+    text = message(CHAT, {"a": "x", "b": "y"})
+    assert "'a', 'b'" in text and "data.text_field" in text
+    assert text.endswith("A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'.")
+
+
+def test_fields_are_found_in_the_first_records_together() -> None:
+    assert found(Wanted(), {"title": "x"}, {"title": "y", "text": "z"}) == {"text": "text"}
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [("a", "a"), (" a b ", "a b"), (3, "3"), (3.0, "3"), (True, "true"), (False, "false"), (-1, "-1")],
+)
+def test_a_class_is_a_name_or_a_whole_number(value: Any, name: str) -> None:
+    assert document(CLASS, {"text": "x", "label": value}).label == name
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (None, "but got null."),
+        ("", "but got ''."),
+        (["a"], "but got a list. Several classes a record are training.task=classify_many."),
+        (0.5, "but got 0.5. A number to predict is training.task=regress."),
+        ({"a": 1}, "but got an object."),
+    ],
+)
+def test_a_label_of_the_wrong_type_is_refused(value: Any, problem: str) -> None:
+    law = "the field 'label' must be a class (a name or a whole number), "
+    assert message(CLASS, {"text": "x", "label": value}) == law + problem
+
+
+def test_several_classes_are_a_list_or_a_string_with_one_separator() -> None:
+    def classes(*values: Any) -> Any:
+        return document(CLASSES, *({"text": "x", "labels": value} for value in values)).label
+
+    assert classes(["b", "a", "b"]) == ("a", "b")
+    assert classes([]) == classes("") == ()
+    assert classes("b, a") == ("a", "b")
+    assert classes("c|d", "Arts, Crafts|Music") == ("Arts, Crafts", "Music")
+    # Decided once for all records: the commas of a later one are then part of a name.
+    assert classes("c|d", "Arts, Crafts") == ("Arts, Crafts",)
+    assert message(CLASSES, {"text": "x", "labels": 3}) == (
+        "the field 'labels' must be a list of classes, or a string with '|' or ',' between them, but got a number."
+    )
+    fields = find_fields([Record({"text": "x", "labels": "a, b"}, "f:1")], CLASSES, "f:1")
+    with pytest.raises(
+        DataError, match=r"must separate its classes by commas, as the first records do, but got 'a\|b'"
+    ):
+        make_document(Record({"text": "x", "labels": "a|b"}, "f:2"), fields, CLASSES)
+
+
+@pytest.mark.parametrize(("value", "number"), [(3, 3.0), (0.25, 0.25), ("1e-2", 0.01), ("-4", -4.0)])
+def test_a_number_may_be_written_as_text(value: Any, number: float) -> None:
+    assert document(NUMBER, {"text": "x", "label": value}).label == number
+
+
+@pytest.mark.parametrize("value", [None, "many", "nan", float("inf"), True, [1]])
+def test_what_is_no_finite_number_is_refused(value: Any) -> None:
+    assert message(NUMBER, {"text": "x", "label": value}).startswith(
+        "the field 'label' must be a finite number, but got"
+    )
+
+
+def test_words_and_tags_go_together() -> None:
+    assert document(TAGGED, {"words": ["New", "York"], "tags": ["B", "I"]}) == Document(
+        "New York", "f:1", 0, words=("New", "York"), tags=("B", "I")
+    )
+    assert message(TAGGED, {"words": ["a", "b"], "tags": ["X"]}) == (
+        "must have as many tags as words, but 'words' has 2 and 'tags' has 1."
+    )
+    assert (
+        message(TAGGED, {"words": ["a", " "], "tags": ["X", "Y"]}) == "the field 'words' must not have an empty word."
+    )
+    assert (
+        message(TAGGED, {"words": "a b", "tags": ["X", "Y"]}) == "the field 'words' must be a list, but got a string."
+    )
+
+
+def test_a_pair_needs_something_to_produce() -> None:
+    assert document(PAIRS, {"text": "a", "target": "b"}).target == "b"
+    assert message(PAIRS, {"text": "a", "target": " "}) == (
+        "the field 'target' must have a text to produce, but is empty."
+    )
+    assert message(PAIRS, {"text": "a", "target": None}) == "the field 'target' must be a string, but got null."
+
+
+def test_a_group_is_read_only_when_it_is_named() -> None:
+    assert document(Wanted(), {"text": "a", "group": "b"}).group is None
+    assert document(Wanted(group_field="author"), {"text": "a", "author": 7}).group == "7"
+
+
+def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
+    alpaca = {"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief."}
+    assert document(CHAT, alpaca).text == ("System:\nBe brief.\nUser:\nAdd.\n\n1 2\nAssistant:\n3<|endoftext|>")
+    turns = {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "ho"}]}
+    assert document(CHAT, turns).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
+    named = Wanted("chat", text_field="q", target_field="a", chat=CHAT.chat)
+    assert document(named, {"q": "hi", "a": "ho", "messages": 3}).text == "User:\nhi\nAssistant:\nho<|endoftext|>"

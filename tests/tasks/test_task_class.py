@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+
+from trainbook.data.request import READ_BY_TASK
+from trainbook.knobs.laws import TASKS
+from trainbook.tasks import NATIVE
+from trainbook.tasks.metrics import OF_TASK
+
+
+def test_every_task_that_a_configuration_may_name_is_there():
+    assert NATIVE.keys() == READ_BY_TASK.keys() == OF_TASK.keys() == set(TASKS) - {"auto"}
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_what_a_task_reads_is_what_is_opened_for_it(name: str):
+    assert READ_BY_TASK[name][0] == NATIVE[name].records
+    if NATIVE[name].records == "labelled":
+        assert READ_BY_TASK[name][1] == NATIVE[name].labels
