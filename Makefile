@@ -30,8 +30,8 @@ lint: $(VENV)/installed-test
 pages: $(VENV)/installed
 	$(BIN)/python -m trainbook.knobs.pages docs/knobs
 
-# The picture in the README, from a real first run.
-pictures: $(VENV)/installed
+# The pictures of the pages, from real commands.
+pictures: $(VENV)/installed-test
 	$(BIN)/python docs/pictures.py
 
 clean:

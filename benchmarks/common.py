@@ -314,7 +314,7 @@ def _train_hugging_face(setup: Setup, activation: str, folder: str) -> Timing:
 # --------------------------------------------------------------------------------------------------------------- Report
 
 
-def facts(setup: Setup) -> dict[str, Any]:
+def facts(device: str, setup: Setup | None = None) -> dict[str, Any]:
     """Where, with what and how the figures were made."""
     packages = ("torch", "transformers", "accelerate", "numpy")
     hardware: dict[str, Any] = {
@@ -323,14 +323,14 @@ def facts(setup: Setup) -> dict[str, Any]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
-    if setup.device == "cuda":
+    if device == "cuda":
         hardware |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
     return {
         "command": shlex.join(["python", *_without_folders(sys.argv)]),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "hardware": hardware,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
-        "setup": asdict(setup),
+        **({"setup": asdict(setup)} if setup is not None else {}),
     }
 
 

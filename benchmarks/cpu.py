@@ -107,7 +107,7 @@ def main() -> None:
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     results: dict[str, Any] = {}
-    described = facts(SHAPES["gpt-tiny"])
+    described = facts("cpu", SHAPES["gpt-tiny"])
     del described["setup"]
     print_facts(described)
     for shape in [options.shape] if options.shape else SHAPES:

@@ -148,7 +148,7 @@ def main() -> None:
         device=options.device,
         extra_steps=SYNC_STEPS + PROFILED_STEPS,
     )
-    described = facts(setup)
+    described = facts(setup.device, setup)
     print_facts(described)
     found: dict[str, list[Timing]] = {OURS: []} if options.ours_only else {OURS: [], THEIRS: []}
     syncs = ""

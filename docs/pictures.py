@@ -1,4 +1,4 @@
-"""Draws docs/first-run.svg from a real first run: `make pictures`."""
+"""Draws the pictures of the pages from real commands: `make pictures`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ FIRST_LINES, LAST_LINES = 10, 22  # what is shown of the output; the steps betwe
 
 
 def main() -> None:
+    draw_first_run()
+    draw_data_report()
+
+
+def draw_first_run() -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "trainbook", "train", "gpt-tiny", "--name", "first-run"]
         finished = subprocess.run(
@@ -33,6 +38,14 @@ def main() -> None:
     template = template.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace")
     template = re.sub(r"<!--.*?-->", "", template, flags=re.DOTALL)
     (HERE / "first-run.svg").write_text(console.export_svg(title="trainbook", code_format=template), encoding="utf-8")
+
+
+def draw_data_report() -> None:
+    """Needs WordNet's files, which `make pictures` installs where it may."""
+    command = ["data", "builtin:wordnet", "--task", "classify", "data.tokenizer=bpe", "data.vocab_size=8192"]
+    subprocess.run(
+        [sys.executable, "-m", "trainbook", *command, "--picture", str(HERE / "data-report.png")], check=True
+    )
 
 
 if __name__ == "__main__":

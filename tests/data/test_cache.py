@@ -171,9 +171,11 @@ def test_the_same_source_for_another_task_or_other_fields_is_another_entry(
         build_from(path, specials=("pad",)).summary["cache"],
     }
     assert len(folders) == 7
+    template = path.with_name("own.jinja")
+    template.write_text("{% for message in messages %}{{ message['content'] }}{{ eos_token }}{% endfor %}")
     chats = {
         build_from("builtin:echo?size=30", records="chat", **knobs).fingerprint
-        for knobs in ({}, {"chat_template": "chatml"}, {"mask_prompt": False})
+        for knobs in ({}, {"chat_template": str(template), "mask_prompt": False}, {"mask_prompt": False})
     }
     assert len(chats) == 3
 

@@ -154,7 +154,8 @@ def test_a_bad_message_is_named_by_its_number(value: Any, problem: str) -> None:
 def test_the_template_is_the_one_asked_for_else_the_tokenizers_else_plain(tmp_path: Path) -> None:
     byte = tokenizer_config("byte", None)
     assert open_chat(None, True, byte).template == PLAIN
-    assert open_chat("chatml", True, byte).template == CHATML
+    with pytest.raises(DataError, match=r"^data\.chat_template: chatml needs a tokenizer that has <\|im_start\|>"):
+        open_chat("chatml", True, byte)
     (tmp_path / "own.jinja").write_text("{{ messages }}")
     assert open_chat(str(tmp_path / "own.jinja"), True, byte).template == "{{ messages }}"
     train_bpe(iter(["some text"]), 300).save(tmp_path)

@@ -1,4 +1,4 @@
-"""What the README and the tour show works as it is shown."""
+"""What the README and the tour show works as it is shown. The commands of the README are run by test_docs.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def commands(page: str) -> list[str]:
     return list(dict.fromkeys(line for line in shown if re.match(r"(\S*/)?trainbook ", line)))
 
 
-COMMANDS = [(page, command) for page in PAGES for command in commands(page)]
+COMMANDS = commands("docs/tour.md")
 
 
 @pytest.mark.parametrize("number", range(len(blocks("README.md", "python"))))
@@ -55,10 +55,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "command"), COMMANDS, ids=[command for _, command in COMMANDS])
-def test_a_command_that_is_shown_is_understood(place: Path, page: str, command: str):
-    configurations = blocks(page, "yaml") or [""]
-    (place / "my.yaml").write_text(configurations[0])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_is_shown_is_understood(place: Path, command: str):
+    (place / "my.yaml").write_text(blocks("docs/tour.md", "yaml")[0])
     (place / "books").mkdir()
     (place / "books" / "one.txt").write_text("What the pages call books/*.txt.")
     arguments = shlex.split(command)[1:]
@@ -81,3 +80,18 @@ def test_every_yaml_that_is_shown_is_a_lawful_configuration(place: Path, page: s
     for number, block in enumerate(blocks(page, "yaml")):
         (place / f"{number}.yaml").write_text(block)
         load(str(place / f"{number}.yaml"))
+
+
+def test_the_readme_counts_the_knobs_rightly():
+    from trainbook.knobs.aliases import by_path
+
+    (shown,) = re.findall(r"(\d+) hyper-parameters", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(shown) == len(by_path())
+
+
+def test_the_tour_names_every_packaged_recipe():
+    from trainbook.knobs import recipes
+
+    rows = [line for line in (ROOT / "docs/tour.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
+    assert named >= set(recipes.names())

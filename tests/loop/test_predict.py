@@ -22,6 +22,7 @@ from trainbook.knobs.sections.training import Training
 from trainbook.loop.judges import windows
 from trainbook.loop.predict import Prediction
 from trainbook.loop.restore import Restored
+from trainbook.precision import Precision
 from trainbook.tasks import Facts, task_class
 from trainbook.tasks import metrics as measures
 
@@ -50,7 +51,7 @@ def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> Restor
         for parameter in built.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(std=0.3, generator=generator)
-    return Restored(built.eval(), tokenizer, config, facts)
+    return Restored(built.eval(), tokenizer, config, facts, Precision(config.precision, CPU))
 
 
 def written(path: Path, records: list[dict[str, Any]]) -> str:

@@ -285,7 +285,9 @@ def test_bf16_weights_move_and_have_state_of_at_most_their_own_size(kind: str):
     assert (weight == 1).all()
     entry = optimizer.state[weight].values()
     averages = [value for value in entry if isinstance(value, Tensor) and value.shape == weight.shape]
-    assert all(value.dtype in (torch.bfloat16, torch.uint8) for value in averages)
+    # The average of squares of StableAdamW is the exception: in bf16 it would stand still.
+    wide = [value for value in averages if value.dtype not in (torch.bfloat16, torch.uint8)]
+    assert len(wide) == (kind == "stable_adamw")
 
 
 # Saving

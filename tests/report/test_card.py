@@ -79,7 +79,7 @@ def test_what_is_not_a_number_is_shown_as_such(written: Written):
     losses = dict.fromkeys(range(1, 101), 4.0) | {60: math.nan, 80: math.inf, 100: math.nan}
     text = written.train(losses).lines()["train"]
     curve = text.split()[0]
-    assert [place for place, mark in enumerate(curve) if mark == "!"] == [60 * 48 // 101, 80 * 48 // 101, 47]
+    assert [place for place, mark in enumerate(curve) if mark == "!"] == [59 * 48 // 100, 79 * 48 // 100, 47]
     assert text.endswith("4.0000 → nan")
 
 

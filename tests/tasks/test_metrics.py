@@ -105,11 +105,6 @@ def test_nothing_to_find_and_nothing_found_is_zero_as_in_sklearn():
     assert metrics.f1_micro(counts) == metrics.f1_macro(counts) == sklearn_f1(nothing, nothing, "macro") == 0
 
 
-def test_the_baseline_is_the_share_of_the_commonest_class():
-    truth = torch.tensor([2, 2, 2, 0, 1, IGNORED])
-    assert metrics.baseline_accuracy(metrics.class_counts(torch.zeros_like(truth), truth, 3)) == 3 / 5
-
-
 # Numbers
 
 

@@ -34,11 +34,12 @@ def generate(
     as_json: AsJson = False,
 ) -> None:
     """Let a trained model write on from a prompt."""
-    from trainbook.loop.generate import generate_text
+    from trainbook.loop.generate import answers, generate_text
     from trainbook.runs import RunFolder
 
+    folder = RunFolder.open(run, runs_dir)
     pieces = generate_text(
-        RunFolder.open(run, runs_dir),
+        folder,
         prompt,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
@@ -54,7 +55,7 @@ def generate(
         print_json({"prompt": prompt, "text": "".join(pieces)})
         return
     first_piece = next(pieces, "")  # before anything is shown: a mistake is found here
-    sys.stdout.write(prompt + first_piece)
+    sys.stdout.write(prompt + ("\n" if answers(folder) else "") + first_piece)
     for piece in pieces:
         sys.stdout.write(piece)
         sys.stdout.flush()

@@ -77,7 +77,7 @@ def build(data: Data, seed: int, request: Request) -> DataBundle:
         cached.fingerprint,
         _summary(data, request, cached, train, held_out),
         cached.label_names,
-        _bytes_per_token(cached),
+        _bytes_per_token(cached, held_out or train),
         corpus.wanted.chat.template if corpus.wanted.chat else None,
     )
 
@@ -152,7 +152,7 @@ def sample_kind(data: Data, request: Request) -> str:
     return data.samples if request.records == "text" else "documents"
 
 
-def _bytes_per_token(cached: CachedCorpus) -> float:
+def _bytes_per_token(cached: CachedCorpus, samples: Samples) -> float:
     """What turns a loss a token into one a byte: of targets, the end of each included, or of what is learned of a
     conversation, or else of all text."""
     facts = cached.sides.get("validation") or cached.sides["train"]
@@ -160,7 +160,8 @@ def _bytes_per_token(cached: CachedCorpus) -> float:
         return facts["target_bytes"] / max(facts["target_tokens"] + facts["documents"], 1)
     if "learned_bytes" in facts:
         return facts["learned_bytes"] / max(facts["marked_tokens"], 1)
-    return facts["bytes"] / max(facts["tokens"], 1)
+    # All that is read of the text, over all targets: ends of documents are targets too, first tokens are not.
+    return facts["bytes"] * samples.share_read / max(samples.num_tokens, 1)
 
 
 def _summary(

@@ -105,6 +105,11 @@ def open_chat(chat_template: str | None, mask_prompt: bool, tokenizer: Mapping[s
     loaded = load_tokenizer(tokenizer["path"]) if tokenizer["kind"] == "file" else None
     template, shown = _template(chat_template, loaded)
     _check_syntax(template, shown)
+    if chat_template == "chatml" and (loaded is None or "<|im_end|>" not in special_tokens(loaded)):
+        raise DataError(
+            "data.chat_template: chatml needs a tokenizer that has <|im_start|> and <|im_end|> as tokens: as mere text "
+            "they would never end an answer. Take plain, which any tokenizer can write."
+        )
     if loaded is None:
         return Chat(template, shown, mask_prompt)
     return chat_with(template, loaded, shown, mask_prompt)

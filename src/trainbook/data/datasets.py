@@ -127,8 +127,11 @@ class TokenDocuments(Samples):
             raise DataError(f"{name} must have {_what_is_usable(frame, targets, marks)}, but has none.")
         self.num_samples = len(self._ids)
         self.num_left_out = len(documents) - self.num_samples
+        self.share_read = float(self._body_lengths.sum() / max(1, documents.lengths.sum()))
         self.num_cut = int((self._body_lengths < documents.lengths)[self._ids].sum())
         self.num_tokens = int(self.positions(self._ids).sum())
+        if (targets_of_each := self.target_lengths(self._ids)) is not None:
+            self.num_tokens += int(targets_of_each.sum())
 
     def _lay_out(self, truncation: bool, side: TruncationSide) -> None:
         """Where each document's part begins in the stream, how long it is, and how much of the suffix follows it."""

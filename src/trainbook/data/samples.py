@@ -18,12 +18,14 @@ class Samples(ABC):
     """An id alone determines a sample, in any epoch: its tokens and all that comes with them.
 
     `num_tokens` counts the positions of one epoch: a causal model has a target at each of them, any other reads a token
-    there. Texts to produce are not in it.
+    there. Texts to produce are in it too.
     """
 
     num_samples: int
     num_tokens: int
     equally_long: bool  # so that nothing has to be padded
+    num_cut: int = 0  # samples that are too long and lose a part
+    share_read: float = 1.0  # of the text's tokens; the rest is cut off
 
     def __init__(
         self, tokens: np.ndarray, frame: Frame, documents: DocumentTable | None, tokenizer: Tokenizer | None

@@ -93,9 +93,10 @@ def _make_tokenizer(corpus: Corpus, sides: Sides) -> Tokenizer:
         return ByteTokenizer(specials)
     if config["kind"] == "char":
         alphabet = frozenset().union(*(seen.alphabet for seen in sides.surveys))
-        # A conversation or a target must end; of texts, only several need something between them.
+        # A conversation or a target must end, that of cut-out spans too; of texts, only several need something between.
         several = any(seen.num_documents > 1 for seen in sides.surveys)
-        return CharTokenizer(alphabet, several or corpus.wanted.records != "text", specials)
+        must_end = corpus.wanted.records != "text" or "sentinels" in specials
+        return CharTokenizer(alphabet, several or must_end, specials)
     if config["kind"] == "bpe":
         return train_bpe(_training_texts(corpus, sides), config["vocab_size"], specials)
     return load_tokenizer(config["path"])

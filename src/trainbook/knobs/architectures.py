@@ -69,6 +69,10 @@ class Reading:
 def _read_earlier(name: str) -> Reading:
     """A model of our own says everything itself, also what no other format can."""
     config = earlier.config_of(name)
+    kind = config.model.type
+    if kind not in ("gpt", "bert", "t5"):
+        hint = f" Export it with: trainbook export {name} --to DIR, and name that folder." if kind == "hf" else ""
+        raise UserError(f"model.pretrained: {name} has a model of type {kind}, which is not read from a run.{hint}")
     values = {path: config.get(path) for path in (*SETTLED, "model.vocab_multiple", "model.logit_soft_cap")}
     if config.model.position == "learned":
         values[LENGTH] = config.data.max_seq_length
@@ -261,10 +265,10 @@ _READERS: dict[str, Callable[[_Source], dict[str, Any]]] = {
 
 # What a size is called in one architecture or another.
 _SIZES = {
-    "model.num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "model.num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
     "model.hidden_size": ("hidden_size", "n_embd", "d_model", "dim"),
-    "model.intermediate_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim"),
-    "model.num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "model.intermediate_size": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "hidden_dim", "encoder_ffn_dim"),
+    "model.num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "model.num_key_value_heads": ("num_key_value_heads",),
     "model.head_width": ("head_dim", "d_kv"),
 }

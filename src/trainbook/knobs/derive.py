@@ -50,6 +50,15 @@ def task_name(config: Config) -> str:
     return TASK_OF_MODEL.get(config.model.type, "causal")
 
 
+TASKS_OF_TEXT = ("causal", "masked", "span")  # what they learn can be cut into windows
+
+
+def has_windows(config: Config) -> bool:
+    """Samples are windows of one length; a record with a label, a target or turns is a sample of its own."""
+    name = task_name(config)
+    return config.data.samples == "windows" and (name in TASKS_OF_TEXT or ":" in name)
+
+
 @dataclass(frozen=True)
 class BatchShape:
     global_batch: int  # sequences in one update

@@ -16,7 +16,7 @@ from typing import Any
 from trainbook.errors import Problem
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, section_types
-from trainbook.knobs.derive import task_name
+from trainbook.knobs.derive import has_windows, task_name
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.values import show
 
@@ -132,11 +132,20 @@ def model_can_do_the_task(s: Settings) -> Iterator[Broken]:
         yield ("training.task", "model.type"), message, f"Take model.type={' or '.join(able)} for it."
 
 
-@law("model.hidden_size", "model.num_attention_heads", "model.head_width")
+@law("model.type", "model.initializer_range")
+def t5_has_first_values_of_its_own(s: Settings) -> Iterator[Broken]:
+    """model.initializer_range has no effect with model.type t5, whose first values follow from the widths."""
+    if s.is_set("model.initializer_range") and s.get("model.type") == "t5":
+        message = "has no effect with model.type t5, whose first values follow from the widths."
+        yield ("model.initializer_range", "model.type"), message, ""
+
+
+@law("model.type", "model.hidden_size", "model.num_attention_heads", "model.head_width")
 def heads_share_the_width(s: Settings) -> Iterator[Broken]:
     """model.hidden_size is a multiple of model.num_attention_heads, unless model.head_width is set."""
     paths = ("model.hidden_size", "model.num_attention_heads")
-    if s.get("model.head_width") is None and s.get(paths[0]) % s.get(paths[1]):
+    judged = s.get("model.type") != "hf" and s.get("model.head_width") is None  # hf: its own config.json has the sizes
+    if judged and s.get(paths[0]) % s.get(paths[1]):
         yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
 
 
@@ -184,11 +193,11 @@ def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
             yield (path, "model.type"), message, ""
 
 
-@law("data.padding", "data.samples", "model.type")
+@law("data.padding", "data.samples", "model.type", "training.task", "data.label_field", "data.target_field")
 def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
     """data.padding packed is for the built-in models: others cannot be told where a document ends."""
     kind = s.get("model.type")
-    if s.get("data.padding") == "packed" and s.get("data.samples") == "documents" and kind not in ("gpt", "bert", "t5"):
+    if s.get("data.padding") == "packed" and not has_windows(s.config) and kind not in ("gpt", "bert", "t5"):
         message = f"packed puts several documents into a row, and model.type {kind} has no way to keep them apart."
         yield ("data.padding", "model.type"), message, "Take bucketed, which also wastes little."
 
@@ -326,6 +335,7 @@ def _no_effect_with(path: str, other: str, *idle: Any) -> None:
 
 _no_effect("model.rope_theta", "model.position", "rotary")
 _no_effect("model.num_decoder_layers", "model.type", "t5")
+_no_effect("model.token_types", "model.type", "bert")
 _no_effect("optimizer.momentum", "optimizer.type", "sgd", "muon")
 _no_effect_with("optimizer.beta1", "optimizer.type", "sgd")
 _no_effect_with("optimizer.beta2", "optimizer.type", "sgd")
@@ -365,6 +375,33 @@ _no_effect_in_task("data.label_field", "classify", "classify_many", "regress", "
 _no_effect_in_task("data.target_field", "seq2seq", "chat")
 _no_effect_in_task("data.chat_template", "chat")
 _no_effect_in_task("data.mask_prompt", "chat")
+_no_effect_in_task("data.max_target_length", "span", "seq2seq")
+OF_TOKENS = ("causal", "chat", "masked", "span", "seq2seq")  # tasks whose targets are tokens
+_no_effect_in_task("training.label_smoothing", *OF_TOKENS, "classify", "tag")
+_no_effect_in_task("training.z_loss", *OF_TOKENS, "classify", "tag")
+_no_effect_in_task("model.logit_soft_cap", *OF_TOKENS)
+_no_effect_in_task("model.tie_embeddings", *OF_TOKENS)
+
+
+@law("data.padding", "data.samples", "training.task", "model.type", "data.label_field", "data.target_field")
+def spans_are_not_packed(s: Settings) -> Iterator[Broken]:
+    """data.padding packed is not for training.task span: what is left of a text after cutting is not known before."""
+    if s.get("data.padding") == "packed" and task_name(s.config) == "span" and not has_windows(s.config):
+        message = "packed is not for the task span: how long a text is after spans were cut out is not known before."
+        yield ("data.padding", "training.task"), message, "Take bucketed, or data.samples=windows."
+
+
+@law("precision.weights", "optimizer.type", "optimizer.beta2", "model.lora_rank")
+def narrow_averages_still_move(s: Settings) -> Iterator[Broken]:
+    """With precision.weights bf16, AdamW's average of squares is bf16 too, and stands still for beta2 above .996."""
+    is_narrow = s.get("precision.weights") == "bf16" and s.get("model.lora_rank") is None
+    if is_narrow and s.get("optimizer.type") in ("adamw", "muon") and s.get("optimizer.beta2") > 0.996:
+        message = (
+            f"must be at most 0.996 with precision.weights bf16, but it is {s.show('optimizer.beta2')}: bf16 has 8 "
+            "bits, and what a step adds to the average of squares would be less than the last one."
+        )
+        hint = "Take 0.99 or 0.95, or optimizer.type=stable_adamw, which keeps that average in fp32."
+        yield ("optimizer.beta2", "precision.weights", "optimizer.type"), message, hint
 
 
 @law("precision.loss_scale", "precision.initial_scale_power", "precision.growth_interval")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainbook.knobs.config import Config
+from trainbook.knobs.derive import has_windows
 from trainbook.knobs.laws import Settings, without_validation_data
 from trainbook.knobs.origin import Origin
 
@@ -19,9 +20,10 @@ def settle(s: Settings) -> tuple[Config, dict[str, Origin]]:
     """Without data to judge by, there is no evaluation; and what is usual with the optimizer."""
     config, origins = s.config, s.origins
     if _evaluation_goes_off(s):
-        evaluation = config.evaluation.model_copy(update={"eval_strategy": "no"})
-        config = config.model_copy(update={"evaluation": evaluation})
-        origins = origins | {"evaluation.eval_strategy": Origin("derived", NO_VALIDATION_DATA)}
+        # Its cadence goes with it: a cadence of nothing is refused when the configuration is read again.
+        off = {"eval_strategy": "no"} | ({"eval_steps": None} if config.evaluation.eval_steps is not None else {})
+        config = config.model_copy(update={"evaluation": config.evaluation.model_copy(update=off)})
+        origins = origins | {f"evaluation.{name}": Origin("derived", NO_VALIDATION_DATA) for name in off}
     kind = config.optimizer.type
     usual = {
         name: value
@@ -41,7 +43,7 @@ def _evaluation_goes_off(s: Settings) -> bool:
 def notices(s: Settings) -> list[str]:
     """Settings that do nothing, or less than one may think; the run goes on."""
     found: list[tuple[tuple[str, ...], str]] = []
-    if s.get("data.samples") == "windows":
+    if has_windows(s.config):
         for path in ("data.padding", "data.truncation", "data.truncation_side"):
             if s.is_set(path):
                 found.append(((path,), "has no effect, because data.samples is windows: all have the same length."))

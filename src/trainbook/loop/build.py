@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,9 +14,13 @@ from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
 from trainbook.data.feed import prefetch
 from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
+from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
+from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, task_name
 from trainbook.knobs.duration import Duration
+from trainbook.knobs.earlier import is_run
+from trainbook.knobs.hub import has_tokenizer
 from trainbook.loop.baseline import baseline
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing
@@ -32,6 +37,7 @@ class Built:
     job: Job
     data: DataBundle
     batch: BatchShape
+    compiled: bool
     num_samples: int  # of an epoch: what a batch size counts, rows if they are packed
     num_parameters: int
     num_trained: int
@@ -52,7 +58,24 @@ def request_of(config: Config) -> Request:
 
 def build(config: Config, device: torch.device) -> Built:
     must_fit_task(task_name(config), config.evaluation)
-    return assemble(config, build_data(config.data, config.training.seed, request_of(config)), device)
+    data = build_data(config.data, config.training.seed, request_of(config))
+    _must_be_the_models_tokenizer(config, data)
+    return assemble(config, data, device)
+
+
+def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
+    """Where the user names another one than the folder's. A run that goes on no longer needs that folder."""
+    model = config.model.pretrained
+    if model is None or ":" in config.model.type or not (folder := Path(model).expanduser()).is_dir():
+        return
+    beside = folder / "tokenizer" if is_run(model) else folder
+    if Path(config.data.tokenizer).expanduser() == beside or not has_tokenizer(beside):
+        return
+    try:
+        theirs = load_tokenizer(beside)
+    except (DataError, MissingExtra):  # it cannot be read here: a good reason to name another
+        return
+    check_same_tokens(config.data.tokenizer, data.tokenizer, model, theirs)
 
 
 def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
@@ -79,9 +102,10 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append)
     called: Callable[..., dict[str, Tensor]] = task
-    if should_compile(config, device, total_updates):
-        # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
-        varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
+    # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
+    varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
+    compiled = should_compile(config, device, total_updates, varies)
+    if compiled:
         called = _compiled(task, dynamic=True if varies else None)
     state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
     state.block = plan.block
@@ -126,7 +150,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
         data_fingerprint=data.fingerprint,
         write_files=lambda folder: write_facts(folder, facts, data.tokenizer),
     )
-    return Built(job, data, batch, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
+    return Built(job, data, batch, compiled, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
 
 
 def _compiled(task: Task, dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:

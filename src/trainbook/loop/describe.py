@@ -7,7 +7,6 @@ import torch
 from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import task_name
 from trainbook.loop.build import Built
-from trainbook.loop.device import should_compile
 
 
 def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
@@ -23,7 +22,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         total / job.steps_per_epoch
     )  # of whole epochs, the last batch is short
     rows = "packed rows" if config.data.padding == "packed" and not data.train.equally_long else "sequences"
-    compiled = ", compiled" if should_compile(config, device, total) else ""
+    compiled = ", compiled" if built.compiled else ""
     where = f"CPU, {torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
     lines = [
         ("task", _task(built)),
@@ -31,7 +30,8 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         (
             "data",
             f"{config.data.source}: {tokens:,} tokens to train on, {validation}; "
-            f"{config.data.tokenizer} tokenizer with {data.tokenizer.vocab_size:,} entries",
+            f"{config.data.tokenizer} tokenizer with {data.tokenizer.vocab_size:,} entries"
+            f"{_skipped(built)}{_cut(built)}",
         ),
         ("batch", f"{batch.global_batch} {rows}{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason})"),
         (
@@ -55,6 +55,21 @@ def _task(built: Built) -> str:
     fields = ", ".join(f"{role} from '{field}'" for role, field in data.summary.get("fields", {}).items())
     classes = f"{len(data.label_names)} classes" if data.label_names else ""
     return "; ".join(part for part in (name, fields, classes) if part)
+
+
+def _skipped(built: Built) -> str:
+    """Records that data.bad_lines left out, of both sides."""
+    summary = built.data.summary
+    count = summary.get("skipped_records", 0) + summary.get("validation_skipped_records", 0)
+    return f"; {count:,} bad {'record' if count == 1 else 'records'} skipped" if count else ""
+
+
+def _cut(built: Built) -> str:
+    train = built.data.train
+    if not (count := train.num_cut):
+        return ""
+    longest = built.job.config.data.max_seq_length
+    return f"; {count:,} of {train.num_samples:,} texts are longer than {longest} tokens and are cut"
 
 
 def _model(built: Built) -> str:

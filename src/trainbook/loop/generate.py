@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 
 from trainbook.data import Tokenizer
 from trainbook.data.chat import chat_with, encode_with_specials, special_tokens
 from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.device import choose_device, prepared_device
-from trainbook.loop.restore import load_task
+from trainbook.loop.judges import framed_tokens
+from trainbook.loop.restore import Restored, load_task
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling, Task, generate_tokens
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
+from trainbook.tasks.span import SpanTask
 
 
 def generate_text(
@@ -36,11 +41,11 @@ def generate_text(
     restored = load_task(run, checkpoint, where)
     task, tokenizer, config = restored.task, restored.tokenizer, restored.config
     if not isinstance(task, CausalTask | Seq2SeqTask):
-        raise UserError(f"{run.path} has learned to {task_name(config)}, which writes no text: try trainbook predict.")
-    ids = _prompt(task, tokenizer, prompt)
+        raise UserError(f"{run.path} has the task {task_name(config)}, which writes no text: try trainbook predict.")
+    ids = _prompt(task, tokenizer, config, prompt)
     written: list[int] = []
     shown = ""
-    with prepared_device(config, where, config.model.hidden_size):
+    with prepared_device(config, where, config.model.hidden_size), _computing(restored):
         for token in generate_tokens(task, ids, max_new_tokens, sampling, tokenizer.end_of_text):
             written.append(token)
             text = tokenizer.decode(written)
@@ -51,15 +56,26 @@ def generate_text(
         yield text[len(shown) :]
 
 
-def _prompt(task: Task, tokenizer: Tokenizer, prompt: str) -> list[int]:
+def answers(run: RunFolder) -> bool:
+    """Whether the model answers a prompt, rather than writing on from it."""
+    return task_name(load(run.config).config) in ("chat", "seq2seq")
+
+
+def _computing(restored: Restored) -> AbstractContextManager[object]:
+    """Adapters are fp32 beside 16-bit weights: without autocast the two do not multiply."""
+    return restored.precision.autocast() if restored.config.model.lora_rank is not None else nullcontext()
+
+
+def _prompt(task: Task, tokenizer: Tokenizer, config: Config, prompt: str) -> list[int]:
     if isinstance(task, ChatTask) and task.facts.chat_template is not None and prompt:
         # As the training wrote it: a question, up to where the answer begins.
         text = chat_with(task.facts.chat_template, tokenizer).text([{"role": "user", "content": prompt}], True)
         return encode_with_specials([text], tokenizer, special_tokens(tokenizer))[0][0].tolist()
-    ids = tokenizer.encode(prompt).tolist() if prompt else []
-    if isinstance(task, Seq2SeqTask):  # an input ends as those of the training did
-        return ids if task.facts.end is None else [*ids, task.facts.end]
-    if ids:
-        return ids
+    tokens = tokenizer.encode(prompt)
+    if isinstance(task, Seq2SeqTask):  # an input begins and ends as those of the training did
+        frame = Seq2SeqTask.frame(config, tokenizer) if isinstance(task, SpanTask) else task.frame(config, tokenizer)
+        return framed_tokens(tokens, frame, config.data.truncation_side).tolist()
+    if len(tokens):
+        return tokens.tolist()
     # Begin as a document begins: behind the end of another.
     return [tokenizer.end_of_text] if tokenizer.end_of_text is not None else tokenizer.encode("\n").tolist()

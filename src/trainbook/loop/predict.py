@@ -17,7 +17,6 @@ from trainbook.loop.judges import Answer, Judge
 from trainbook.loop.label_judges import ClassesJudge, ClassJudge, NumberJudge, TagJudge
 from trainbook.loop.restore import Restored, load_task
 from trainbook.loop.text_judges import AnswerJudge, LikelihoodJudge
-from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 
 BATCHES_AT_A_TIME = 32  # records are sorted by length within so many batches, so that little is padded
@@ -37,7 +36,7 @@ class Prediction:
         num_beams: int | None = None,
     ) -> None:
         self.config, self.device = restored.config, device
-        self.precision = Precision(self.config.precision, device)
+        self.precision = restored.precision
         self.judge = judge_of(restored, device)
         if num_beams is not None:
             if not isinstance(self.judge, AnswerJudge):

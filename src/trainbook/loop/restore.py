@@ -11,7 +11,7 @@ import torch
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import Tokenizer, load_tokenizer
-from trainbook.errors import RunFolderError, UserError
+from trainbook.errors import DataError, RunFolderError, UserError
 from trainbook.knobs import load
 from trainbook.knobs.config import Config
 from trainbook.knobs.earlier import is_run
@@ -20,6 +20,7 @@ from trainbook.precision import Precision
 from trainbook.runs import RunFolder, write_text_atomically
 from trainbook.tasks import Facts, Task, task_class
 from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_state, merged
+from trainbook.tasks.tokens import TokenTask
 
 FACTS_FILE = "facts.json"  # beside the tokenizer: what the task needs to know of its data
 
@@ -30,6 +31,7 @@ class Restored:
     tokenizer: Tokenizer
     config: Config
     facts: Facts
+    precision: Precision
 
 
 def build_task(
@@ -55,20 +57,25 @@ def build_task(
 def load_run(task: Task, path: str) -> list[str]:
     """The body of an earlier run's model, and its head if it is for the same work. Says what starts anew."""
     run = RunFolder.open(Path(path).expanduser(), "runs")
-    earlier = merged(load_task(run, "best", torch.device("cpu")).task)
+    restored = load_task(run, "best", torch.device("cpu"))
+    earlier, facts, theirs = merged(restored.task), task.facts, restored.facts
+    if facts.vocab_size > theirs.vocab_size:
+        raise DataError(
+            f"a tokenizer that doesn't fit the model: it has {facts.vocab_size} tokens, but {run.path} was trained "
+            f"with {theirs.vocab_size} only. Take the model's own tokenizer: leave data.tokenizer out."
+        )
     given, new = dict(earlier.state_dict()), []
-    same_work = type(earlier) is type(task) and getattr(earlier, "facts", None) == task.facts
+    same_work = type(earlier) is type(task) and theirs.label_names == facts.label_names
+    if isinstance(task, TokenTask):  # whichever tokens they predict, their heads mean the same
+        same_work = isinstance(earlier, TokenTask)
     for name, value in task.state_dict().items():
         there = given.get(name)
-        if name.startswith("body.") and there is not None and there.shape[1:] == value.shape[1:]:
-            # Fewer positions may be asked for than there are; never other widths, which the sizes rule out.
-            value.copy_(there[: len(value)])
-        elif same_work and there is not None and there.shape == value.shape:
-            value.copy_(there)
-        elif name.startswith("body."):
-            raise UserError(f"model.pretrained: {run.path} has no weights for {name}.")
-        else:
+        if not name.startswith("body.") and not same_work:
             new.append(name)
+        elif there is None or there.shape[1:] != value.shape[1:] or len(there) < len(value):
+            raise UserError(f"model.pretrained: {run.path} has no weights for {name}.")
+        else:  # fewer positions may be asked for than there are
+            value.copy_(there[: len(value)])
     return new
 
 
@@ -92,10 +99,11 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored
     if not has_frozen_weights and config.model.type in ("gpt", "bert", "t5"):
         # The checkpoint has every weight: what it once started from may be gone.
         config = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": None})})
-    task = build_task(config, facts, Precision(config.precision, device, has_frozen_weights=has_frozen_weights))
+    precision = Precision(config.precision, device, has_frozen_weights=has_frozen_weights)
+    task = build_task(config, facts, precision)
     load_saved_state(task, weights_of(run, checkpoint))
     task.eval()
-    return Restored(task, tokenizer, stated, facts)
+    return Restored(task, tokenizer, stated, facts, precision)
 
 
 def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:

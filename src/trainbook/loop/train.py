@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import torch
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
-from trainbook.errors import CheckpointError, Diverged, Interrupted, ResumeError, RunError
+from trainbook.errors import CheckpointError, Diverged, Interrupted, ResumeError, RunError, UserError
 from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
@@ -141,6 +142,7 @@ class Training:
             scale if scale is not None else state.applied,
         ]
         values = torch.stack([value.double() for value in device_values]).tolist()
+        must_be_metrics(names, "losses")
         losses = dict(zip(names, values, strict=False))
         grad_norm, applied, clipped, skipped, in_a_row, longest_row, loss_scale = values[len(names) :]
         seconds = max(time.perf_counter() - self._row_started, 1e-9)
@@ -193,6 +195,7 @@ class Training:
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
         started = self._clock()
         metrics = self.job.evaluate()
+        must_be_metrics(metrics, "metrics")
         elapsed = time.perf_counter() - started
         self._row_started += elapsed  # evaluation is not training time
         progress.evaluated_step = step
@@ -271,6 +274,17 @@ class Training:
 
     def _tokens_since_row(self) -> int:
         return self.state.tokens - self._row_tokens
+
+
+def must_be_metrics(names: Iterable[str], what: str) -> None:
+    """A task of the user's own may name its numbers only as the run folder's schema does: readers know them by that."""
+    for name in names:
+        if name not in METRICS:
+            near = get_close_matches(name, METRICS, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UserError(
+                f"training.task: its {what} must be named as in trainbook.runs.schema, but one is '{name}'.{hint}"
+            )
 
 
 def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:

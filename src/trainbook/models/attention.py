@@ -41,6 +41,14 @@ class Sight:
     mask: Tensor | None = None  # bool, or numbers to add to the logits; broadcast to (B, H, queries, keys)
     causal: bool = False
 
+    def as_computed(self, x: Tensor) -> Sight:
+        """Numbers in the type that attention computes in: cast once, not in each layer."""
+        if self.mask is None or self.mask.dtype is torch.bool:
+            return self
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        return Sight(self.mask.to(dtype), self.causal)
+
 
 def sight_of(
     query_ids_BL: Tensor | None,
@@ -53,13 +61,14 @@ def sight_of(
     """From the document of each position (0: padding). Rows with several documents need both sides compared; where a
     row has one, it is enough to hide the padding among the keys.
 
-    A padded query in a packed row sees the padding, never nothing: a softmax over nothing is not a number.
+    A padded query in a packed row sees everything, never nothing: a softmax over nothing is not a number.
     """
     seen: Tensor | None = None
     if key_ids_BL is not None:
         if packed:
             assert query_ids_BL is not None
-            seen = query_ids_BL[:, None, :, None] == key_ids_BL[:, None, None, :]
+            queries = query_ids_BL[:, None, :, None]
+            seen = (queries == key_ids_BL[:, None, None, :]) | (queries == 0)
         else:
             seen = (key_ids_BL > 0)[:, None, None, :]
     if causal and (seen is not None or bias_HLL is not None):
@@ -174,13 +183,15 @@ class CrossAttention(_Heads):
         super().__init__(shape)
         self.query = nn.Linear(shape.hidden_size, self.query_size, bias=shape.bias)
         self.key_value = FusedLinear(shape.hidden_size, [self.kv_size, self.kv_size], bias=shape.bias)
+        self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
+        self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.output = ResidualLinear(self.query_size, shape.hidden_size, bias=shape.bias)
 
     def keys_and_values(self, memory_BLD: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self.key_value(memory_BLD).chunk(2, dim=-1)
-        keys, values = self.heads(keys, self.num_kv_heads), self.heads(values, self.num_kv_heads)
-        return keys.transpose(1, 2), values.transpose(1, 2)
+        keys, values = self.key_norm(self.heads(keys, self.num_kv_heads)), self.heads(values, self.num_kv_heads)
+        return keys.to(values.dtype).transpose(1, 2), values.transpose(1, 2)
 
     def forward(self, x_BLD: Tensor, keys: Tensor, values: Tensor, sight: Sight) -> Tensor:
-        queries = self.heads(self.query(x_BLD), self.num_heads).transpose(1, 2)
+        queries = self.query_norm(self.heads(self.query(x_BLD), self.num_heads)).to(values.dtype).transpose(1, 2)
         return self.output(self.attend(queries, keys, values, sight))

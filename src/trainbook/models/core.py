@@ -48,6 +48,8 @@ class FeedForward(nn.Module):
         parts = [shape.intermediate_size] * (2 if self.gate else 1)  # gate and up projection in one matrix product
         self.up = FusedLinear(shape.hidden_size, parts, bias=shape.bias)
         self.down = ResidualLinear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
+        # T5's answers here grow beyond 65,504: that product stays in fp32 where all others are fp16.
+        self.overflows_fp16 = shape.initializer == "fan_in"
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         inner = self.up(x_BLD)
@@ -57,7 +59,14 @@ class FeedForward(nn.Module):
         else:
             assert self.activation is not None
             inner = self.activation(inner)
+        if self.overflows_fp16 and inner.dtype is torch.float16:
+            with torch.autocast(inner.device.type, enabled=False):
+                return F.linear(inner.float(), self.down.weight.float(), _float(self.down.bias))
         return self.down(inner)
+
+
+def _float(bias: Tensor | None) -> Tensor | None:
+    return None if bias is None else bias.float()
 
 
 @dataclass
@@ -139,6 +148,7 @@ class Stack(nn.Module):
         first = caches[0].length if caches is not None else 0
         bias = self.relative_bias(length, first + length, first) if self.relative_bias is not None else None
         sight = sight_of(document_ids_BL, document_ids_BL, packed=packed, causal=self.causal, bias_HLL=bias)
+        sight = sight.as_computed(x_BLD)
         how = self.shape.recompute if self.training and caches is None else "off"
         for layer, block in enumerate(self.blocks):
             cache = caches[layer] if caches is not None else None
@@ -174,7 +184,6 @@ class Transformer(Stack):
         *,
         document_ids: Tensor | None = None,
         positions: Tensor | None = None,
-        token_types: Tensor | None = None,
     ) -> Tensor:
         """`document_ids` (0: padding) keep documents apart; with `positions` inside them, a row may hold several."""
         x_BLD = self.token_embedding(input_ids_BL)
@@ -186,9 +195,7 @@ class Transformer(Stack):
                 where = torch.arange(first, first + input_ids_BL.shape[1], device=input_ids_BL.device)
             x_BLD = x_BLD + self.position_embedding(where)
         if self.type_embedding is not None:
-            # All of the first type, unless told otherwise.
-            types = self.type_embedding.weight[0] if token_types is None else self.type_embedding(token_types)
-            x_BLD = x_BLD + types
+            x_BLD = x_BLD + self.type_embedding.weight[0]  # all tokens are of the first type
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
         x_BLD = self.dropout(x_BLD)

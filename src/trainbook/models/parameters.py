@@ -37,7 +37,7 @@ def named_roles(module: nn.Module) -> dict[str, Role]:
 def _role(part: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     fan_out = parameter.shape[0] if parameter.ndim else 1
     fan_in = math.prod(parameter.shape[1:]) if parameter.ndim > 1 else 1
-    if isinstance(part, NORMS):
+    if isinstance(part, NORMS) or (parameter.ndim == 1 and type(part).__name__.endswith("Norm")):
         return Role(Kind.NORM, fan_in, fan_out)
     if isinstance(part, nn.Embedding):
         return Role(Kind.EMBEDDING, fan_in=fan_out, fan_out=fan_in)

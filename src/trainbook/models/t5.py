@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor, nn
 
@@ -14,10 +16,12 @@ from trainbook.models.shape import Shape, shape_of
 class EncoderDecoder(nn.Module):
     def __init__(self, shape: Shape, max_target_length: int) -> None:
         super().__init__()
+        # Both stacks have positions for the longer of the two texts.
+        shape = replace(shape, max_seq_length=max(shape.max_seq_length, max_target_length))
         self.shape = shape
         self.token_embedding = nn.Embedding(shape.vocab_rows, shape.hidden_size)
-        learned, longest = shape.position == "learned", max(shape.max_seq_length, max_target_length)
-        self.position_embedding = nn.Embedding(longest, shape.hidden_size) if learned else None
+        learned = shape.position == "learned"
+        self.position_embedding = nn.Embedding(shape.max_seq_length, shape.hidden_size) if learned else None
         self.encoder = Stack(shape, num_layers=shape.num_hidden_layers, causal=False)
         self.decoder = Stack(shape, num_layers=shape.num_decoder_layers, causal=True, with_cross_attention=True)
         self.dropout = nn.Dropout(shape.dropout)
@@ -57,6 +61,10 @@ class EncoderDecoder(nn.Module):
             memory=Memory(encoded, across),
         )
         return self.dropout(x_BLD)
+
+    def most_tokens(self, asked: int) -> int:
+        """How many tokens can be written: learned and rotary positions end somewhere."""
+        return asked if self.shape.position in ("relative", "none") else min(asked, self.shape.max_seq_length)
 
     def remember(self, input_ids: Tensor, document_ids: Tensor | None) -> Memory:
         """For writing token by token: the input is read once, and each layer's keys and values of it are kept."""

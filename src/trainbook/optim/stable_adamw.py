@@ -24,7 +24,8 @@ class StableAdamW(SelectiveOptimizer):
             self.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
                 "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
+                # In bf16 an average with beta2 .999 would stand still: what is added is less than its last bit.
+                "exp_avg_sq": torch.zeros_like(parameter, dtype=torch.float32),
             }
 
     def update(self, group: dict, parameters: list[Tensor], apply: Tensor) -> None:

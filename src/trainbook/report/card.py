@@ -82,7 +82,7 @@ def make_card(run: RunFolder) -> Card:
     return card
 
 
-WRITING = ("causal", "chat", "span", "seq2seq")
+WRITING = ("causal", "chat", "seq2seq")
 
 
 def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
@@ -146,10 +146,10 @@ def _curve(rows: list[dict[str, Any]]) -> str:
     """The loss over steps as a line of blocks; each block shows the highest of its stretch, so a spike stays seen."""
     points = [(row["step"], row["loss"]) for row in rows]
     width = min(WIDTH, len(points))
-    last = max(step for step, _ in points)
+    first, last = points[0][0], max(step for step, _ in points)
     bins: list[list[float]] = [[] for _ in range(width)]
     for step, loss in points:
-        bins[min(width - 1, step * width // (last + 1))].append(loss)
+        bins[min(width - 1, (step - first) * width // (last - first + 1))].append(loss)
     finite = [loss for _, loss in points if math.isfinite(loss)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
     curve, previous = "", LEVELS[0]

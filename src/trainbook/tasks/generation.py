@@ -74,7 +74,10 @@ def generate_tokens(
     if isinstance(model, CausalLanguageModel):
         tokens = _write_on(model, prompt, max_new_tokens, sampling, generator)
     else:  # a network that is not ours is itself what a search asks for tokens
-        decoder = SearchableDecoder(model, max_new_tokens) if isinstance(model, Seq2SeqModel) else model
+        decoder: Decoder[Any] = model  # pyright: ignore[reportAssignmentType]
+        if isinstance(model, Seq2SeqModel):
+            max_new_tokens = model.most_tokens(max_new_tokens)
+            decoder = SearchableDecoder(model, max_new_tokens)
         tokens = _answer(decoder, prompt, max_new_tokens, sampling, generator, _device(model))
     for token in tokens:
         if token == end_of_text:

@@ -163,7 +163,7 @@ class MaskedCollate:
         rank[order] = np.arange(len(sample)) - first_of_sample[order]
         available = np.bincount(sample, weights=allowed, minlength=int(sample.max(initial=-1)) + 1)
         wanted = np.maximum(np.floor(self.ratio * available + 0.5), np.minimum(available, 1))[sample]
-        # A unit is taken if more than half of it lies within what is wanted; the very first one always.
+        # A unit is taken if at least half of it lies within what is wanted; the very first one always.
         size = np.bincount(unit, minlength=len(sample))[unit]
         first_rank = np.full(len(sample), np.iinfo(np.int64).max)
         np.minimum.at(first_rank, unit, rank)

@@ -30,7 +30,7 @@ OF_TASK: Mapping[str, tuple[str, ...]] = {
     "tag": CLASSES,
     "regress": ("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
 }
-WRITING_TASKS = ("span", "seq2seq")  # those that answer with text
+WRITING_TASKS = ("seq2seq",)  # those that answer with a text that there is a right one for
 
 
 # Which task gives which metric
@@ -118,12 +118,6 @@ def f1_macro(counts: Tensor) -> float:
     possible = 2 * true_positives + false_positives + false_negatives
     occurs = possible > 0
     return float((2 * true_positives[occurs] / possible[occurs]).sum() / max(1, int(occurs.sum())))
-
-
-def baseline_accuracy(counts: Tensor) -> float:
-    """How often the commonest class is right, for data with one class each: what an accuracy has to beat."""
-    of_class = counts[0] + counts[2]
-    return int(of_class.max()) / max(1, int(of_class.sum()))
 
 
 # Numbers

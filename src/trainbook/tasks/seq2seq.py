@@ -22,15 +22,19 @@ from trainbook.tasks.task import Collate, Facts
 from trainbook.tasks.tokens import TokenTask
 
 
+def end_of(tokenizer: Tokenizer) -> int:
+    if tokenizer.end_of_text is None:
+        raise DataError("the tokenizer does not fit: a model that writes texts needs a token that ends them.")
+    return tokenizer.end_of_text
+
+
 class Seq2SeqTask(TokenTask):
     records = "pairs"
     specials = ("pad",)
 
     @classmethod
     def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
-        if tokenizer.end_of_text is None:
-            raise DataError("the tokenizer does not fit: a model that writes texts needs a token that ends them.")
-        end = (tokenizer.end_of_text,)
+        end = (end_of(tokenizer),)
         return Frame(
             config.data.max_seq_length,
             suffix=end,
@@ -84,6 +88,9 @@ class Seq2SeqModel(Seq2SeqTask):
 
     def read_out(self, hidden: Tensor) -> Tensor:
         return self.capped(self.head(hidden * self.head_scale))
+
+    def most_tokens(self, asked: int) -> int:
+        return self.body.most_tokens(asked)
 
     def decoder(self, max_new_tokens: int) -> SearchableDecoder:
         return SearchableDecoder(self, max_new_tokens)

@@ -14,7 +14,7 @@ from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.tasks.batches import StepBatch
-from trainbook.tasks.seq2seq import Seq2SeqModel, Seq2SeqTask, pair_micro_batches
+from trainbook.tasks.seq2seq import Seq2SeqModel, Seq2SeqTask, end_of, pair_micro_batches
 from trainbook.tasks.task import Collate
 
 
@@ -86,14 +86,14 @@ class SpanTask(Seq2SeqTask):
     def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
         tokenizer, training = data.tokenizer, config.training
         pad = tokenizer.special("pad")
-        assert pad is not None and tokenizer.end_of_text is not None
+        assert pad is not None
         return SpanCollate(
             rows_each,
             training.seed,
             training.mask_ratio,
             training.span_length,
             np.array(tokenizer.sentinels, dtype=np.int64),
-            tokenizer.end_of_text,
+            end_of(tokenizer),
             pad,
         )
 
@@ -136,4 +136,6 @@ class SpanCollate:
             batch.packed,
             targets=Ragged.of(targets),
         )
-        return pair_micro_batches(pairs, self.rows_each, self.pad)
+        made = pair_micro_batches(pairs, self.rows_each, self.pad)
+        made.num_tokens = len(batch.tokens.values)  # of the text: what is cut out is not counted twice
+        return made

@@ -59,6 +59,7 @@ class TokenTask(Task):
 
     def write(self, inputs: Mapping[str, Tensor], *, max_new_tokens: int, num_beams: int = 1) -> list[list[int]]:
         """The answer to each input, as tokens without their end. The task must be a `beam.Decoder`, or bring one."""
+        max_new_tokens = self.most_tokens(max_new_tokens)
         written = beam.write(
             self.decoder(max_new_tokens),
             inputs,
@@ -67,6 +68,9 @@ class TokenTask(Task):
             num_beams=num_beams,
         )
         return [answer.tokens for answer in written]
+
+    def most_tokens(self, asked: int) -> int:
+        return asked
 
     def decoder(self, max_new_tokens: int) -> beam.Decoder[Any]:
         return self  # pyright: ignore[reportReturnType]

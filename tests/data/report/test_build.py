@@ -63,7 +63,7 @@ def test_unknown_tokens_are_counted_only_where_the_tokenizer_has_some(report_of)
 
 def test_targets_are_judged_too(report_of):
     documents = [Document("in", str(number), 0, target="x" * 300) for number in range(20)]
-    facts = report_of(documents, None, "data.max_target_length=128")
+    facts = report_of(documents, None, "data.max_target_length=128", "model.type=t5", "training.task=seq2seq")
     assert facts["lengths"]["targets"]["recommended"] == 512
     assert facts["lengths"]["targets"]["tokens_kept"] == pytest.approx(128 / 300)
     assert facts["sides"]["train"]["target_lengths"]["max"] == 300

@@ -18,7 +18,7 @@ def read_jsonl(file: File, complain: Complain) -> Iterator[Record]:
             shown = f"{file.shown}:{number}"
             try:
                 content = decode(line, shown, number)
-                record = _object(_parsed(content, shown), shown) if content.strip() else None
+                record = _object(_parsed(content.rstrip("\r\n"), shown), shown) if content.strip() else None
             except DataError as error:
                 complain(str(error))
                 continue

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer
-from trainbook.data.tokenizers.files import check_specials, check_vocab_size, load_tokenizer, tokenizer_config
+from trainbook.data.tokenizers.files import (
+    check_same_tokens,
+    check_specials,
+    check_vocab_size,
+    load_tokenizer,
+    tokenizer_config,
+)
 from trainbook.data.tokenizers.library import LibraryBackedTokenizer, train_bpe
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from trainbook.data.tokenizers.special import END_OF_TEXT
@@ -15,6 +21,7 @@ __all__ = [
     "CharTokenizer",
     "LibraryBackedTokenizer",
     "Tokenizer",
+    "check_same_tokens",
     "check_specials",
     "check_vocab_size",
     "load_tokenizer",

@@ -117,6 +117,19 @@ def check_specials(name: str, roles: Iterable[str], tokenizer: Tokenizer) -> Non
             )
 
 
+def check_same_tokens(name: str, tokenizer: Tokenizer, model: str, theirs: Tokenizer) -> None:
+    """Weights know tokens by their numbers: those of another tokenizer would be read as other text, without a word."""
+    ours, known = (
+        {number: piece for piece, number in each.to_library().get_vocab().items()} for each in (tokenizer, theirs)
+    )
+    for number in sorted(ours.keys() & known.keys()):
+        if ours[number] != known[number]:
+            raise DataError(
+                f"data.tokenizer: '{name}' is another tokenizer than that of {model}: token {number} is "
+                f"{ours[number]!r}, but was {known[number]!r} when the model was trained. Leave data.tokenizer out."
+            )
+
+
 def _settings(path: Path) -> dict[str, Any]:
     """What the files beside a tokenizer.json say of it. Beside a file of another name they may belong to another."""
     settings: dict[str, Any] = {}

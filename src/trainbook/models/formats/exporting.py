@@ -129,7 +129,7 @@ def _prove_and_keep(
     try:
         unfinished.mkdir(parents=True)
         write(unfinished)
-        write_tokenizer(unfinished, tokenizer, kind, max_length)
+        write_tokenizer(unfinished, tokenizer, kind, max_length, _chat_template(task))
         rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), max_length)
         check_tokenizer(unfinished, tokenizer, rows)
         difference = largest_difference(task, kind, unfinished, rows, tokenizer.special("pad") or 0)
@@ -213,3 +213,7 @@ def _own_labels(task: nn.Module) -> Sequence[str]:
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _chat_template(task: nn.Module) -> str | None:
+    return getattr(getattr(task, "facts", None), "chat_template", None)

@@ -52,7 +52,10 @@ def special_ids(tokenizer: Exportable, kind: str) -> dict[str, int]:
     return {role: number for role, number in roles.items() if number is not None}
 
 
-def write_tokenizer(folder: Path, tokenizer: Exportable, kind: str, max_length: int) -> None:
+def write_tokenizer(
+    folder: Path, tokenizer: Exportable, kind: str, max_length: int, chat_template: str | None = None
+) -> None:
+    """`chat_template`: how the conversations of the training were written, where it was one of them."""
     library, ids = tokenizer.to_library(), special_ids(tokenizer, kind)
     _add_frame(library, ids, kind)
     library.save(str(folder / "tokenizer.json"))
@@ -65,8 +68,8 @@ def write_tokenizer(folder: Path, tokenizer: Exportable, kind: str, max_length: 
     }
     if tokenizer.sentinels:
         settings["additional_special_tokens"] = [library.id_to_token(number) for number in tokenizer.sentinels]
-    if tokenizer.chat_template is not None:
-        settings["chat_template"] = tokenizer.chat_template
+    if (template := chat_template or tokenizer.chat_template) is not None:
+        settings["chat_template"] = template
     (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n")
 
 
