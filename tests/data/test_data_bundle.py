@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -246,6 +247,28 @@ def test_validation_may_lack_a_class_but_not_have_one_of_its_own(build_from: Bui
         f"{tmp_path}/v.csv:3: the class 'd' is not in the training data, so nothing could learn it; "
         "there is 'a', 'b', 'c'."
     )
+
+
+def test_a_class_that_the_split_left_to_validation_alone_says_what_to_do(build_from: BuildFrom, tmp_path: Path) -> None:
+    # With as many classes as texts, whatever is held out has a class of its own.
+    lines = [json.dumps({"text": f"text {number}", "label": f"c{number}"}) for number in range(20)]
+    (tmp_path / "d.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError) as caught:
+        build_from(tmp_path / "d.jsonl", records="labelled", labels="class")
+    place, _, rest = str(caught.value).partition(": the class 'c")
+    assert place.startswith(f"{tmp_path}/d.jsonl:")
+    assert rest.partition("'")[2] == (
+        " is in the validation part only, which data.validation_ratio=0.1 divided off, so nothing could learn it. Add "
+        "more documents of that class, give a source of its own with data.validation, or set data.validation_ratio=0."
+    )
+
+
+def test_validation_takes_the_fields_of_training(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "t.jsonl").write_text(json.dumps({"remark": "one two"}))
+    (tmp_path / "v.jsonl").write_text(json.dumps({"text": "other", "remark": "three four"}))
+    data = build_from(tmp_path / "t.jsonl", validation=str(tmp_path / "v.jsonl"), samples="documents")
+    assert data.summary["validation_fields"] == data.summary["fields"] == {"text": "remark"}
+    assert data.validation is not None and data.validation.describe(0)["text"] == "three four"
 
 
 def test_whole_numbers_as_classes_are_in_the_order_of_numbers(build_from: BuildFrom, tmp_path: Path) -> None:

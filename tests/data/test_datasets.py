@@ -241,10 +241,14 @@ def test_pairs_have_targets_in_a_frame_of_their_own() -> None:
     ids = np.array([3, 1, 2, 0])
     targets = dataset.read_targets(ids)
     assert targets is not None
-    # The third target is empty: there is still its end to predict. The last one is cut and keeps its end.
-    expected = [[*range(206, 211), 98], [205, 98], [98], [201, 202, 203, 204, 98]]
+    # The third target is empty: there is still its end to predict. The first one is cut: it does not end there.
+    expected = [[*range(206, 212)], [205, 98], [98], [201, 202, 203, 204, 98]]
     assert [part.tolist() for part in targets.split()] == expected
     assert dataset.target_lengths(ids).tolist() == [6, 2, 1, 5]  # type: ignore[union-attr]
+    assert dataset.num_targets_cut == 1
+    tight = _documents(replace(frame, max_target_positions=4), targets=TARGETS)
+    assert [part.tolist() for part in tight.read_targets(ids[[3]]).split()] == [[201, 202, 203, 204]]  # type: ignore[union-attr]
+    assert tight.num_targets_cut == 2, "one that has no room for its end has not ended either"
     assert dataset.sample(0).tolist() == [1, 2, 3, 99]
     bare = _documents(replace(frame, target_suffix=()), targets=TARGETS)
     assert bare.ids(np.arange(3), np.zeros(3)).tolist() == [0, 1, 3]

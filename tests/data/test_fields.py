@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainbook.data.chat import PLAIN, Chat
 from trainbook.data.fields import Wanted, find_fields, make_document
 from trainbook.data.records import Document, Record
+from trainbook.data.values import in_order
 from trainbook.errors import DataError
 
 
@@ -54,6 +56,11 @@ PAIRS, TAGGED, CHAT = Wanted("pairs"), Wanted("tagged"), Wanted("chat", chat=Cha
             {"instruction": "a", "input": "", "output": "b", "system": "c"},
             {"prompt": "instruction", "response": "output", "input": "input", "system": "system"},
         ),
+        (
+            CHAT,
+            {"system_prompt": "a", "question": "b", "response": "c", "context": "d"},
+            {"prompt": "question", "response": "response", "context": "context", "system": "system_prompt"},
+        ),
     ],
 )
 def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
@@ -80,6 +87,11 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
             CLASS,
             {"text": "a", "topic": 1, "sentiment": 2},
             "'topic', 'sentiment' could each be the label. Name the right one with data.label_field.",
+        ),
+        (
+            CLASS,
+            {"question": "a", "sentence": "b", "label": 1},
+            "'sentence', 'question' could each be the text. Name the right one with data.text_field.",
         ),
         (PAIRS, {"en": "a", "de": "b"}, "'en', 'de' could each be the text. Name the right one with data.text_field."),
         (
@@ -152,16 +164,70 @@ def test_several_classes_are_a_list_or_a_string_with_one_separator() -> None:
         make_document(Record({"text": "x", "labels": "a|b"}, "f:2"), fields, CLASSES)
 
 
+def test_several_classes_in_one_cell_may_be_a_list_as_json_writes_it() -> None:
+    assert document(CLASSES, {"text": "x", "labels": '["b, c", "a"]'}).label == ("a", "b, c")
+    assert document(CLASSES, {"text": "x", "labels": " [] "}).label == ()
+    assert message(CLASSES, {"text": "x", "labels": "['a', 'b']"}) == (
+        "the field 'labels' must be a list of classes as JSON writes it, such as [\"a\", \"b\"], or names with '|' or "
+        "',' between them, but got \"['a', 'b']\"."
+    )
+
+
+@pytest.mark.parametrize(
+    "values", [([0, 1, 0], [1, 1, 0]), ("0,1,0", "1, 1, 0"), ("[0, 1, 0]",), ([True, False, True],)]
+)
+def test_a_flag_for_each_class_is_refused(values: Any) -> None:
+    assert message(CLASSES, *({"text": "x", "labels": value} for value in values)) == (
+        'f:1: the field \'labels\' must list the classes of each text by name, such as ["a", "b"], but has a flag '
+        "(0 or 1) for each of 3 classes. Write the names of those that are 1 in its place, or name another field with "
+        "data.label_field."
+    )
+
+
+@pytest.mark.parametrize("values", [([0], [1]), ([0, 1], [1]), ([0, 2], [1, 3]), ("a,b", "c,d")])
+def test_classes_that_are_numbers_are_no_flags(values: Any) -> None:
+    assert document(CLASSES, *({"text": "x", "labels": value} for value in values)).label
+
+
 @pytest.mark.parametrize(("value", "number"), [(3, 3.0), (0.25, 0.25), ("1e-2", 0.01), ("-4", -4.0)])
 def test_a_number_may_be_written_as_text(value: Any, number: float) -> None:
     assert document(NUMBER, {"text": "x", "label": value}).label == number
 
 
-@pytest.mark.parametrize("value", [None, "many", "nan", float("inf"), True, [1]])
+@pytest.mark.parametrize("value", [None, "many", "nan", float("inf"), True, [1], 10**400, "1e400"])
 def test_what_is_no_finite_number_is_refused(value: Any) -> None:
     assert message(NUMBER, {"text": "x", "label": value}).startswith(
         "the field 'label' must be a finite number, but got"
     )
+
+
+@pytest.mark.parametrize("value", [1e39, "-1e39", 10**39])
+def test_a_number_that_32_bits_cannot_hold_is_refused(value: Any) -> None:
+    assert message(NUMBER, {"text": "x", "label": value}) == (
+        "the field 'label' must be a number of at most 3.402823e+38, the largest that 32 bits can hold, but got "
+        f"{float(value):g}."
+    )
+    largest: Any = document(NUMBER, {"text": "x", "label": 3.4028234663852886e38}).label
+    assert np.isfinite(np.float32(largest))
+
+
+def test_classes_are_in_the_order_of_numbers_only_where_all_are_numbers() -> None:
+    assert in_order({"10", "9", "-1"}) == ("-1", "9", "10")
+    assert in_order({"10", "9", "--1"}) == ("--1", "10", "9")
+    assert in_order({"1" * 5000, "9"}) == ("1" * 5000, "9")
+
+
+def test_fields_that_are_known_are_taken_where_they_are_there() -> None:
+    def known(wanted: Wanted, record: dict[str, Any], **fields: str) -> dict[str, str]:
+        return dict(find_fields([Record(record, "f:1")], wanted, "f:1", fields).roles)
+
+    record = {"text": "a", "remark": "b", "label": 1, "mood": 2}
+    assert known(CLASS, record, text="remark", label="mood", group="x") == {"text": "remark", "label": "mood"}
+    assert known(CLASS, record, text="body", label="mood") == {"text": "text", "label": "mood"}
+    named = Wanted("labelled", "class", text_field="text")
+    assert known(named, record, text="remark", label="mood") == {"text": "text", "label": "mood"}
+    turns = {"messages": [{"role": "user", "content": "a"}], "answer": "b"}
+    assert known(CHAT, turns, prompt="question", response="answer") == {"conversation": "messages"}
 
 
 def test_words_and_tags_go_together() -> None:
@@ -195,6 +261,14 @@ def test_a_group_is_read_only_when_it_is_named() -> None:
 def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
     alpaca = {"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief."}
     assert document(CHAT, alpaca).text == ("System:\nBe brief.\nUser:\nAdd.\n\n1 2\nAssistant:\n3<|endoftext|>")
+    dolly = {"instruction": "Add.", "context": "1 2", "response": "3", "category": "sums", "id": "x"}
+    assert document(CHAT, dolly).text == "User:\nAdd.\n\n1 2\nAssistant:\n3<|endoftext|>"
+    assert find_fields([Record(dolly, "f:1")], CHAT, "f:1").unused == ("category",)
+    paragraphs = {"question": "Add.", "context": {"title": ["Sums"]}, "answer": "3"}
+    assert document(CHAT, paragraphs).text == "User:\nAdd.\nAssistant:\n3<|endoftext|>"
+    assert find_fields([Record(paragraphs, "f:1")], CHAT, "f:1").unused == ("context",)
+    orca = {"id": "x", "system_prompt": "Be brief.", "question": "Add.", "response": "3"}
+    assert document(CHAT, orca).text == "System:\nBe brief.\nUser:\nAdd.\nAssistant:\n3<|endoftext|>"
     turns = {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "ho"}]}
     assert document(CHAT, turns).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
     named = Wanted("chat", text_field="q", target_field="a", chat=CHAT.chat)

@@ -55,6 +55,35 @@ def test_cells_may_be_separated_by_tabs_or_semicolons_and_files_come_from_window
     assert labelled(tmp_path / "e.csv") == [("e.csv:2", "a, b", "x")]
 
 
+def test_lines_that_end_in_a_carriage_return_alone_are_named(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_bytes(b"text,label\rone,a\rtwo,b\r")
+    assert message(tmp_path / "d.csv") == (
+        f"{tmp_path}/d.csv:1: has lines that end in a carriage return alone, as old programs write them. Convert them "
+        r"first, for example with tr '\r' '\n'."
+    )
+
+
+def test_the_names_of_columns_may_be_longer_than_csv_allows_by_itself(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text,label," + "x" * 200_000 + "\none,a,\n")
+    assert labelled(tmp_path / "d.csv") == [("d.csv:2", "one", "a")]
+
+
+def test_a_row_that_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_bytes(b'text,label\none,a\n"caf\xe9\nau lait",b\nthree,c\n')
+    assert message(tmp_path / "d.csv") == (
+        f"{tmp_path}/d.csv:3: must be UTF-8 text, but has the byte 0xe9 at position 4. Convert it first, for example "
+        "with iconv."
+    )
+    origins, source = skipping(tmp_path / "d.csv")
+    assert origins == ["d.csv:2", "d.csv:5"] and source.passed.bad == 1
+    (tmp_path / "e.csv").write_bytes(b"te\xe9xt,label\none,a\n")
+    assert "e.csv:1: must be UTF-8" in message(tmp_path / "e.csv", Wanted(bad_lines="skip"))
+    (tmp_path / "f.conll").write_bytes(b"one A\n\ncaf\xe9 B\ntwo A\n\nthree A\n")
+    assert "f.conll:3: must be UTF-8" in message(tmp_path / "f.conll", Wanted("tagged"))
+    found = tagged(tmp_path / "f.conll", bad_lines="skip")
+    assert [document.text for document in found] == ["one", "three"]
+
+
 def test_a_cell_may_be_longer_than_csv_allows_by_itself(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("text,label\n" + "x" * 200_000 + ",a\n")
     assert len(labelled(tmp_path / "d.csv")[0][1]) == 200_000

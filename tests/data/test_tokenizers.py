@@ -16,6 +16,7 @@ from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
+    WordTokenizer,
     check_specials,
     check_vocab_size,
     load_tokenizer,
@@ -145,7 +146,7 @@ def test_an_unknown_tokenizer_names_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(DataError) as caught:
         tokenizer_config(name, None)
     assert str(caught.value) == (
-        f"data.tokenizer: there is no tokenizer '{name}'; it must be byte, char, bpe, "
+        f"data.tokenizer: there is no tokenizer '{name}'; it must be byte, char, word, bpe, "
         f"or the path of a tokenizer.json. Did you mean '{meant}'?"
     )
 
@@ -527,3 +528,29 @@ def test_a_text_that_a_tokenizer_cannot_write_is_a_users_mistake(tmp_path: Path)
     assert not tokenizer.is_lossless
     with pytest.raises(DataError, match=r"^the tokenizer cannot write the text: .*UNK"):
         tokenizer.encode("b")
+
+
+WORDS = WordTokenizer(["HH", "AH0", "L", "OW1", "h", "e", "l", "o"], with_end_of_text=True, specials=("pad",))
+
+
+def test_the_word_tokenizer_has_one_token_for_each_word_between_blanks() -> None:
+    ids = WORDS.encode("h e l  l\to HH")
+    assert [WORDS.words[number] for number in ids] == ["h", "e", "l", "l", "o", "HH"]
+    assert WORDS.decode(ids) == "h e l l o HH"
+    assert WORDS.end_of_text is not None and WORDS.decode([*ids, WORDS.end_of_text]) == "h e l l o HH <|endoftext|>"
+    (_, starts), (nothing, none) = WORDS.encode_with_starts(["  h\u00a0 el o", ""])
+    assert starts.tolist() == [2, 5, 8] and len(nothing) == len(none) == 0
+
+
+def test_a_word_that_is_not_there_becomes_the_unknown_token() -> None:
+    unknown = WORDS.special("unknown")
+    assert unknown is not None and WORDS.encode("h zz").tolist()[1] == unknown
+    assert WORDS.special("pad") not in (None, unknown, WORDS.end_of_text)
+
+
+def test_the_word_tokenizer_is_saved_and_is_the_same_in_the_library(tmp_path: Path) -> None:
+    WORDS.save(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.fingerprint == WORDS.fingerprint and loaded.vocab_size == WORDS.vocab_size
+    text = "h e l l  o zz\nHH OW1"
+    assert loaded.encode(text).tolist() == WORDS.encode(text).tolist() == WORDS.to_library().encode(text).ids

@@ -51,7 +51,7 @@ def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> Restor
         for parameter in built.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(std=0.3, generator=generator)
-    return Restored(built.eval(), tokenizer, config, facts, Precision(config.precision, CPU))
+    return Restored(built.eval(), tokenizer, config, facts, Precision(config.precision, CPU), step=0)
 
 
 def written(path: Path, records: list[dict[str, Any]]) -> str:
@@ -256,6 +256,23 @@ def test_each_line_of_a_text_file_is_a_record_and_blank_lines_are_none(tmp_path:
         ("one", f"{tmp_path}/new.txt:1"),
         ("two", f"{tmp_path}/new.txt:4"),
     ]
+
+
+def test_a_line_ends_at_its_line_feed_alone(tmp_path: Path) -> None:
+    (tmp_path / "new.txt").write_bytes("one\x0ctwo\x85three\u2028four\r\nfive\rsix\nseven".encode())
+    answers, _ = predicted(restored("classify"), str(tmp_path / "new.txt"))
+    assert [(answer["text"], answer["place"].rpartition(":")[2]) for answer in answers] == [
+        ("one\x0ctwo\x85three\u2028four", "1"),
+        ("five\rsix", "2"),
+        ("seven", "3"),
+    ]
+
+
+def test_why_there_are_no_metrics_is_said_in_options_of_the_command(tmp_path: Path):
+    records = [{"text": text, "other": "x", "more": "y"} for text in TEXTS]
+    prediction = Prediction(restored("seq2seq"), written(tmp_path / "new.jsonl", records), CPU)
+    assert len(list(prediction)) == 5
+    assert prediction.note.endswith("could each be the target text. Name the right one with --label-field.")
 
 
 def test_a_record_without_text_keeps_its_place(tmp_path: Path):

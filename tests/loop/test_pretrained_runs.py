@@ -13,7 +13,7 @@ import torch
 
 from trainbook import api
 from trainbook.data import load_tokenizer
-from trainbook.errors import UserError
+from trainbook.errors import Interrupted, UserError
 from trainbook.knobs import recipes
 from trainbook.runs import RunFolder
 
@@ -166,18 +166,148 @@ def test_a_classifier_goes_on_as_a_classifier_only_if_the_classes_are_the_same(e
     assert "head.weight" in anew.notes[0]
 
 
-def test_an_interrupted_run_from_an_earlier_model_continues_bit_for_bit_and_loses_nothing_while_that_is_gone(earlier):
-    folder, away = earlier.root / "moved", earlier.root / "away"
-    shutil.copytree(earlier.open("gpt").path, folder)
-    tune(earlier, folder, name="whole")
+# What became of the folder that a run began with
+
+
+AS_HF = ("model.type=hf", "training.task=causal")
+
+
+@pytest.mark.parametrize("kind", ["run", "exported", "hf"])
+def test_an_interrupted_run_continues_bit_for_bit_after_the_model_that_it_began_with_is_gone(
+    earlier, exported, kind: str
+):
+    folder, away = earlier.root / f"moved-{kind}", earlier.root / f"away-{kind}"
+    shutil.copytree(earlier.open("gpt").path if kind == "run" else exported["gpt"], folder)
+    given = AS_HF if kind == "hf" else ()
+    tune(earlier, folder, *given, name=f"whole-{kind}")
     with earlier.interrupted_at(2):
-        tune(earlier, folder, name="cut")
+        tune(earlier, folder, *given, name=f"cut-{kind}")
+    folder.rename(away)
+    api.resume(earlier.open(f"cut-{kind}").path, quiet=True)
+    earlier.must_be_equal(f"whole-{kind}", f"cut-{kind}")
+
+
+def test_conversations_are_written_as_before_when_the_folder_with_their_template_is_gone(lab, exported):
+    folder = lab.root / "talker"
+    shutil.copytree(exported["gpt"], folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message['content'] + '|' }}{% endfor %}"
+    )
+    given = ("training.task=chat", "data.source=builtin:echo?size=60")
+    tune(lab, folder, *given, name="whole")
+    with lab.interrupted_at(2):
+        tune(lab, folder, *given, name="cut")
+    shutil.rmtree(folder)
+    api.resume(lab.open("cut").path, quiet=True)
+    lab.must_be_equal("whole", "cut")
+
+
+def test_another_model_in_the_place_of_the_first_one_does_not_matter_to_a_fine_tuned_one(lab, exported):
+    folder = lab.root / "model"
+    shutil.copytree(exported["gpt"], folder)
+    run = tune(lab, folder, *AS_HF, name="tuned")
+    before = api.generate(run.path, "alpha", temperature=0, max_new_tokens=5)
+    shutil.rmtree(folder)
+    shutil.copytree(exported["bert"], folder)
+    wider = (folder / "config.json").read_text().replace('"hidden_size": 16', '"hidden_size": 32')
+    (folder / "config.json").write_text(wider)
+    assert api.generate(run.path, "alpha", temperature=0, max_new_tokens=5) == before
+
+
+def test_a_run_that_has_no_checkpoint_yet_still_needs_the_model_that_it_began_with(earlier):
+    folder, away = earlier.root / "first", earlier.root / "first-away"
+    shutil.copytree(earlier.open("gpt").path, folder)
+    with earlier.crashing_at(1):
+        tune(earlier, folder, "evaluation.eval_on_start=false", name="early")
     folder.rename(away)
     with pytest.raises(UserError, match=re.escape(str(folder))):
-        api.resume(earlier.open("cut").path, quiet=True)
+        api.resume(earlier.open("early").path, quiet=True)
     away.rename(folder)
-    api.resume(earlier.open("cut").path, quiet=True)
-    earlier.must_be_equal("whole", "cut")
+    assert api.resume(earlier.open("early").path, quiet=True).ended == "finished"
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert", "t5"])
+def test_a_fine_tuned_model_of_transformers_needs_nothing_but_its_own_run(
+    lab, exported, name: str, monkeypatch: pytest.MonkeyPatch
+):
+    import transformers
+
+    from trainbook.loop.export import export_run
+    from trainbook.loop.predict import predict
+
+    work = {
+        "gpt": ("training.task=causal",),
+        "bert": ("training.task=classify", "data.source=builtin:parity?size=60"),
+        "t5": ("training.task=seq2seq", "data.source=builtin:copy?size=60", "data.max_target_length=12"),
+    }[name]
+    (lab.root / "models").mkdir()
+    shutil.copytree(exported[name], lab.root / "models" / name)
+    monkeypatch.chdir(lab.root)  # the path is relative, and looks like a name on the hub
+    run = tune(lab, f"models/{name}", "model.type=hf", *work, name="tuned")
+    shutil.rmtree(lab.root / "models")
+    (lab.root / "elsewhere").mkdir()
+    monkeypatch.chdir(lab.root / "elsewhere")
+    (lab.root / "asked.txt").write_text("alpha beta\n")
+    if name == "bert":
+        assert len(list(predict(run, str(lab.root / "asked.txt")))) == 1
+    else:
+        assert api.generate(run.path, "alpha", temperature=0, max_new_tokens=3) is not None
+    folder = export_run(run, lab.root / "out").folder
+    kind = {"gpt": "CausalLM", "bert": "SequenceClassification", "t5": "Seq2SeqLM"}[name]
+    network = getattr(transformers, f"AutoModelFor{kind}").from_pretrained(folder)
+    saved = lab.state("tuned", "best")["model"]
+    for parameter, value in network.state_dict().items():
+        torch.testing.assert_close(value, saved[f"network.{parameter}"], rtol=0, atol=0)
+
+
+def test_a_run_records_whole_paths_and_is_resumed_by_relative_ones(lab, exported, monkeypatch: pytest.MonkeyPatch):
+    (lab.root / "models").mkdir()
+    shutil.copytree(exported["gpt"], lab.root / "models" / "gpt")
+    monkeypatch.chdir(lab.root)
+    with lab.interrupted_at(2):
+        tune(lab, "models/gpt", name="run")
+    config = lab.open().read_manifest().config
+    assert config["model"]["pretrained"] == config["data"]["tokenizer"] == str(lab.root / "models" / "gpt")
+    assert f"pretrained: {lab.root / 'models' / 'gpt'}  # override" in lab.open().config.read_text()
+    assert tune(lab, "models/gpt", name="run").read_manifest().status == "finished"
+
+
+def test_adapters_whose_model_is_gone_say_where_it_was_and_nothing_of_the_hub(
+    lab, exported, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("peft")
+    (lab.root / "models").mkdir()
+    shutil.copytree(exported["gpt"], lab.root / "models" / "gpt")
+    monkeypatch.chdir(lab.root)
+    run = tune(lab, "models/gpt", *AS_HF, "model.lora_rank=2", name="adapted")
+    (lab.root / "elsewhere").mkdir()
+    monkeypatch.chdir(lab.root / "elsewhere")
+    assert api.generate(run.path, "alpha", temperature=0, max_new_tokens=3) is not None
+    shutil.rmtree(lab.root / "models")
+    with pytest.raises(UserError, match=re.escape(f"there is no folder {lab.root / 'models' / 'gpt'}")) as caught:
+        api.generate(run.path, "alpha")
+    assert "hub" not in str(caught.value)
+
+
+def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_run_goes_on(lab):
+    pytest.importorskip("peft")
+    from trainbook.loop.restore import load_task
+
+    common = ("evaluation.eval_steps=2", "checkpoint.save_total_limit=9")
+    base = lab.train("training.max_steps=4", *common, name="base").run
+    began = lab.state("base", "best")["model"]
+    with lab.interrupted_at(2):
+        tune(lab, base.path, "model.lora_rank=2", name="adapted")
+    tune(lab, base.path, "model.lora_rank=2", name="whole")
+    lab.train("training.max_steps=8", *common, name="base", accept_changes=True)
+    assert not torch.equal(lab.state("base", "best")["model"]["head.weight"], began["head.weight"])
+    api.resume(lab.open("adapted").path, quiet=True)
+    lab.must_be_equal("whole", "adapted")
+    task = load_task(lab.open("whole"), "best", torch.device("cpu")).task
+    torch.testing.assert_close(task.state_dict()["body.token_embedding.weight"], began["body.token_embedding.weight"])
+    shutil.rmtree(base.checkpoints / "step-00000004")
+    with pytest.raises(UserError, match=r"step 4 of .*base, from which this run began, cannot be read any more"):
+        api.resume(lab.open("adapted").path, ["training.max_steps=9"], accept_changes=True, quiet=True)
 
 
 # Adapters around models of transformers
@@ -288,6 +418,16 @@ def test_ctrl_c_in_the_first_part_goes_on_there(lab, start):
     for name in ("tiny-first-seed5", "second"):
         shutil.copytree(whole / name, elsewhere / f"whole-{name}")
         lab.must_be_equal(f"whole-{name}", name)
+
+
+def test_ctrl_c_in_the_first_part_is_followed_by_the_same_command(lab, start, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: Any) -> None:
+        raise Interrupted("Ctrl-C: saved at step 3")
+
+    monkeypatch.setattr("trainbook.loop.launch.launch", interrupted)
+    with pytest.raises(Interrupted, match="Go on with: the same command") as caught:
+        start("second", "training.seed=5")
+    assert "trainbook resume" not in str(caught.value)
 
 
 def test_ctrl_c_in_the_second_part_goes_on_there_with_either_command(lab, start):

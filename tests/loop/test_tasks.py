@@ -149,7 +149,7 @@ def labels_of(lab: Any, task: str, source: str) -> list[Any]:
 
 @pytest.mark.parametrize("task", ["classify", "seq2seq", "chat"])
 def test_records_are_samples_of_their_own_so_their_padding_is_not_said_to_be_idle(lab, task: str):
-    assert lab.load(*settings(task, "data.padding=bucketed")).notices == []
+    assert not any("data.padding" in line for line in lab.load(*settings(task, "data.padding=bucketed")).notices)
     assert "has no effect" in lab.load("data.padding=bucketed").notices[0], "windows have all the same length"
 
 

@@ -153,6 +153,21 @@ def test_matrices_that_share_a_parameter_are_made_orthogonal_one_by_one():
     torch.testing.assert_close(fused.weight, torch.cat([part.weight for part in parts]), rtol=1e-5, atol=1e-6)  # pyright: ignore
 
 
+def test_matrices_side_by_side_in_a_transposed_weight_move_as_they_would_below_each_other():
+    upright, lying = nn.Linear(6, 12, bias=False), nn.Linear(12, 6, bias=False)
+    upright.row_parts = lying.column_parts = [6, 6]  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        lying.weight.copy_(upright.weight.T)
+    optimizers = [muon(layer, torch.tensor(0.1), weight_decay=0.5) for layer in (upright, lying)]
+    for step in range(3):
+        gradient = noise(12, 6, seed=step).float()
+        gradient[:6] *= 100
+        upright.weight.grad, lying.weight.grad = gradient, gradient.T.contiguous()
+        for optimizer in optimizers:
+            apply_update(optimizer, YES)
+    torch.testing.assert_close(lying.weight.T, upright.weight, rtol=1e-4, atol=1e-5)
+
+
 def test_row_parts_that_do_not_add_up_are_noticed():
     layer = nn.Linear(3, 5, bias=False)
     layer.row_parts = [2, 2]  # pyright: ignore[reportArgumentType]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainbook.knobs import load
 from trainbook.report import make_card
 from trainbook.report.card import LEVELS
 from trainbook.runs import Manifest, RunFolder
@@ -116,6 +117,25 @@ def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
 def test_a_finished_run_is_not_told_to_go_on(written: Written):
     commands = [command for command, _ in make_card(written.train({1: 5.0}).run).next_commands]
     assert not any("resume" in command for command in commands)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "is_offered"),
+    [
+        ((), True),
+        (("model.qk_norm=true",), False),
+        (("model.norm=rmsnorm",), False),
+        (("model.type=bert",), False),
+        (("model.type=bert", "model.norm_position=post"), True),
+        (("model.type=tests.own:Model",), False),
+        (("training.task=tests.own:Task",), False),
+    ],
+)
+def test_export_is_offered_where_some_format_can_hold_the_model(written: Written, overrides, is_offered: bool):
+    written.manifest.config = load(None, overrides).config.model_dump(mode="json")
+    written.manifest.write(written.run.manifest)
+    commands = [command for command, _ in make_card(written.run).next_commands]
+    assert any(command.startswith("trainbook export") for command in commands) == is_offered
 
 
 def test_steps_that_a_resume_gave_up_are_not_shown(written: Written):

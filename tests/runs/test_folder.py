@@ -191,3 +191,13 @@ def test_segments_are_counted_from_all_that_recorded_one(run: RunFolder):
     manifest.start_segment(2, 0)  # killed before its first row
     run.write_manifest(manifest)
     assert run.next_segment() == 3
+
+
+def test_a_run_that_is_not_there_is_named_as_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    RunFolder.create("runs", "first").write_manifest(Manifest("first"))
+    for asked in ("runs/firts", "firts"):
+        with pytest.raises(RunFolderError, match=r"no run folder runs/firts\. Did you mean runs/first\?"):
+            RunFolder.open(asked, "runs")
+    with pytest.raises(RunFolderError, match=r"no run folder elsewhere/x\. elsewhere holds no runs"):
+        RunFolder.open("elsewhere/x", "runs")

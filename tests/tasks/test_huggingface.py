@@ -435,3 +435,10 @@ def test_what_a_foreign_model_cannot_do_is_said_before_it_is_loaded(folder_of, s
     with pytest.raises(ConfigError) as error:
         load(asked)
     assert message in str(error.value)
+
+
+def test_queries_keys_and_values_of_gpt2_are_three_matrices_to_an_optimizer(folder_of):
+    network: Any = build(folder_of("gpt2", "causal"), "causal").network
+    blocks = network.transformer.h
+    assert all(block.attn.c_attn.column_parts == [16, 16, 16] for block in blocks)
+    assert not any(hasattr(block.mlp.c_fc, "column_parts") for block in blocks)

@@ -14,6 +14,17 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+# What Ctrl-C leaves, by verb, where the verb does not say more itself.
+BEFORE_TRAINING = "interrupted before the first step: nothing was lost"
+STOPPED = {
+    "train": BEFORE_TRAINING,
+    "resume": BEFORE_TRAINING,
+    "predict": "interrupted before the first prediction: nothing was written",
+    "export": "interrupted: nothing was exported",
+    "generate": "\ninterrupted",  # behind what was written so far
+}
+
+
 def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
     """A user's mistake is a message, never a traceback."""
 
@@ -28,7 +39,7 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             typer.echo(_shown(error), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            typer.echo("interrupted before the first step: nothing was lost", err=True)
+            typer.echo(STOPPED.get(command.__name__, "interrupted"), err=True)
             raise typer.Exit(130) from None
 
     return wrapped

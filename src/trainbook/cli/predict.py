@@ -57,6 +57,11 @@ def predict(
         label_field=label_field,
         num_beams=num_beams,
     )
+    if output is not None:
+        predictions.must_not_be(output)
+    if not quiet:
+        for line in predictions.inputs.other_fields():
+            typer.echo(line, err=True)
     if output is None and as_json:
         answers = list(predictions)
         return print_json({"predictions": answers, "metrics": predictions.metrics()})

@@ -75,7 +75,7 @@ def build(data: Data, seed: int, request: Request) -> DataBundle:
         held_out,
         cached.tokenizer,
         cached.fingerprint,
-        _summary(data, request, cached, train, held_out),
+        _summary(data, request, cached, train, held_out) | {"notices": _notices(data, source, validation)},
         cached.label_names,
         _bytes_per_token(cached, held_out or train),
         corpus.wanted.chat.template if corpus.wanted.chat else None,
@@ -99,7 +99,7 @@ def open_sources(data: Data, request: Request) -> tuple[Source, Source | None]:
         chat,
     )
     source = open_source(data.source, wanted)
-    return source, open_source(data.validation, wanted, "data.validation") if data.validation else None
+    return source, open_source(data.validation, wanted, "data.validation", source) if data.validation else None
 
 
 def open_records(data: Data, request: Request) -> Sides:
@@ -110,6 +110,15 @@ def open_records(data: Data, request: Request) -> Sides:
     """
     source, validation = open_sources(data, request)
     return open_sides(source, validation, data.validation_ratio)
+
+
+def _notices(data: Data, source: Source, validation: Source | None) -> list[str]:
+    """Knobs that do nothing with this data."""
+    sources = [each for each in (source, validation) if each is not None]
+    if any(each.reader.has_fields for each in sources):
+        return []
+    named = [name for name in ("text_field", "label_field", "target_field", "group_field") if getattr(data, name)]
+    return [f"data.{name} has no effect: {data.source} is plain text, which has no fields." for name in named]
 
 
 def _samples(

@@ -21,7 +21,7 @@ from trainbook.data.tokenizers import Tokenizer, load_tokenizer
 from trainbook.data.writing import LABELS_FILE, MARKS_FILE, MARKS_TYPE, TARGETS_FILE, TARGETS_TABLE_FILE, TOKENS_FILE
 from trainbook.errors import DataError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 INDEX_FILE = "index.json"
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.names import did_you_mean
+from trainbook.data.records import Document
 from trainbook.data.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
 from trainbook.data.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
@@ -35,6 +37,8 @@ CHATML = """\
 BUILTIN_TEMPLATES = {"plain": PLAIN, "chatml": CHATML}
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+CHECKED_CONVERSATIONS = 20
+FACTS_FILE = "facts.json"  # what a run keeps beside its tokenizer
 OTHER_ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assistant", "chatgpt": "assistant"}
 
 
@@ -103,7 +107,7 @@ def open_chat(chat_template: str | None, mask_prompt: bool, tokenizer: Mapping[s
     """The template that was asked for, else the tokenizer's own, else the plain one. A tokenizer's configuration says
     which strings are special."""
     loaded = load_tokenizer(tokenizer["path"]) if tokenizer["kind"] == "file" else None
-    template, shown = _template(chat_template, loaded)
+    template, shown = _template(chat_template, loaded, tokenizer.get("path"))
     _check_syntax(template, shown)
     if chat_template == "chatml" and (loaded is None or "<|im_end|>" not in special_tokens(loaded)):
         raise DataError(
@@ -127,6 +131,32 @@ def chat_with(template: str, loaded: Tokenizer, shown: str = "the template", mas
         begin=names.get(begin, "") if begin is not None else "",
         end=names.get(end, "") if end is not None else "",
         specials=tuple(sorted(specials, key=len, reverse=True)),
+    )
+
+
+def check_prompts(documents: Iterable[Document], chat: Chat, tokenizer: Tokenizer, specials: Mapping[str, int]) -> None:
+    """What a model is asked to go on from must be what it has read before an answer, token by token.
+
+    A conversation here and there may differ, because of how its answer begins; in most of them the template is wrong.
+    """
+    first = list(itertools.islice((document for document in documents if document.learned), CHECKED_CONVERSATIONS))
+    prompts = [document.text[: document.learned[0][0]] for document in first if document.learned]
+    whole = encode_with_specials([document.text for document in first], tokenizer, specials)
+    alone = encode_with_specials(prompts, tokenizer, specials)
+    differ = [
+        prompt
+        for prompt, (ids, _), (prompt_ids, _) in zip(prompts, whole, alone, strict=True)
+        if not np.array_equal(ids[: len(prompt_ids)], prompt_ids)
+    ]
+    if len(differ) <= len(first) // 2:
+        return
+    end = differ[0][-1:]
+    what = "a blank" if end == " " else repr(end)
+    raise DataError(
+        f"data.chat_template: {chat.shown} has {what} at its end where the assistant is to begin "
+        f"({differ[0][-20:]!r}), and the tokenizer joins that with the first word of the answer: a model would be "
+        "asked in other tokens than it was trained on. End the generation prompt before it, and let the answer begin "
+        "with it."
     )
 
 
@@ -177,7 +207,9 @@ def encode_with_specials(
     return results
 
 
-def _template(asked: str | None, tokenizer: Tokenizer | None) -> tuple[str, str]:
+def _template(asked: str | None, tokenizer: Tokenizer | None, path: Any = None) -> tuple[str, str]:
+    if asked is None and path is not None and (kept := _kept_by_a_run(Path(path).expanduser())):
+        return kept, f"the chat template of '{path}'"
     if asked is None:
         own = tokenizer.chat_template if tokenizer else None
         return (own, "the tokenizer's chat template") if own else (PLAIN, "the chat template 'plain'")
@@ -192,6 +224,17 @@ def _template(asked: str | None, tokenizer: Tokenizer | None) -> tuple[str, str]
             f"data.chat_template: must be {known}, or the path of a Jinja file, but '{asked}' cannot be read: {reason}."
             f"{did_you_mean(asked, BUILTIN_TEMPLATES)}"
         ) from None
+
+
+def _kept_by_a_run(tokenizer: Path) -> str | None:
+    """The template that a run's conversations were written with, where the tokenizer is that of a run."""
+    folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
+    try:
+        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        found = facts["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) and "vocab_size" in facts else None
 
 
 def _message(entry: Any, field: str, number: int) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class TokenDocuments(Samples):
         self._lay_out(truncation, truncation_side)
         self._targets = Stream(*targets) if targets is not None else None
         if self._targets is not None:
-            self._target_lengths = self._lay_out_targets(self._targets, truncation)
+            self._lay_out_targets(self._targets, truncation)
         self._ids = np.flatnonzero(self._usable())
         if len(self._ids) == 0:
             raise DataError(f"{name} must have {_what_is_usable(frame, targets, marks)}, but has none.")
@@ -129,6 +129,10 @@ class TokenDocuments(Samples):
         self.num_left_out = len(documents) - self.num_samples
         self.share_read = float(self._body_lengths.sum() / max(1, documents.lengths.sum()))
         self.num_cut = int((self._body_lengths < documents.lengths)[self._ids].sum())
+        if self._targets is not None:
+            has_ended = self._target_lengths >= self._targets.lengths
+            has_ended &= self._target_suffix_lengths == len(frame.target_suffix)
+            self.num_targets_cut = int((~has_ended)[self._ids].sum())
         self.num_tokens = int(self.positions(self._ids).sum())
         if (targets_of_each := self.target_lengths(self._ids)) is not None:
             self.num_tokens += int(targets_of_each.sum())
@@ -149,7 +153,9 @@ class TokenDocuments(Samples):
         self._suffix_lengths = np.minimum(left, len(frame.suffix))
         self._lengths = len(frame.prefix) + self._body_lengths + self._suffix_lengths
 
-    def _lay_out_targets(self, targets: Stream, truncation: bool) -> np.ndarray:
+    def _lay_out_targets(self, targets: Stream, truncation: bool) -> None:
+        """How much of each target there is room for. One that is cut has not ended, so it gets no suffix: a model must
+        not learn to stop there."""
         frame = self.frame
         around = len(frame.target_prefix) + len(frame.target_suffix)
         room = frame.max_target_positions - around
@@ -159,7 +165,9 @@ class TokenDocuments(Samples):
             )
         if not truncation and (targets.lengths > room).any():
             self._refuse("data.max_target_length", targets.lengths + around, frame.max_target_positions, 0, "target")
-        return np.minimum(targets.lengths, room)
+        open_room = frame.max_target_positions - len(frame.target_prefix)
+        self._target_lengths = np.minimum(targets.lengths, open_room)
+        self._target_suffix_lengths = np.minimum(open_room - self._target_lengths, len(frame.target_suffix))
 
     def _refuse(self, knob: str, lengths: np.ndarray, most: int, shift: int, what: str = "document") -> None:
         document = int(np.argmax(lengths > most))
@@ -174,7 +182,7 @@ class TokenDocuments(Samples):
         if self._labels is None:
             usable &= self._body_lengths > 0
         if self._targets is not None:
-            usable &= self._target_lengths + len(self.frame.target_prefix) + len(self.frame.target_suffix) > 0
+            usable &= len(self.frame.target_prefix) + self._target_lengths + self._target_suffix_lengths > 0
         if self._marks is not None:
             # The first token of a causal sample is read and never predicted.
             unpredicted = max(self.frame.shift - len(self.frame.prefix), 0)
@@ -198,13 +206,13 @@ class TokenDocuments(Samples):
     def target_lengths(self, ids: np.ndarray) -> np.ndarray | None:
         if self._targets is None:
             return None
-        return self._target_lengths[ids] + len(self.frame.target_prefix) + len(self.frame.target_suffix)
+        return len(self.frame.target_prefix) + self._target_lengths[ids] + self._target_suffix_lengths[ids]
 
     def read_targets(self, ids: np.ndarray) -> Ragged | None:
         if self._targets is None:
             return None
         body = Ragged.gather(self._targets.tokens, self._targets.starts[ids], self._target_lengths[ids])
-        return framed(body, self.frame.target_prefix, self.frame.target_suffix)
+        return framed(body, self.frame.target_prefix, self.frame.target_suffix, self._target_suffix_lengths[ids])
 
     def labels(self, ids: np.ndarray) -> np.ndarray | None:
         return self._labels[ids] if self._labels is not None else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document, LabelKind, Record, RecordKind
-from trainbook.data.values import class_of, classes_of, is_list, is_number, kind_of, number_of, text_of
+from trainbook.data.values import class_of, classes_of, flags_in, is_list, is_number, kind_of, number_of, text_of
 from trainbook.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 # A field of one of these names, in any case, is what the name says, if no other of them is there.
 TEXT_NAMES = ("text", "content", "sentence", "document", "review", "body", "passage", "comment", "tweet", "code")
 INPUT_NAMES = (*TEXT_NAMES, "input", "source", "src", "article", "question", "prompt", "instruction", "input_text")
+# Beside a text of another name, one of these may be the other half of what a label judges.
+OTHER_TEXT_NAMES = tuple(name for name in INPUT_NAMES if name not in ("source", "src"))
 TARGET_NAMES = (
     *("target", "output", "response", "completion", "summary", "answer", "tgt", "highlights", "translation"),
     *("target_text", "output_text"),
@@ -29,6 +31,8 @@ TAGS_NAMES = ("tags", "ner_tags", "pos_tags", "labels", "label")
 CONVERSATION_NAMES = ("messages", "conversations", "conversation")
 PROMPT_NAMES = ("prompt", "instruction", "question", "query")
 RESPONSE_NAMES = ("response", "output", "completion", "answer", "chosen")
+# What a prompt may come with, where a record has it: more of the request, and what is said before it.
+EXTRA_NAMES = {"input": ("input",), "context": ("context",), "system": ("system", "system_prompt")}
 # Fields that name a record and say nothing of it: never what is looked for.
 IDENTITY_NAMES = frozenset(
     {"id", "idx", "index", "guid", "uid", "uuid", "key", "url", "unnamed: 0", "__index_level_0__"}
@@ -92,11 +96,30 @@ class Fields:
     roles: Mapping[str, str]
     separator: str = ","
     extras: Mapping[str, str] = field(default_factory=dict)  # used where a record has them
+    unused: tuple[str, ...] = ()  # of a prompt and its response: other fields that have a text
 
 
-def find_fields(first: Sequence[Record], wanted: Wanted, shown: str) -> Fields:
-    """The fields by what the first records have; `shown` is where they are, for messages."""
-    columns = list(dict.fromkeys(name for record in first for name in record.fields))
+def columns_of(records: Sequence[Record]) -> list[str]:
+    return list(dict.fromkeys(name for record in records for name in record.fields))
+
+
+def preferring(wanted: Wanted, known: Mapping[str, str], columns: Sequence[str]) -> Wanted:
+    """As if the user had named the known fields, of each role, that are there; what is really named stays."""
+    roles = {role: column for role, column in known.items() if role in KNOB_OF_ROLE and role != "group"}
+    if wanted.records == "chat" and not set(roles.values()) <= set(columns):
+        return wanted  # a prompt without its response says nothing of how this file is laid out
+    for role, column in roles.items():
+        option = KNOB_OF_ROLE[role].removeprefix("data.")
+        if column in columns and getattr(wanted, option) is None:
+            wanted = replace(wanted, **{option: column})
+    return wanted
+
+
+def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapping[str, str] | None = None) -> Fields:
+    """The fields by what the first records have; `shown` is where they are, for messages. Fields that are known from
+    other data of the same kind are taken where these records have them."""
+    columns = columns_of(first)
+    wanted = preferring(wanted, known or {}, columns)
     search = _Search(columns, first, shown)
     if wanted.group_field is not None:
         search.take("group", wanted.group_field)
@@ -107,6 +130,8 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str) -> Fields:
         search.find(
             {"text": (wanted.text_field, TEXT_NAMES, _is_prose), "label": (wanted.label_field, names, fits)},
         )
+        if wanted.text_field is None and (others := search.fitting(_is_prose, search.named(OTHER_TEXT_NAMES))):
+            raise search.unclear("text", [search.roles["text"], *others])
     elif wanted.records == "tagged":
         search.find(
             {"words": (wanted.text_field, WORDS_NAMES, _is_words), "tags": (wanted.label_field, TAGS_NAMES, _is_tags)}
@@ -121,8 +146,15 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str) -> Fields:
     else:
         return _find_conversation(search, wanted)
     separator = ","
-    if wanted.labels == "classes" and any("|" in str(value) for value in search.values(search.roles["label"])):
-        separator = "|"
+    if wanted.labels == "classes":
+        labels = search.values(search.roles["label"])
+        separator = "|" if any("|" in str(value) for value in labels) else ","
+        if count := flags_in(labels, separator):
+            raise DataError(
+                f"{shown}: the field '{search.roles['label']}' must list the classes of each text by name, such as "
+                f'["a", "b"], but has a flag (0 or 1) for each of {count} classes. Write the names of those that are 1 '
+                "in its place, or name another field with data.label_field."
+            )
     return Fields(search.roles, separator)
 
 
@@ -239,8 +271,12 @@ def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
         raise DataError(
             f"{error} A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'."
         ) from None
-    extras = {"input": search.named(["input"]), "system": search.named(["system"])}
-    return Fields(search.roles, extras={role: columns[0] for role, columns in extras.items() if columns})
+    found = {role: search.named(names) for role, names in EXTRA_NAMES.items()}
+    extras = {role: columns[0] for role, columns in found.items() if columns}
+    unused = [column for column in search.fitting(_is_prose) if column not in extras.values()]
+    if "context" in extras and not all(isinstance(value, str) for value in search.values(extras["context"])):
+        unused.append(extras.pop("context"))  # such as paragraphs with their titles, which nobody could write out
+    return Fields(search.roles, extras=extras, unused=tuple(unused))
 
 
 def _conversation(record: Record, fields: Fields) -> list[dict[str, str]]:
@@ -254,9 +290,10 @@ def _conversation(record: Record, fields: Fields) -> list[dict[str, str]]:
         answer = response if is_list(response) else [{"role": "assistant", "content": response}]
         return [*messages_of(prompt, prompt_field), *messages_of(answer, response_field)]
     request = text_of(prompt, prompt_field)
-    context = record.fields.get(fields.extras.get("input", ""))
-    if context:
-        request = f"{request}\n\n{text_of(context, fields.extras['input'])}"
+    for role in ("input", "context"):
+        more = record.fields.get(fields.extras.get(role, ""))
+        if more:
+            request = f"{request}\n\n{text_of(more, fields.extras[role])}"
     system = record.fields.get(fields.extras.get("system", ""))
     messages = [{"role": "system", "content": text_of(system, fields.extras["system"])}] if system else []
     messages.append({"role": "user", "content": request})

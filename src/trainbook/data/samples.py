@@ -25,6 +25,8 @@ class Samples(ABC):
     num_tokens: int
     equally_long: bool  # so that nothing has to be padded
     num_cut: int = 0  # samples that are too long and lose a part
+    num_targets_cut: int = 0  # samples whose text to produce is too long and loses a part
+    num_left_out: int = 0  # documents that are no samples, because nothing of them could be learned
     share_read: float = 1.0  # of the text's tokens; the rest is cut off
 
     def __init__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,12 +29,16 @@ class Sides:
 
 
 def open_sides(
-    source: Source, validation: Source | None, validation_ratio: float, with_alphabet: bool = False
+    source: Source,
+    validation: Source | None,
+    validation_ratio: float,
+    symbols: Callable[[str], Iterable[str]] | None = None,
 ) -> Sides:
-    """Read everything once, to know what is there and to decide where it goes."""
-    seen, facts = _surveyed(source, with_alphabet)
+    """Read everything once, to know what is there and to decide where it goes. `symbols` says what of a text belongs to
+    the alphabet, if anybody asks for one."""
+    seen, facts = _surveyed(source, symbols)
     if validation is not None:
-        seen_validation, its_facts = _surveyed(validation, with_alphabet)
+        seen_validation, its_facts = _surveyed(validation, symbols)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
         classes = set().union(*seen.classes)
         return Sides(source.documents, validation.documents, classes, seen, seen_validation, facts)
@@ -51,8 +55,10 @@ def open_sides(
     return Sides(lambda: _side(source, plan, 0), held_out, set().union(*trained), seen, None, facts)
 
 
-def _surveyed(source: Source, with_alphabet: bool) -> tuple[Survey, dict[str, Any]]:
-    seen = survey(source.documents(), source.wanted.texts_of if with_alphabet else None)
+def _surveyed(source: Source, symbols: Callable[[str], Iterable[str]] | None) -> tuple[Survey, dict[str, Any]]:
+    texts_of = source.wanted.texts_of
+    alphabet_of = None if symbols is None else lambda document: [symbols(text) for text in texts_of(document)]
+    seen = survey(source.documents(), alphabet_of)
     if seen.num_documents == 0:
         passed = source.passed
         reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
@@ -61,6 +67,8 @@ def _surveyed(source: Source, with_alphabet: bool) -> tuple[Survey, dict[str, An
     facts: dict[str, Any] = {}
     if source.fields is not None:
         facts["fields"] = {**source.fields.roles, **source.fields.extras}
+        if source.fields.unused:
+            facts["unused_fields"] = list(source.fields.unused)
         facts["skipped_records"] = source.passed.bad
         facts["blank_records"] = source.passed.blank
     return seen, facts

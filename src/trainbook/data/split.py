@@ -52,8 +52,10 @@ class Split:
         return head, tail
 
 
-def survey(documents: Iterable[Document], texts_of: Callable[[Document], Iterable[str]] | None = None) -> Survey:
-    """`texts_of` gives what of a document counts for the alphabet; None: nobody asks for it."""
+def survey(
+    documents: Iterable[Document], alphabet_of: Callable[[Document], Iterable[Iterable[str]]] | None = None
+) -> Survey:
+    """`alphabet_of` gives what of a document counts for the alphabet, text by text; None: nobody asks for it."""
     origins: list[str] = []
     digests: list[bytes] = []
     groups: list[bytes | None] = []
@@ -67,8 +69,8 @@ def survey(documents: Iterable[Document], texts_of: Callable[[Document], Iterabl
         groups.append(None if document.group is None else _digest(document.group))
         classes.append(kept.setdefault(document.classes, document.classes))
         num_characters += len(document.text) + len(document.target or "")
-        if texts_of is not None:
-            alphabet.update(*texts_of(document))
+        if alphabet_of is not None:
+            alphabet.update(*alphabet_of(document))
     return Survey(tuple(origins), tuple(digests), tuple(groups), tuple(classes), num_characters, frozenset(alphabet))
 
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trainbook.data.chat import special_tokens
+from trainbook.data.chat import check_prompts, special_tokens
 from trainbook.data.fields import Wanted
 from trainbook.data.sides import Documents, Sides, open_sides
 from trainbook.data.sources import Source
-from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, load_tokenizer, train_bpe
+from trainbook.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    train_bpe,
+)
 from trainbook.data.values import in_order
 from trainbook.data.writing import MARKS_TYPE, PIECE_CHARACTERS, Encoding, pieces, write_side
 from trainbook.errors import DataError
@@ -41,16 +48,20 @@ class Corpus:
         return self.source.wanted
 
 
+# What a tokenizer with an alphabet has one token for: each character, or each word between blanks.
+SYMBOLS: dict[str, Callable[[str], Iterable[str]]] = {"char": lambda text: text, "word": str.split}
+
+
 def tokenise(corpus: Corpus, folder: Path) -> dict[str, Any]:
     """Write the tokenizer and both sides into the folder; the answer is what an index should say of them."""
-    sides = open_sides(
-        corpus.source, corpus.validation, corpus.validation_ratio, with_alphabet=corpus.tokenizer["kind"] == "char"
-    )
+    sides = open_sides(corpus.source, corpus.validation, corpus.validation_ratio, SYMBOLS.get(corpus.tokenizer["kind"]))
     label_names = _label_names(corpus, sides)
     tokenizer = _make_tokenizer(corpus, sides)
     tokenizer.save(folder / TOKENIZER_FOLDER)
     dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
     specials = special_tokens(tokenizer) if corpus.wanted.records == "chat" else {}
+    if corpus.wanted.chat is not None:
+        check_prompts(sides.train(), corpus.wanted.chat, tokenizer, specials)
     encoding = Encoding(tokenizer, dtype, corpus.wanted, label_names, specials)
     facts: dict[str, Any] = {"dtype": dtype, "label_names": list(label_names), "read": sides.facts, "sides": {}}
     parts: dict[str, tuple[Documents | None, Source]] = {
@@ -61,6 +72,8 @@ def tokenise(corpus: Corpus, folder: Path) -> dict[str, Any]:
         for name, (documents, source) in parts.items():
             if documents is not None:
                 (folder / name).mkdir()
+                if name == "validation" and corpus.validation is None:
+                    encoding = replace(encoding, validation_ratio=corpus.validation_ratio)
                 facts["sides"][name] = write_side(folder / name, documents(), encoding, advance, source.root)
     if sides.seen_validation:
         known = set(sides.seen.digests)
@@ -91,12 +104,13 @@ def _make_tokenizer(corpus: Corpus, sides: Sides) -> Tokenizer:
     specials = config.get("specials", ())
     if config["kind"] == "byte":
         return ByteTokenizer(specials)
-    if config["kind"] == "char":
+    if config["kind"] in SYMBOLS:
         alphabet = frozenset().union(*(seen.alphabet for seen in sides.surveys))
         # A conversation or a target must end, that of cut-out spans too; of texts, only several need something between.
         several = any(seen.num_documents > 1 for seen in sides.surveys)
         must_end = corpus.wanted.records != "text" or "sentinels" in specials
-        return CharTokenizer(alphabet, several or must_end, specials)
+        kind = CharTokenizer if config["kind"] == "char" else WordTokenizer
+        return kind(alphabet, several or must_end, specials)
     if config["kind"] == "bpe":
         return train_bpe(_training_texts(corpus, sides), config["vocab_size"], specials)
     return load_tokenizer(config["path"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from trainbook.errors import DataError
+
+LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold
+MOST_DIGITS = 100  # of a class that is still taken for a number when classes are put in order
 
 
 def kind_of(value: Any) -> str:
@@ -23,12 +27,12 @@ def is_list(value: Any) -> bool:
 
 
 def is_number(value: Any) -> bool:
-    if isinstance(value, str):
-        try:
-            return math.isfinite(float(value))
-        except ValueError:
-            return False
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, str | int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except (ValueError, OverflowError):  # a whole number may be larger than any float
+        return False
 
 
 def text_of(value: Any, field: str) -> str:
@@ -56,6 +60,7 @@ def class_of(value: Any, field: str) -> str:
 
 def classes_of(value: Any, field: str, separator: str) -> tuple[str, ...]:
     """The names in a list, or in a string with a separator between them; none is an answer too."""
+    value = listed(value, field)
     if isinstance(value, str):
         if separator == "," and "|" in value:
             raise DataError(
@@ -70,15 +75,50 @@ def classes_of(value: Any, field: str, separator: str) -> tuple[str, ...]:
     return tuple(sorted({class_of(part, field) for part in value}))
 
 
+def listed(value: Any, field: str) -> Any:
+    """A string that is written as a list in JSON, as that list; any other value as it is."""
+    if not (isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]")):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise DataError(
+            f'the field \'{field}\' must be a list of classes as JSON writes it, such as ["a", "b"], or names with '
+            f"'|' or ',' between them, but got {value!r}."
+        ) from None
+
+
+def flags_in(values: Sequence[Any], separator: str) -> int:
+    """How many classes have a flag each, where all values are equally long lists of 0 and 1; 0: they are no flags."""
+    lengths = set()
+    for value in values:
+        if isinstance(value, str):
+            try:
+                value = listed(value, "")
+            except DataError:
+                return 0
+            value = [part.strip() for part in value.split(separator)] if isinstance(value, str) else value
+        if not is_list(value) or any(str(part) not in ("0", "1", "0.0", "1.0", "True", "False") for part in value):
+            return 0
+        lengths.add(len(value))
+    return max(lengths) if len(lengths) == 1 and max(lengths) > 1 else 0
+
+
 def number_of(value: Any, field: str) -> float:
     if not is_number(value):
         shown = repr(value) if isinstance(value, str | float) else kind_of(value)
+        shown = "one that is too large" if isinstance(value, int) and not isinstance(value, bool) else shown
         raise DataError(f"the field '{field}' must be a finite number, but got {shown}.")
-    return float(value)
+    if abs(number := float(value)) > LARGEST_NUMBER:
+        raise DataError(
+            f"the field '{field}' must be a number of at most {LARGEST_NUMBER:.7g}, the largest that 32 bits can hold, "
+            f"but got {number:g}."
+        )
+    return number
 
 
 def in_order(names: set[str]) -> tuple[str, ...]:
     """Sorted as numbers where all are whole numbers, as text otherwise."""
-    if all(name.lstrip("-").isdecimal() for name in names):
+    if all(name.removeprefix("-").isdecimal() and len(name) <= MOST_DIGITS for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))

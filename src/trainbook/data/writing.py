@@ -40,6 +40,7 @@ class Encoding:
     wanted: Wanted = TEXT_ONLY
     label_names: tuple[str, ...] = ()
     specials: Mapping[str, int] = field(default_factory=dict)  # that the text of a conversation may name
+    validation_ratio: float | None = None  # on a side that was divided off by it
 
     @property
     def has_marks(self) -> bool:
@@ -175,6 +176,13 @@ class _Writer:
 
     def _class(self, name: str, document: Document) -> int:
         number = self.classes.get(name)
+        ratio = self.encoding.validation_ratio
+        if number is None and ratio is not None:
+            raise DataError(
+                f"{self.root}{document.origin}: the class '{name}' is in the validation part only, which "
+                f"data.validation_ratio={ratio:g} divided off, so nothing could learn it. Add more documents of that "
+                "class, give a source of its own with data.validation, or set data.validation_ratio=0."
+            )
         if number is None:
             raise DataError(
                 f"{self.root}{document.origin}: the class '{name}' is not in the training data, so nothing could learn "

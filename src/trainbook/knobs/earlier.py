@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from trainbook.knobs.config import Config
@@ -22,5 +23,15 @@ def config_of(name: str) -> Config:
     """What the earlier model was trained with, or will be."""
     from trainbook.knobs.loading import load  # which reads pretrained models itself
 
-    source = name.removeprefix(RECIPE_PREFIX) if is_recipe(name) else Path(name).expanduser() / "config.yaml"
-    return load(source).config
+    return load(name.removeprefix(RECIPE_PREFIX)).config if is_recipe(name) else recorded(Path(name).expanduser())
+
+
+def recorded(run: Path) -> Config:
+    """What a run was trained with.
+
+    Its manifest knows, also when config.yaml was edited by hand, and whatever lies at model.pretrained by now.
+    """
+    from trainbook.knobs.loading import load
+
+    known = json.loads((run / "manifest.json").read_text(encoding="utf-8")).get("config")
+    return Config.model_validate_json(json.dumps(known)) if known else load(run / "config.yaml").config

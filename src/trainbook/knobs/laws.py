@@ -435,7 +435,7 @@ def narrow_weights_compute_narrowly(s: Settings) -> Iterator[Broken]:
 def only_a_learned_vocabulary_has_a_size(s: Settings) -> Iterator[Broken]:
     """data.vocab_size is for a tokenizer that is learned from the data; the others bring theirs."""
     tokenizer = s.get("data.tokenizer")
-    brings_its_own = tokenizer in ("byte", "char") or tokenizer.endswith(".json") or "/" in tokenizer
+    brings_its_own = tokenizer in ("byte", "char", "word") or tokenizer.endswith(".json") or "/" in tokenizer
     if s.is_set("data.vocab_size") and brings_its_own:
         message = f"has no effect: data.tokenizer {s.show('data.tokenizer')} brings its own vocabulary."
         yield ("data.vocab_size", "data.tokenizer"), message, "Leave it out, or choose tokenizer bpe."

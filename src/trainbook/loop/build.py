@@ -15,6 +15,7 @@ from trainbook.data import build as build_data
 from trainbook.data.feed import prefetch
 from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
+from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, task_name
@@ -25,8 +26,9 @@ from trainbook.loop.baseline import baseline
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing
 from trainbook.loop.job import Job, build_state
-from trainbook.loop.restore import build_task, write_facts
+from trainbook.loop.restore import build_task, has_checkpoint, write_facts
 from trainbook.precision import Precision
+from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.metrics import must_fit_task
 from trainbook.tasks.tokens import TokenTask
@@ -56,11 +58,22 @@ def request_of(config: Config) -> Request:
     )
 
 
-def build(config: Config, device: torch.device) -> Built:
+def build(config: Config, device: torch.device, run: RunFolder | None = None) -> Built:
+    """`run` is the folder to train in, which may have begun already."""
     must_fit_task(task_name(config), config.evaluation)
+    if run is not None and has_checkpoint(run):
+        config = _with_own_tokenizer(config, run)
     data = build_data(config.data, config.training.seed, request_of(config))
     _must_be_the_models_tokenizer(config, data)
-    return assemble(config, data, device)
+    return assemble(config, data, device, run)
+
+
+def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
+    """A run keeps its tokenizer, and does not need the folder that it came from any more."""
+    named = config.data.tokenizer
+    if named in NAMES or Path(named).expanduser().exists() or not has_tokenizer(run.tokenizer):
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(run.tokenizer)})})
 
 
 def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
@@ -78,7 +91,7 @@ def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
     check_same_tokens(config.data.tokenizer, data.tokenizer, model, theirs)
 
 
-def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
+def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFolder | None = None) -> Built:
     batch = batch_shape(config)
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
@@ -100,7 +113,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
     precision = Precision(config.precision, device, has_frozen_weights=config.model.lora_rank is not None)
     facts = Facts.of(data)
     notes: list[str] = []
-    task = build_task(config, facts, precision, say=notes.append)
+    task = build_task(config, facts, precision, say=notes.append, run=run)
     called: Callable[..., dict[str, Tensor]] = task
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
@@ -148,7 +161,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device) -> Built:
         evaluate=evaluate_task if validation is not None else None,
         steps_per_epoch=Fraction(samples, batch.global_batch),
         data_fingerprint=data.fingerprint,
-        write_files=lambda folder: write_facts(folder, facts, data.tokenizer),
+        write_files=lambda folder: write_facts(folder, task, data.tokenizer),
     )
     return Built(job, data, batch, compiled, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
 

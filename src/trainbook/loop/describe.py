@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from trainbook.knobs import warmup_steps
-from trainbook.knobs.derive import task_name
+from trainbook.knobs.derive import max_target_length, task_name
 from trainbook.loop.build import Built
 
 
@@ -41,6 +43,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         ),
         ("device", f"{where}, {job.state.precision.compute}{compiled}"),
     ]
+    lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[2:2] = [("weights", note) for note in built.notes]
     if built.baseline_accuracy is not None:
         lines.insert(
@@ -52,9 +55,23 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
 def _task(built: Built) -> str:
     """What is learned from which fields, so that a wrong guess is seen at once."""
     data, name = built.data, task_name(built.job.config)
-    fields = ", ".join(f"{role} from '{field}'" for role, field in data.summary.get("fields", {}).items())
+    fields = data.summary.get("fields", {})
+    others = data.summary.get("validation_fields", {})
+    differ = {role: field for role, field in others.items() if fields and fields.get(role) != field}
     classes = f"{len(data.label_names)} classes" if data.label_names else ""
-    return "; ".join(part for part in (name, fields, classes) if part)
+    unused = ", ".join(f"'{field}'" for field in data.summary.get("unused_fields", ()))
+    parts = (
+        name,
+        _from_fields(fields),
+        f"validation: {_from_fields(differ)}" if differ else "",
+        f"not used: {unused}" if unused else "",
+        classes,
+    )
+    return "; ".join(part for part in parts if part)
+
+
+def _from_fields(fields: Mapping[str, str]) -> str:
+    return ", ".join(f"{role} from '{field}'" for role, field in fields.items())
 
 
 def _skipped(built: Built) -> str:
@@ -65,11 +82,31 @@ def _skipped(built: Built) -> str:
 
 
 def _cut(built: Built) -> str:
-    train = built.data.train
-    if not (count := train.num_cut):
-        return ""
-    longest = built.job.config.data.max_seq_length
-    return f"; {count:,} of {train.num_samples:,} texts are longer than {longest} tokens and are cut"
+    """What no step will see, of both sides."""
+    data, config = built.data, built.job.config
+    kind = data.summary.get("records", "text")
+    longest, longest_target = config.data.max_seq_length, max_target_length(config)
+    texts = {"chat": "conversations", "pairs": "pairs", "tagged": "sentences"}.get(kind, "texts")
+    lacking = {
+        "chat": f"no answer within {longest} positions",
+        "tagged": f"no tag within {longest} positions",
+    }.get(kind, "nothing to learn")
+    told = ""
+    for where, samples in (("", data.train), (" for validation", data.validation)):
+        if samples is None:
+            continue
+        everything = samples.num_samples + samples.num_left_out
+        for count, of, rest in (
+            (samples.num_left_out, everything, f"{texts}{where} have {lacking} and are left out"),
+            (samples.num_cut, samples.num_samples, f"texts{where} are longer than {longest} tokens and are cut"),
+            (
+                samples.num_targets_cut,
+                samples.num_samples,
+                f"targets{where} are longer than {longest_target} tokens and are cut",
+            ),
+        ):
+            told += f"; {count:,} of {of:,} {rest}" if count else ""
+    return told
 
 
 def _model(built: Built) -> str:

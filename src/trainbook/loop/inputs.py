@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NoReturn
 
 from trainbook.data.fields import (
@@ -11,6 +12,7 @@ from trainbook.data.fields import (
     CLASSES_NAMES,
     FIRST_RECORDS,
     INPUT_NAMES,
+    KNOB_OF_ROLE,
     NUMBER_NAMES,
     TAGS_NAMES,
     TARGET_NAMES,
@@ -18,8 +20,10 @@ from trainbook.data.fields import (
     WORDS_NAMES,
     Fields,
     Wanted,
+    columns_of,
     find_fields,
     make_document,
+    preferring,
 )
 from trainbook.data.names import did_you_mean
 from trainbook.data.records import Record
@@ -42,20 +46,53 @@ class Input:
 
 
 class Inputs:
-    """The records of a file, in its order. Afterwards, `note` says why there were no right answers to compare with."""
+    """The records of a file, in its order. Afterwards, `note` says why there were no right answers to compare with.
 
-    def __init__(self, name: str, wanted: Wanted, label_names: tuple[str, ...] = (), *, must_have_truth: bool = False):
+    `known` are the fields that the model was trained on: they are taken where the file has them, others are searched.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wanted: Wanted,
+        label_names: tuple[str, ...] = (),
+        *,
+        known: Mapping[str, str] | None = None,
+        must_have_truth: bool = False,
+    ) -> None:
         self.wanted, self.label_names, self.must_have_truth = wanted, label_names, must_have_truth
+        self.named, self.known = wanted, known or {}
         self.reader = open_source(name, wanted, "FILE").reader
         self.note = ""
 
+    @cached_property
+    def found(self) -> tuple[Fields | None, str | None]:
+        """The fields, and the column with the right answers; None where there are none."""
+        if not self.reader.has_fields or not (first := self.reader.first(FIRST_RECORDS)):
+            return None, None
+        self.wanted = preferring(self.wanted, self.known, columns_of(first))
+        try:
+            return self._find(first)
+        except DataError as error:
+            raise _for_the_command_line(error) from None
+
+    def other_fields(self) -> list[str]:
+        """Fields that had to be searched, because nobody named them and the file has not those of training: a line
+        each."""
+        fields, truth_column = self.found
+        lines = []
+        for role, column in (fields.roles if fields is not None else {}).items():
+            is_read = role in ("text", "words") or column == truth_column
+            # A text may be divided into words.
+            trained_on = self.known.get("words" if role == "text" and "words" in self.known else role)
+            is_named = getattr(self.named, KNOB_OF_ROLE[role].removeprefix("data.")) == column
+            if is_read and column != trained_on and not is_named:
+                reason = f": the file has no field '{trained_on}', which the model was trained on" if trained_on else ""
+                lines.append(f"{role} from '{column}'{reason}")
+        return lines
+
     def __iter__(self) -> Iterator[Input]:
-        fields, truth_column = None, None
-        if self.reader.has_fields and (first := self.reader.first(FIRST_RECORDS)):
-            try:
-                fields, truth_column = self._find(first)
-            except DataError as error:
-                raise _for_the_command_line(error) from None
+        fields, truth_column = self.found
         for record in self.reader.records(_refuse):
             if record.first_line:
                 yield from self._lines(record)
@@ -69,7 +106,9 @@ class Inputs:
 
     def _lines(self, record: Record) -> Iterator[Input]:
         """Of a plain text, each line is a record; blank ones are none."""
-        for number, line in enumerate(record.fields["text"].splitlines(), start=record.first_line):
+        # Other characters at which Python would divide a text, such as a form feed, stand inside a line.
+        for number, line in enumerate(record.fields["text"].split("\n"), start=record.first_line):
+            line = line.removesuffix("\r")
             if line.strip():
                 words = tuple(line.split()) if self.wanted.records == "tagged" else None
                 yield Input(
@@ -103,7 +142,7 @@ class Inputs:
             except DataError as error:
                 if self.must_have_truth:
                     raise
-                self.note = str(error)
+                self.note = str(_for_the_command_line(error))
             else:
                 role = {"pairs": "target", "tagged": "tags"}.get(wanted.records, "label")
                 if self._is_truth(found.roles[role], first):

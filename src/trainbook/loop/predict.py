@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 
@@ -48,6 +49,7 @@ class Prediction:
             file,
             with_options(wanted, text_field, label_field),
             restored.facts.label_names,
+            known=restored.facts.fields,
             must_have_truth=label_field is not None,
         )
 
@@ -83,6 +85,14 @@ class Prediction:
     @property
     def note(self) -> str:
         return self.inputs.note
+
+    def must_not_be(self, output: Path) -> None:
+        """What is read must not be written over: with the predictions in its place, the records would be gone."""
+        for file in getattr(self.inputs.reader, "files", ()):
+            if output.exists() and file.path.exists() and output.samefile(file.path):
+                raise UserError(
+                    f"--output: must be another file than those that are read, but {output} is one of them."
+                )
 
 
 def predict(

@@ -11,10 +11,10 @@ import torch
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import Tokenizer, load_tokenizer
-from trainbook.errors import DataError, RunFolderError, UserError
-from trainbook.knobs import load
+from trainbook.errors import CheckpointError, DataError, RunFolderError, UserError
 from trainbook.knobs.config import Config
-from trainbook.knobs.earlier import is_run
+from trainbook.knobs.earlier import is_run, recorded
+from trainbook.knobs.hub import CONFIG, is_folder
 from trainbook.models.formats import load_pretrained
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder, write_text_atomically
@@ -23,6 +23,7 @@ from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_st
 from trainbook.tasks.tokens import TokenTask
 
 FACTS_FILE = "facts.json"  # beside the tokenizer: what the task needs to know of its data
+BASE_FILE = "base.json"  # in the network's folder: which checkpoint of an earlier run the weights come from
 
 
 @dataclass(frozen=True)
@@ -32,16 +33,29 @@ class Restored:
     config: Config
     facts: Facts
     precision: Precision
+    step: int  # of the checkpoint
 
 
 def build_task(
-    config: Config, facts: Facts, precision: Precision, say: Callable[[str], None] = lambda line: None
+    config: Config,
+    facts: Facts,
+    precision: Precision,
+    say: Callable[[str], None] = lambda line: None,
+    run: RunFolder | None = None,
 ) -> Task:
-    """The task as training begins: with pretrained weights where they are asked for, and adapters around them."""
+    """The task as training begins: with pretrained weights where they are asked for, and adapters around them.
+
+    Once its run has a checkpoint, that has every weight which is trained, and only frozen ones are read again.
+    """
+    if run is not None and has_checkpoint(run):
+        if config.model.lora_rank is None:
+            return _without_weights(config, facts, precision, run)
+        _base_must_be_there(config, run)
     task = task_class(config).build(config, facts, first_device(config, precision.device), precision.weight_dtype)
     pretrained = config.model.pretrained
     if pretrained is not None and config.model.type in ("gpt", "bert", "t5"):
         if is_run(pretrained):
+            task.base_step = _recorded_base(run)
             task.fresh = tuple(load_run(task, pretrained))
             lines = [f"a new head, which starts from scratch: {', '.join(task.fresh)}"] if task.fresh else []
         else:
@@ -53,11 +67,54 @@ def build_task(
     return task
 
 
+def has_checkpoint(run: RunFolder) -> bool:
+    return bool(CheckpointStore(run.checkpoints, read_only=True).steps())
+
+
+def _without_weights(config: Config, facts: Facts, precision: Precision, run: RunFolder) -> Task:
+    """What the run once started from may be gone: its own folder says what to build."""
+    kind = task_class(config)
+    if config.model.type in ("gpt", "bert", "t5"):
+        config = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": None})})
+    elif config.model.type == "hf" and (run.network / CONFIG).is_file():
+        from trainbook.tasks.huggingface import HuggingFace
+
+        if issubclass(kind, HuggingFace):
+            return kind.rebuild(config, facts, precision.device, precision.weight_dtype, run.network)
+    return kind.build(config, facts, precision.device, precision.weight_dtype)
+
+
+def _base_must_be_there(config: Config, run: RunFolder) -> None:
+    base = config.model.pretrained
+    if base is not None and ":" not in config.model.type and Path(base).is_absolute() and not is_folder(base):
+        raise RunFolderError(
+            f"{run.path} holds adapters only, and the model that they were trained beside is gone: there is no folder "
+            f"{base}. Bring it back to that place."
+        )
+
+
+def _recorded_base(run: RunFolder | None) -> int | None:
+    file = run.network / BASE_FILE if run is not None else None
+    return json.loads(file.read_text(encoding="utf-8"))["step"] if file is not None and file.is_file() else None
+
+
 @torch.no_grad()
 def load_run(task: Task, path: str) -> list[str]:
-    """The body of an earlier run's model, and its head if it is for the same work. Says what starts anew."""
+    """The body of an earlier run's model, and its head if it is for the same work. Says what starts anew.
+
+    Its best checkpoint at first, and the same one ever after: the earlier run may go on, and have a better one.
+    """
     run = RunFolder.open(Path(path).expanduser(), "runs")
-    restored = load_task(run, "best", torch.device("cpu"))
+    try:
+        restored = load_task(run, "best" if task.base_step is None else str(task.base_step), torch.device("cpu"))
+    except CheckpointError as error:
+        if task.base_step is None:
+            raise
+        raise RunFolderError(
+            f"model.pretrained: the weights of step {task.base_step} of {run.path}, from which this run began, cannot "
+            f"be read any more. {error}"
+        ) from None
+    task.base_step = restored.step
     earlier, facts, theirs = merged(restored.task), task.facts, restored.facts
     if facts.vocab_size > theirs.vocab_size:
         raise DataError(
@@ -79,9 +136,17 @@ def load_run(task: Task, path: str) -> list[str]:
     return new
 
 
-def write_facts(folder: Path, facts: Facts, tokenizer: Tokenizer) -> None:
-    tokenizer.save(folder / "tokenizer")
-    write_text_atomically(folder / "tokenizer" / FACTS_FILE, json.dumps(asdict(facts), indent=1))
+def write_facts(folder: Path, task: Task, tokenizer: Tokenizer) -> None:
+    """What is needed to build the task again, and not in its checkpoints."""
+    run = RunFolder(folder)
+    tokenizer.save(run.tokenizer)
+    write_text_atomically(run.tokenizer / FACTS_FILE, json.dumps(asdict(task.facts), indent=1))
+    save_plan = getattr(task, "save_plan", None)  # of a network that our knobs do not describe
+    if save_plan is not None:
+        save_plan(run.network)
+    if task.base_step is not None:
+        run.network.mkdir(exist_ok=True)
+        write_text_atomically(run.network / BASE_FILE, json.dumps({"step": task.base_step}))
 
 
 def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored:
@@ -92,18 +157,15 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored
         )
     if not run.tokenizer.exists():
         raise RunFolderError(f"{run.path} has lost its tokenizer: resume the run, and it is written again.")
-    config = stated = load(run.config).config
+    config = recorded(run.path)
     tokenizer = load_tokenizer(run.tokenizer)
     facts = _read_facts(run.tokenizer / FACTS_FILE, tokenizer)
-    has_frozen_weights = config.model.lora_rank is not None
-    if not has_frozen_weights and config.model.type in ("gpt", "bert", "t5"):
-        # The checkpoint has every weight: what it once started from may be gone.
-        config = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": None})})
-    precision = Precision(config.precision, device, has_frozen_weights=has_frozen_weights)
-    task = build_task(config, facts, precision)
-    load_saved_state(task, weights_of(run, checkpoint))
+    step, weights = weights_of(run, checkpoint)
+    precision = Precision(config.precision, device, has_frozen_weights=config.model.lora_rank is not None)
+    task = build_task(config, facts, precision, run=run)
+    load_saved_state(task, weights)
     task.eval()
-    return Restored(task, tokenizer, stated, facts, precision)
+    return Restored(task, tokenizer, config, facts, precision, step)
 
 
 def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
@@ -113,7 +175,8 @@ def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
     return Facts(**{**facts, "label_names": tuple(facts["label_names"])})
 
 
-def weights_of(run: RunFolder, checkpoint: str) -> dict[str, torch.Tensor]:
+def weights_of(run: RunFolder, checkpoint: str) -> tuple[int, dict[str, torch.Tensor]]:
+    """The step of a checkpoint, and its weights."""
     store = CheckpointStore(run.checkpoints, read_only=True)
     which = int(checkpoint) if checkpoint.isdecimal() else checkpoint
     if which not in ("best", "latest") and not isinstance(which, int):
@@ -123,4 +186,4 @@ def weights_of(run: RunFolder, checkpoint: str) -> dict[str, torch.Tensor]:
         found = store.load("latest", parts=("model",))
     if found is None:
         raise RunFolderError(f"{run.path} has no complete checkpoint yet.")
-    return found.state["model"]
+    return found.step, found.state["model"]

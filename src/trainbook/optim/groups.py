@@ -33,6 +33,7 @@ def parameter_groups(module: nn.Module, roles: dict[str, Role], knobs: Optimizer
     groups = [_group(hidden, knobs.weight_decay), _group(decayed, knobs.weight_decay), _group(rest, 0.0)]
     if hidden:
         groups[0]["row_parts"] = [row_parts(module, name, parameter) for name, parameter in hidden]
+        groups[0]["column_parts"] = [column_parts(module, name, parameter) for name, parameter in hidden]
     return [group for group in groups if group["params"]]
 
 
@@ -52,3 +53,11 @@ def row_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[int
         return [parameter.shape[0]]
     assert sum(parts) == parameter.shape[0], f"{name} has {parameter.shape[0]} rows, its row_parts are {parts}"
     return list(parts)
+
+
+def column_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[int] | None:
+    """The same of a layer whose weight lies the other way, if it says so: its matrices are side by side."""
+    owner, _, attribute = name.rpartition(".")
+    parts = getattr(module.get_submodule(owner), "column_parts", None) if attribute == "weight" else None
+    assert parts is None or sum(parts) == parameter.shape[1], f"{name} has other columns than its column_parts {parts}"
+    return parts

@@ -52,13 +52,21 @@ class Muon(SelectiveOptimizer):
 
     def update(self, group: dict, parameters: list[Tensor], apply: Tensor) -> None:
         rows_of = dict(zip(group["params"], group["row_parts"], strict=True))
+        columns_of = dict(zip(group["params"], group["column_parts"], strict=True))
+        lies = [int(columns_of[parameter] is not None) for parameter in parameters]  # along which their parts follow
         kept = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         gradients, weights = gradients_of(parameters), wide(parameters)
         buffers = average(wide(kept), gradients, group["momentum"])
         ahead = average(buffers, gradients, group["momentum"])  # Nesterov's: where the average will be
-        parts = [each.flatten(1).split(rows_of[p]) for each, p in zip(ahead, parameters, strict=True)]
+        parts = [
+            each.flatten(1).split(columns_of[p] or rows_of[p], along)
+            for each, p, along in zip(ahead, parameters, lies, strict=True)
+        ]
         changes = iter(orthogonal([matrix for of_one in parts for matrix in of_one]))
-        change = [torch.cat([next(changes) * update_scale(matrix) for matrix in of_one]) for of_one in parts]
+        change = [
+            torch.cat([next(changes) * update_scale(matrix) for matrix in of_one], along)
+            for of_one, along in zip(parts, lies, strict=True)
+        ]
         change = [each.view_as(weight) for each, weight in zip(change, weights, strict=True)]
         torch._foreach_add_(change, weights, alpha=group["weight_decay"])
         torch._foreach_mul_(change, group["lr"])

@@ -10,6 +10,7 @@ from typing import Any
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
+from trainbook.knobs.formats import can_be_exported
 from trainbook.runs import Manifest, RunFolder
 from trainbook.runs.schema import Metric, judgements
 
@@ -87,29 +88,24 @@ WRITING = ("causal", "chat", "seq2seq")
 
 def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     commands = []
-    status, is_ours = (
-        manifest.status,
-        manifest.recipe != "fit",
-    )  # else a module of the user's own, which only their program can build again
-    path, config = shlex.quote(str(run.path)), shlex.quote(str(run.config))
+    # A module that was given to `fit` can be built again by its own program only.
+    status, is_ours = manifest.status, manifest.recipe != "fit"
+    path, file = shlex.quote(str(run.path)), shlex.quote(str(run.config))
+    config = Config.model_validate_json(json.dumps(manifest.config or {}))
     if status != "finished":
         again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
         commands.append((again, "go on where it stopped"))
     if is_ours:
-        if _task(manifest) in WRITING:
+        if task_name(config) in WRITING:
             commands.append((f"trainbook generate {path}", "let the model write"))
         else:
             commands.append((f"trainbook predict {path} FILE", "what the model says of each record of a file"))
-        if status == "finished":
+        if status == "finished" and can_be_exported(config):
             commands.append((f"trainbook export {path} --to DIR", "a folder that transformers loads"))
     if run.config.exists():
-        commands.append((f"trainbook explain {config}", "every value, where it came from, what is unusual"))
+        commands.append((f"trainbook explain {file}", "every value, where it came from, what is unusual"))
     commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
     return commands
-
-
-def _task(manifest: Manifest) -> str:
-    return task_name(Config.model_validate_json(json.dumps(manifest.config))) if manifest.config else "causal"
 
 
 def _status(status: str, detail: str) -> str:

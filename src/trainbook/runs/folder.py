@@ -19,7 +19,7 @@ from trainbook.runs.schema import SEGMENT_STARTS, Split
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
 # All that a process killed before it wrote the manifest can leave.
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
-_BEFORE_MANIFEST |= {"tensorboard", "wandb", "wandb-id"}
+_BEFORE_MANIFEST |= {"network", "tensorboard", "wandb", "wandb-id"}
 
 Row = dict[str, Any]
 
@@ -34,6 +34,7 @@ class RunFolder:
         self.events_file = self.path / "events.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.tokenizer = self.path / "tokenizer"
+        self.network = self.path / "network"  # of a model that is not ours: what it is built from
         self.report = self.path / "report.md"
         self.tensorboard = self.path / "tensorboard"
         self.lock_file = self.path / "lock"
@@ -169,7 +170,8 @@ def _why_not_a_run(places: list[Path]) -> str:
     for place in places:
         if place.is_dir():
             return f"{place} is not a run folder: it has no manifest.json"
-    wanted = places[-1]
+    # `runs/x` is a place; a bare name is one of those in the folder of runs.
+    wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]
     near = get_close_matches(wanted.name, known, n=1, cutoff=0.5)
     hint = f" Did you mean {wanted.parent / near[0]}?" if near else "" if known else f" {wanted.parent} holds no runs."

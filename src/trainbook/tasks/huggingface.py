@@ -6,6 +6,7 @@ Its parts are what its config.json says, dropout among them. Its loss is the one
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from trainbook.tasks.wrapped import Wrapped, Writing
 
 # What transformers may raise over a folder that is not what it seems.
 FAILURES = (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError, TypeError)
+GENERATION = "generation_config.json"
+SHARED = "shared.json"  # which names mean one parameter: a config.json does not always say so
 
 
 class HuggingFace(Wrapped):
@@ -49,11 +52,42 @@ class HuggingFace(Wrapped):
             torch.manual_seed(config.training.seed)  # a new head has the same first values in each run of this seed
             task.network, fresh = task.load(find_weights(name), dtype)
         task.must_have_positions(config)
-        task.takes = frozenset(inspect.signature(task.network.forward).parameters)
         task.fresh = frozenset(f"network.{parameter}" for parameter in fresh)
+        return task.prepared(config, name).to(device)
+
+    @classmethod
+    def rebuild(cls, config: Config, facts: Facts, device: torch.device, dtype: torch.dtype, folder: Path) -> Self:
+        """For weights that a checkpoint has: from what `save_plan` wrote, whatever became of the pretrained model."""
+        task = cls.around(config, facts, nn.Identity(), str(folder))
+        with quiet(), torch.random.fork_rng(devices=[]):
+            try:
+                plan = transformers().AutoConfig.from_pretrained(folder)
+                task.network = getattr(transformers(), cls.auto).from_config(plan, dtype=dtype)
+                if (folder / GENERATION).is_file():
+                    task.network.generation_config = transformers().GenerationConfig.from_pretrained(folder)
+                share_as(task.network, json.loads((folder / SHARED).read_text(encoding="utf-8")))
+            except FAILURES as error:
+                raise UserError(f"{folder} cannot be read as {cls.auto}: {_first_line(error)}") from None
+        task.mark_output(task.network)
+        task.fresh = frozenset()
+        return task.prepared(config, str(folder)).to(device)
+
+    def save_plan(self, folder: Path) -> None:
+        """What the network is built from, without its weights."""
+        with quiet():
+            self.network.config.save_pretrained(folder)
+            if self.network.can_generate():
+                self.network.generation_config.save_pretrained(folder)
+        (folder / SHARED).write_text(json.dumps(shared_parameters(self.network)), encoding="utf-8")
+
+    def prepared(self, config: Config, name: str) -> Self:
+        self.takes = frozenset(inspect.signature(self.network.forward).parameters)
+        for path, part in self.network.named_modules():
+            if path.endswith(".c_attn") and type(part).__name__ == "Conv1D":  # of GPT-2: queries, keys and values
+                part.column_parts = [part.nx] * (part.nf // part.nx)
         if config.memory.gradient_checkpointing != "off":
-            _recompute(task.network, name)
-        return task.to(device)
+            _recompute(self.network, name)
+        return self
 
     def load(self, folder: Path, dtype: torch.dtype) -> tuple[nn.Module, set[str]]:
         auto = getattr(transformers(), self.auto)
@@ -62,8 +96,7 @@ class HuggingFace(Wrapped):
                 folder, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **self.head_options()
             )
         except FAILURES as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            raise UserError(f"{self.origin} cannot be loaded as {self.auto}: {reason}") from None
+            raise UserError(f"{self.origin} cannot be loaded as {self.auto}: {_first_line(error)}") from None
         fresh = {str(name) for name in report["missing_keys"]}
         fresh |= {str(entry[0] if isinstance(entry, tuple) else entry) for entry in report["mismatched_keys"]}
         self.must_be_pretrained(network, fresh)
@@ -305,6 +338,29 @@ def template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
 
 
+def shared_parameters(network: nn.Module) -> list[list[str]]:
+    """Names of one and the same parameter, such as an embedding that is the output matrix as well."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in network.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def share_as(network: nn.Module, groups: list[list[str]]) -> None:
+    """Part what is not shared there. Weights decide that when they are loaded: some T5 have two matrices, and a
+    config.json that speaks of one."""
+    parted: dict[str, nn.Parameter] = {}
+    for together in shared_parameters(network):
+        for name in together[1:]:
+            group = next((group for group in groups if name in group), [name])
+            if together[0] in group:
+                continue
+            owner, _, own = name.rpartition(".")
+            part = network.get_submodule(owner)
+            parameter = parted.setdefault(group[0], nn.Parameter(getattr(part, own).detach().clone()))
+            setattr(part, own, parameter)
+
+
 def transformers() -> Any:
     try:
         import transformers as package
@@ -326,6 +382,10 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(level)
         if has_bars:
             logging.enable_progress_bar()
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _recompute(network: Any, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import torch
@@ -30,6 +30,7 @@ class Facts:
     pad: int = 0
     end: int | None = None
     chat_template: str | None = None  # how conversations were written, as a Jinja template
+    fields: Mapping[str, str] = field(default_factory=dict)  # which field of a record was taken for what
 
     @classmethod
     def of(cls, data: DataBundle) -> Facts:
@@ -41,6 +42,7 @@ class Facts:
             tokenizer.special("pad") or 0,
             tokenizer.end_of_text,
             data.chat_template,
+            dict(data.summary.get("fields", {})),
         )
 
 
@@ -59,6 +61,7 @@ class Task(nn.Module):
         super().__init__()
         self.facts = facts
         self.fresh: tuple[str, ...] | None = None  # parameters that pretrained weights had no values for
+        self.base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
         self.label_smoothing = config.training.label_smoothing
         self.z_loss = config.training.z_loss
 

@@ -155,19 +155,19 @@ def test_the_kind_of_labels_is_written(task: str, problem: str, tmp_path: Path, 
 )
 def test_what_no_format_can_hold_is_refused_by_the_names_of_the_knobs(overrides, named) -> None:
     with pytest.raises(UserError) as caught:
-        choose_format(load(SMALL, overrides).config, "causal")
+        choose_format(load(SMALL, overrides).config)
     assert all(text in str(caught.value) for text in named), caught.value
 
 
 def test_a_format_is_taken_by_name_only_if_it_can_hold_the_model() -> None:
     config = load(SMALL).config
-    assert choose_format(config, "causal", "gpt2") == "gpt2"
+    assert choose_format(config, "gpt2") == "gpt2"
     with pytest.raises(UserError, match=r"model\.position: must be rotary, but is 'learned'"):
-        choose_format(config, "causal", "llama")
+        choose_format(config, "llama")
     with pytest.raises(UserError, match="can be written as gpt2 or llama, not bert"):
-        choose_format(config, "causal", "bert")
+        choose_format(config, "bert")
     with pytest.raises(UserError, match="must be one of auto, gpt2"):
-        choose_format(config, "causal", "gptj")
+        choose_format(config, "gptj")
 
 
 def test_a_difference_leaves_nothing_behind(tmp_path: Path, example, monkeypatch: pytest.MonkeyPatch) -> None:

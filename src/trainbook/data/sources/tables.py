@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.files import File, decode
@@ -15,20 +15,28 @@ DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 def read_csv(file: File, complain: Complain) -> Iterator[Record]:
     """Separated by whatever of comma, semicolon and tab divides the first line into the most columns."""
+    csv.field_size_limit(sys.maxsize)
     with file.open() as stream:
         first_line = stream.readline().decode("utf-8", errors="replace")
-    delimiter = max(DELIMITERS, key=lambda candidate: len(next(csv.reader([first_line], delimiter=candidate), [])))
-    yield from _read(file, delimiter, complain)
+    yield from _read(file, max(DELIMITERS, key=lambda delimiter: _num_columns(first_line, delimiter)), complain)
 
 
 def read_tsv(file: File, complain: Complain) -> Iterator[Record]:
     yield from _read(file, "\t", complain)
 
 
+def _num_columns(line: str, delimiter: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=delimiter), []))
+    except csv.Error:  # what is wrong is said when the file is read
+        return 0
+
+
 def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
     csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
     with file.open() as stream:
-        lines = (decode(line, f"{file.shown}:{number}", number) for number, line in enumerate(stream, start=1))
+        undecodable: list[str] = []  # what is wrong with lines of the row that is being read
+        lines = _decoded(file, stream, undecodable)
         # Strict: a quotation mark in the wrong place would otherwise swallow rows without a word.
         rows = csv.reader(lines, delimiter=delimiter, strict=True)
         columns: list[str] | None = None
@@ -41,11 +49,25 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
             except StopIteration:
                 return
             except csv.Error as error:
+                if undecodable:
+                    raise DataError(undecodable[0]) from None
+                if "new-line character" in str(error):
+                    raise DataError(
+                        f"{shown}: has lines that end in a carriage return alone, as old programs write them. Convert "
+                        "them first, for example with tr '\\r' '\\n'."
+                    ) from None
                 raise DataError(
                     f"{shown}: cannot be read as {DELIMITERS[delimiter]}-separated cells: {error}. A cell with "
                     "quotation marks must stand in quotation marks, and each of its own be doubled."
                 ) from None
             if not row:
+                continue
+            if undecodable:
+                problem = undecodable[0]
+                undecodable.clear()
+                if columns is None:
+                    raise DataError(problem)
+                complain(problem)
                 continue
             if columns is None:
                 columns = _header(row, shown)
@@ -53,6 +75,16 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                 complain(f"{shown}: must have {len(columns)} cells, one for each column, but has {len(row)}.")
             else:
                 yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
+
+
+def _decoded(file: File, stream: Iterable[bytes], undecodable: list[str]) -> Iterator[str]:
+    """Each line as text. What is not UTF-8 is told beside, so that the rows behind it can still be read."""
+    for number, line in enumerate(stream, start=1):
+        try:
+            yield decode(line, f"{file.shown}:{number}", number)
+        except DataError as error:
+            undecodable.append(str(error))
+            yield line.decode("utf-8", errors="replace")
 
 
 def _header(row: list[str], shown: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Text to token ids and back: bytes, characters, byte-level BPE, or a tokenizer of the user's."""
+"""Text to token ids and back: bytes, characters, words, byte-level BPE, or a tokenizer of the user's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainbook.data.tokenizers.files import (
     tokenizer_config,
 )
 from trainbook.data.tokenizers.library import LibraryBackedTokenizer, train_bpe
-from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import END_OF_TEXT
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "CharTokenizer",
     "LibraryBackedTokenizer",
     "Tokenizer",
+    "WordTokenizer",
     "check_same_tokens",
     "check_specials",
     "check_vocab_size",

@@ -13,11 +13,11 @@ from typing import Any
 from trainbook.data.names import did_you_mean, nearest
 from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
-from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer
+from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
 
-NAMES = ("byte", "char", "bpe")
+NAMES = ("byte", "char", "word", "bpe")
 DEFAULT_BPE_VOCAB_SIZE = 4096
 MIN_BPE_VOCAB_SIZE = 257  # every byte, and the end of text
 
@@ -38,6 +38,9 @@ VOCABULARY_FILES = (
 RELATED_NAMES = {
     "bytes": "byte",
     "characters": "char",
+    "words": "word",
+    "whitespace": "word",
+    "symbols": "word",
     "sentencepiece": "bpe",
     "wordpiece": "bpe",
     "unigram": "bpe",
@@ -67,6 +70,8 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         return ByteTokenizer(parsed.get("specials", ()))
     if kind == "char":
         return CharTokenizer(parsed["characters"], parsed["end_of_text"], parsed.get("specials", ()))
+    if kind == "word":
+        return WordTokenizer(parsed["words"], parsed["end_of_text"], parsed.get("specials", ()))
     try:
         library_tokenizer = the_library().Tokenizer.from_str(content)
     except Exception as error:  # the package raises a bare Exception for what it cannot read

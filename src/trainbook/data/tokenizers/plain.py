@@ -1,4 +1,4 @@
-"""Tokenizers with nothing to train: one token a byte, or one a character."""
+"""Tokenizers with nothing to train: one token a byte, a character, or a word between blanks."""
 
 from __future__ import annotations
 
@@ -151,6 +151,57 @@ class CharTokenizer(PlainTokenizer):
         tokenizer.pre_tokenizer = library.pre_tokenizers.Split(library.Regex(r"[\s\S]"), "isolated")
         tokenizer.decoder = library.decoders.Fuse()
         return self._add_specials(tokenizer)
+
+
+class WordTokenizer(PlainTokenizer):
+    """One token for each word between blanks, of a fixed vocabulary, in their order: for symbols such as phonemes.
+
+    How much blank there was is forgotten. A word that is not there becomes the unknown token.
+    """
+
+    is_lossless = False
+
+    def __init__(self, words: Iterable[str], with_end_of_text: bool, specials: Iterable[str] = ()) -> None:
+        self.words = sorted(set(words))
+        self._ids = {word: number for number, word in enumerate(self.words)}
+        super().__init__(len(self.words), with_end_of_text, {*specials, "unknown"})
+
+    def encode(self, text: str) -> np.ndarray:
+        unknown = self.special("unknown")
+        return np.array([self._ids.get(word, unknown) for word in text.split()], dtype=np.int64)
+
+    def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        # Blanks are what str.split takes for them, not what a regular expression does.
+        return [(self.encode(text), _starts_of_words(text)) for text in texts]
+
+    def joined_words(self) -> tuple[np.ndarray, np.ndarray]:
+        nothing = np.zeros(self.vocab_size, dtype=bool)
+        return nothing, nothing.copy()
+
+    def decode(self, ids: Iterable[int]) -> str:
+        names = self.specials.names
+        return " ".join(
+            self.words[number] if number < self.num_base else names[number]
+            for number in known(ids, self.vocab_size).tolist()
+        )
+
+    def _content(self) -> dict[str, Any]:
+        return {"trainbook": "word", "words": self.words, "end_of_text": self.end_of_text is not None}
+
+    def to_library(self) -> Any:
+        library = the_library()
+        unknown = self.special("unknown")
+        assert unknown is not None
+        named = {text: number for number, text in self.specials.names.items()}
+        model = library.models.WordLevel(self._ids | named, unk_token=self.specials.names[unknown])
+        tokenizer = library.Tokenizer(model)
+        tokenizer.pre_tokenizer = library.pre_tokenizers.WhitespaceSplit()
+        return self._add_specials(tokenizer)
+
+
+def _starts_of_words(text: str) -> np.ndarray:
+    is_blank = np.array([True, *(character.isspace() for character in text)])
+    return np.flatnonzero(is_blank[:-1] & ~is_blank[1:])
 
 
 def byte_characters() -> list[str]:

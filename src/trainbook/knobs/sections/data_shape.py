@@ -14,8 +14,8 @@ class DataShape(DataSource):
     tokenizer: str = knob(
         "byte",
         min_length=1,
-        what="How text becomes tokens: byte, char, bpe, or the path of a tokenizer.json or of a folder that has one, "
-        "such as a Hugging Face model's.",
+        what="How text becomes tokens: byte, char, word, bpe, or the path of a tokenizer.json or of a folder that has "
+        "one, such as a Hugging Face model's.",
         why="It sets how much text a token carries, hence how much a window of max_seq_length sees, and how large "
         "embedding and logits are.",
         raised="From byte towards a large bpe: fewer tokens for the same text, so more context and faster epochs; more "
@@ -25,10 +25,12 @@ class DataShape(DataSource):
         values={
             "byte": "the bytes of the UTF-8 text; any text can be written",
             "char": "the characters that occur in the source and in data.validation",
+            "word": "the words between blanks that occur there: for symbols, such as phonemes; others are unknown",
             "bpe": "byte-pair encoding trained on the source, data.vocab_size entries (4096 unless set)",
         },
         cases=(
             Case("small model, small text", "byte", "no parameters spent on a vocabulary"),
+            Case("sequences of symbols: phonemes, moves, notes", "word", "each symbol is one token, and there are few"),
             Case("natural language, more than a few megabytes", "bpe", "more text in each window"),
             Case("continuing with a known vocabulary", "tokenizer.json", "the path of the file"),
             Case("a pretrained model", "path/to/model", "its folder: a model understands its own tokens only"),
@@ -38,7 +40,7 @@ class DataShape(DataSource):
         sources=("Sennrich et al. 2015, arXiv 1508.07909",),
         correction="Loss and perplexity are counted a token, so they cannot be compared between tokenizers: at 3 "
         "bytes a token, a bpe loss of 3.0 is worth a byte loss of 1.0. Compare the loss a byte of text. Tokens with a "
-        "role (padding, mask, separator, sentinels) need no knob: byte, char and bpe get those that the task asks for, "
+        "role (padding, mask, separator, sentinels) need no knob: these four get those that the task asks for, "
         "and of a tokenizer from elsewhere they are found by name, or by its tokenizer_config.json; where one is "
         "missing, the run says so before it starts.",
         aliases=("tokenizer_name", "tokenizer_path", "tokenizer_file"),

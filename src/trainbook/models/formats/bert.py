@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width, key_value_heads
 from trainbook.models.formats.rules import Rule, linear, norm
 from trainbook.models.shape import Shape
 
@@ -17,7 +17,7 @@ ARCHITECTURES = {
     "tag": "BertForTokenClassification",
 }
 HEAD: str = "cls.predictions.decoder.weight"  # the output matrix, which may be the embedding once more
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+ACTIVATIONS = formats.ACTIVATIONS["bert"]
 IGNORED = (r"bert\.embeddings\.(position_ids|token_type_ids)", r"cls\.seq_relationship\..*", r"qa_outputs\..*")
 # Heads for other work than this task's.
 OTHER_HEADS = {
@@ -88,26 +88,6 @@ def ignored(name: str, kind: str, tied: bool) -> bool:
     if name == "cls.predictions.decoder.bias" or (tied and name == HEAD):
         return True  # the same numbers under a second name
     return any(re.fullmatch(pattern, name) for pattern in (*IGNORED, *OTHER_HEADS[kind]))
-
-
-def objections(config: Config, kind: str) -> dict[str, tuple[str, ...]]:
-    model = config.model
-    found: dict[str, tuple[str, ...]] = {}
-    if model.position not in ("learned", "none"):
-        found["model.position"] = ("learned", "none")
-    if model.norm != "layernorm":
-        found["model.norm"] = ("layernorm",)
-    if model.norm_position != "post":
-        found["model.norm_position"] = ("post",)
-    if model.activation not in ACTIVATIONS:
-        found["model.activation"] = tuple(ACTIVATIONS)
-    if model.attention_scale != "inverse_sqrt":
-        found["model.attention_scale"] = ("inverse_sqrt",)
-    if key_value_heads(config) != model.num_attention_heads:
-        found["model.num_key_value_heads"] = (str(model.num_attention_heads),)
-    if head_width(config) * model.num_attention_heads != model.hidden_size:
-        found["model.head_width"] = ("hidden_size / num_attention_heads",)
-    return found
 
 
 def config_json(config: Config, shape: Shape) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from torch import nn
 from trainbook.errors import Problem, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
+from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.values import show
 from trainbook.models.formats.checking import (
     import_transformers,
@@ -23,7 +24,7 @@ from trainbook.models.formats.checking import (
     token_rows,
 )
 from trainbook.models.formats.folder import write_weights
-from trainbook.models.formats.known import FORMATS, OF_KNOB, kind_of
+from trainbook.models.formats.known import FORMATS, kind_of
 from trainbook.models.formats.rules import to_foreign
 from trainbook.models.formats.tokenizing import (
     Exportable,
@@ -75,8 +76,8 @@ def export_task(
 ) -> Exported:
     """Write config.json, weights and tokenizer; they are kept if transformers loads them and computes the same."""
     import_transformers()  # said before anything is written
-    kind = kind_of(task, config) if config.model.type in OF_KNOB else ""
-    name = choose_format(config, kind, format)
+    kind = kind_of(task, config) if config.model.type in OF_TYPE else ""
+    name = choose_format(config, format)
     form = FORMATS[name]
     shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
     parameters = dict(task.named_parameters())
@@ -143,18 +144,18 @@ def _prove_and_keep(
     return difference
 
 
-def choose_format(config: Config, kind: str, format: str = "auto") -> str:
+def choose_format(config: Config, format: str = "auto") -> str:
     """The one that can hold this model exactly; UserError names the knobs that stand in the way."""
     if format != "auto" and format not in FORMATS:
         raise UserError(f"format: must be one of auto, {', '.join(FORMATS)}, but got {format!r}.")
-    candidates = OF_KNOB.get(config.model.type, ())
+    candidates = OF_TYPE.get(config.model.type, ())
     if not candidates:
-        raise UserError(f"model.type {config.model.type} is not one that can be exported: {', '.join(OF_KNOB)} are.")
+        raise UserError(f"model.type {config.model.type} is not one that can be exported: {', '.join(OF_TYPE)} are.")
     if format != "auto":
         if format not in candidates:
             raise UserError(f"format: a {config.model.type} can be written as {' or '.join(candidates)}, not {format}.")
         candidates = (format,)
-    found = {name: FORMATS[name].objections(config, kind) | _common_objections(config) for name in candidates}
+    found = {name: objections_to_writing(name, config) for name in candidates}
     nearest = min(found, key=lambda name: len(found[name]))
     if not found[nearest]:
         return nearest
@@ -163,15 +164,6 @@ def choose_format(config: Config, kind: str, format: str = "auto") -> str:
         for path, needed in found[nearest].items()
     ]
     raise UserError(f"no format can hold this model exactly; {nearest} is the nearest:\n" + "\n".join(reasons))
-
-
-def _common_objections(config: Config) -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    if config.model.qk_norm:
-        found["model.qk_norm"] = ("false",)
-    if config.model.logit_soft_cap is not None:
-        found["model.logit_soft_cap"] = ("null",)
-    return found
 
 
 def check_target(target: Path) -> None:

@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width, intermediate_size, key_value_heads
+from trainbook.knobs.derive import intermediate_size
 from trainbook.models.formats.rules import Rule, linear, norm
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"causal": "GPT2LMHeadModel"}
 HEAD: str = "lm_head.weight"  # the output matrix, which may be the embedding once more
-ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
+ACTIVATIONS = formats.ACTIVATIONS["gpt2"]
 # Masks that older files keep as weights; heads for other work.
 IGNORED = (r"transformer\.h\.\d+\.attn\.(bias|masked_bias)", r"score\.weight", r"multiple_choice_head\..*")
 
@@ -52,25 +53,6 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
 
 def ignored(name: str, kind: str, tied: bool) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in IGNORED) or (tied and name == HEAD)
-
-
-def objections(config: Config, kind: str) -> dict[str, tuple[str, ...]]:
-    """For each knob that stands in the way: the values that would not."""
-    model = config.model
-    found: dict[str, tuple[str, ...]] = {}
-    if model.position not in ("learned", "none"):
-        found["model.position"] = ("learned", "none")
-    if model.norm != "layernorm":
-        found["model.norm"] = ("layernorm",)
-    if model.norm_position != "pre":
-        found["model.norm_position"] = ("pre",)
-    if model.activation not in ACTIVATIONS:
-        found["model.activation"] = tuple(ACTIVATIONS)
-    if key_value_heads(config) != model.num_attention_heads:
-        found["model.num_key_value_heads"] = (str(model.num_attention_heads),)
-    if head_width(config) * model.num_attention_heads != model.hidden_size:
-        found["model.head_width"] = ("hidden_size / num_attention_heads",)
-    return found
 
 
 def config_json(config: Config, shape: Shape) -> dict[str, Any]:

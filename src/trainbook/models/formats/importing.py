@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import DataError, UserError
 from trainbook.knobs.config import Config
+from trainbook.knobs.formats import objections
 from trainbook.knobs.hub import CONFIG, find_weights, read_config
 from trainbook.models.formats.folder import Weights, open_weights
 from trainbook.models.formats.known import FORMATS, OF_MODEL_TYPE, kind_of
@@ -57,7 +58,7 @@ def load_pretrained(task: nn.Module, folder: str | Path, config: Config, label_n
     shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
     if kind not in form.ARCHITECTURES:
         raise UserError(f"{path / CONFIG}: is a {name}, but model.type is {config.model.type}.")
-    if wrong := form.objections(config, kind):
+    if wrong := objections(name, config):
         knob, needed = next(iter(wrong.items()))
         raise UserError(
             f"{path}: a {kind} {name} needs {knob} {' or '.join(needed)}, but it is {config.get(knob)}. "

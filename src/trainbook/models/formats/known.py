@@ -25,15 +25,12 @@ class Format(Protocol):
 
     def ignored(self, name: str, kind: str, tied: bool) -> bool: ...
 
-    def objections(self, config: Config, kind: str) -> dict[str, tuple[str, ...]]: ...
-
     def config_json(self, config: Config, shape: Shape) -> dict[str, Any]: ...
 
 
 FORMATS: dict[str, Format] = {"gpt2": gpt2, "llama": llama, "bert": bert, "t5": t5}
 # By the `model_type` of a config.json. A Mistral without a window is a Llama by another name.
 OF_MODEL_TYPE = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama", "bert": "bert", "t5": "t5"}
-OF_KNOB = {"gpt": ("gpt2", "llama"), "bert": ("bert",), "t5": ("t5",)}
 
 
 def kind_of(task: nn.Module, config: Config) -> str:

@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainbook.knobs import formats
 from trainbook.knobs.config import Config
 from trainbook.models.formats.rules import Rule, linear, norm
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"causal": "LlamaForCausalLM"}
 HEAD: str = "lm_head.weight"  # the output matrix, which may be the embedding once more
-ACTIVATIONS = {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"}
+ACTIVATIONS = formats.ACTIVATIONS["llama"]
 IGNORED = (r".*\.rotary_emb\.inv_freq", r"score\.weight")
 
 
@@ -54,24 +55,6 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
 
 def ignored(name: str, kind: str, tied: bool) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in IGNORED) or (tied and name == HEAD)
-
-
-def objections(config: Config, kind: str) -> dict[str, tuple[str, ...]]:
-    model = config.model
-    found: dict[str, tuple[str, ...]] = {}
-    if model.position != "rotary":
-        found["model.position"] = ("rotary",)
-    if model.norm != "rmsnorm":
-        found["model.norm"] = ("rmsnorm",)
-    if model.norm_position != "pre":
-        found["model.norm_position"] = ("pre",)
-    if model.activation not in ACTIVATIONS:
-        found["model.activation"] = tuple(ACTIVATIONS)
-    if model.attention_scale != "inverse_sqrt":
-        found["model.attention_scale"] = ("inverse_sqrt",)
-    if model.hidden_size % model.num_attention_heads:
-        found["model.num_attention_heads"] = (f"a divisor of {model.hidden_size}",)
-    return found
 
 
 def config_json(config: Config, shape: Shape) -> dict[str, Any]:

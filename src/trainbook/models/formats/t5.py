@@ -6,22 +6,15 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import key_value_heads
 from trainbook.models.formats.rules import Rule, linear, norm
 from trainbook.models.relative import MAX_DISTANCE, NUM_BUCKETS
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"seq2seq": "T5ForConditionalGeneration"}
 HEAD: str = "lm_head.weight"  # the output matrix, which may be the embedding once more
-ACTIVATIONS = {
-    "relu": "relu",
-    "geglu_tanh": "gated-gelu",
-    "swiglu": "gated-silu",
-    "gelu": "gelu",
-    "gelu_tanh": "gelu_new",
-    "silu": "silu",
-}
+ACTIVATIONS = formats.ACTIVATIONS["t5"]
 IGNORED = (
     r"(encoder|decoder)\.embed_tokens\.weight",
     # Of the first files: looking across has no positions, and nothing ever read it.
@@ -81,26 +74,6 @@ def _stack(shape: Shape, stack: str, layers: int) -> Iterator[Rule]:
 
 def ignored(name: str, kind: str, tied: bool) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in IGNORED) or (tied and name == HEAD)
-
-
-def objections(config: Config, kind: str) -> dict[str, tuple[str, ...]]:
-    model = config.model
-    found: dict[str, tuple[str, ...]] = {}
-    if model.position not in ("relative", "none"):
-        found["model.position"] = ("relative", "none")
-    if model.norm != "rmsnorm":
-        found["model.norm"] = ("rmsnorm",)
-    if model.norm_position != "pre":
-        found["model.norm_position"] = ("pre",)
-    if model.activation not in ACTIVATIONS:
-        found["model.activation"] = tuple(ACTIVATIONS)
-    if model.bias:
-        found["model.bias"] = ("false",)
-    if model.attention_scale != "none":
-        found["model.attention_scale"] = ("none",)
-    if key_value_heads(config) != model.num_attention_heads:
-        found["model.num_key_value_heads"] = (str(model.num_attention_heads),)
-    return found
 
 
 def config_json(config: Config, shape: Shape) -> dict[str, Any]:

@@ -1,0 +1,86 @@
+"""Which models the formats of others can hold exactly, as far as knobs decide it. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import head_width, key_value_heads, task_name
+
+# The formats that a model of each type may be written in.
+OF_TYPE: Mapping[str, tuple[str, ...]] = {"gpt": ("gpt2", "llama"), "bert": ("bert",), "t5": ("t5",)}
+
+# What each format calls the activations that it knows.
+ACTIVATIONS: Mapping[str, Mapping[str, str]] = {
+    "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
+    "llama": {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"},
+    "bert": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
+    "t5": {
+        "relu": "relu",
+        "geglu_tanh": "gated-gelu",
+        "swiglu": "gated-silu",
+        "gelu": "gelu",
+        "gelu_tanh": "gelu_new",
+        "silu": "silu",
+    },
+}
+
+_NEEDED: Mapping[str, Mapping[str, tuple[str | bool, ...]]] = {
+    "gpt2": {"position": ("learned", "none"), "norm": ("layernorm",), "norm_position": ("pre",)},
+    "llama": {
+        "position": ("rotary",),
+        "norm": ("rmsnorm",),
+        "norm_position": ("pre",),
+        "attention_scale": ("inverse_sqrt",),
+    },
+    "bert": {
+        "position": ("learned", "none"),
+        "norm": ("layernorm",),
+        "norm_position": ("post",),
+        "attention_scale": ("inverse_sqrt",),
+    },
+    "t5": {
+        "position": ("relative", "none"),
+        "norm": ("rmsnorm",),
+        "norm_position": ("pre",),
+        "bias": (False,),
+        "attention_scale": ("none",),
+    },
+}
+
+
+def objections(form: str, config: Config) -> dict[str, tuple[str, ...]]:
+    """For each knob that stands in the way of a format: the values that would not."""
+    model = config.model
+    found: dict[str, tuple[str, ...]] = {}
+    for name, needed in {**_NEEDED[form], "activation": tuple(ACTIVATIONS[form])}.items():
+        if getattr(model, name) not in needed:
+            found[f"model.{name}"] = tuple(str(value).lower() for value in needed)
+    if form == "llama":
+        if model.hidden_size % model.num_attention_heads:
+            found["model.num_attention_heads"] = (f"a divisor of {model.hidden_size}",)
+        return found
+    if key_value_heads(config) != model.num_attention_heads:
+        found["model.num_key_value_heads"] = (str(model.num_attention_heads),)
+    if form != "t5" and head_width(config) * model.num_attention_heads != model.hidden_size:
+        found["model.head_width"] = ("hidden_size / num_attention_heads",)
+    return found
+
+
+def objections_to_writing(form: str, config: Config) -> dict[str, tuple[str, ...]]:
+    """As `objections`, with what no format has a place for."""
+    found = objections(form, config)
+    if config.model.qk_norm:
+        found["model.qk_norm"] = ("false",)
+    if config.model.logit_soft_cap is not None:
+        found["model.logit_soft_cap"] = ("null",)
+    return found
+
+
+def can_be_exported(config: Config) -> bool:
+    """Whether some format holds this model. Those of transformers are their own; a user's own have none."""
+    if ":" in task_name(config):
+        return False
+    if config.model.type == "hf":
+        return True
+    return any(not objections_to_writing(form, config) for form in OF_TYPE.get(config.model.type, ()))
