@@ -56,7 +56,7 @@ def notices(s: Settings) -> list[str]:
     if s.get("memory.gradient_checkpointing") == "selective" and s.get("model.type") == "hf":
         remark = "selective is the same as full with model.type hf, whose blocks are recomputed whole."
         found.append((("memory.gradient_checkpointing", "model.type"), remark))
-    if s.get("model.type") == "bert" and s.get("model.norm_position") == "pre":
+    if s.get("model.type") == "bert" and s.get("model.norm_position") == "pre" and s.is_written("model.type"):
         remark = "pre is not what BERT is elsewhere, so this model cannot be exported; with post it can."
         found.append((("model.norm_position", "model.type"), remark))
     eval_steps, steps = s.get("evaluation.eval_steps"), s.get("training.max_steps")
