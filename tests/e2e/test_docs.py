@@ -31,6 +31,7 @@ SHORT = (
 )
 SMALL = ("model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2")
 LLAMA = ("model.norm=rmsnorm", "model.activation=swiglu", "model.position=rotary", "model.bias=false")
+BERT = ("model.norm_position=post", "model.position=learned")  # the parts that its Hugging Face format can hold
 
 
 def run(*arguments: str) -> Result:
@@ -79,7 +80,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.setenv("TRAINBOOK_CACHE", str(folder / "cache"))
         write_data(folder)
-        for recipe, name, parts in (("gpt-tiny", "llama", LLAMA), ("bert-tiny", "bert", ("model.norm_position=post",))):
+        for recipe, name, parts in (("gpt-tiny", "llama", LLAMA), ("bert-tiny", "bert", BERT)):
             must_run("train", recipe, "data.source=reviews.csv", *SHORT, *SMALL, *parts, "--name", name, "--quiet")
             must_run("export", name, "--to", f"models/{name}")
         shutil.rmtree("runs")
