@@ -16,6 +16,7 @@ from trainbook import api
 
 def test_the_exported_names_are_the_public_ones():
     assert sorted(trainbook.__all__) == [
+        "Guard",
         "Result",
         "__version__",
         "explain",

@@ -12,9 +12,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from trainbook.api import Result, explain, fit, generate, open_run, resume, train
+    from trainbook.guard import Guard
     from trainbook.knobs import load
 
 _HOMES = {
+    "Guard": "trainbook.guard",
     "Result": "trainbook.api",
     "explain": "trainbook.api",
     "fit": "trainbook.api",
@@ -25,7 +27,7 @@ _HOMES = {
     "train": "trainbook.api",
 }
 
-__all__ = ["Result", "__version__", "explain", "fit", "generate", "load", "open_run", "resume", "train"]
+__all__ = ["Guard", "Result", "__version__", "explain", "fit", "generate", "load", "open_run", "resume", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,7 @@ from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe, recorded
 from trainbook.knobs.origin import Origin
+from trainbook.loop.faults.kinds import Fault, must_suit_own_data, parse
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
 if TYPE_CHECKING:
@@ -56,13 +57,18 @@ def train(
     accept_changes: bool = False,
     quiet: bool = False,
     recipe: str | None = None,
+    inject: Sequence[str] = (),
 ) -> Result:
-    """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never"."""
+    """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never".
+
+    `inject` puts faults in on purpose, such as "nan-gradient@5"; not in a pretraining that comes first.
+    """
+    faults = parse(inject)
     if isinstance(config, Loaded) and overrides:
         raise UserError("overrides: a configuration that is already loaded takes none; give them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
     recipe = str(config) if isinstance(config, str | Path) else recipe
-    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet)
+    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults)
 
 
 def _train(
@@ -74,13 +80,14 @@ def _train(
     accept_changes: bool = False,
     quiet: bool = False,
     again: str | None = None,
+    faults: Sequence[Fault] = (),
 ) -> Result:
     """`again` says how to go on after an interruption, if not by resuming this run."""
     from trainbook.loop.build import build
 
     require_length(loaded)
     loaded = _with_pretraining(loaded, runs_dir, quiet)
-    prepared = _prepare(_with_whole_paths(loaded), recipe, name, runs_dir, resume, accept_changes, quiet)
+    prepared = _prepare(_with_whole_paths(loaded), recipe, name, runs_dir, resume, accept_changes, quiet, faults)
     if isinstance(prepared, Result):
         return prepared
 
@@ -153,8 +160,9 @@ def resume(
     runs_dir: str | Path = "runs",
     accept_changes: bool = False,
     quiet: bool = False,
+    inject: Sequence[str] = (),
 ) -> Result:
-    """Go on with a run, under the configuration in its folder."""
+    """Go on with a run, under the configuration in its folder. Faults of an earlier process are not put in again."""
     folder = RunFolder.open(run, runs_dir)
     if folder.read_manifest().recipe == "fit":
         raise ResumeError(
@@ -164,7 +172,9 @@ def resume(
     loaded = load(folder.config, overrides)
     # `.` or a link has another name than the folder that it means.
     path = folder.path if folder.path.name == folder.name else folder.path.resolve()
-    return train(loaded, name=folder.name, runs_dir=path.parent, accept_changes=accept_changes, quiet=quiet)
+    return train(
+        loaded, name=folder.name, runs_dir=path.parent, accept_changes=accept_changes, quiet=quiet, inject=inject
+    )
 
 
 def fit(
@@ -180,6 +190,7 @@ def fit(
     accept_changes: bool = False,
     quiet: bool = False,
     config: Source | None = None,
+    inject: Sequence[str] = (),
     **knobs: Any,
 ) -> Result:
     """Train a module of your own: the same loop, run folder, resume and tracking. Knobs are keywords, by any name.
@@ -188,11 +199,13 @@ def fit(
     """
     from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit
 
+    faults = parse(inject)
+    must_suit_own_data(faults)
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
     loaded = load(config, overrides)
     require_length(loaded)
     must_apply_to_fit(loaded)
-    prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet)
+    prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet, faults)
     if isinstance(prepared, Result):
         load_weights(model, prepared.run)
         return prepared
@@ -231,8 +244,10 @@ def _prepare(
     resume: Resume,
     accept_changes: bool,
     quiet: bool,
+    faults: Sequence[Fault],
 ) -> Launch | Result:
     """A run folder to train in; or the result, if there is nothing left to do."""
+    from trainbook.loop.faults.faults import Faults
     from trainbook.loop.launch import Launch
 
     config_text = dump(loaded)
@@ -252,7 +267,7 @@ def _prepare(
     else:
         run = RunFolder.create(runs_dir, name)
     width = None if recipe == "fit" else loaded.config.model.hidden_size
-    return Launch(run, loaded.config, config_text, recipe, changes, loaded.notices, quiet, width)
+    return Launch(run, loaded.config, config_text, recipe, changes, loaded.notices, quiet, width, Faults(faults))
 
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:

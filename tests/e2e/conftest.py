@@ -37,10 +37,10 @@ SLOW_STEP = """
 import sys, time
 from trainbook.loop import train
 real = train.train_step
-def slow(state, batch):
+def slow(state, batch, **how):
     if state.step == {step}:
         time.sleep(60)
-    return real(state, batch)
+    return real(state, batch, **how)
 train.train_step = slow
 from trainbook.cli.main import run
 run()

@@ -63,8 +63,12 @@ def write_data(folder: Path) -> None:
         for thing in things * 4
     ]
     pairs = [{"question": f"{number} + 1", "answer": str(number + 1)} for number in range(20)]
-    for name, records in (("conversations.jsonl", [{"messages": chat} for chat in chats]), ("pairs.jsonl", pairs)):
-        (folder / name).write_text("".join(json.dumps(record) + "\n" for record in records))
+    pages = [
+        {"text": f"{number}: a page, and {'-' * 200 if number % 9 == 0 else row[1]}"} for number, row in enumerate(rows)
+    ]
+    files = {"conversations": [{"messages": chat} for chat in chats], "pairs": pairs, "pages": pages}
+    for name, records in files.items():
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     (folder / "books").mkdir()
     (folder / "books" / "one.txt").write_text("A book that is one text. " * 40)
 

@@ -1,67 +1,465 @@
 from __future__ import annotations
 
+import copy
+import io
+import logging
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.optim import SGD, AdamW, lr_scheduler
 
-from trainbook.guard import Guard
+from trainbook import Guard
+from trainbook.errors import ConfigError, Diverged, UserError
 
-CPU = torch.device("cpu")
-NAN, INF = float("nan"), float("inf")
-
-
-def judge(guard: Guard, loss: float, grad_norm: float = 1.0) -> bool:
-    verdict = guard.judge(torch.tensor(loss), torch.tensor(grad_norm))
-    assert verdict.dtype is torch.bool and verdict.shape == ()
-    return bool(verdict)
+NAN, INF = math.nan, math.inf
 
 
-def counts(guard: Guard) -> tuple[int, int]:
-    return int(guard.skipped), int(guard.skipped_in_a_row)
+class Loop:
+    """Somebody's training: a small regression, with whatever the test puts in."""
+
+    def __init__(self, *, scaler: torch.amp.GradScaler | None = None, norm: bool = False, **options: Any) -> None:
+        torch.manual_seed(0)
+        hidden = [nn.BatchNorm1d(8)] if norm else []
+        self.model = nn.Sequential(nn.Linear(4, 8), *hidden, nn.Tanh(), nn.Linear(8, 1))
+        self.optimizer = AdamW(self.model.parameters(), lr=1e-2)
+        self.scheduler = lr_scheduler.CosineAnnealingLR(self.optimizer, 500)
+        self.scaler = scaler
+        objects = (self.model, self.optimizer, self.scheduler, *([scaler] if scaler else []))
+        self.guard = Guard(*objects, **options)
+
+    def update(self, number: int, poison: float = 1.0, micro_batches: int = 1) -> bool:
+        """One update on the batch of this number; its last micro-batch is multiplied by the poison."""
+        total = torch.zeros(())
+        for micro_batch in range(micro_batches):
+            inputs = torch.randn(16, 4, generator=torch.Generator().manual_seed(number * 100 + micro_batch))
+            if micro_batch == micro_batches - 1:
+                inputs = inputs * poison
+            loss = (self.model(inputs) - inputs.sum(1, keepdim=True)).square().mean() / micro_batches
+            (self.scaler.scale(loss) if self.scaler else loss).backward()
+            total += loss.detach()
+        if self.scaler:
+            self.scaler.unscale_(self.optimizer)
+        accepted = self.guard.accepts(total, clip_grad_norm_(self.model.parameters(), 1.0))
+        if accepted:
+            self.scaler.step(self.optimizer) if self.scaler else self.optimizer.step()
+            self.scheduler.step()
+        if self.scaler:
+            self.scaler.update()
+        self.optimizer.zero_grad()
+        return accepted
+
+    def state(self) -> dict[str, Any]:
+        parts = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
+        return copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+
+    def must_equal(self, other: Loop | dict[str, Any]) -> None:
+        expected = other if isinstance(other, dict) else other.state()
+        torch.testing.assert_close(self.state(), expected, rtol=0, atol=0)
+
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.guard.events]
 
 
-@pytest.mark.parametrize(("loss", "grad_norm"), [(2.0, 1.0), (-1.0, 0.0), (1e38, 1e38)])
-def test_finite_updates_pass_whatever_their_size(loss: float, grad_norm: float):
-    guard = Guard(CPU)
-    assert judge(guard, loss, grad_norm)
-    assert counts(guard) == (0, 0)
+def healthy(number: int) -> Tensor:
+    """A loss that nobody would object to: it falls, and has some noise."""
+    return torch.tensor(2 + 2 * math.exp(-number / 30) + 0.05 * math.sin(number * 7.3))
 
 
-@pytest.mark.parametrize("bad", [NAN, INF, -INF])
-def test_a_non_finite_loss_or_gradient_is_rejected(bad: float):
-    guard = Guard(CPU)
-    assert not judge(guard, bad, 1.0)
-    assert not judge(guard, 1.0, bad)
-    assert not judge(guard, bad, bad)
-    assert counts(guard) == (3, 3)
+@pytest.mark.parametrize("micro_batches", [1, 3])
+@pytest.mark.parametrize("poison", [NAN, INF, 1e3])
+def test_a_rejected_update_never_happened(poison: float, micro_batches: int):
+    loop, twin = Loop(), Loop()
+    for number in range(60):
+        assert loop.update(number, micro_batches=micro_batches)
+        twin.update(number, micro_batches=micro_batches)
+        if number >= 40 or not math.isfinite(poison):  # what is usual is known after a while
+            assert not loop.update(1000, poison, micro_batches)
+            loop.must_equal(twin)
+    assert set(loop.kinds()) == {"skip"}
 
 
-def test_rejections_are_counted_in_all_and_in_a_row():
-    guard, found = Guard(CPU), []
-    for loss in (1.0, NAN, NAN, 1.0, INF, 1.0, 1.0, NAN):
-        judge(guard, loss)
-        found.append(counts(guard))
-    assert found == [(0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0), (3, 0), (4, 1)]
+@pytest.mark.parametrize("poison", [NAN, INF])
+def test_without_the_guard_one_such_batch_is_the_end(poison: float):
+    loop = Loop()
+    loop.guard.accepts = lambda *_: True  # pyright: ignore[reportAttributeAccessIssue]
+    for number in range(5):
+        loop.update(number, poison if number == 2 else 1.0)
+    assert all(parameter.isnan().any() for parameter in loop.model.parameters())
 
 
-def test_a_disabled_guard_passes_everything_and_counts_nothing():
-    guard = Guard(CPU, enabled=False)
-    assert judge(guard, NAN, INF)
-    assert counts(guard) == (0, 0)
+def test_what_the_forward_pass_did_to_batch_norms_is_undone():
+    loop, twin = Loop(norm=True), Loop(norm=True)
+    for number in range(6):
+        loop.update(number)
+        twin.update(number)
+        assert not loop.update(number, NAN)
+        loop.must_equal(twin)
 
 
-def test_a_rejection_leaves_no_trace_in_later_verdicts():
-    guard = Guard(CPU)
-    judge(guard, NAN, NAN)
-    assert judge(guard, 1.0)
+def test_after_a_rollback_it_is_the_restored_averages_that_a_rejection_brings_back():
+    loop = Loop(norm=True, max_consecutive_skips=3, snapshot_steps=10)
+    for number in range(30):
+        loop.update(number)
+    for _ in range(3):
+        loop.update(0, NAN)
+    restored = loop.state()
+    assert loop.kinds()[-1] == "rollback" and not loop.update(0, NAN)
+    loop.must_equal(restored)
 
 
-def test_the_counts_survive_saving():
-    guard = Guard(CPU)
-    for loss in (NAN, 1.0, NAN, NAN):
-        judge(guard, loss)
-    state = {name: value.clone() for name, value in guard.state_dict().items()}
-    other = Guard(CPU)
-    other.load_state_dict(state)
-    assert counts(other) == counts(guard) == (3, 2)
-    judge(other, NAN)
-    assert counts(other) == (4, 3) and int(state["skipped"]) == 3, "what was loaded is copied"
+def test_moving_the_model_after_the_guard_was_made_is_no_trouble():
+    loop = Loop(norm=True)
+    loop.model.double().float()  # as .to() does, this replaces the averages of batch norms by others
+    before = loop.state()["model"]
+    assert not loop.update(0, NAN)
+    torch.testing.assert_close(loop.state()["model"], before, rtol=0, atol=0)
+
+
+def test_many_rejections_in_a_row_lead_back_to_a_snapshot():
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10)
+    for number in range(35):
+        if number == 20:
+            expected = loop.state()
+        assert loop.update(number)
+    for _ in range(4):
+        assert not loop.update(0, NAN)
+    assert loop.kinds() == ["skip"] * 4 + ["rollback"]
+    event = loop.guard.events[-1]
+    assert (event["to"], event["step"], event["attempt"]) == (20, 39, 1)
+    assert "4 updates in a row were rejected" in event["reason"] and "step 20" in event["reason"]
+    loop.must_equal(expected)
+    assert loop.guard.step == 39 and loop.guard.rollbacks == 1
+    assert loop.guard.state_dict()["ladder"]["last_target"] == 20
+    assert loop.update(50)
+
+
+def test_a_snapshot_can_be_gone_back_to_again():
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10, lower_rate=lambda factor: None)
+    for number in range(35):
+        if number == 30:
+            expected = loop.state()
+        loop.update(number)
+    for _ in range(3):
+        for number in range(3):
+            assert loop.update(number)
+        for _ in range(4):
+            loop.update(0, NAN)
+        loop.must_equal(expected)
+    assert [event["to"] for event in loop.guard.events if event["kind"] == "rollback"] == [30] * 3
+
+
+def test_a_loss_that_gives_back_what_was_learned_leads_back_to_its_best():
+    loop = Loop(snapshot_steps=20, lower_rate=lambda factor: None)
+    states = {}
+    for number in range(600):
+        states[loop.guard.step] = loop.state()
+        if not loop.guard.accepts(healthy(number) + max(0, number - 300) / 100, 1.0):
+            break
+        loop.optimizer.step()
+        loop.scheduler.step()
+    assert loop.kinds() == ["rollback", "remedy"]
+    event = loop.guard.events[0]
+    assert "the loss rose from" in event["reason"]
+    assert 100 < event["to"] <= 320 < event["step"] < 500
+    loop.must_equal(states[event["to"]])
+
+
+def test_the_end_of_the_ladder_is_an_error_that_says_what_was_tried():
+    loop = Loop(max_consecutive_skips=4, max_rollbacks=2, snapshot_steps=10, lower_rate=True)
+    for number in range(60):
+        loop.update(number)
+    with pytest.raises(Diverged, match=r"before the trouble 2 times, down to 0\.5 of the rate"):
+        for _ in range(30):
+            loop.update(0, NAN)
+    assert loop.kinds().count("rollback") == 2
+    assert all(parameter.isfinite().all() for parameter in loop.model.parameters())
+
+
+def test_without_leave_to_lower_the_rate_the_second_trouble_is_the_end():
+    loop = Loop(max_consecutive_skips=4)
+    with pytest.raises(Diverged, match="1 time"):
+        for _ in range(30):
+            loop.update(0, NAN)
+
+
+def test_without_objects_updates_are_only_kept_out():
+    guard = Guard(max_consecutive_skips=3)
+    assert guard.accepts(3.0, 1.0) and not guard.accepts(NAN, 1.0)
+    with pytest.raises(Diverged, match="give the guard objects to keep"):
+        for _ in range(3):
+            guard.accepts(NAN, 1.0)
+
+
+def test_only_as_many_snapshots_as_asked_for_are_kept():
+    loop = Loop(snapshot_steps=5, num_snapshots=2)
+    for number in range(23):
+        loop.update(number)
+    assert loop.guard._ring.steps in ([0, 15, 20], [15, 20])  # and one more, from before the best loss
+
+
+# Lower rates
+
+
+def trouble(loop: Loop, times: int) -> None:
+    for _ in range(times * 4):
+        loop.update(0, NAN)
+
+
+def test_the_rate_is_halved_by_each_rollback_after_the_first():
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10, lower_rate=True)
+    for number in range(60):
+        loop.update(number)
+    rates = []
+    for factor in (1.0, 0.5, 0.25):
+        trouble(loop, 1)
+        rates.append(loop.optimizer.param_groups[0]["lr"])
+        assert loop.guard.rate_factor == factor
+    assert rates == [rates[0], rates[0] / 2, rates[0] / 4]
+    assert [event["factor"] for event in loop.guard.events if event["kind"] == "remedy"] == [0.5, 0.25]
+
+
+def test_a_rate_stays_lowered_when_a_later_rollback_restores_a_state_from_before():
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10, window=32, lower_rate=True)
+    for number in range(60):
+        loop.update(number)
+    full = loop.optimizer.param_groups[0]["lr"]
+    trouble(loop, 2)
+    loop.guard.snapshot_steps = 1000  # none from after the remedy
+    for number in range(60):  # until trouble is trouble in another place
+        loop.update(number)
+    trouble(loop, 1)
+    assert loop.guard.events[-2]["attempt"] == 1
+    assert loop.guard.rate_factor == 0.5
+    assert loop.optimizer.param_groups[0]["lr"] < 0.51 * full
+
+
+def test_ones_own_way_to_lower_the_rate_is_given_the_factor_on_the_restored_one():
+    seen: list[float] = []
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10, lower_rate=seen.append)
+    for number in range(60):
+        loop.update(number)
+    trouble(loop, 3)
+    assert seen == [0.5, 0.25], "both from one snapshot, which is from before"
+    for number in range(45):
+        loop.update(number)
+    trouble(loop, 1)
+    assert seen == [0.5, 0.25, 0.5], "from one that has a quarter already"
+    assert loop.guard.rate_factor == 0.125
+
+
+def schedulers() -> dict[str, Callable[[Any], Any]]:
+    def sequence(optimizer: Any) -> Any:
+        warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=10)
+        return lr_scheduler.SequentialLR(optimizer, [warm, lr_scheduler.CosineAnnealingLR(optimizer, 90)], [10])
+
+    return {
+        "lambda": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / 100),
+        "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 100),
+        "steps": lambda optimizer: lr_scheduler.StepLR(optimizer, 7, 0.5),
+        "one cycle": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, 100),
+        "sequence": sequence,
+        "none": lambda optimizer: None,
+    }
+
+
+@pytest.mark.parametrize("name", schedulers())
+def test_a_lowered_rate_stays_lowered_whatever_the_schedule(name: str):
+    rates: list[list[float]] = []
+    for is_lowered in (False, True):
+        optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+        scheduler = schedulers()[name](optimizer)
+        objects = [optimizer] if scheduler is None else [optimizer, scheduler]
+        guard = Guard(*objects, max_consecutive_skips=2, snapshot_steps=10, lower_rate=True)
+        for number in range(60):
+            guard.accepts(healthy(number), 1.0)
+        for _ in range(2 * is_lowered * 2):
+            guard.accepts(NAN, 1.0)
+        optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
+        found = []
+        for _ in range(50):
+            found.append(optimizer.param_groups[0]["lr"])
+            optimizer.step()
+            if scheduler is not None:
+                scheduler.step()
+        rates.append(found)
+    assert rates[1] == pytest.approx([rate / 2 for rate in rates[0]], rel=1e-6, abs=1e-8)
+
+
+# Loss scales
+
+
+def test_overflows_of_a_loss_scale_that_is_coming_down_are_no_trouble():
+    loop = Loop(scaler=torch.amp.GradScaler("cpu", init_scale=2.0**32), max_consecutive_skips=4)
+    for parameter in loop.model.parameters():
+        parameter.register_hook(lambda gradient: gradient.half().float())
+    accepted = [loop.update(number) for number in range(60)]
+    assert not any(accepted[:8]) and all(accepted[30:])
+    assert all("loss scale" in event["reason"] for event in loop.guard.events)
+    assert set(loop.kinds()) == {"skip"}
+
+
+def test_overflows_at_the_lowest_loss_scale_are_trouble():
+    loop = Loop(scaler=torch.amp.GradScaler("cpu", init_scale=8.0), max_consecutive_skips=4)
+    for number in range(20):
+        loop.update(number)
+    for parameter in loop.model.parameters():
+        parameter.register_hook(lambda gradient: gradient * INF)
+    for number in range(7):
+        loop.update(number)
+    assert loop.kinds() == ["skip"] * 7 + ["rollback"], "three of 8, 4 and 2, and four of 1"
+
+
+def test_a_skipped_update_with_a_loss_scale_never_happened():
+    loop, twin = (Loop(scaler=torch.amp.GradScaler("cpu", init_scale=8.0)) for _ in range(2))
+    for number in range(10):
+        loop.update(number)
+        loop.update(number, NAN)
+        twin.update(number)
+        loop.must_equal(twin)
+
+
+# Saving
+
+
+def test_a_saved_guard_goes_on_as_if_nothing_had_happened():
+    losses = [float(healthy(number)) for number in range(150)]
+    for bad in (60, 61, 90, 120, 121, 122):
+        losses[bad] = NAN
+    losses[100] = 30.0
+
+    def run(saved_at: int | None) -> list[dict[str, Any]]:
+        loop = Loop(max_consecutive_skips=3, window=32)
+        events = []
+        for number, loss in enumerate(losses):
+            if number == saved_at:
+                stream = io.BytesIO()
+                torch.save(loop.guard.state_dict(), stream)
+                events, loop = loop.guard.events, Loop(max_consecutive_skips=3, window=32)
+                stream.seek(0)
+                loop.guard.load_state_dict(torch.load(stream, weights_only=True))
+                assert loop.guard.step == number
+                assert loop.guard.rejected == sum(event["kind"] == "skip" for event in events)
+            loop.guard.accepts(loss, 1.0)
+        return events + loop.guard.events
+
+    whole = [{name: str(value) for name, value in event.items()} for event in run(None)]
+    assert len(whole) == 8
+    for saved_at in (1, 61, 99, 100, 121):
+        again = [{name: str(value) for name, value in event.items()} for event in run(saved_at)]
+        for event in (*whole, *again):
+            if event["kind"] == "rollback":
+                event.pop("to", None)  # snapshots are not saved: the oldest since then is what there is to go back to
+                event["reason"] = event["reason"].partition(";")[0]
+        assert again == whole
+
+
+def test_a_guard_that_has_judged_nothing_can_be_saved_and_loaded():
+    guard, other = Guard(), Guard()
+    other.load_state_dict(guard.state_dict())
+    assert other.step == other.rejected == 0
+    assert other.accepts(3.0, 1.0)
+
+
+def test_after_loading_there_is_a_snapshot_of_where_it_goes_on():
+    loop = Loop(max_consecutive_skips=3)
+    for number in range(7):
+        loop.update(number)
+    other = Loop(max_consecutive_skips=3)
+    for name in ("model", "optimizer", "scheduler", "guard"):
+        getattr(other, name).load_state_dict(copy.deepcopy(getattr(loop, name).state_dict()))
+    for _ in range(3):
+        other.update(0, NAN)
+    assert other.guard.events[-1]["to"] == 7
+    other.must_equal(loop)
+
+
+def test_loading_into_a_guard_at_work_replaces_what_it_knew():
+    loop = Loop()
+    for number in range(5):
+        loop.update(number)
+    state = loop.guard.state_dict()
+    for number in range(5):
+        loop.update(number, NAN)
+    loop.guard.load_state_dict(state)
+    assert (loop.guard.step, loop.guard.rejected) == (5, 0)
+
+
+# What it tells, and what it takes
+
+
+def test_events_are_listed_handed_on_and_logged(caplog: pytest.LogCaptureFixture):
+    seen: list[dict[str, Any]] = []
+    guard = Guard(on_event=seen.append)
+    guard.accepts(3.0, 1.0, ids=[1, 2])
+    with caplog.at_level(logging.WARNING, "trainbook.guard"):
+        guard.accepts(INF, 2.0, ids=torch.tensor([3, 4]))
+    assert seen == guard.events
+    assert seen == [
+        {"kind": "skip", "step": 2, "reason": "the loss is infinite", "loss": INF, "grad_norm": 2.0, "ids": [3, 4]}
+    ]
+    assert "step 2: skip: the loss is infinite" in caplog.text
+    assert (guard.step, guard.rejected) == (2, 1)
+
+
+@pytest.mark.parametrize("loss", [3.0, torch.tensor(3.0), torch.tensor([3.0], dtype=torch.bfloat16), 3])
+def test_one_number_is_one_number_in_whatever_form(loss: Any):
+    guard = Guard()
+    assert guard.accepts(loss, loss)
+    assert not guard.accepts(torch.tensor(2.0, requires_grad=True) * NAN, loss)
+
+
+def test_more_than_one_number_is_refused():
+    with pytest.raises(UserError, match=r"loss must be one number, but got a tensor of shape \(3,\)"):
+        Guard().accepts(torch.ones(3), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "law"),
+    [
+        ({"threshold": 0}, "threshold: must be > 0 or None, but got 0"),
+        ({"threshold": -1.0}, "threshold: must be > 0 or None, but got -1.0"),
+        ({"window": 16}, "window: must be a whole number >= 32, but got 16"),
+        ({"max_consecutive_skips": 0}, "max_consecutive_skips: must be a whole number >= 1, but got 0"),
+        ({"max_rollbacks": -1}, "max_rollbacks: must be a whole number >= 0, but got -1"),
+        ({"snapshot_steps": 2.5}, "snapshot_steps: must be a whole number >= 1, but got 2.5"),
+        ({"num_snapshots": 0}, "num_snapshots: must be a whole number >= 1, but got 0"),
+        ({"lower_rate": True}, "lower_rate: True needs an optimizer among the objects, but there is none"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_law(options: dict[str, Any], law: str):
+    with pytest.raises(ConfigError, match=law):
+        Guard(nn.Linear(1, 1), **options)
+
+
+def test_all_mistakes_are_told_at_once():
+    model: Any = nn.Linear(1, 1)
+    with pytest.raises(ConfigError) as told:
+        Guard(model.parameters(), window=1, num_snapshots=0)
+    assert [problem.name for problem in told.value.problems] == ["objects", "window", "num_snapshots"]
+    assert "but got generator Did you mean the model itself?" in str(told.value)
+
+
+def test_snapshots_can_be_kept_elsewhere():
+    loop = Loop(device="cpu", max_consecutive_skips=3)
+    before = loop.state()
+    for number in range(3):
+        loop.update(number)
+    for _ in range(3):
+        loop.update(0, NAN)
+    loop.must_equal(before)
+
+
+@pytest.mark.parametrize(("size", "steps", "place"), [(20, 50, None), (30, 500, torch.device("cpu"))])
+def test_copies_that_would_fill_a_tenth_of_a_gpu_are_kept_on_the_host(
+    size: int, steps: int, place: torch.device | None, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=1000))
+    guard = Guard()
+    guard._choose_place(size, torch.device("cuda"))
+    assert (guard.snapshot_steps, guard._ring.device) == (steps, place)

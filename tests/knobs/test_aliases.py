@@ -14,7 +14,7 @@ from trainbook.knobs.aliases import (
 )
 from trainbook.knobs.values import choices
 
-AMBIGUOUS = {"type"}
+AMBIGUOUS = {"type", "quarantine"}
 
 
 def test_a_name_stands_for_one_knob_unless_it_is_declared_to_need_its_section() -> None:

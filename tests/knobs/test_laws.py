@@ -32,6 +32,27 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "has no effect unless model.position is 'rotary', but that is 'learned' (the default).",
     ),
     (
+        {"weight_decay_mode": "independent"},
+        "optimizer.weight_decay",
+        "must be at most 0.01 with weight_decay_mode independent, but it is 0.1 (the default): each update takes that "
+        "share of every weight, whatever the rate. Take 1e-4; what scaled made of it is rate x weight_decay = 3e-5.",
+    ),
+    (
+        {"weight_decay_mode": "fully_decoupled", "weight_decay": 1e-4, "optim": "sgd"},
+        "optimizer.weight_decay_mode",
+        "independent is not for optimizer.type sgd, whose decay is a part of the gradient and its momentum.",
+    ),
+    (
+        {"zclip_threshold": 3.0},
+        "batch.zclip_threshold",
+        "has no effect unless batch.clipping is 'zclip', but that is 'norm' (the default).",
+    ),
+    (
+        {"zclip_alpha": 0.9, "clipping": "norm"},
+        "batch.zclip_alpha",
+        "has no effect unless batch.clipping is 'zclip', but that is 'norm'.",
+    ),
+    (
         {"warmup_steps": 10, "warmup_ratio": 0.1},
         "schedule.warmup_steps",
         "the warm-up is stated twice, by schedule.warmup_steps = 10 and schedule.warmup_ratio = 0.1. "
@@ -194,6 +215,9 @@ LAWFUL: list[dict[str, Any]] = [
     {"optim": "lion", "betas": [0.95, 0.98]},
     {"optim": "adamw_bnb_8bit", "betas": [0.8, 0.9], "eps": 1e-6, "weights": "bf16"},
     {"optim": "stable_adamw", "betas": [0.8, 0.9], "eps": 1e-6, "max_grad_norm": None},
+    {"weight_decay_mode": "independent", "weight_decay": 1e-4},
+    {"weight_decay_mode": "independent", "weight_decay": 0.0, "optim": "lion"},
+    {"clipping": "zclip", "z_thresh": 3.0, "zclip_alpha": 0.9, "max_grad_norm": None},
     {"momentum": 0.9},  # what it is anyway
     {"fp16": True, "initial_scale_power": 8, "growth_interval": 10},
     {"fp16": True, "device": "cpu"},

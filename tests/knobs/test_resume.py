@@ -25,6 +25,9 @@ def test_every_knob_has_a_policy_and_every_policy_a_knob() -> None:
         ("schedule.type", "schedule"),
         ("batch.global_batch_size", "schedule"),
         ("data.source", "free"),
+        ("data.repetition_filter", "free"),  # what they leave out is in the fingerprint of the data
+        ("data.gopher_filter", "free"),
+        ("data.quarantine", "schedule"),
         ("data.num_workers", "free"),
         ("training.device", "free"),
         ("logging.logging_steps", "free"),

@@ -57,9 +57,17 @@ def test_the_evaluation_before_the_first_step_is_not_repeated(lab):
     assert [row["best"] for row in first] == [True]
 
 
-def test_skips_in_a_row_between_two_rows_are_seen_at_the_next_one(lab):
-    with lab.poisoned_at(2, 3, 4, 5), pytest.raises(Diverged, match="step 11: 4 updates in a row"):
-        lab.train("logging.logging_steps=11", "logging.dense_steps=0", "guard.max_consecutive_skips=4")
+def test_skips_between_two_rows_are_told_without_waiting_for_the_next_one(lab):
+    rare = ("logging.logging_steps=100", "logging.dense_steps=0", "guard.max_rollbacks=0")
+    with lab.poisoned_at(*range(2, 99)), pytest.raises(Diverged, match="step 8: 7 updates in a row"):
+        lab.train(*rare, "guard.max_consecutive_skips=4")
+    assert [event["step"] for event in lab.events("skip")] == list(range(2, 9))
+
+
+def test_a_row_of_skips_that_has_ended_is_no_trouble_any_more(lab):
+    with lab.poisoned_at(3, 4, 5, 6):
+        lab.train("guard.max_consecutive_skips=4", "logging.logging_steps=100", "logging.dense_steps=0")
+    assert [event["step"] for event in lab.events("skip")] == [3, 4, 5, 6] and lab.events("rollback") == []
 
 
 def test_another_metric_starts_anew_what_is_best(lab):
@@ -74,9 +82,9 @@ def test_another_batch_size_goes_on_at_the_next_sample(lab, monkeypatch):
     seen = []
     real = train_module.train_step
 
-    def watched(state, batch):
+    def watched(state, batch, **how):
         seen.append(batch.ids.copy())
-        return real(state, batch)
+        return real(state, batch, **how)
 
     monkeypatch.setattr(train_module, "train_step", watched)
     lab.train("data.shuffle=false", name="whole")

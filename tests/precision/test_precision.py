@@ -7,65 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.knobs.sections.precision import Precision as Knobs
-from trainbook.precision import Precision, clip_gradients, resolve_compute
+from trainbook.precision import Precision, resolve_compute
 
 CPU = torch.device("cpu")
+YES, NO = torch.tensor(True), torch.tensor(False)
 
 
 def precision_of(**knobs: Any) -> Precision:
     return Precision(Knobs(**knobs), CPU)
-
-
-def random_gradients(scale: float = 1.0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    shapes = [(40, 30), (30,), (), (7, 3, 2)]
-    return [scale * torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-
-
-# Clipping
-
-
-def test_one_norm_over_all_gradients():
-    gradients = [torch.tensor([3.0, 0.0]), torch.tensor([[0.0], [4.0]])]
-    assert clip_gradients(gradients, 1.0) == 5.0, "as it was before clipping"
-    assert [gradient.norm().item() for gradient in gradients] == pytest.approx([0.6, 0.8], abs=1e-6)
-
-
-@pytest.mark.parametrize("scale", [1e-3, 1e-2, 1.0, 1e6])
-@pytest.mark.parametrize("max_norm", [1.0, 0.1])
-def test_clipping_is_that_of_torch(scale: float, max_norm: float):
-    ours, theirs = random_gradients(scale), [nn.Parameter(torch.zeros_like(g)) for g in random_gradients()]
-    for parameter, gradient in zip(theirs, random_gradients(scale), strict=True):
-        parameter.grad = gradient
-    norm = clip_gradients(ours, max_norm)
-    assert torch.equal(norm, nn.utils.clip_grad_norm_(theirs, max_norm))
-    for gradient, parameter in zip(ours, theirs, strict=True):
-        assert parameter.grad is not None and torch.equal(gradient, parameter.grad)
-
-
-@pytest.mark.parametrize("max_norm", [1e6, None])
-def test_below_the_bound_or_without_one_gradients_keep_their_bits(max_norm: float | None):
-    gradients = random_gradients()
-    norm = clip_gradients(gradients, max_norm)
-    assert all(torch.equal(one, other) for one, other in zip(gradients, random_gradients(), strict=True))
-    expected = torch.cat([gradient.flatten() for gradient in gradients]).norm()
-    torch.testing.assert_close(norm, expected)
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_one_bad_gradient_makes_the_norm_non_finite(bad: float):
-    gradients = random_gradients()
-    gradients[1][3] = bad
-    assert not clip_gradients(gradients, 1.0).isfinite()
-
-
-def test_the_norm_of_narrow_gradients_is_computed_in_fp32():
-    """In bf16 a sum of 4096 hundredths stops at 4."""
-    gradients = [torch.full((4096,), 0.1, dtype=torch.bfloat16)]
-    norm = clip_gradients(gradients, 1.0)
-    assert norm.dtype is torch.float32 and norm.item() == pytest.approx(6.4, rel=1e-2)
-    assert gradients[0].dtype is torch.bfloat16
-    assert gradients[0].float().norm().item() == pytest.approx(1.0, rel=1e-2)
 
 
 # Types
@@ -123,7 +72,7 @@ def clipped(precision: Precision, factor: float = 1.0, max_norm: float | None = 
     with precision.autocast():
         loss = factor * model.loss()
     precision.backward(loss)
-    norm = precision.clip_gradients(model.parameters(), max_norm)
+    norm = precision.clip_gradients(model.parameters(), max_norm).norm
     return norm.item(), [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -149,10 +98,26 @@ def test_an_overflow_is_seen_in_the_norm_and_halves_the_scale():
     precision = precision_of(compute="fp16", initial_scale_power=20)
     assert precision.loss_scale == 2.0**20
     norm, _ = clipped(precision, factor=1e6, max_norm=1.0)
-    precision.after_update(torch.tensor(norm))
+    precision.after_update(torch.tensor(norm), NO)
     assert not torch.tensor(norm).isfinite() and precision.loss_scale == 2.0**19
-    precision.after_update(torch.tensor(1.0))
+    precision.after_update(torch.tensor(1.0), YES)
     assert precision.loss_scale == 2.0**19
+
+
+def test_a_scale_learns_from_overflows_and_not_from_what_a_guard_rejects():
+    precision = precision_of(compute="fp16", growth_interval=2)
+    for verdict in (NO, NO):
+        precision.after_update(torch.tensor(1.0), verdict)
+    assert precision.loss_scale == 2.0**17
+
+
+def test_an_overflow_may_be_the_scales_doing_while_that_moves_and_is_above_1():
+    precision = precision_of(compute="fp16", initial_scale_power=1)
+    for expected in (True, False, False):
+        assert precision.can_be_lowered is not None and bool(precision.can_be_lowered) is expected
+        precision.after_update(torch.tensor(torch.inf), NO)
+    assert precision_of(compute="fp16", loss_scale=1024.0).can_be_lowered is None
+    assert precision_of(compute="bf16").can_be_lowered is None
 
 
 def test_settings_reach_the_scaler():
@@ -167,12 +132,12 @@ def test_settings_reach_the_scaler():
 def test_parameters_without_a_gradient_are_passed_over():
     precision, used, unused = precision_of(compute="fp16", loss_scale=4.0), nn.Linear(2, 1, bias=False), nn.Linear(2, 1)
     precision.backward(used(torch.tensor([[3.0, 4.0]])).sum())
-    norm = precision.clip_gradients([*used.parameters(), *unused.parameters()], None)
-    assert norm == 5.0
+    clipped = precision.clip_gradients([*unused.parameters(), *used.parameters()], None)
+    assert clipped.norm == 5.0 and clipped.per_tensor == [5.0]
     assert unused.weight.grad is None
 
 
-def test_only_a_scaler_has_a_state():
+def test_only_a_scaler_and_an_adaptive_bound_have_a_state():
     assert precision_of(compute="bf16").state_dict() == {}
     saved = precision_of(compute="fp16", initial_scale_power=9)
     loaded = precision_of(compute="fp16")

@@ -106,7 +106,7 @@ def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
     written.status("failed", "the disk is full")
     written.run.tokenizer.mkdir()
     lines = written.lines()
-    assert lines["guard"] == "3 non-finite updates were not applied"
+    assert lines["guard"].startswith("3 updates were rejected")
     assert lines["resumed"].startswith("1 time,")
     card = make_card(written.run)
     assert card.title == "run  failed: the disk is full"
@@ -154,3 +154,22 @@ def test_a_run_without_a_single_row_has_a_card(written: Written):
 def test_long_runs_are_told_in_hours(written: Written):
     lines = written.train({7200: 1.0}).lines()
     assert lines["steps"] == "7,200 steps, 720,000 tokens, 1h 00m"
+
+
+def test_what_was_left_out_of_training_is_told(written: Written):
+    assert "left out" not in written.train({1: 5.0}).lines()
+    told = ["by data.repetition_filter: 12 of 3,400 documents", "by data.quarantine: 2 documents that runs/first names"]
+    written.event(step=0, kind="start", left_out=told)
+    lines = written.lines()
+    assert lines["left out"] == "; ".join(told) and "quarantine" not in lines
+
+
+def test_samples_that_the_run_kept_out_are_counted(written: Written):
+    written.train({1: 5.0}).event(step=0, kind="start", left_out=[])
+    entry = {"id": 3, "source": "a.txt:4", "text": "a", "step": 1, "reason": "", "loss": 9.0, "data": "abc"}
+    for count, said in ((1, "1 sample was"), (2, "2 samples were")):
+        with JsonlWriter(written.run.quarantine_file) as writer:
+            writer.append(entry)
+        lines = written.lines()
+        assert lines["quarantine"] == f"{said} found to be bad and kept out, see quarantine.jsonl", count
+        assert "left out" not in lines

@@ -54,6 +54,17 @@ def test_nan_and_infinity_are_json_for_any_reader_and_floats_for_ours(tmp_path: 
     assert math.isnan(row["loss"]) and math.isnan(row["evidence"]["loss"]) and row["norms"] == [math.inf, -math.inf]
 
 
+def test_numbers_inside_a_dict_keep_their_names_and_what_is_not_finite(tmp_path: Path):
+    norms = {"body.blocks.0": math.inf, "NaN": 0.5, "head": math.nan}
+    with JsonlWriter(tmp_path / "m.jsonl") as writer:
+        writer.append({"step": 1, "grad_norms": norms})
+    written = strict((tmp_path / "m.jsonl").read_text())["grad_norms"]
+    assert written == {"body.blocks.0": "Infinity", "NaN": 0.5, "head": "NaN"}
+    [row] = jsonl.read(tmp_path / "m.jsonl")
+    assert math.isnan(row["grad_norms"].pop("head"))
+    assert row["grad_norms"] == {"body.blocks.0": math.inf, "NaN": 0.5}
+
+
 def test_a_torn_last_line_is_left_out_by_readers(tmp_path: Path):
     file = tmp_path / "m.jsonl"
     file.write_text('{"step": 1}\n{"step": 2}')

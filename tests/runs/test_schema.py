@@ -52,6 +52,28 @@ def test_a_step_must_be_a_count(step: object):
         schema.check_event({"kind": "skip", "step": step})
 
 
+def test_a_metric_per_layer_is_a_dict_of_numbers():
+    for norms in ({"body.blocks.0": 0.5, "head": float("nan")}, {}):
+        schema.check_metrics({**TRAIN_ROW, "grad_norms": norms})
+    assert schema.METRICS["grad_norms"].per == "layer"
+
+
+@pytest.mark.parametrize("value", [0.5, None, [1.0], {"head": "large"}, {"head": {"weight": 1.0}}])
+def test_anything_else_in_its_place_is_refused(value: object):
+    with pytest.raises(ValueError, match="'grad_norms' must be a dict of a number per layer, but got"):
+        schema.check_metrics({**TRAIN_ROW, "grad_norms": value})
+
+
+def test_a_dict_in_place_of_a_single_value_is_refused():
+    with pytest.raises(ValueError, match="'grad_norm' must be a single value, but got"):
+        schema.check_metrics({**TRAIN_ROW, "grad_norm": {"head": 1.0}})
+
+
+def test_a_score_is_always_a_single_value():
+    """Evaluation lines and cards print it."""
+    assert all(metric.per is None for metric in schema.METRICS.values() if "eval" in metric.splits)
+
+
 def test_an_unknown_split_is_refused():
     with pytest.raises(ValueError, match="split must be one of train, eval, but got 'test'"):
         schema.check_metrics({**TRAIN_ROW, "split": "test"})

@@ -76,6 +76,13 @@ class TrackerCases:
         losses = tracked.losses()
         assert math.isnan(losses["train", 1]) and losses["eval", 1] == math.inf
 
+    def test_a_metric_that_is_a_dict_is_taken(self, tracked: Tracked):
+        norms = {"body.blocks.0": 0.5, "body.blocks.10": math.nan, "head": math.inf}
+        tracked.tracker.log_metrics({**train_row(1, 3.5), "grad_norms": norms})
+        tracked.tracker.log_metrics(train_row(2, 2.5))
+        tracked.tracker.close("finished")
+        assert tracked.losses() == {("train", 1): 3.5, ("train", 2): 2.5}
+
     def test_steps_may_go_back_when_a_segment_begins(self, tracked: Tracked):
         tracked.tracker.log_metrics(train_row(10, 3.5))
         tracked.tracker.log_metrics(train_row(5, 2.5, segment=1))
@@ -174,6 +181,14 @@ class TestWandbTracker(TrackerCases):
             }
 
         return Tracked(WandbTracker(run, {"a": 1}, lambda reason: None), losses)
+
+    def test_a_metric_that_is_a_dict_has_a_curve_for_each_of_its_numbers(self, run: RunFolder, tracked: Tracked):
+        """Dots in a name are part of it: no number is filed below another."""
+        tracked.tracker.log_metrics({**train_row(1), "grad_norms": {"body.blocks.3": 0.25, "head": 2.0}})
+        tracked.tracker.close("finished")
+        [file] = run.path.glob("wandb/offline-run-*/run-*.wandb")
+        [row] = read_offline_history(file)
+        assert (row["train/grad_norms/body.blocks.3"], row["train/grad_norms/head"]) == (0.25, 2.0)
 
 
 def read_offline_history(file: Path) -> list[dict[str, Any]]:

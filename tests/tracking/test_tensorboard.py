@@ -33,6 +33,16 @@ def test_scalars_are_named_by_split_and_carry_step_and_time(tmp_path: Path):
     assert (scalar.step, scalar.value, scalar.wall_time) == (3, 1.5, 53.0)
 
 
+def test_a_metric_that_is_a_dict_has_a_curve_for_each_of_its_numbers(tmp_path: Path):
+    tracker = TensorBoardTracker(tmp_path)
+    tracker.log_metrics({**train_row(3, 1.5), "grad_norms": {"body.blocks.3": 0.25, "head": 2.0}})
+    tracker.close("finished")
+    events = read(tmp_path)
+    assert sorted(events.Tags()["scalars"]) == ["train/grad_norms/body.blocks.3", "train/grad_norms/head", "train/loss"]
+    [scalar] = events.Scalars("train/grad_norms/body.blocks.3")
+    assert (scalar.step, scalar.value) == (3, 0.25)
+
+
 def test_a_row_can_be_seen_before_the_run_ends(tmp_path: Path):
     tracker = TensorBoardTracker(tmp_path)
     tracker.log_metrics(train_row(1, 1.5))

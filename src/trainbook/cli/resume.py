@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AcceptChanges, AsJson, Overrides, Quiet, RunsDir, finish
+from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -24,6 +24,7 @@ def resume(
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
     accept_changes: AcceptChanges = False,
+    inject: Inject = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -37,5 +38,6 @@ def resume(
         runs_dir=runs_dir,
         accept_changes=accept_changes,
         quiet=quiet or as_json,
+        inject=inject or [],
     )
     finish(result, as_json, quiet)

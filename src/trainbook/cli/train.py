@@ -9,12 +9,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from trainbook.cli.errors import reports_errors
+from trainbook.loop.faults.kinds import KINDS, parse
 
 EXAMPLES = """[bold]Examples[/bold]
 
 trainbook train gpt-tiny
 
 trainbook train my.yaml optimizer.learning_rate=3e-4 --name first-try
+
+trainbook train gpt-tiny --inject nan-gradient@50 --inject kill@120 --name survivor
 """
 
 Recipe = Annotated[str, typer.Argument(help="A packaged recipe's name, or a YAML file.", show_default=False)]
@@ -26,6 +29,15 @@ AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Resume although the schedule or the batch changed.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON.")]
+Inject = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--inject",
+        metavar="KIND@STEP",
+        help=f"Put a fault in on purpose, to see what becomes of it; as many as you like: {', '.join(KINDS)}.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no card.")]
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder of runs.")]
 
@@ -41,6 +53,7 @@ def train(
         typer.Option("--resume", help="auto: a name that exists is resumed; never: it is refused."),
     ] = "auto",
     accept_changes: AcceptChanges = False,
+    inject: Inject = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and train nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -48,6 +61,7 @@ def train(
     """Train a model, or go on with a run of the same name."""
     from trainbook.knobs import load, overrides_from_arguments, require_length
 
+    parse(inject or [])
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if dry_run:
@@ -71,6 +85,7 @@ def train(
         resume=resume,
         accept_changes=accept_changes,
         quiet=quiet or as_json,
+        inject=inject or [],
     )
     finish(result, as_json, quiet)
 
@@ -94,7 +109,9 @@ def finish(result: Any, as_json: bool, quiet: bool) -> None:
     from trainbook.report import make_card
 
     if as_json:
-        print_json({"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last})
+        faults = result.run.read_manifest().injected_faults
+        facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}
+        print_json({**facts, "injected_faults": faults})
     elif not quiet:
         with suppress(BrokenPipeError):
             typer.echo("")

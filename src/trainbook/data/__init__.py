@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from trainbook.data import quarantine
 from trainbook.data.batches import Batch, Ragged
 from trainbook.data.cache import CachedCorpus, prepare
 from trainbook.data.chat import open_chat
@@ -49,18 +53,20 @@ class DataBundle:
     train: Samples
     validation: Samples | None
     tokenizer: Tokenizer
-    fingerprint: str  # of the tokens and their meaning: two runs with the same one trained on the same data
+    fingerprint: str  # of the tokens, their meaning and what is left out: runs with the same one train on the same data
     summary: dict[str, Any]
     label_names: tuple[str, ...] = ()  # the class of each number, where there are classes
     bytes_per_token: float = 1.0  # of the text that is predicted, in validation where there is some
     chat_template: str | None = None  # how conversations were written, as a Jinja template
+    train_fingerprint: str = ""  # of the training tokens alone: what the id of a sample means
+    kept_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ids of samples, by a quarantine
 
 
 def build(data: Data, seed: int, request: Request) -> DataBundle:
     """Everything that the `data` section asks for. The text is tokenised once and found again in the cache."""
     config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
     source, validation = open_sources(data, request)
-    corpus = Corpus(source, validation, data.validation_ratio, config)
+    corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter)
     cached = prepare(corpus, data.cache_dir)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
     check_specials(data.tokenizer, request.specials, cached.tokenizer)
@@ -70,15 +76,21 @@ def build(data: Data, seed: int, request: Request) -> DataBundle:
     held_out = None
     if corpus.has_validation:
         held_out = _samples(data, request, cached, "validation", (validation or source).root, frame, seed)
+    kept_out, its_notices = _kept_out(data, train, cached)
+    summary = _summary(data, request, cached, train, held_out)
+    summary["left_out"] = _left_out(data, cached, train, len(kept_out))
+    summary["notices"] = _notices(data, source, validation) + its_notices
     return DataBundle(
         train,
         held_out,
         cached.tokenizer,
-        cached.fingerprint,
-        _summary(data, request, cached, train, held_out) | {"notices": _notices(data, source, validation)},
+        _fingerprint(cached, train),
+        summary,
         cached.label_names,
         _bytes_per_token(cached, held_out or train),
         corpus.wanted.chat.template if corpus.wanted.chat else None,
+        cached.train_fingerprint,
+        kept_out,
     )
 
 
@@ -109,7 +121,46 @@ def open_records(data: Data, request: Request) -> Sides:
     (`validation` is None where nothing is held out). `facts["fields"]` says which field was taken for what.
     """
     source, validation = open_sources(data, request)
-    return open_sides(source, validation, data.validation_ratio)
+    return open_sides(source, validation, data.validation_ratio, gopher_filter=data.gopher_filter)
+
+
+def _kept_out(data: Data, train: Samples, cached: CachedCorpus) -> tuple[np.ndarray, list[str]]:
+    """The samples that another run's quarantine keeps out of this one too, and what there is to say of it."""
+    if data.quarantine is None:
+        return np.empty(0, dtype=np.int64), []
+    path, entries = quarantine.open_quarantine(data.quarantine)
+    if not entries:
+        return np.empty(0, dtype=np.int64), [f"data.quarantine has no effect: {data.quarantine} has kept out nothing."]
+    found = quarantine.find(entries, train, cached.train_fingerprint, path)
+    notices = []
+    if found.missing:
+        text = f"data.quarantine: {len(found.missing):,} of {len(entries):,} samples in {path} are not in this data"
+        notices.append(f"{text}, such as {found.missing[0]}.")
+    return found.ids, notices
+
+
+def _left_out(data: Data, cached: CachedCorpus, train: Samples, kept_out: int) -> list[str]:
+    """What of the training side is not trained on because the user said so, a sentence for each knob."""
+    told = []
+    if data.repetition_filter:
+        of_epoch = " of the first epoch" if train.kind == "windows" else ""
+        among = train.num_samples + (train.num_filtered if train.kind == "documents" else 0)
+        told.append(f"by data.repetition_filter: {train.num_filtered:,} of {among:,} {train.kind}{of_epoch}")
+    if gopher := cached.index["read"].get("gopher"):
+        most = sorted(gopher["rules"].items(), key=lambda rule: -rule[1])
+        rules = f" ({', '.join(f'{rule}: {count:,}' for rule, count in most[:3])})" if most else ""
+        told.append(f"by data.gopher_filter: {gopher['left_out']:,} of {gopher['of']:,} documents{rules}")
+    if kept_out:
+        told.append(f"by data.quarantine: {kept_out:,} {train.kind} that {data.quarantine} names")
+    return told
+
+
+def _fingerprint(cached: CachedCorpus, train: Samples) -> str:
+    """What a filter leaves out of the tokens is no longer what a run without it trained on."""
+    if len(train.filtered) == 0:
+        return cached.fingerprint
+    ranges = np.stack([train.filtered.begins, train.filtered.ends]).astype("<i8").tobytes()
+    return hashlib.sha256(f"{cached.fingerprint} {train.kind} ".encode() + ranges).hexdigest()
 
 
 def _notices(data: Data, source: Source, validation: Source | None) -> list[str]:
@@ -143,6 +194,7 @@ def _samples(
             marks=cached.marks(side),
             tokenizer=tokenizer,
             name=name,
+            repetition_filter=data.repetition_filter and side == "train",
         )
     return TokenWindows(
         tokens,
@@ -153,6 +205,7 @@ def _samples(
         documents=documents,
         tokenizer=tokenizer,
         name=name,
+        repetition_filter=data.repetition_filter and side == "train",
     )
 
 

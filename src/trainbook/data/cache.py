@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.data import gopher
 from trainbook.data.documents import DocumentTable, load_table
 from trainbook.data.tokenise import TOKENIZER_FOLDER, Corpus, tokenise
 from trainbook.data.tokenizers import Tokenizer, load_tokenizer
@@ -40,10 +41,17 @@ class CachedCorpus:
     @property
     def fingerprint(self) -> str:
         """Of the tokens themselves and of their meaning, wherever they came from."""
-        contents = {
-            name: facts[1] for name, facts in sorted(self.index["files"].items()) if not name.endswith(".jsonl")
-        }
+        contents = self._contents()
         return _digest([contents, self.label_names] if self.label_names else contents)
+
+    @property
+    def train_fingerprint(self) -> str:
+        """Of the training side alone: where it is the same, the id of a sample means the same one."""
+        return _digest({name: content for name, content in self._contents().items() if name.startswith("train/")})
+
+    def _contents(self) -> dict[str, str]:
+        files = sorted(self.index["files"].items())
+        return {name: facts[1] for name, facts in files if not name.endswith(".jsonl")}
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -86,15 +94,14 @@ def cache_root(cache_dir: str | None) -> Path:
 
 def cache_key(corpus: Corpus) -> str:
     tokenizer = {name: value for name, value in corpus.tokenizer.items() if name != "path"}
-    return _digest(
-        {
-            "format": FORMAT_VERSION,
-            "source": corpus.source.fingerprint(),
-            "validation": corpus.validation.fingerprint() if corpus.validation else None,
-            "validation_ratio": None if corpus.validation else corpus.validation_ratio,
-            "tokenizer": tokenizer,
-        }
-    )
+    determining = {
+        "format": FORMAT_VERSION,
+        "source": corpus.source.fingerprint(),
+        "validation": corpus.validation.fingerprint() if corpus.validation else None,
+        "validation_ratio": None if corpus.validation else corpus.validation_ratio,
+        "tokenizer": tokenizer,
+    }
+    return _digest({**determining, "gopher_filter": gopher.VERSION} if corpus.gopher_filter else determining)
 
 
 def prepare(corpus: Corpus, cache_dir: str | None) -> CachedCorpus:

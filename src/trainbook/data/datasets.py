@@ -9,6 +9,8 @@ import numpy as np
 from trainbook.data.batches import Ragged
 from trainbook.data.documents import DocumentTable, excerpt
 from trainbook.data.frame import Frame, counted, framed
+from trainbook.data.ranges import Ranges
+from trainbook.data.repeats import RULE, has_repeat, repeats_in
 from trainbook.data.samples import Samples, Stream
 from trainbook.data.seeding import generator
 from trainbook.data.tokenizers import Tokenizer
@@ -28,8 +30,11 @@ class TokenWindows(Samples):
     For a causal model they overlap by one, so every token but the first is a target once. Training drops a remainder
     that is shorter; with `shuffle` and enough windows, each epoch cuts the stream at another offset. Evaluation always
     cuts at 0 and keeps the remainder. The id of a sample is its start in the stream.
+
+    With `repetition_filter`, no batch may have a window that touches a repeat.
     """
 
+    kind = "windows"
     equally_long = True
 
     def __init__(
@@ -43,6 +48,7 @@ class TokenWindows(Samples):
         documents: DocumentTable | None = None,
         tokenizer: Tokenizer | None = None,
         name: str = "the text",
+        repetition_filter: bool = False,
     ) -> None:
         super().__init__(tokens, frame, documents, tokenizer)
         self.window_length = frame.window_length or frame.room
@@ -64,6 +70,16 @@ class TokenWindows(Samples):
             self.num_offsets = available - self.num_samples * self.stride + 1
         around = len(frame.prefix) + len(frame.suffix)
         self.num_tokens = min(available, self.num_samples * self.stride) + self.num_samples * around
+        if repetition_filter:
+            self._filter(name)
+
+    def _filter(self, name: str) -> None:
+        repeats = repeats_in(self.tokens)
+        self.filtered = Ranges.of(repeats.begins, repeats.ends)
+        first_epoch = self.ids(np.arange(self.num_samples), np.zeros(self.num_samples, dtype=np.int64))
+        self.num_filtered = int(self.filtered.touch(*self.extent(first_epoch)).sum())
+        if self.num_filtered == self.num_samples:
+            raise DataError(f"data.repetition_filter: every window of {name} touches a repeat ({RULE}). {_WITHOUT}")
 
     def offset(self, epoch: int) -> int:
         if self.num_offsets == 1:
@@ -81,6 +97,10 @@ class TokenWindows(Samples):
     def _body_lengths(self, ids: np.ndarray) -> np.ndarray:
         return np.minimum(len(self.tokens) - ids, self.window_length)
 
+    def extent(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens that are read: the last one of a causal window is only predicted, and the next window's first."""
+        return ids, np.minimum(ids + self.stride, len(self.tokens))
+
     def read(self, ids: np.ndarray) -> Ragged:
         return framed(Ragged.gather(self.tokens, ids, self._body_lengths(ids)), self.frame.prefix, self.frame.suffix)
 
@@ -96,9 +116,11 @@ class TokenDocuments(Samples):
     """One document a sample, with what the frame puts around it. The id is the document's index.
 
     A document that is too long is cut at one side, between prefix and suffix. Cut at its right side, a causal one has
-    not ended, so it gets no suffix. Documents with nothing to predict are left out.
+    not ended, so it gets no suffix. Documents with nothing to predict are left out, and with `repetition_filter` those
+    that have a repeat in what would be read or produced of them.
     """
 
+    kind = "documents"
     documents: DocumentTable
     equally_long = False
 
@@ -115,6 +137,7 @@ class TokenDocuments(Samples):
         marks: np.ndarray | None = None,
         tokenizer: Tokenizer | None = None,
         name: str = "the text",
+        repetition_filter: bool = False,
     ) -> None:
         super().__init__(tokens, frame, documents, tokenizer)
         self._labels, self._marks = labels, marks
@@ -122,12 +145,17 @@ class TokenDocuments(Samples):
         self._targets = Stream(*targets) if targets is not None else None
         if self._targets is not None:
             self._lay_out_targets(self._targets, truncation)
-        self._ids = np.flatnonzero(self._usable())
-        if len(self._ids) == 0:
+        usable = self._usable()
+        if not usable.any():
             raise DataError(f"{name} must have {_what_is_usable(frame, targets, marks)}, but has none.")
+        left_out = usable & self._has_repeat() if repetition_filter else np.zeros(len(documents), dtype=bool)
+        self._ids = np.flatnonzero(usable & ~left_out)
+        if len(self._ids) == 0:
+            raise DataError(f"data.repetition_filter: every document of {name} has a repeat ({RULE}). {_WITHOUT}")
         self.num_samples = len(self._ids)
-        self.num_left_out = len(documents) - self.num_samples
-        self.share_read = float(self._body_lengths.sum() / max(1, documents.lengths.sum()))
+        self.num_filtered, self.filtered = int(left_out.sum()), Ranges.of(*self.extent(np.flatnonzero(left_out)))
+        self.num_left_out = len(documents) - self.num_samples - self.num_filtered
+        self.share_read = float(self._body_lengths[~left_out].sum() / max(1, documents.lengths.sum()))
         self.num_cut = int((self._body_lengths < documents.lengths)[self._ids].sum())
         if self._targets is not None:
             has_ended = self._target_lengths >= self._targets.lengths
@@ -193,8 +221,17 @@ class TokenDocuments(Samples):
             usable &= behind > first
         return usable
 
+    def _has_repeat(self) -> np.ndarray:
+        has = has_repeat(repeats_in(self.tokens), self._body_starts, self._body_lengths)
+        if self._targets is not None:
+            has |= has_repeat(repeats_in(self._targets.tokens), self._targets.starts, self._target_lengths)
+        return has
+
     def ids(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         return self._ids[indices]
+
+    def extent(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return ids, ids + 1
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
         return self._lengths[ids]
@@ -230,15 +267,16 @@ class TokenDocuments(Samples):
         return marks
 
     def describe(self, sample_id: int) -> dict[str, str]:
-        source = self.documents.origin(sample_id)
-        if self.documents.first_lines[sample_id] > 1:
-            source = f"{source}:{self.documents.first_lines[sample_id]}"
         start, length = int(self._body_starts[sample_id]), int(self._body_lengths[sample_id])
-        description = {"source": source, "text": excerpt(self.tokens[start : start + length], self.tokenizer)}
+        text = excerpt(self.tokens[start : start + length], self.tokenizer)
+        description = {"source": self.documents.source(sample_id), "text": text}
         if self._targets is not None:
             start, length = int(self._targets.starts[sample_id]), int(self._target_lengths[sample_id])
             description["target"] = excerpt(self._targets.tokens[start : start + length], self.tokenizer)
         return description
+
+
+_WITHOUT = "Nothing is left to train on: look at the data with trainbook data, or set data.repetition_filter=false."
 
 
 def _what_is_usable(frame: Frame, targets: Any, marks: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,19 @@ class DocumentTable:
         with self.origins.open(encoding="utf-8") as lines:
             return self.root + json.loads(next(itertools.islice(lines, document, None)))
 
+    def source(self, document: int) -> str:
+        """Where a document comes from, as it is shown."""
+        return _with_line(self.origin(document), self.first_lines[document])
+
+    def sources(self) -> Iterator[str]:
+        """The same of all documents, in one reading."""
+        if not isinstance(self.origins, Path):
+            yield from (self.source(document) for document in range(len(self)))
+            return
+        with self.origins.open(encoding="utf-8") as lines:
+            for origin, first_line in zip(lines, self.first_lines, strict=True):
+                yield _with_line(self.root + json.loads(origin), first_line)
+
     def document_at(self, position: int) -> int:
         """The document that has the token at this position; an end of text belongs to what it ends."""
         return max(int(np.searchsorted(self.starts, position, side="right")) - 1, 0)
@@ -46,6 +59,11 @@ class DocumentTable:
             return self.origin(document)
         line = first_line + tokenizer.decode(tokens[start:position]).count("\n")
         return f"{self.origin(document)}:{line}"
+
+
+def _with_line(origin: str, first_line: int) -> str:
+    """A text that begins further down in its file is shown with the line, such as the second part of a divided one."""
+    return f"{origin}:{first_line}" if first_line > 1 else origin
 
 
 def load_table(folder: Path, root: str) -> DocumentTable:

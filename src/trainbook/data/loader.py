@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -11,10 +11,15 @@ import numpy as np
 from trainbook.data.batches import Batch
 from trainbook.data.bucketing import bucketed_order
 from trainbook.data.packing import pack
+from trainbook.data.ranges import Ranges
 from trainbook.data.samples import Samples
 from trainbook.data.seeding import generator
+from trainbook.errors import DataError
 
 Padding = Literal["longest", "max_length", "bucketed", "packed"]
+
+# Samples that are drawn to take the place of one that is kept out, before all that are left are listed.
+TRIES = 64
 
 
 class BatchPlan:
@@ -26,6 +31,9 @@ class BatchPlan:
     Packed, a sample is a row of documents: the rows are made once, their order is drawn anew each epoch. Bucketed, an
     epoch's order is made of blocks of `micro_batch` samples. To go on in the middle of an epoch, a run must ask for the
     blocks that it began with, even if its micro-batches are of another size by now.
+
+    Samples can be kept out. Their places in the order are given to others, and all other places stay as they are, so a
+    batch is a function of the seed, the step and what is kept out, and of nothing else.
     """
 
     def __init__(
@@ -64,6 +72,7 @@ class BatchPlan:
             )
             self.num_samples = len(self._rows)
         self._orders: dict[int, np.ndarray] = {}
+        self.keep_out(())
 
     @property
     def steps_per_epoch(self) -> int:
@@ -85,26 +94,95 @@ class BatchPlan:
         """How many samples come before this step's."""
         return self.shift + step * self.global_batch_size
 
+    def keep_out(self, ids: Iterable[int]) -> None:
+        """From now on no batch has these samples, or any that shares tokens with them; in place of what was said
+        before. Batches that were made ahead of time, and plans in other processes, do not hear of it."""
+        kept_out = np.unique(np.fromiter(ids, dtype=np.int64))
+        if len(kept_out) and kept_out[0] < 0:
+            raise ValueError(f"ids must be >= 0, but got {kept_out[0]}")
+        self._kept_out = Ranges.of(*self.dataset.extent(kept_out)) | self.dataset.filtered
+        if self.padding == "packed":
+            self._is_out = self._kept_out.touch(*self.dataset.extent(self._all))
+            members_left = np.concatenate([[0], np.cumsum(~self._is_out[self._rows.members])])[self._rows.starts]
+            self._is_empty = np.diff(members_left) == 0
+        if len(self._kept_out) and not self._something_is_left(epoch=0):
+            raise self._nothing_left()
+
     def batch(self, step: int, rank: int = 0, world: int = 1) -> Batch:
         """A rank's share of the batch at this step (0 is the first); the shares in order of rank are the whole."""
         numbers = self.first_sample(step) + np.arange(self.batch_size(step), dtype=np.int64)
         consumed = (int(numbers[-1]) + 1) / self.num_samples
         epochs, positions = np.divmod(np.array_split(numbers, world)[rank], self.num_samples)
         indices = self._indices(epochs, positions)
+        if len(self._kept_out):
+            indices = self._without_kept_out(indices, epochs, positions)
         if self.padding == "packed":
             return self._packed(indices, epochs, consumed, step)
         ids = self.dataset.ids(indices, epochs)
         width = self.dataset.frame.max_positions if self.padding == "max_length" else None
         return _batch(self.dataset, ids, epochs, np.arange(len(ids)), len(ids), width, consumed, step)
 
+    def alone(self, ids: np.ndarray, epochs: np.ndarray) -> Batch:
+        """These samples, kept out or not, each in a row of its own also where the plan packs; rows are as wide as in
+        training where that width is settled. With the epoch in which a sample was met, chance falls as it did there."""
+        ids, epochs = np.asarray(ids, dtype=np.int64), np.asarray(epochs, dtype=np.int64)
+        width = self.dataset.frame.max_positions if self.padding in ("max_length", "packed") else None
+        batch = _batch(self.dataset, ids, epochs, np.arange(len(ids)), len(ids), width, epoch=0.0, step=0)
+        batch.packed = self.padding == "packed"
+        return batch
+
     def _packed(self, indices: np.ndarray, epochs: np.ndarray, consumed: float, step: int) -> Batch:
         sizes = self._rows.sizes(indices)
         members = [self._rows.members[self._rows.starts[row] : self._rows.starts[row + 1]] for row in indices]
-        ids = self._all[np.concatenate([*members, np.empty(0, dtype=np.int64)])]
-        rows, width = np.repeat(np.arange(len(indices)), sizes), self.dataset.frame.max_positions
-        batch = _batch(self.dataset, ids, np.repeat(epochs, sizes), rows, len(indices), width, consumed, step)
+        chosen = np.concatenate([*members, np.empty(0, dtype=np.int64)])
+        rows, epochs = np.repeat(np.arange(len(indices)), sizes), np.repeat(epochs, sizes)
+        if len(self._kept_out):
+            stays = ~self._is_out[chosen]
+            chosen, rows, epochs = chosen[stays], rows[stays], epochs[stays]
+        width = self.dataset.frame.max_positions
+        batch = _batch(self.dataset, self._all[chosen], epochs, rows, len(indices), width, consumed, step)
         batch.packed = True
         return batch
+
+    def _without_kept_out(self, indices: np.ndarray, epochs: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """The same with another index at each place whose sample is kept out, or whose row has nothing left in it."""
+        indices = indices.copy()
+        for place in np.flatnonzero(self._is_kept_out(indices, epochs)):
+            indices[place] = self._another(int(epochs[place]), int(positions[place]))
+        return indices
+
+    def _another(self, epoch: int, position: int) -> int:
+        """Drawn for this place alone, so that it stays when more is kept out later, unless it is kept out itself."""
+        draw = generator("substitute", self.seed, epoch, position)
+        candidates = draw.integers(self.num_samples, size=TRIES)
+        fine = candidates[~self._is_kept_out(candidates, np.full(TRIES, epoch))]
+        if len(fine) == 0:
+            everything = np.arange(self.num_samples)
+            left = everything[~self._is_kept_out(everything, np.full(self.num_samples, epoch))]
+            if len(left) == 0:
+                raise self._nothing_left()
+            fine = left[[draw.integers(len(left))]]
+        return int(fine[0])
+
+    def _is_kept_out(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        if self.padding == "packed":
+            return self._is_empty[indices]
+        return self._kept_out.touch(*self.dataset.extent(self.dataset.ids(indices, epochs)))
+
+    def _something_is_left(self, epoch: int) -> bool:
+        chunk = 1 << 16
+        for start in range(0, self.num_samples, chunk):
+            indices = np.arange(start, min(start + chunk, self.num_samples))
+            if not self._is_kept_out(indices, np.full(len(indices), epoch)).all():
+                return True
+        return False
+
+    def _nothing_left(self) -> DataError:
+        return DataError(
+            "nothing is left to train on: every sample is kept out, or shares tokens with one that is. Look at what "
+            "the quarantine.jsonl of the run and data.quarantine name: so many bad samples are a fault of the run (a "
+            "rate that is too high, a tokenizer that does not fit), or of the whole source."
+        )
 
     def _indices(self, epochs: np.ndarray, positions: np.ndarray) -> np.ndarray:
         if not self.shuffle:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from trainbook.data.batches import Ragged
 from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
+from trainbook.data.ranges import Ranges
 from trainbook.data.tokenizers import Tokenizer
 
 
@@ -21,12 +22,15 @@ class Samples(ABC):
     there. Texts to produce are in it too.
     """
 
+    kind: Literal["windows", "documents"]
     num_samples: int
     num_tokens: int
     equally_long: bool  # so that nothing has to be padded
     num_cut: int = 0  # samples that are too long and lose a part
     num_targets_cut: int = 0  # samples whose text to produce is too long and loses a part
     num_left_out: int = 0  # documents that are no samples, because nothing of them could be learned
+    num_filtered: int = 0  # documents, or windows of the first epoch, that a filter leaves out
+    filtered: Ranges = Ranges()  # of what `extent` counts: no batch may have a sample that touches them
     share_read: float = 1.0  # of the text's tokens; the rest is cut off
 
     def __init__(
@@ -52,6 +56,13 @@ class Samples(ABC):
     @abstractmethod
     def describe(self, sample_id: int) -> dict[str, str]:
         """Where a sample comes from, and how it begins."""
+
+    @abstractmethod
+    def extent(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What each sample is made of, from where up to where: tokens of the stream, or a document of the table.
+
+        To keep a sample out is to keep out all that share some of its extent, be it in another epoch.
+        """
 
     def positions(self, ids: np.ndarray) -> np.ndarray:
         """Positions that each sample takes in a model: a causal one does not read the last token."""

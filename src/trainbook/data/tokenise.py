@@ -38,6 +38,7 @@ class Corpus:
     validation: Source | None
     validation_ratio: float
     tokenizer: dict[str, Any]  # from tokenizer_config, special tokens included
+    gopher_filter: bool = False
 
     @property
     def has_validation(self) -> bool:
@@ -54,7 +55,10 @@ SYMBOLS: dict[str, Callable[[str], Iterable[str]]] = {"char": lambda text: text,
 
 def tokenise(corpus: Corpus, folder: Path) -> dict[str, Any]:
     """Write the tokenizer and both sides into the folder; the answer is what an index should say of them."""
-    sides = open_sides(corpus.source, corpus.validation, corpus.validation_ratio, SYMBOLS.get(corpus.tokenizer["kind"]))
+    symbols = SYMBOLS.get(corpus.tokenizer["kind"])
+    sides = open_sides(
+        corpus.source, corpus.validation, corpus.validation_ratio, symbols, gopher_filter=corpus.gopher_filter
+    )
     label_names = _label_names(corpus, sides)
     tokenizer = _make_tokenizer(corpus, sides)
     tokenizer.save(folder / TOKENIZER_FOLDER)

@@ -42,6 +42,8 @@ EXCEPTIONS: Mapping[str, Policy] = {
     "data.target_field": "free",
     "data.group_field": "free",
     "data.bad_lines": "free",
+    "data.repetition_filter": "free",
+    "data.gopher_filter": "free",
     "data.chat_template": "free",
     "data.mask_prompt": "free",
     "data.tokenizer": "fixed",

@@ -20,13 +20,16 @@ from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, task_name
 from trainbook.knobs.duration import Duration
-from trainbook.knobs.earlier import is_run
+from trainbook.knobs.earlier import is_run, recorded
 from trainbook.knobs.hub import has_tokenizer
 from trainbook.loop.baseline import baseline
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.restore import build_task, has_checkpoint, write_facts
+from trainbook.loop.samples import PlannedSamples
+from trainbook.loop.state import TrainState
+from trainbook.loop.watch import probe
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
@@ -62,7 +65,7 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None) ->
     """`run` is the folder to train in, which may have begun already."""
     must_fit_task(task_name(config), config.evaluation)
     if run is not None and has_checkpoint(run):
-        config = _with_own_tokenizer(config, run)
+        config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
     data = build_data(config.data, config.training.seed, request_of(config))
     _must_be_the_models_tokenizer(config, data)
     return assemble(config, data, device, run)
@@ -74,6 +77,13 @@ def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
     if named in NAMES or Path(named).expanduser().exists() or not has_tokenizer(run.tokenizer):
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"tokenizer": str(run.tokenizer)})})
+
+
+def _with_own_quarantine(config: Config, run: RunFolder) -> Config:
+    """What the quarantine named when the run began is in its checkpoints. The file may be gone or longer by now."""
+    if config.data.quarantine is None or config.data.quarantine != recorded(run.path).data.quarantine:
+        return config
+    return config.model_copy(update={"data": config.data.model_copy(update={"quarantine": None})})
 
 
 def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
@@ -110,7 +120,8 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
     else:
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
-    precision = Precision(config.precision, device, has_frozen_weights=config.model.lora_rank is not None)
+    has_frozen_weights = config.model.lora_rank is not None
+    precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
     facts = Facts.of(data)
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
@@ -121,16 +132,17 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
     if compiled:
         called = _compiled(task, dynamic=True if varies else None)
     state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
-    state.block = plan.block
-    collate = task.collate(config, data, batch.micro_batch)
+    state.block, state.micro_batch = plan.block, batch.micro_batch
+    state.kept_out = [int(sample) for sample in data.kept_out]
 
     def feed(start: int, stop: int) -> Generator[StepBatch]:
         # A run that goes on with another batch size goes on at the next sample, neither repeating nor leaving out any.
         plan.shift = state.samples - start * batch.global_batch
         plan.block = state.block
+        plan.keep_out(state.kept_out)
         return prefetch(
             plan,
-            collate,
+            task.collate(config, data, state.micro_batch),
             start,
             stop,
             num_workers=config.data.num_workers,
@@ -138,14 +150,14 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
             pin_memory=config.data.pin_memory and device.type == "cuda",
         )
 
-    eval_size = config.evaluation.per_device_eval_batch_size or batch.micro_batch
-    eval_collate = task.collate(config, data, eval_size)
+    sizes = Sizes(state, config.evaluation.per_device_eval_batch_size)
     validation = data.validation
     to_beat = baseline(config, request_of(config)) if validation is not None else {}
 
     def evaluate_task() -> dict[str, float]:
         assert validation is not None
-        limit = config.evaluation.eval_max_samples
+        limit, eval_size = config.evaluation.eval_max_samples, sizes.evaluation
+        eval_collate = task.collate(config, data, eval_size)
         batches = eval_batches(validation, eval_size, limit, padding=config.data.padding)
         metrics = evaluate(state, task, (eval_collate(part) for part in batches))
         if config.evaluation.generate:
@@ -162,8 +174,36 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
         steps_per_epoch=Fraction(samples, batch.global_batch),
         data_fingerprint=data.fingerprint,
         write_files=lambda folder: write_facts(folder, task, data.tokenizer),
+        left_out=data.summary.get("left_out", ()),
+        samples=PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint),
+        probe=lambda step_batch: probe(task, step_batch.micro_batches[0], precision, device),
+        halve_batch=sizes.halve_batch,
+        halve_evaluation=sizes.halve_evaluation,
     )
     return Built(job, data, batch, compiled, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
+
+
+class Sizes:
+    """Rows that are computed at a time: fewer, once memory was not enough."""
+
+    def __init__(self, state: TrainState, evaluation: int | None) -> None:
+        self.state, self._evaluation = state, evaluation
+
+    @property
+    def evaluation(self) -> int:
+        return self._evaluation or self.state.micro_batch
+
+    def halve_batch(self) -> int | None:
+        if self.state.micro_batch <= 1:
+            return None
+        self.state.micro_batch = self.state.most_rows = self.state.micro_batch // 2
+        return self.state.micro_batch
+
+    def halve_evaluation(self) -> int | None:
+        if self.evaluation <= 1:
+            return None
+        self._evaluation = self.evaluation // 2
+        return self._evaluation
 
 
 def _compiled(task: Task, dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:

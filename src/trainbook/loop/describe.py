@@ -44,6 +44,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         ("device", f"{where}, {job.state.precision.compute}{compiled}"),
     ]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
+    lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
     lines[2:2] = [("weights", note) for note in built.notes]
     if built.baseline_accuracy is not None:
         lines.insert(
@@ -95,7 +96,9 @@ def _cut(built: Built) -> str:
     for where, samples in (("", data.train), (" for validation", data.validation)):
         if samples is None:
             continue
+        # Of documents; windows that a filter leaves out are still counted as samples, whose places others take.
         everything = samples.num_samples + samples.num_left_out
+        everything += samples.num_filtered if samples.kind == "documents" else 0
         for count, of, rest in (
             (samples.num_left_out, everything, f"{texts}{where} have {lacking} and are left out"),
             (samples.num_cut, samples.num_samples, f"texts{where} are longer than {longest} tokens and are cut"),

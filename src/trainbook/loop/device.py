@@ -99,6 +99,15 @@ def memory_in_use(device: torch.device) -> tuple[int, str]:
         return peak if platform.system() == "Darwin" else peak * 1024, "host_rss"
 
 
+def available_host_memory() -> int:
+    """Bytes that can be used without swapping."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux: half of what is there
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
 def gpu_utilisation(device: torch.device) -> float | None:
     """The share of the last second in which the GPU was busy; None where nvidia-ml-py is not there to read it."""
     if device.type != "cuda":

@@ -78,7 +78,7 @@ def fit_job(
     accumulation = config.batch.gradient_accumulation_steps or 1
     batches = UserBatches(data, accumulation, count_targets, config.training.seed)
     total_updates = _total_updates(config, batches)
-    precision = Precision(config.precision, device)
+    precision = Precision(config.precision, device, batch=config.batch)
     model.to(device=device, dtype=precision.weight_dtype)
 
     def losses(micro_batch: Any) -> dict[str, Tensor]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from trainbook.errors import ConfigError, Problem, UserError
-from trainbook.guard import Guard
+from trainbook.guard import Judge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
 from trainbook.loop.state import RateTable, TrainState
@@ -22,6 +23,24 @@ from trainbook.optim import build_optimizer, parameter_groups, shares
 from trainbook.parallel import SingleDevice
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch
+
+
+class Samples(Protocol):
+    """What can be said of the samples that a run is trained on, by their ids."""
+
+    num_samples: int
+
+    def of_step(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of the batch of this step (1 is the first), and the epoch of each."""
+        ...
+
+    def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        """Of each sample alone, in nats a target, by the model as it is now."""
+        ...
+
+    def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
+        """A line of the quarantine: where the sample comes from, and how it begins."""
+        ...
 
 
 @dataclass
@@ -34,6 +53,13 @@ class Job:
     steps_per_epoch: Fraction  # not always whole: batches run on over the end of an epoch; a float would miss ends
     data_fingerprint: str = ""
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
+    left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
+    samples: Samples | None = None  # None: the data is the user's own, and its samples have no names
+    probe: Callable[[StepBatch], dict[str, Tensor]] = lambda batch: {}  # what a watched step measures of the model
+    before_step: Callable[[int], None] = lambda step: None  # where faults are put in on purpose
+    after_step: Callable[[int], None] = lambda step: None
+    halve_batch: Callable[[], int | None] = lambda: None  # rows computed at a time from now on; None: it is one already
+    halve_evaluation: Callable[[], int | None] = lambda: None  # the new size; None: it cannot be smaller
 
     @property
     def eval_steps(self) -> int:
@@ -53,6 +79,17 @@ class Job:
         # With each evaluation; where those are rare or none, still ten times in a run.
         by_steps = self.evaluate is not None and self.config.evaluation.eval_strategy == "steps"
         return self.evaluation_is_due(step) or (not by_steps and step % self.eval_steps == 0)
+
+
+def _judge(config: Config, precision: Precision, device: torch.device) -> Judge:
+    knobs = config.guard
+    return Judge(
+        device,
+        # fp16 overflows are part of its loss scaling: those updates are skipped whatever the guard is told.
+        enabled=knobs.enabled or precision.scaler is not None,
+        threshold=knobs.skip_threshold if knobs.enabled else None,
+        window=knobs.window,
+    )
 
 
 def build_state(
@@ -82,8 +119,7 @@ def build_state(
         rates=rates,
         precision=precision,
         strategy=SingleDevice(),
-        # fp16 overflows are part of its loss scaling: those updates are skipped whatever the guard is told.
-        guard=Guard(device, enabled=config.guard.enabled or precision.scaler is not None),
+        judge=_judge(config, precision, device),
         device=device,
         seed=config.training.seed,
         max_grad_norm=config.batch.max_grad_norm,

@@ -6,7 +6,8 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,9 +17,12 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepared_device
+from trainbook.loop.faults.faults import Faults
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.train import OUT_OF_MEMORY, Training, must_be_the_same_data, must_not_be_over
+from trainbook.loop.memory import OUT_OF_MEMORY
+from trainbook.loop.samples import PlannedSamples
+from trainbook.loop.train import Training, must_be_the_same_data, must_not_be_over
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.tracking import Trackers
 
@@ -35,6 +39,7 @@ class Launch:
     notices: Sequence[str] = ()
     quiet: bool = False
     width: int | None = None  # of the model, if it is one of ours
+    faults: Faults = field(default_factory=Faults)  # to put in on purpose
 
 
 class StoreEvents:
@@ -70,6 +75,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             seed=config.training.seed,
             gpus=[torch.cuda.get_device_name(device)] if device.type == "cuda" else [],
             determinism=switches,
+            injected_faults=plan.faults.names,
         )
         try:
             job = build_job(device)
@@ -97,16 +103,27 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 quiet=plan.quiet,
                 config_dict=config.model_dump(mode="json"),
             )
-            training = Training(job, trackers, store, interrupts, store_events.write)
             manifest, differing = _manifest(run, fresh)
+
+            def begin_segment(step: int) -> None:
+                manifest.end_segment("running", "rollback")
+                manifest.start_segment(trackers.segment + 1, step)
+                trackers.begin_segment(trackers.segment + 1, step)
+                run.write_manifest(manifest)
+
+            training = Training(
+                job, trackers, store, interrupts, store_events.write, begin_segment, run.quarantine_file
+            )
             status, detail = "failed", ""
             manifest.start_segment(segment, found.step if found else 0)
             try:
                 if found is not None:
                     training.restore(found)
-                    trackers.log_event("resume", found.step, reason=f"from {found.path.name}")
+                    saved_in = found.state["segment"]
+                    trackers.log_event("resume", found.step, reason=f"from {found.path.name}", saved_in=saved_in)
                 else:
-                    trackers.log_event("start", 0, total_updates=job.total_updates)
+                    trackers.log_event("start", 0, total_updates=job.total_updates, left_out=list(job.left_out))
+                _put_in(plan.faults, job, store, trackers)
                 store_events.write(trackers)  # such as damaged checkpoints that were passed over
                 if not is_locked:
                     trackers.log_event("notice", reason="this file system has no locks: start no second writer here")
@@ -119,6 +136,9 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 run.write_manifest(manifest)
                 detail = training.run()
                 store_events.write(trackers)
+                plan.faults.write_events()
+                for fault in plan.faults.not_met:
+                    trackers.log_event("notice", job.state.step, reason=f"the run ended before {fault} could strike")
                 trackers.log_event("finish", job.state.step, reason=detail)
                 status = "finished"
             except BaseException as error:
@@ -129,6 +149,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                     store.wait()  # a save under way is still reported; its own error is not the one to tell
                 with suppress(RunError):
                     store_events.write(trackers)
+                    plan.faults.write_events()
                     if status == "failed":
                         trackers.log_event("failure", job.state.step, reason=detail)
                 raise
@@ -141,6 +162,22 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 with ending:
                     trackers.close(status)
         return detail
+
+
+def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers) -> None:
+    """The faults that were asked for, into a job that is where the run goes on from."""
+    if not faults.faults:
+        return
+    faults.log = trackers.log_event
+    trackers.log_event("notice", reason=f"faults are put in on purpose: {', '.join(faults.names)}")
+    faults.install(job.state)
+    for fault in faults.behind:
+        trackers.log_event("notice", reason=f"{fault} is left out: the run goes on from step {job.state.step}")
+    if isinstance(job.samples, PlannedSamples):
+        faults.spoil(job.samples.plan, job.state)
+    faults.fill_disk(store)
+    faults.trackers(trackers)
+    job.before_step, job.after_step = faults.before_step, partial(faults.after_step, store=store)
 
 
 @contextmanager

@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainbook.guard import Guard
+from trainbook.guard import Judge
 from trainbook.optim import load_optimizer_state, optimizer_state
 from trainbook.parallel import SingleDevice
 from trainbook.precision import Precision
 from trainbook.tasks.adapters import load_saved_state, saved_state
 
 
+class Remedy(NamedTuple):
+    """A lower rate, from an update on."""
+
+    update: int
+    factor: float
+    rewarm: int  # updates over which the rate climbs again from nothing
+
+
 class RateTable:
     """The whole schedule on the device, looked up by the number of applied updates without asking the host."""
 
     def __init__(self, peak: float, shares: list[float], device: torch.device) -> None:
-        self.rates = [peak * share for share in shares]
+        self.scheduled = [peak * share for share in shares]
+        self.rates = self.scheduled
         self.table = torch.tensor(self.rates, device=device)
         self.rate = self.table[0].clone()  # the one tensor that every parameter group reads
+
+    def apply(self, remedies: Iterable[Remedy]) -> None:
+        """Put these on the schedule, in place of what was put on it before."""
+        self.rates = list(self.scheduled)
+        for update, factor, rewarm in remedies:
+            for later in range(update, len(self.rates)):
+                self.rates[later] *= factor * min(1.0, (later - update + 1) / (rewarm + 1))
+        self.table.copy_(torch.tensor(self.rates))
 
     def set_for(self, applied: Tensor) -> None:
         index = applied.clamp(max=len(self.rates) - 1).view(1)
@@ -31,6 +48,11 @@ class RateTable:
 
     def at(self, applied: int) -> float:
         return self.rates[min(applied, len(self.rates) - 1)]
+
+    def factor(self, applied: int) -> float:
+        """What remedies have made of the schedule's rate."""
+        scheduled = self.scheduled[min(applied, len(self.rates) - 1)]
+        return self.at(applied) / scheduled if scheduled else 1.0
 
 
 @dataclass
@@ -41,7 +63,7 @@ class TrainState:
     rates: RateTable
     precision: Precision
     strategy: SingleDevice
-    guard: Guard
+    judge: Judge
     device: torch.device
     seed: int
     max_grad_norm: float | None
@@ -54,6 +76,10 @@ class TrainState:
     clipped: Tensor = field(init=False)  # steps whose gradients were clipped, since the last logged row
     steps_since_row: int = 0
     block: int = 0  # samples of like length that an epoch's order keeps together: as the run began, so it goes on
+    micro_batch: int = 0  # rows that are computed at a time
+    most_rows: int | None = None  # of them that there is memory for; None: it was always enough
+    kept_out: list[int] = field(default_factory=list)  # ids of samples that are trained on no more
+    remedies: list[Remedy] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.applied = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -65,7 +91,7 @@ class TrainState:
             "model": saved_state(self.task),
             "optimizer": optimizer_state(self.optimizer),
             "precision": self.precision.state_dict(),
-            "guard": self.guard.state_dict(),
+            "guard": self.judge.state_dict(),
             "loop": {
                 "step": self.step,
                 "tokens": self.tokens,
@@ -74,6 +100,9 @@ class TrainState:
                 "clipped": self.clipped,
                 "steps_since_row": self.steps_since_row,
                 "block": self.block,
+                "most_rows": self.most_rows,
+                "kept_out": self.kept_out,
+                "remedies": [list(remedy) for remedy in self.remedies],
             },
         }
 
@@ -81,10 +110,25 @@ class TrainState:
         load_saved_state(self.task, state["model"])
         load_optimizer_state(self.optimizer, state["optimizer"])
         self.precision.load_state_dict(state["precision"])
-        self.guard.load_state_dict(state["guard"])
-        loop = state["loop"]
+        self.judge.load_state_dict(state["guard"])
+        self.most_rows = state["loop"]["most_rows"]
+        self.micro_batch = min(self.micro_batch, self.most_rows or self.micro_batch)
+        self.kept_out = sorted({*self.kept_out, *state["loop"]["kept_out"]})  # what the user has kept out since, too
+        self.remedies = [Remedy(*remedy) for remedy in state["loop"]["remedies"]]
+        self.rates.apply(self.remedies)
+        self._load_place(state["loop"])
+
+    def go_back(self, state: dict[str, Any]) -> None:
+        """To an earlier state of this run. What it has learnt of its data, its memory and its rate since then stays."""
+        load_saved_state(self.task, state["model"])
+        load_optimizer_state(self.optimizer, state["optimizer"])
+        self.precision.load_state_dict(state["precision"])
+        self.judge.go_back(state["guard"], judged=state["loop"]["step"])
+        self._load_place(state["loop"])
+
+    def _load_place(self, loop: dict[str, Any]) -> None:
         self.step, self.tokens, self.samples = loop["step"], loop["tokens"], loop["samples"]
         self.steps_since_row = loop["steps_since_row"]
-        self.block = loop.get("block", self.block)
+        self.block = loop["block"]
         self.applied.copy_(loop["applied"])
         self.clipped.copy_(loop["clipped"])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainbook.loop import watch
 from trainbook.loop.state import TrainState
 from trainbook.optim import apply_update
 from trainbook.tasks import StepBatch, to_device
@@ -21,13 +24,45 @@ class StepReport:
     grad_norm: Tensor  # before clipping
     epoch: float  # passes over the data once this step is done
     applied: Tensor
+    watched: Mapping[str, Any] = field(default_factory=dict)  # metrics that are measured only where a row is due
 
 
-def train_step(state: TrainState, batch: StepBatch) -> StepReport:
-    """One attempted update on one global batch: accumulate, clip, judge, update. No host sync happens here."""
+def train_step(state: TrainState, batch: StepBatch, *, watched: bool = False) -> StepReport:
+    """One attempted update on one global batch: accumulate, clip, judge, update. No host sync happens here.
+
+    What costs more than it tells in each step is measured only if the step is `watched`.
+    """
+    buffers_before = [buffer.clone() for buffer in state.buffers]
+    try:
+        losses = _accumulate(state, batch)
+    except BaseException:  # a step that fails has changed nothing
+        state.optimizer.zero_grad(set_to_none=True)
+        _restore(state.buffers, buffers_before)
+        raise
+
+    clipped = state.precision.clip_gradients(state.parameters, state.max_grad_norm)
+    seen = watch.before_update(state, clipped) if watched else None
+    apply = state.judge.judge(torch.stack(list(losses.values())).sum(), clipped.norm, state.precision.can_be_lowered)
+    state.rates.set_for(state.applied)
+    apply_update(state.optimizer, apply)
+    _restore(state.buffers, buffers_before, unless=apply)
+    state.precision.after_update(clipped.norm, apply)
+    state.optimizer.zero_grad(set_to_none=True)
+
+    state.applied += apply
+    state.clipped += clipped.scaled
+    state.step += 1
+    state.tokens += batch.num_tokens
+    state.samples += batch.num_rows
+    state.steps_since_row += 1
+    watched_values = watch.after_update(state, seen) if seen is not None else {}
+    return StepReport(state.step, losses, clipped.norm, batch.epoch, apply, watched_values)
+
+
+def _accumulate(state: TrainState, batch: StepBatch) -> dict[str, Tensor]:
+    """Gradients of the whole global batch, and its losses."""
     num_targets = max(1, state.strategy.sum_over_ranks(batch.num_targets))
     losses: dict[str, Tensor] = {}
-    buffers_before = [buffer.clone() for buffer in state.buffers]
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         is_last = number == len(batch.micro_batches)
         with state.strategy.sync_gradients(is_last), state.precision.autocast():
@@ -37,21 +72,9 @@ def train_step(state: TrainState, batch: StepBatch) -> StepReport:
         state.precision.backward(torch.stack(list(means.values())).sum())
         for name, mean in means.items():
             losses[name] = losses[name] + mean.detach() if name in losses else mean.detach()
+    return losses
 
-    grad_norm = state.precision.clip_gradients(state.parameters, state.max_grad_norm)
-    apply = state.guard.judge(torch.stack(list(losses.values())).sum(), grad_norm)
-    state.rates.set_for(state.applied)
-    apply_update(state.optimizer, apply)
-    for buffer, before in zip(state.buffers, buffers_before, strict=True):
-        buffer.copy_(torch.where(apply, buffer, before))
-    state.precision.after_update(grad_norm)
-    state.optimizer.zero_grad(set_to_none=True)
 
-    state.applied += apply
-    if state.max_grad_norm is not None:
-        state.clipped += grad_norm > state.max_grad_norm
-    state.step += 1
-    state.tokens += batch.num_tokens
-    state.samples += batch.num_rows
-    state.steps_since_row += 1
-    return StepReport(state.step, losses, grad_norm, batch.epoch, apply)
+def _restore(buffers: list[Tensor], before: list[Tensor], unless: Tensor | None = None) -> None:
+    for buffer, kept in zip(buffers, before, strict=True):
+        buffer.copy_(kept if unless is None else torch.where(unless, buffer, kept))

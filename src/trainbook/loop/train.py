@@ -4,44 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
-from trainbook.errors import CheckpointError, Diverged, Interrupted, ResumeError, RunError, UserError
+from trainbook.errors import CheckpointError, Interrupted, ResumeError, UserError
 from trainbook.loop.device import gpu_utilisation, memory_in_use
+from trainbook.loop.heal import Healer
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
+from trainbook.loop.memory import Memory
+from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import StepReport, train_step
 from trainbook.runs.schema import METRICS
+from trainbook.tasks import StepBatch
 from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
-
-OUT_OF_MEMORY = (
-    "the GPU ran out of memory {when}. Nothing saved is lost. In this order, try: a smaller "
-    "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
-    "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
-)
-
-
-@dataclass
-class Progress:
-    """What the run has learnt about itself. Saved with each checkpoint."""
-
-    best_value: float | None = None
-    best_step: int | None = None
-    patience_value: float | None = None  # the value that patience is measured from
-    evaluations_without_gain: int = 0
-    skipped_reported: int = 0
-    data_fingerprint: str = ""
-    metric: str = "loss"  # what best_value and patience_value are values of
-    evaluated_step: int | None = None
 
 
 class Training:
@@ -52,6 +38,8 @@ class Training:
         store: CheckpointStore,
         interrupts: Interrupts,
         write_store_events: Callable[[Trackers], None],
+        begin_segment: Callable[[int], None] = lambda step: None,
+        quarantine_file: Path | None = None,
     ) -> None:
         self.job, self.state = job, job.state
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
@@ -59,7 +47,10 @@ class Training:
         self.progress = Progress(
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
+        self.healer = Healer(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
+        self.memory = Memory(job, self.healer, trackers.log_event)
         self.stop_reason: str | None = None
+        self._feed_is_stale = False  # the batches after this step are no longer those that were prepared
         self._planned_end = job.total_updates
         self._saved_at = -1
         self._start_row()
@@ -76,9 +67,6 @@ class Training:
             with closing(self.steps()) as reports:  # closed at once, so that data workers never outlive an error
                 for report in reports:
                     self.after_step(report)
-        except torch.OutOfMemoryError as error:
-            self._save_what_is_good()
-            raise RunError(OUT_OF_MEMORY.format(when=f"at step {self.state.step + 1}")) from error
         except (Interrupted, CheckpointError):
             raise
         except (Exception, SystemExit):
@@ -104,25 +92,47 @@ class Training:
         state = self.state
         while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
             self._planned_end = state.step + remaining
+            self._feed_is_stale = False
             with closing(self.job.feed(state.step, self._planned_end)) as batches:
-                while self.stop_reason is None and state.step < self._planned_end:
+                while self.stop_reason is None and state.step < self._planned_end and not self._feed_is_stale:
+                    self.healer.snapshot_if_due()
                     asked = time.perf_counter()
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
                     seed_everything(state.seed, state.step)
-                    yield train_step(state, batch)
+                    self.job.before_step(state.step + 1)
+                    report = self.memory.attempt(lambda batch=batch: self._step(batch))
+                    if report is not None:
+                        yield report
+                    else:  # there is room again: the same step, in smaller parts
+                        self._feed_is_stale = True
+
+    def _step(self, batch: StepBatch) -> StepReport:
+        number = self.state.step + 1
+        is_watched = self._row_is_due(number) or number == self._planned_end  # that may be the last one
+        # Before the update: what a row tells of the model is told of the one that its loss was computed with.
+        probed = self.job.probe(batch) if is_watched else {}
+        report = train_step(self.state, batch, watched=is_watched)
+        return replace(report, watched={**probed, **report.watched}) if is_watched else report
+
+    def _row_is_due(self, step: int) -> bool:
+        knobs = self.job.config.logging
+        return is_due(step, knobs.logging_steps, knobs.dense_steps)
 
     def after_step(self, report: StepReport) -> None:
         config, step = self.job.config, report.step
         is_last = step == self._planned_end and int(self.state.applied) >= self.job.total_updates
-        final_step = step if is_last else None
-        if is_due(step, config.logging.logging_steps, config.logging.dense_steps, final_step):
+        row_is_due = is_last or self._row_is_due(step)
+        if row_is_due:
             self.write_row(report)
+        if (row_is_due or self.healer.reading_is_due(step)) and self._heal(step):
+            return
         wants_evaluation = self.job.evaluate is not None and config.evaluation.eval_strategy != "no"
         if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
             self.evaluate()
         if is_last or self.job.checkpoint_is_due(step) or self.progress.best_step == step:
             self.save()
+        self.job.after_step(step)
         if self.interrupts.requested is not None and not is_last:
             if self._saved_at != step:
                 self.save()
@@ -130,42 +140,55 @@ class Training:
             self.trackers.log_event("interrupt", step, reason=self.interrupts.requested)
             raise Interrupted(f"{self.interrupts.requested}: saved at step {step}")
 
+    def _heal(self, step: int) -> bool:
+        """Act on what was rejected. True: the run went back, and this step is no more."""
+        started = self._clock()
+        self._feed_is_stale |= self.healer.read(step)
+        went_back = self.state.step < step
+        if went_back:
+            self.save()  # should the run be killed now, it goes on from here and not from within the trouble
+            self._start_row()
+        self._row_started += time.perf_counter() - started
+        return went_back
+
     def write_row(self, report: StepReport) -> None:
         """The one place where the host waits for the device: everything the row needs, in one copy."""
-        state, names = self.state, list(report.losses)
-        scale = state.precision.loss_scale
-        device_values = [*report.losses.values(), report.grad_norm, state.applied, state.clipped]
-        device_values += [
-            state.guard.skipped,
-            state.guard.skipped_in_a_row,
-            state.guard.longest_row,
-            scale if scale is not None else state.applied,
-        ]
-        values = torch.stack([value.double() for value in device_values]).tolist()
-        must_be_metrics(names, "losses")
-        losses = dict(zip(names, values, strict=False))
-        grad_norm, applied, clipped, skipped, in_a_row, longest_row, loss_scale = values[len(names) :]
+        state, scale = self.state, self.state.precision.loss_scale
+        must_be_metrics(report.losses, "losses")
+        on_device: dict[str, Tensor] = {
+            **report.losses,
+            "grad_norm": report.grad_norm,
+            "loss_deviation": state.judge.deviations[0],
+            "grad_norm_deviation": state.judge.deviations[1],
+            "applied_updates": state.applied,
+            "skipped_updates": state.judge.rejected,
+            "clipped": state.clipped,
+            "was_applied": report.applied,
+            **({} if scale is None else {"loss_scale": scale}),
+        }
+        values = read_together({**on_device, **report.watched})
+        losses = [values[name] for name in report.losses]
+        applied, was_applied = int(values["applied_updates"]), bool(values.pop("was_applied"))
         seconds = max(time.perf_counter() - self._row_started, 1e-9)
         memory, memory_kind = memory_in_use(state.device)
+        # the rate of this very update: the count has moved on if it was applied
+        update = applied - was_applied
         row: dict[str, Any] = {
-            "loss": sum(losses.values()),
-            **losses,
-            # the rate of this very update: the count has moved on if it was applied
-            "learning_rate": state.rates.at(int(applied) - (1 if in_a_row == 0 else 0)),
-            "grad_norm": grad_norm,
-            "clipped": clipped / max(1, state.steps_since_row),
+            "loss": sum(losses),
+            **values,
+            "learning_rate": state.rates.at(update),
+            "rate_factor": state.rates.factor(update),
+            "clipped": values["clipped"] / max(1, state.steps_since_row),
             "tokens": state.tokens,
             "epoch": report.epoch,
-            "applied_updates": int(applied),
-            "skipped_updates": int(skipped),
+            "applied_updates": applied,
+            "skipped_updates": int(values["skipped_updates"]),
             "tokens_per_second": self._tokens_since_row() / seconds,
             "step_seconds": seconds / max(1, self._steps_since_start),
             "data_wait_seconds": self._data_wait / max(1, self._steps_since_start),
             "memory_bytes": memory,
             "memory_kind": memory_kind,
         }
-        if scale is not None:
-            row["loss_scale"] = loss_scale
         utilisation = gpu_utilisation(state.device)
         if utilisation is not None:
             row["gpu_utilisation"] = utilisation
@@ -173,28 +196,13 @@ class Training:
         self.write_store_events(self.trackers)
         state.clipped.zero_()
         state.steps_since_row = 0
-        state.guard.longest_row.zero_()
-        self._report_skips(report.step, int(skipped), int(longest_row))
         self._start_row()
-
-    def _report_skips(self, step: int, skipped: int, longest_row: int) -> None:
-        new = skipped - self.progress.skipped_reported
-        self.progress.skipped_reported = skipped
-        if new > 0:
-            self.trackers.log_event("skip", step, reason="non-finite loss or gradient", count=new, total=skipped)
-        limit = self.job.config.guard.max_consecutive_skips
-        if longest_row >= limit:
-            raise Diverged(
-                f"step {step}: {longest_row} updates in a row had a non-finite loss or gradient and were not applied; "
-                f"guard.max_consecutive_skips is {limit}. The model is as the last applied update left it. "
-                "Try a lower optimizer.learning_rate, a longer warm-up, or precision.compute=bf16 or fp32."
-            )
 
     def evaluate(self) -> None:
         assert self.job.evaluate is not None
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
         started = self._clock()
-        metrics = self.job.evaluate()
+        metrics = self.memory.evaluate(self.job.evaluate)
         must_be_metrics(metrics, "metrics")
         elapsed = time.perf_counter() - started
         self._row_started += elapsed  # evaluation is not training time
@@ -233,7 +241,12 @@ class Training:
     def save(self) -> None:
         started = self._clock()
         self.trackers.fsync()  # a power cut must not take rows that this checkpoint stands on
-        state = {**self.state.state_dict(), "progress": asdict(self.progress)}
+        state = {
+            **self.state.state_dict(),
+            "progress": asdict(self.progress),
+            "healing": self.healer.state_dict(),
+            "segment": self.trackers.segment,
+        }
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
         self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
         self._saved_at = self.state.step
@@ -250,7 +263,8 @@ class Training:
 
     def restore(self, found: LoadedCheckpoint) -> None:
         self.state.load_state_dict(found.state)
-        self.progress = Progress(**found.state["progress"])
+        load_progress(self.progress, found.state["progress"])
+        self.healer.restore(found.state["healing"])
         metric = self.job.config.evaluation.metric_for_best_model
         if self.progress.metric != metric:  # values of another metric say nothing about this one
             self.progress.best_value = self.progress.best_step = self.progress.patience_value = None
@@ -276,10 +290,20 @@ class Training:
         return self.state.tokens - self._row_tokens
 
 
+def read_together(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers of the device as the host's, one level of nesting included, in a single copy."""
+    flat = [item for value in values.values() for item in (value.values() if isinstance(value, Mapping) else (value,))]
+    numbers = iter(torch.stack([item.double() for item in flat]).tolist())
+    return {
+        name: {key: next(numbers) for key in value} if isinstance(value, Mapping) else next(numbers)
+        for name, value in values.items()
+    }
+
+
 def must_be_metrics(names: Iterable[str], what: str) -> None:
     """A task of the user's own may name its numbers only as the run folder's schema does: readers know them by that."""
     for name in names:
-        if name not in METRICS:
+        if name not in METRICS or METRICS[name].per:
             near = get_close_matches(name, METRICS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise UserError(

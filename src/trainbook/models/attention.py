@@ -5,6 +5,8 @@ Shapes in comments: B batch, L length, D width, H heads, K key-value heads, W he
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +42,7 @@ class Sight:
 
     mask: Tensor | None = None  # bool, or numbers to add to the logits; broadcast to (B, H, queries, keys)
     causal: bool = False
+    real_queries: Tensor | None = None  # (B, 1, queries, 1): those that are no padding; for a recorder only
 
     def as_computed(self, x: Tensor) -> Sight:
         """Numbers in the type that attention computes in: cast once, not in each layer."""
@@ -47,7 +50,7 @@ class Sight:
             return self
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        return Sight(self.mask.to(dtype), self.causal)
+        return Sight(self.mask.to(dtype), self.causal, self.real_queries)
 
 
 def sight_of(
@@ -79,9 +82,65 @@ def sight_of(
         before = torch.ones(queries, keys, dtype=torch.bool, device=reference.device).tril(keys - queries)
         seen = before if seen is None else seen & before
         causal = False
+    real_queries: Tensor | None = None
+    if _recorder is not None and query_ids_BL is not None:
+        real_queries = (query_ids_BL > 0)[:, None, :, None]
     if bias_HLL is None:
-        return Sight(seen, causal)
-    return Sight(bias_HLL if seen is None else bias_HLL.masked_fill(~seen, float("-inf")), causal)
+        return Sight(seen, causal, real_queries)
+    return Sight(bias_HLL if seen is None else bias_HLL.masked_fill(~seen, float("-inf")), causal, real_queries)
+
+
+class LogitRecorder:
+    """The largest attention logit, |query · key| times the scale, of all layers and heads that ran while it was active.
+
+    Only pairs count of which the query may look at the key, and is no padding that the model was told of. What a table
+    of relative positions adds is not part of it: it is the product that grows out of bounds.
+    """
+
+    MOST_AT_ONCE = 1 << 24  # logits: attention kernels never hold them all, and there may be no room for them
+
+    def __init__(self) -> None:
+        self.largest: Tensor | None = None  # on the device; None until something was recorded
+
+    @torch.no_grad()
+    def note(self, queries: Tensor, keys: Tensor, scale: float, sight: Sight, is_causal: bool) -> None:
+        batch, num_heads, length, _ = queries.shape
+        num_keys = keys.shape[2]
+        at_once = max(1, self.MOST_AT_ONCE // (batch * num_heads * num_keys))
+        with torch.autocast(queries.device.type, enabled=False):  # bf16 would keep three digits of the product
+            keys = keys.float().repeat_interleave(num_heads // keys.shape[1], dim=1).transpose(-2, -1)
+            for first in range(0, length, at_once):
+                part = slice(first, min(first + at_once, length))
+                logits = (queries[:, :, part].float() @ keys).mul_(scale).abs_()
+                for seen in _seen(sight, is_causal, part, num_keys, queries.device):
+                    logits.masked_fill_(~seen, 0.0)
+                largest = logits.amax()
+                self.largest = largest if self.largest is None else torch.maximum(self.largest, largest)
+
+
+def _seen(sight: Sight, is_causal: bool, part: slice, num_keys: int, device: torch.device) -> Iterator[Tensor]:
+    """Which keys this part of the queries sees: all of these together, each broadcast to (B, H, queries, keys)."""
+    if sight.mask is not None:
+        mask = sight.mask if sight.mask.shape[-2] == 1 else sight.mask[..., part, :]
+        yield mask if mask.dtype is torch.bool else mask != float("-inf")
+    if is_causal:
+        yield torch.arange(num_keys, device=device) <= torch.arange(part.start, part.stop, device=device)[:, None]
+    if sight.real_queries is not None:
+        yield sight.real_queries[:, :, part]
+
+
+_recorder: LogitRecorder | None = None  # no argument of forward: compiled models are not to know of it
+
+
+@contextmanager
+def recorded_logits() -> Iterator[LogitRecorder]:
+    """Every attention that runs in this context is recorded. For models that are called uncompiled."""
+    global _recorder
+    before, _recorder = _recorder, LogitRecorder()
+    try:
+        yield _recorder
+    finally:
+        _recorder = before
 
 
 class KeyValueCache:
@@ -130,13 +189,16 @@ class _Heads(nn.Module):
         mask = sight.mask
         if mask is not None and mask.dtype is not torch.bool:
             mask = mask.to(queries.dtype)
+        is_causal = sight.causal and queries.shape[2] > 1
+        if _recorder is not None:
+            _recorder.note(queries, keys, self.scale, sight, is_causal)
         attended = F.scaled_dot_product_attention(
             queries,
             keys,
             values,
             attn_mask=mask,
             dropout_p=self.dropout if self.training else 0.0,
-            is_causal=sight.causal and queries.shape[2] > 1,
+            is_causal=is_causal,
             scale=self.scale,
             enable_gqa=self.num_kv_heads != self.num_heads,
         )

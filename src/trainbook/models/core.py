@@ -34,10 +34,24 @@ GATED = {"swiglu": F.silu, "geglu": F.gelu, "geglu_tanh": _gelu_tanh}
 PLAIN = {"gelu": F.gelu, "gelu_tanh": _gelu_tanh, "relu": F.relu, "silu": F.silu}
 
 
+class WideLayerNorm(nn.LayerNorm):
+    """Computes in the type of its gain, which is fp32 beside 16-bit weights, and rounds its answer to that of x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+class WideRMSNorm(nn.RMSNorm):
+    """The same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
 def make_norm(shape: Shape, width: int) -> nn.Module:
     if shape.norm == "rmsnorm":
-        return nn.RMSNorm(width, eps=shape.norm_epsilon)
-    return nn.LayerNorm(width, eps=shape.norm_epsilon, bias=shape.bias)
+        return (WideRMSNorm if shape.wide_norms else nn.RMSNorm)(width, eps=shape.norm_epsilon)
+    return (WideLayerNorm if shape.wide_norms else nn.LayerNorm)(width, eps=shape.norm_epsilon, bias=shape.bias)
 
 
 class FeedForward(nn.Module):

@@ -58,13 +58,15 @@ def initialise(model: nn.Module, shape: Shape, seed: int) -> None:
     attention has no scale of its own.
 
     Each parameter has a generator of its own, seeded by its name and drawn on the CPU, so that its first value depends
-    neither on the order in which layers are built nor on the device.
+    neither on the order in which layers are built nor on the device. Norms get the type that the shape says.
     """
     roles = named_roles(model)
     owners = {f"{prefix}.weight" if prefix else "weight": part for prefix, part in model.named_modules()}
     for name, parameter in model.named_parameters():
         role = roles[name]
         if role.kind is Kind.NORM:
+            if shape.wide_norms:
+                parameter.data = parameter.data.float()
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
         elif role.kind is Kind.BIAS:
             parameter.zero_()

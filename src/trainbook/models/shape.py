@@ -25,6 +25,7 @@ class Shape:
     norm: str = "layernorm"
     norm_epsilon: float = 1e-5
     norm_position: str = "pre"  # pre | post
+    wide_norms: bool = False  # fp32 beside weights of 16 bits
     activation: str = "gelu"
     position: str = "learned"  # learned | rotary | relative | none
     rope_theta: float = 10000.0
@@ -65,6 +66,8 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         norm=model.norm,
         norm_epsilon=model.norm_epsilon,
         norm_position=model.norm_position,
+        # A gain is about 1, where bf16 has steps of 0.004 to 0.008: what an update adds would be rounded away.
+        wide_norms=config.precision.weights != "fp32" and model.lora_rank is None,
         activation=model.activation,
         position=model.position,
         rope_theta=model.rope_theta,

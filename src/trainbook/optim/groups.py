@@ -17,6 +17,12 @@ def is_decayed(role: Role, decay_embeddings: bool) -> bool:
     return role.is_matrix
 
 
+def decay_per_rate(knobs: OptimizerKnobs, *, peak: float) -> float:
+    """What an optimizer multiplies by its rate to get the decay of an update. Divided by the peak of the group's own
+    rate, the decay that comes out is weight_decay times the share of the peak: it no longer depends on the peak."""
+    return knobs.weight_decay / peak if knobs.weight_decay_mode == "independent" else knobs.weight_decay
+
+
 def parameter_groups(module: nn.Module, roles: dict[str, Role], knobs: OptimizerKnobs) -> list[dict]:
     """Decayed and not; for Muon the hidden matrices first, by themselves. A tied parameter appears once; order
     follows the module."""
@@ -30,7 +36,8 @@ def parameter_groups(module: nn.Module, roles: dict[str, Role], knobs: Optimizer
             decayed.append((name, parameter))
         else:
             rest.append((name, parameter))
-    groups = [_group(hidden, knobs.weight_decay), _group(decayed, knobs.weight_decay), _group(rest, 0.0)]
+    decay = decay_per_rate(knobs, peak=knobs.learning_rate)
+    groups = [_group(hidden, decay), _group(decayed, decay), _group(rest, 0.0)]
     if hidden:
         groups[0]["row_parts"] = [row_parts(module, name, parameter) for name, parameter in hidden]
         groups[0]["column_parts"] = [column_parts(module, name, parameter) for name, parameter in hidden]

@@ -8,8 +8,11 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from trainbook.knobs.sections.batch import Batch as BatchKnobs
 from trainbook.knobs.sections.precision import Precision as PrecisionKnobs
+from trainbook.precision.clipping import Clipped, clip_gradients
 from trainbook.precision.scaler import LossScaler
+from trainbook.precision.zclip import ZClip
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -24,7 +27,14 @@ def resolve_compute(compute: str, weights: str, device: torch.device) -> str:
 
 
 class Precision:
-    def __init__(self, knobs: PrecisionKnobs, device: torch.device, *, has_frozen_weights: bool = False) -> None:
+    def __init__(
+        self,
+        knobs: PrecisionKnobs,
+        device: torch.device,
+        *,
+        batch: BatchKnobs | None = None,  # how gradients are clipped; without it, by a fixed norm only
+        has_frozen_weights: bool = False,
+    ) -> None:
         self.compute = resolve_compute(knobs.compute, knobs.weights, device)
         self.device = device
         self.weight_dtype = DTYPES[knobs.weights]
@@ -36,6 +46,9 @@ class Precision:
             self.scaler = LossScaler(
                 device, initial_scale=initial, growth_interval=knobs.growth_interval, dynamic=dynamic
             )
+        self.zclip: ZClip | None = None
+        if batch is not None and batch.clipping == "zclip":
+            self.zclip = ZClip(device, threshold=batch.zclip_threshold, alpha=batch.zclip_alpha)
 
     def autocast(self) -> AbstractContextManager:
         is_of_one_type = self.weight_dtype == self.compute_dtype and not self.has_frozen_weights
@@ -50,35 +63,37 @@ class Precision:
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else loss * self.scaler.scale).backward()
 
-    def clip_gradients(self, parameters: Iterable[nn.Parameter], max_norm: float | None) -> Tensor:
-        """Unscale once, then clip. Returns the global norm before clipping, in fp32, non-finite after an overflow."""
+    def clip_gradients(self, parameters: Iterable[nn.Parameter], max_norm: float | None) -> Clipped:
+        """Unscale once, then clip. The norm is the one before clipping; after an overflow it is not finite."""
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.scaler is not None:
             torch._foreach_mul_(gradients, 1.0 / self.scaler.scale)
-        return clip_gradients(gradients, max_norm)
+        return clip_gradients(gradients, max_norm, self.zclip)
 
-    def after_update(self, grad_norm: Tensor) -> None:
+    def after_update(self, grad_norm: Tensor, applied: Tensor) -> None:
+        """What the next step's scale and bound are learned from: the norm before clipping, and the verdict."""
         if self.scaler is not None:
             self.scaler.update(~torch.isfinite(grad_norm))
+        if self.zclip is not None:
+            self.zclip.update(grad_norm, applied)
 
     @property
     def loss_scale(self) -> Tensor | None:
         return None if self.scaler is None else self.scaler.scale
 
+    @property
+    def can_be_lowered(self) -> Tensor | None:
+        """Whether an overflow may be the loss scale's doing: it moves, and has not come down to 1. None: there is no
+        such scale, and every overflow is the gradients' own."""
+        return None if self.scaler is None or not self.scaler.dynamic else self.scaler.scale > 1.0
+
     def state_dict(self) -> dict:
-        return {} if self.scaler is None else self.scaler.state_dict()
+        state: dict = {} if self.scaler is None else self.scaler.state_dict()
+        return state if self.zclip is None else {**state, "zclip": self.zclip.state_dict()}
 
     def load_state_dict(self, state: dict) -> None:
-        if self.scaler is not None and state:
+        """What was not kept then, because a knob was another, starts anew."""
+        if self.scaler is not None and "scale" in state:
             self.scaler.load_state_dict(state)
-
-
-def clip_gradients(gradients: list[Tensor], max_norm: float | None) -> Tensor:
-    """One L2 norm over all gradients; all are scaled by min(1, max_norm / norm)."""
-    norms = torch._foreach_norm(gradients, 2, dtype=torch.float32)  # fp32 also where gradients are not
-    total = torch.linalg.vector_norm(torch.stack(list(norms)))
-    if max_norm is not None:
-        # As PyTorch's clip_grad_norm_; below the bound the factor is exactly 1 and gradients keep their bits.
-        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
-        torch._foreach_mul_(gradients, factor)
-    return total
+        if self.zclip is not None and "zclip" in state:
+            self.zclip.load_state_dict(state["zclip"])

@@ -11,7 +11,7 @@ from typing import Any
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
-from trainbook.runs import Manifest, RunFolder
+from trainbook.runs import Manifest, RunFolder, jsonl
 from trainbook.runs.schema import Metric, judgements
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -65,10 +65,10 @@ def make_card(run: RunFolder) -> Card:
             f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(best)
         )
         card.lines.append(("best", f"{detail} at step {best['step']:,}"))
-    skipped = train[-1].get("skipped_updates", 0) if train else 0
-    card.lines.append(
-        ("guard", "no update was rejected" if not skipped else f"{skipped:,} non-finite updates were not applied")
-    )
+    card.lines.append(("guard", _healing(train[-1].get("skipped_updates", 0) if train else 0, events)))
+    if manifest.injected_faults:
+        card.lines.append(("faults", f"put in on purpose: {', '.join(manifest.injected_faults)}"))
+    card.lines += _left_out(run, events)
     resumes = sum(event["kind"] == "resume" for event in events)
     if resumes:
         card.lines.append(
@@ -81,6 +81,34 @@ def make_card(run: RunFolder) -> Card:
     card.lines.append(("folder", str(run.path)))
     card.next_commands = _next_commands(run, manifest)
     return card
+
+
+def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
+    """What the guard did, and the last of it in its own words."""
+    acts = [event for event in events if event["kind"] in ("skip", "rollback", "remedy", "oom")]
+    counts = {kind: sum(event["kind"] == kind for event in acts) for kind in ("rollback", "remedy", "oom")}
+    said = [
+        f"{skipped:,} update{'s were' if skipped != 1 else ' was'} rejected" if skipped else "no update was rejected"
+    ]
+    if counts["rollback"]:
+        said.append(f"went back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
+    if counts["remedy"]:
+        factor = next(event["factor"] for event in reversed(acts) if event["kind"] == "remedy")
+        said.append(f"lowered the rate to {factor:.3g} of the schedule's")
+    if counts["oom"]:
+        said.append("computed less at a time, because memory was not enough")
+    last = f" (step {acts[-1]['step']:,}: {acts[-1].get('reason', '')})" if acts else ""
+    return ", ".join(said) + last
+
+
+def _left_out(run: RunFolder, events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What was not trained on: by filters and an earlier quarantine, as the start of the run has it, and by its own."""
+    told = next((event["left_out"] for event in events if event["kind"] == "start" and event.get("left_out")), [])
+    lines = [("left out", "; ".join(told))] if told else []
+    if kept_out := len(jsonl.read(run.quarantine_file)):
+        samples = "1 sample was" if kept_out == 1 else f"{kept_out:,} samples were"
+        lines.append(("quarantine", f"{samples} found to be bad and kept out, see {run.quarantine_file.name}"))
+    return lines
 
 
 WRITING = ("causal", "chat", "seq2seq")

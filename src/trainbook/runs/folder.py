@@ -32,6 +32,7 @@ class RunFolder:
         self.manifest = self.path / "manifest.json"
         self.metrics_file = self.path / "metrics.jsonl"
         self.events_file = self.path / "events.jsonl"
+        self.quarantine_file = self.path / "quarantine.jsonl"  # samples that the run keeps out of its batches
         self.checkpoints = self.path / "checkpoints"
         self.tokenizer = self.path / "tokenizer"
         self.network = self.path / "network"  # of a model that is not ours: what it is built from
@@ -109,10 +110,20 @@ class RunFolder:
         return [row for row in rows if split is None or row.get("split") == split]
 
     def events(self, *, raw: bool = False) -> list[Row]:
+        """What happened. A rollback takes back what was trained, not what happened; a resume takes back both, from the
+        checkpoint on that it went on from."""
         events = jsonl.read(self.events_file)
         if raw:
             return events
-        return _still_true(events, self._segment_ends(jsonl.read(self.metrics_file), events))
+        for begin in [event for event in events if event["kind"] in ("start", "resume")]:
+            segment, step = begin.get("segment", 0), begin["step"]
+            saved_in = begin.get("saved_in", -1)  # the segment that wrote the checkpoint; what came before it is in it
+            events = [
+                event
+                for event in events
+                if event.get("segment", 0) >= segment or event.get("segment", 0) < saved_in or event["step"] <= step
+            ]
+        return events
 
     def next_segment(self) -> int:
         recorded = [*jsonl.read(self.metrics_file), *jsonl.read(self.events_file)]

@@ -28,6 +28,7 @@ class Metric:
     cadence: Literal["row", "logging", "evaluation"]  # in each row; at logging steps; at evaluations
     meaning: str
     higher_is_better: bool | None = None  # None: not a matter of better and worse
+    per: str | None = None  # a dict in the row, with a number for each of these; None: a single value
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,56 @@ METRICS = _by_name(
     Metric("z_loss", "nats per target", TRAIN, "logging", "the weighted z-loss, in the same normalisation"),
     Metric("learning_rate", "rate", TRAIN, "logging", "the schedule's rate at this step"),
     Metric("grad_norm", "norm", TRAIN, "logging", "global norm of the gradients before clipping"),
+    Metric(
+        "grad_norms",
+        "norm",
+        TRAIN,
+        "logging",
+        "norm of each layer's gradients before clipping; together they make grad_norm",
+        per="layer",
+    ),
+    Metric(
+        "update_ratio",
+        "ratio",
+        TRAIN,
+        "logging",
+        "norm of what the update changed over the norm of the weights before it, estimated from a sample of them",
+    ),
+    Metric(
+        "attention_logit_max",
+        "logit",
+        TRAIN,
+        "logging",
+        "largest |query · key| times the scale over layers and heads, in the first rows of the step's batch",
+    ),
+    Metric(
+        "log_z",
+        "nats",
+        TRAIN,
+        "logging",
+        "mean over targets of the log of the sum of exp(logits), in the same rows; NaN where these hold no target",
+    ),
+    Metric(
+        "loss_deviation",
+        "robust sigmas",
+        TRAIN,
+        "logging",
+        "how far this step's loss lies above the median of the recent ones; below it, negative",
+    ),
+    Metric(
+        "grad_norm_deviation",
+        "robust sigmas",
+        TRAIN,
+        "logging",
+        "how far this step's gradient norm lies above the median of the recent ones; below it, negative",
+    ),
+    Metric(
+        "rate_factor",
+        "factor",
+        TRAIN,
+        "logging",
+        "what the guard multiplies the schedule's rate by: 1 unless it has lowered it",
+    ),
     Metric("clipped", "share", TRAIN, "logging", "share of the steps since the last row that were clipped"),
     Metric("loss_scale", "factor", TRAIN, "logging", "what the loss is multiplied by under fp16"),
     Metric("applied_updates", "updates", TRAIN, "logging", "updates applied so far; the schedule follows it"),
@@ -125,6 +176,9 @@ EVENTS = {
         EventKind("checkpoint_damaged", "a checkpoint failed its checks and was passed over", "warning"),
         EventKind("checkpoint_upkeep_failed", "a checkpoint is complete, but tidying up behind it failed", "warning"),
         EventKind("skip", "an update was kept out of the model", "warning"),
+        EventKind("quarantine", "samples are kept out of training from here on, or none stood out", "warning"),
+        EventKind("remedy", "the learning rate is lowered, and warmed up anew", "warning"),
+        EventKind("oom", "memory was not enough, so that less is computed at a time", "warning"),
         EventKind("early_stop", "evaluations stopped getting better, so the run ends"),
         EventKind("interrupt", "a signal asked the run to stop", "warning"),
         EventKind("config_change", "something differs from what the run was started with", "warning"),
@@ -154,6 +208,7 @@ def check_metrics(row: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"metrics row: {name!r} belongs to {', '.join(metric.splits)} rows, but split is {split!r}"
             )
+        _check_kind(metric, row[name])
 
 
 def check_event(row: Mapping[str, Any]) -> None:
@@ -161,6 +216,15 @@ def check_event(row: Mapping[str, Any]) -> None:
     if kind not in EVENTS:
         raise ValueError(f"events row: unknown kind {kind!r}{_nearest(str(kind), EVENTS)}")
     _check_step(row, "events row")
+
+
+def _check_kind(metric: Metric, value: Any) -> None:
+    """Readers that expect a number would stumble over a dict, and the other way round."""
+    if metric.per is None:
+        if isinstance(value, Mapping):
+            raise ValueError(f"metrics row: {metric.name!r} must be a single value, but got {value!r}")
+    elif not isinstance(value, Mapping) or not all(isinstance(number, (int, float)) for number in value.values()):
+        raise ValueError(f"metrics row: {metric.name!r} must be a dict of a number per {metric.per}, but got {value!r}")
 
 
 def _check_step(row: Mapping[str, Any], what: str) -> None:

@@ -37,7 +37,7 @@ class Trackers:
     ) -> None:
         self._files = files
         self._others: dict[str, Tracker] = {}
-        self._segment = segment
+        self.segment = segment
         self._step = start_step
         self._on_event = on_event
         self._clock = clock
@@ -47,9 +47,13 @@ class Trackers:
     def add(self, name: str, tracker: Tracker) -> None:
         self._others[name] = tracker
 
+    def begin_segment(self, segment: int, step: int) -> None:
+        """The run goes on from an earlier step: what follows takes the place of what was written beyond it."""
+        self.segment, self._step = segment, step
+
     def log_metrics(self, step: int, split: Split, values: Mapping[str, Any]) -> None:
         self._step = max(self._step, step)
-        row = {"step": step, "segment": self._segment, "split": split, "time": self._clock(), **values}
+        row = {"step": step, "segment": self.segment, "split": split, "time": self._clock(), **values}
         self._files.log_metrics(row)
         self._tell_others("log_metrics", row)
         self._write_reports()
@@ -92,7 +96,7 @@ class Trackers:
         self.close("finished" if error is None else "interrupted" if interrupted else "failed")
 
     def _write_event(self, kind: str, step: int, fields: Mapping[str, Any]) -> None:
-        row = {"step": step, "segment": self._segment, "time": self._clock(), "kind": kind, **fields}
+        row = {"step": step, "segment": self.segment, "time": self._clock(), "kind": kind, **fields}
         self._files.log_event(row)
         self._tell_others("log_event", row)
         if self._on_event is not None:

@@ -93,6 +93,14 @@ def test_long_repeats_are_a_warning_and_rulers_a_note(report_of, texts):
     ruler = by_rule(report_of([*texts(10, 1), "=" * 40]))["repeated_tokens"]
     assert (long["severity"], ruler["severity"]) == ("warning", "info")
     assert "file:10" in long["text"]
+    assert (long["override"], ruler["override"]) == ("data.repetition_filter=true", None)
+    assert "data.repetition_filter=true" in ruler["text"]
+
+
+def test_what_a_filter_leaves_out_already_needs_no_advice(report_of, texts):
+    found = by_rule(report_of([*texts(10, 1), "=" * 400], None, "data.repetition_filter=true"))["repeated_tokens"]
+    assert found["severity"] == "info" and found["override"] is None
+    assert found["text"].endswith("data.repetition_filter leaves them out.")
 
 
 def test_broken_characters_and_copies_are_said(report_of, texts):

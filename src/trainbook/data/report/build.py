@@ -9,11 +9,11 @@ import numpy as np
 
 from trainbook.data.documents import EXCERPT_CHARACTERS
 from trainbook.data.frame import Frame
+from trainbook.data.repeats import RULE, find_repeats
 from trainbook.data.report import duplicates, lengths, memory, padding, shift
 from trainbook.data.report.findings import findings
 from trainbook.data.report.gather import Side
 from trainbook.data.report.labels import describe_labels
-from trainbook.data.report.repeats import MAX_PERIOD, MIN_REPETITIONS, find_repeats
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, max_target_length, task_name
@@ -30,10 +30,12 @@ def report(
     frame: Frame,
     samples: str,
     fields: dict[str, str] | None = None,
+    gopher: dict[str, Any] | None = None,
     begin: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
     """Of "train" and perhaps "validation", both already encoded, to be cut into these samples: "windows" or
-    "documents". `fields` says which field of a record is what, `begin` is told what is being worked on."""
+    "documents". `fields` says which field of a record is what, `gopher` what data.gopher_filter has left out, and
+    `begin` is told what is being worked on."""
     train, validation = sides["train"], sides.get("validation")
     seed = config.training.seed
     facts: dict[str, Any] = {
@@ -43,6 +45,7 @@ def report(
         "tokenizer": config.data.tokenizer,
         "vocab_size": tokenizer.vocab_size,
         "fields": fields or {},
+        "filters": {"repetition": config.data.repetition_filter, "gopher": gopher},
         "findings": [],
     }
     begin("counting")
@@ -114,8 +117,7 @@ def _repeats(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
                 "excerpt": text[:EXCERPT_CHARACTERS],
             }
         )
-    rule = f"1 to {MAX_PERIOD} tokens repeated {MIN_REPETITIONS} times or more"
-    return {"rule": rule, "documents": len(found), "examples": examples}
+    return {"rule": RULE, "documents": len(found), "examples": examples}
 
 
 def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) -> dict[str, Any]:

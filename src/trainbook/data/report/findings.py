@@ -190,9 +190,23 @@ def _repeats(facts: Facts) -> Iterator[Facts]:
         f"{_counted(repeats['documents'], 'document')} of training {_has(repeats['documents'])} {repeats['rule']}, the "
     )
     text += f"longest in {longest['place']}."
+    if facts["filters"]["repetition"]:
+        yield _finding("repeated_tokens", "info", f"{text} data.repetition_filter leaves them out.")
+        return
     if fills_a_window:
-        text += " Batches of such text can make the loss spike: look at them, and clean or drop them."
-    yield _finding("repeated_tokens", "warning" if fills_a_window else "info", text)
+        text += " Batches of such text can make the loss spike: look at them, and leave them out."
+    else:
+        text += " Short ones, such as rulers, do little harm; data.repetition_filter=true would leave them out."
+    override = "data.repetition_filter=true" if fills_a_window else None
+    yield _finding("repeated_tokens", "warning" if fills_a_window else "info", text, override)
+
+
+def _gopher(facts: Facts) -> Iterator[Facts]:
+    gopher = facts["filters"]["gopher"]
+    if gopher is not None:
+        reasons = ", ".join(f"{rule} in {count:,}" for rule, count in gopher["rules"].items())
+        text = f"data.gopher_filter leaves out {gopher['left_out']:,} of {gopher['of']:,} training documents"
+        yield _finding("gopher", "info", f"{text}: {reasons}." if reasons else f"{text}.")
 
 
 def _labels(facts: Facts) -> Iterator[Facts]:
@@ -276,5 +290,5 @@ def _listed(names: list[str], most: int = 5) -> str:
 # In this order within a severity.
 _RULES = (
     *(_overlap, _label_shift, _shift, _no_validation, _length, _target_length, _padding),
-    *(_repeats, _copies, _labels, _characters, _size),
+    *(_repeats, _gopher, _copies, _labels, _characters, _size),
 )

@@ -56,7 +56,7 @@ def report_on(
     asked = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
     source, validation = open_sources(data, request)
     progress.begin("reading")
-    opened = open_sides(source, validation, data.validation_ratio)
+    opened = open_sides(source, validation, data.validation_ratio, gopher_filter=data.gopher_filter)
 
     parts = {"train": (opened.train, source), "validation": (opened.validation, validation or source)}
     sides: dict[str, Side] = {}
@@ -74,8 +74,8 @@ def report_on(
     for name, side in sides.items():
         progress.begin(f"tokenising {name}", len(side.documents))
         encode(side, encode_many, progress.advance)
-    samples, fields = sample_kind(data, request), opened.facts.get("fields")
-    return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, progress.begin)
+    samples, fields, gopher = sample_kind(data, request), opened.facts.get("fields"), opened.facts.get("gopher")
+    return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, progress.begin)
 
 
 def _passed_over(sides: dict[str, Side], facts: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
@@ -135,7 +137,7 @@ class Batch(Section):
             "limits its weight in Adam's averages. The norm is taken over all parameters at once, after "
             "accumulation, and logged as it was before clipping."
         ),
-        raised="Clips less often; outliers get through.",
+        raised="Clips less often; outliers get through, unless clipping is zclip.",
         lowered=(
             "Clips more often; once it clips nearly every step it acts as normalisation, and what remains "
             "is a wrong learning rate."
@@ -143,13 +145,17 @@ class Batch(Section):
         cases=(
             Case("transformers, nearly always", 1.0, "GPT-3, PaLM, Llama, OLMo"),
             Case("repeated spikes with large norms", 0.5, "OPT-175B lowered its own in steps, 2.5, 1.5, 1.0"),
+            Case("stable_adamw, or clipping by zclip alone", None, "both bound outliers by themselves"),
         ),
         usual=(0.1, 5.0),
         search=Search("log", 0.1, 10.0),
         interacts=(
+            "batch.clipping",
+            "optimizer.type",
             "optimizer.learning_rate",
             "optimizer.beta2",
             "optimizer.epsilon",
+            "schedule.warmup_steps",
             "guard.enabled",
             "precision.compute",
         ),
@@ -168,4 +174,86 @@ class Batch(Section):
             "the rate instead."
         ),
         aliases=("gradient_clipping", "grad_clip", "clip_grad_norm", "gradient_clip_val", "clip_grad"),
+    )
+
+    clipping: Literal["norm", "zclip"] = knob(
+        "norm",
+        what="What bounds a gradient: a fixed norm, or also where the norm stands among recent ones.",
+        why=(
+            "Norms drift over a run: where they have fallen to a tenth of max_grad_norm, a spike of ten times the "
+            "usual still passes it untouched. zclip keeps a running mean and deviation of the norm and bounds what "
+            "stands out from them, whatever the level."
+        ),
+        raised=(
+            "To zclip: a norm more than zclip_threshold deviations above the mean is cut to mean + threshold² / z × "
+            "deviation, z being its own number of deviations: the worse the outlier, the closer to the mean."
+        ),
+        lowered="To norm: one bound for the whole run, max_grad_norm, and nothing to remember.",
+        values={
+            "norm": "gradients are scaled down to max_grad_norm where their norm exceeds it; unset, never",
+            "zclip": (
+                "outliers among recent norms are cut as well; max_grad_norm still holds (unset, zclip alone). The "
+                "first 25 updates only fill its averages"
+            ),
+        },
+        cases=(
+            Case("nearly always", "norm"),
+            Case("spikes at a high rate, with norms far below max_grad_norm in between", "zclip"),
+        ),
+        search=Search("choice", choices=("norm", "zclip")),
+        interacts=(
+            "batch.max_grad_norm",
+            "batch.zclip_threshold",
+            "batch.zclip_alpha",
+            "optimizer.learning_rate",
+            "optimizer.type",
+            "guard.skip_threshold",
+        ),
+        symptoms=("loss spikes", "exploding gradients", "instability"),
+        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        correction=(
+            "It follows slow drift, not a jump: norms that double for good look like outliers for ever, each one is "
+            "cut to about the old mean, and the deviation shrinks meanwhile. Under Adam that costs little, because a "
+            "constant scale cancels; a share of clipped steps near 1 shows it. It is no cure for NaN, and the guard, "
+            "which skips whole updates, judges norms as they were before clipping."
+        ),
+        aliases=("gradient_clip_algorithm", "clipping_mode", "clip_mode"),
+        value_aliases={"global_norm": "norm", "z_clip": "zclip", "zscore": "zclip"},
+    )
+
+    zclip_threshold: float = knob(
+        2.5,
+        gt=0,
+        what="How many deviations above the recent mean a gradient norm may lie before zclip cuts it.",
+        why=(
+            "Norms have a long upper tail: at 2.5 deviations one to four in a hundred calm updates are clipped, and "
+            "little; real spikes lie at 10 deviations and more."
+        ),
+        raised="Clips less often, and less: what is cut is cut to a higher bound.",
+        lowered="Clips more often; near 1 the upper sixth of all updates is shortened.",
+        cases=(
+            Case("nearly always", 2.5, "the paper's value"),
+            Case("spikes in spite of it", 2.0),
+        ),
+        usual=(1.5, 4.0),
+        interacts=("batch.clipping", "batch.zclip_alpha", "batch.max_grad_norm"),
+        symptoms=("loss spikes", "instability"),
+        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        aliases=("z_thresh", "zclip_z_thresh"),
+    )
+
+    zclip_alpha: float = knob(
+        0.97,
+        ge=0,
+        lt=1,
+        what="The share of zclip's running mean and variance of the norm that survives each update.",
+        why="They reach back about 1 / (1 − alpha) updates: 33 at 0.97. That is what an outlier is measured against.",
+        raised="A steadier measure that lags behind norms which rise or fall quickly, as they do in warm-up.",
+        lowered="Follows the norms closely; near 0.9 a few large ones in a row already count as usual.",
+        cases=(Case("nearly always", 0.97),),
+        usual=(0.9, 0.999),
+        interacts=("batch.clipping", "batch.zclip_threshold", "schedule.warmup_steps"),
+        symptoms=("loss spikes", "instability"),
+        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        aliases=("zclip_ema_decay",),
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from trainbook.knobs.knob import Case, knob
-from trainbook.knobs.sections.data_shape import DataShape
+from trainbook.knobs.sections.data_left_out import DataLeftOut
 
 
-class Data(DataShape):
+class Data(DataLeftOut):
     """Where text comes from, how it becomes tokens, and how tokens become samples."""
 
     shuffle: bool = knob(

@@ -34,6 +34,8 @@ class DataSource(Section):
             "data.label_field",
             "data.target_field",
             "data.bad_lines",
+            "data.repetition_filter",
+            "data.gopher_filter",
             "data.tokenizer",
             "data.samples",
             "training.num_train_epochs",

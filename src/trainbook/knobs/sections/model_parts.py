@@ -94,7 +94,7 @@ class ModelParts(ModelSize):
             Case("T5, Llama, OLMo 2, Gemma", "rmsnorm"),
         ),
         search=Search("choice", choices=("layernorm", "rmsnorm")),
-        interacts=("model.norm_epsilon", "model.bias"),
+        interacts=("model.norm_epsilon", "model.norm_position", "model.bias", "precision.weights"),
         symptoms=("instability", "too slow"),
         sources=("playbook notes", "Ba et al. 2016", "Zhang & Sennrich 2019", "OLMo 2 (2024)"),
         correction=(
@@ -346,13 +346,25 @@ class ModelParts(ModelSize):
             Case("large model, high rate, or scores that keep growing", True, "OLMo 2, Gemma 3"),
         ),
         search=Search("choice", choices=(False, True)),
-        interacts=("optimizer.learning_rate", "training.z_loss", "model.logit_soft_cap"),
+        interacts=(
+            "optimizer.learning_rate",
+            "schedule.warmup_steps",
+            "training.z_loss",
+            "model.logit_soft_cap",
+            "batch.max_grad_norm",
+            "precision.compute",
+        ),
         symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(
             "Henry et al. 2020",
             "Dehghani et al. 2023 (ViT-22B)",
             "Wortsman et al. 2023 (small-scale proxies)",
             "OLMo 2 (2024)",
+        ),
+        correction=(
+            "It bounds attention scores, at √head_width while its gains are 1, and nothing else: output logits are the "
+            "matter of z_loss and logit_soft_cap, single bad batches that of clipping and the guard. Where the rate is "
+            "simply too high, it postpones the trouble."
         ),
         aliases=("qk_layernorm", "use_qk_norm"),
     )
@@ -376,8 +388,8 @@ class ModelParts(ModelSize):
         ),
         usual=(10.0, 100.0),
         search=Search("choice", choices=(None, 15.0, 30.0, 50.0)),
-        interacts=("training.z_loss", "model.qk_norm", "precision.compute"),
-        symptoms=("instability", "loss spikes"),
+        interacts=("training.z_loss", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
+        symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=("Gemma 2 (2024)",),
         correction=(
             "This caps output logits only. Caps on attention scores are another device, which Gemma 3 gave "

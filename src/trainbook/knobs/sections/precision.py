@@ -24,7 +24,8 @@ class Precision(Section):
         values={
             "auto": "the type of 16-bit weights; else bf16 on a GPU that has it, else fp32",
             "fp32": "everything in 32 bits; on a GPU, products as precision.tf32 says",
-            "bf16": "products in bf16, weights and optimizer state as precision.weights says; no loss scaling",
+            "bf16": "products in bf16; norms, losses, the gradient norm and, with fp32 weights, the residual stream in "
+            "fp32; no loss scaling",
             "fp16": "products in fp16, with loss scaling (loss_scale, initial_scale_power, growth_interval)",
         },
         cases=(
@@ -65,7 +66,9 @@ class Precision(Section):
         "fp32",
         what="Number type in which weights, gradients and optimizer state are kept; with LoRA, the frozen weights.",
         why="An update is often a thousandth of the weight or less. fp32 holds it; bf16 has 8 bits of significand, so "
-        "near 1.0 whatever is below about 0.002 rounds away. Frozen weights get no updates, so nothing is lost there.",
+        "near 1.0 whatever is below about 0.002 rounds away. The gains of norms all begin at 1.0 and would never leave "
+        "it, so the built-in models keep norms in fp32, and compute them so, with any value of this knob. Frozen "
+        "weights get no updates, so nothing is lost there.",
         raised="fp32: small updates add up; 16 bytes a parameter with AdamW.",
         lowered="bf16: 8 bytes a parameter with AdamW, no fp32 master copy, and updates that are too small vanish: "
         "1.0 less 1000 times 0.001 is still 1.0. Late in training, when the rate is low, learning stalls. Under LoRA "
@@ -85,7 +88,10 @@ class Precision(Section):
             "precision.compute",
             "optimizer.learning_rate",
             "optimizer.type",
+            "optimizer.beta2",
             "schedule.floor",
+            "batch.gradient_accumulation_steps",
+            "model.norm",
             "model.lora_rank",
             "model.quantize_base",
         ),

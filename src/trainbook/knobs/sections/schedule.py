@@ -107,7 +107,15 @@ class Schedule(Section):
         ),
         usual=(10, 10000),
         search=Search("log", 10, 5000),
-        interacts=("schedule.warmup_ratio", "optimizer.learning_rate", "optimizer.beta2", "training.max_steps"),
+        interacts=(
+            "schedule.warmup_ratio",
+            "optimizer.learning_rate",
+            "optimizer.beta2",
+            "model.qk_norm",
+            "model.norm_position",
+            "batch.max_grad_norm",
+            "training.max_steps",
+        ),
         symptoms=("instability", "loss spikes", "loss not decreasing", "NaN gradients"),
         sources=(
             "playbook notes",

@@ -290,7 +290,7 @@ class Training(Section):
         usual=(0.0, 1e-3),
         search=Search("choice", choices=(0.0, 1e-5, 1e-4)),
         interacts=("model.logit_soft_cap", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
-        symptoms=("instability", "loss spikes"),
+        symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(
             "playbook notes",
             "PaLM, arXiv 2204.02311",

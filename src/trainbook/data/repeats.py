@@ -1,0 +1,114 @@
+"""Tokens that come again and again: what a broken page, a table of dashes or a scraper leaves.
+
+Batches of such text have made losses spike, and the model learns nothing from them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+MAX_PERIOD = 13
+MIN_REPETITIONS = 32
+RULE = f"1 to {MAX_PERIOD} tokens repeated {MIN_REPETITIONS} times or more"
+CHUNK = 1 << 22  # tokens that are looked at together: bounds the memory that a long stream needs
+
+
+class Repeats(NamedTuple):
+    """Stretches of a stream, as long as they can be, in which a few tokens come again and again.
+
+    A stretch is here once for each period that it has: what repeats after one token also does after two.
+    """
+
+    begins: np.ndarray
+    ends: np.ndarray
+    periods: np.ndarray  # tokens that come again
+
+
+class Repeat(NamedTuple):
+    document: int  # index among the documents
+    position: int  # of the first token within the document
+    period: int  # tokens that come again
+    repetitions: int
+
+
+def repeats_in(
+    tokens: np.ndarray,
+    max_period: int = MAX_PERIOD,
+    min_repetitions: int = MIN_REPETITIONS,
+    chunk: int = CHUNK,
+) -> Repeats:
+    """By rising period, and of one period in order."""
+    pieces: list[list[np.ndarray]] = [[] for _ in range(max_period)]
+    for start in range(0, len(tokens), chunk):
+        before = min(start, max_period)
+        part = np.asarray(tokens[start - before : start + chunk])
+        for period in range(1, max_period + 1):
+            first = max(before, period)  # of the part: the first token of this chunk that has one a period before it
+            found = _equal_runs(part, period, first)
+            long = found[:, 1] - found[:, 0] >= (min_repetitions - 1) * period
+            at_an_edge = (found[:, 0] == first) | (found[:, 1] == len(part))  # may go on in the chunk next to it
+            pieces[period - 1].append(found[long | at_an_edge] + start - before)
+    joined = [_joined(parts) for parts in pieces]
+    # So many equal tokens, and the first period itself, are repetitions.
+    begins = np.concatenate([found[:, 0] - period for period, found in enumerate(joined, start=1)])
+    ends = np.concatenate([found[:, 1] for found in joined])
+    periods = np.repeat(np.arange(1, max_period + 1), [len(found) for found in joined])
+    enough = (ends - begins) // periods >= min_repetitions
+    return Repeats(begins[enough], ends[enough], periods[enough])
+
+
+def _equal_runs(tokens: np.ndarray, period: int, first: int) -> np.ndarray:
+    """From the first on, runs of tokens that equal the one a period before them: where each begins and ends."""
+    equal = tokens[first:] == tokens[first - period : max(first, len(tokens)) - period]
+    changes = np.flatnonzero(np.diff(np.concatenate([[False], equal, [False]])))
+    return first + changes.reshape(-1, 2)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    """Runs that were cut by the end of a chunk, in one."""
+    runs = np.concatenate([*parts, np.empty((0, 2), dtype=np.int64)])
+    apart = runs[1:, 0] != runs[:-1, 1]
+    is_first, is_last = np.ones(len(runs), dtype=bool), np.ones(len(runs), dtype=bool)
+    is_first[1:] = is_last[:-1] = apart
+    return np.stack([runs[is_first, 0], runs[is_last, 1]], axis=1)
+
+
+def has_repeat(
+    found: Repeats, starts: np.ndarray, lengths: np.ndarray, min_repetitions: int = MIN_REPETITIONS
+) -> np.ndarray:
+    """Of each part of the stream, whether enough repetitions lie within it. Parts are in order and apart."""
+    parts, _, _, _ = _within(found, starts, lengths, min_repetitions)
+    has = np.zeros(len(starts), dtype=bool)
+    has[parts] = True
+    return has
+
+
+def find_repeats(
+    tokens: np.ndarray, lengths: np.ndarray, max_period: int = MAX_PERIOD, min_repetitions: int = MIN_REPETITIONS
+) -> list[Repeat]:
+    """The longest repeat of each document that has one, by the shortest period; documents lie one behind the other."""
+    found = repeats_in(tokens, max_period, min_repetitions)
+    starts = np.cumsum(lengths) - lengths
+    documents, begins, periods, repetitions = _within(found, starts, lengths, min_repetitions)
+    order = np.lexsort((begins, -repetitions, periods, documents))
+    _, first = np.unique(documents[order], return_index=True)
+    columns = np.stack([documents, begins - starts[documents], periods, repetitions], axis=1)
+    return [Repeat(*row) for row in columns[order[first]].tolist()]
+
+
+def _within(
+    found: Repeats, starts: np.ndarray, lengths: np.ndarray, min_repetitions: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each part and each repeat of which enough lies in it: the part, where it begins, its period and number."""
+    ends = starts + lengths
+    first = np.searchsorted(ends, found.begins, side="right")
+    behind = np.maximum(np.searchsorted(starts, found.ends, side="left"), first)
+    which = np.repeat(np.arange(len(first)), behind - first)
+    parts = np.arange(len(which)) - np.repeat(np.cumsum(behind - first) - behind, behind - first)
+    begins = np.maximum(found.begins[which], starts[parts])
+    periods = found.periods[which]
+    repetitions = (np.minimum(found.ends[which], ends[parts]) - begins) // periods
+    enough = repetitions >= min_repetitions
+    return parts[enough], begins[enough], periods[enough], repetitions[enough]

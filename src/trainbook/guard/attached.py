@@ -1,0 +1,105 @@
+"""A guard in a trainer that is not ours: what the callbacks for the Hugging Face Trainer and for Lightning share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainbook.errors import UserError
+from trainbook.guard.guard import Guard
+from trainbook.guard.objects import HasState, Trainable
+from trainbook.guard.snapshots import copied
+from trainbook.runs.jsonl import JsonlWriter
+
+EVENTS_FILE = "guard_events.jsonl"
+
+
+class Gate:
+    """Keeps an update out of an optimizer that its trainer is going to step all the same."""
+
+    def __init__(self, optimizer: Any, schedulers: Sequence[HasState]) -> None:
+        self.optimizer, self.schedulers = optimizer, schedulers
+        self._held: tuple[list[Any], list[Any]] | None = None
+
+    def shut(self) -> None:
+        """Optimizers leave a parameter without a gradient alone, with its moments and its count of steps."""
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+        rates = [copied(group["lr"]) for group in self.optimizer.param_groups]
+        self._held = [copied(scheduler.state_dict()) for scheduler in self.schedulers], rates
+
+    def open_again(self) -> None:
+        """After the trainer's step. Its schedulers have moved on: they are for applied updates only."""
+        if self._held is None:
+            return
+        schedules, rates = self._held
+        for scheduler, schedule in zip(self.schedulers, schedules, strict=True):
+            scheduler.load_state_dict(schedule)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+        self._held = None
+
+
+class Attached:
+    """A guard, the gate that it opens and shuts, and a file of what it did."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        schedulers: Sequence[HasState],
+        scaler: Any,
+        events_file: Path | None,
+        options: dict[str, Any],
+    ) -> None:
+        self._on_event: Callable[[dict[str, Any]], None] | None = options.get("on_event")
+        objects = [Trainable(model), optimizer, *schedulers, *([] if scaler is None else [scaler])]
+        self.guard = Guard(*objects, **{**options, "on_event": self._tell})
+        self.gate = Gate(optimizer, schedulers)
+        self._writer = None if events_file is None else JsonlWriter(events_file)
+        self._global_step = 0
+
+    def judge(self, losses: Sequence[Tensor], grad_norm: Tensor, *, are_shares: bool, global_step: int) -> None:
+        """Of the micro-batches of one update. `are_shares`: they add up to its loss; otherwise that is their mean."""
+        self._global_step = global_step
+        together = torch.stack([loss.float() for loss in losses])
+        if not self.guard.accepts(together.sum() if are_shares else together.mean(), grad_norm):
+            self.gate.shut()
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        event["global_step"] = self._global_step
+        if self._writer is not None:
+            self._writer.append(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+class WithGuard:
+    """Of both callbacks: their options, and what a user looks at."""
+
+    def __init__(self, **options: Any) -> None:
+        Guard(**{**options, "lower_rate": None})  # mistakes are told here, not when the training begins
+        self.options = options
+        self._attached: Attached | None = None
+        self._losses: list[Tensor] = []  # of the micro-batches of the present update
+
+    @property
+    def guard(self) -> Guard:
+        """Of the present or last training."""
+        if self._attached is None:
+            raise UserError("GuardCallback: there is a guard only once the training has begun.")
+        return self._attached.guard
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return self._attached.guard.events if self._attached else []

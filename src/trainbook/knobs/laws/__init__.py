@@ -1,0 +1,23 @@
+"""The laws that bind several knobs, one small function each.
+
+A law has the paths it involves and a sentence; its function yields what is broken, as (paths, message, hint). It is
+passed over when the value of one of its knobs was refused. "Set" means that the user set a knob to something else than
+its default: a default never breaks a law that says "has no effect", and neither does a written-out configuration.
+"""
+
+from trainbook.knobs.laws import data, evaluation, model, run, update  # noqa: F401  # importing them registers their laws
+from trainbook.knobs.laws.evaluation import without_validation_data
+from trainbook.knobs.laws.model import MODEL_TYPES, TASKS
+from trainbook.knobs.laws.registry import LAWS, Law, Settings, broken_laws, law, laws_of
+
+__all__ = [
+    "LAWS",
+    "MODEL_TYPES",
+    "TASKS",
+    "Law",
+    "Settings",
+    "broken_laws",
+    "law",
+    "laws_of",
+    "without_validation_data",
+]

@@ -1,0 +1,142 @@
+"""The kind and the shape of the model, its tasks, and the parts that transformers or the user builds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from trainbook.knobs.config import section_types
+from trainbook.knobs.derive import task_name
+from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
+
+MODEL_TYPES = ("gpt", "bert", "t5", "hf")
+TASKS = ("auto", "causal", "chat", "masked", "span", "seq2seq", "classify", "classify_many", "regress", "tag")
+# What each kind of model can learn. A model of the user's own is asked for logits of every token.
+TASKS_OF_MODEL = {
+    "gpt": ("causal", "chat"),
+    "bert": ("masked", "classify", "classify_many", "regress", "tag"),
+    "t5": ("span", "seq2seq"),
+    "hf": tuple(task for task in TASKS if task not in ("auto", "span")),
+}
+IS_PYTHON_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def _is_one_of(s: Settings, path: str, names: tuple[str, ...], of_your_own: str) -> Iterator[Broken]:
+    value = s.get(path)
+    if value in names or IS_PYTHON_PATH.fullmatch(value):
+        return
+    near = get_close_matches(value, names, n=1)
+    hint = f"Did you mean '{near[0]}'?" if near else ""
+    law_text = f"must be {', '.join(names)}, or {of_your_own} as package.module:Name, but got {s.show(path)}."
+    yield (path,), law_text, hint
+
+
+@law("model.type")
+def model_type_is_known(s: Settings) -> Iterator[Broken]:
+    """model.type is gpt, bert, t5, hf, or the Python path of a model of your own."""
+    yield from _is_one_of(s, "model.type", MODEL_TYPES, "a model of your own")
+
+
+@law("training.task")
+def task_is_known(s: Settings) -> Iterator[Broken]:
+    """training.task is one of the tasks, or the Python path of a task of your own."""
+    yield from _is_one_of(s, "training.task", TASKS, "a task of your own")
+
+
+@law("model.type", "training.task", "data.label_field", "data.target_field")
+def model_can_do_the_task(s: Settings) -> Iterator[Broken]:
+    """Each kind of model has its tasks: gpt causal, bert masked and labels, t5 spans and target texts."""
+    kind, task = s.get("model.type"), task_name(s.config)
+    if kind in TASKS_OF_MODEL and task in TASKS and task not in TASKS_OF_MODEL[kind]:
+        able = [other for other, tasks in TASKS_OF_MODEL.items() if task in tasks]
+        said = "" if s.get("training.task") != "auto" else ", which follows from data.label_field"
+        message = f"{kind} learns {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}{said}."
+        yield ("training.task", "model.type"), message, f"Take model.type={' or '.join(able)} for it."
+
+
+@law("model.type", "model.initializer_range")
+def t5_has_first_values_of_its_own(s: Settings) -> Iterator[Broken]:
+    """model.initializer_range has no effect with model.type t5, whose first values follow from the widths."""
+    if s.is_set("model.initializer_range") and s.get("model.type") == "t5":
+        message = "has no effect with model.type t5, whose first values follow from the widths."
+        yield ("model.initializer_range", "model.type"), message, ""
+
+
+@law("model.type", "model.hidden_size", "model.num_attention_heads", "model.head_width")
+def heads_share_the_width(s: Settings) -> Iterator[Broken]:
+    """model.hidden_size is a multiple of model.num_attention_heads, unless model.head_width is set."""
+    paths = ("model.hidden_size", "model.num_attention_heads")
+    judged = s.get("model.type") != "hf" and s.get("model.head_width") is None  # hf: its own config.json has the sizes
+    if judged and s.get(paths[0]) % s.get(paths[1]):
+        yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
+
+
+@law("model.num_attention_heads", "model.num_key_value_heads")
+def heads_share_keys_and_values(s: Settings) -> Iterator[Broken]:
+    """model.num_attention_heads is a multiple of model.num_key_value_heads."""
+    paths = ("model.num_attention_heads", "model.num_key_value_heads")
+    if s.get(paths[1]) is not None and s.get(paths[0]) % s.get(paths[1]):
+        yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
+
+
+@law("model.position", "model.hidden_size", "model.num_attention_heads", "model.head_width")
+def rotation_needs_pairs(s: Settings) -> Iterator[Broken]:
+    """Rotary positions turn pairs of numbers: head_width, or else hidden_size / num_attention_heads, is even."""
+    size, heads, width = (s.get(f"model.{name}") for name in ("hidden_size", "num_attention_heads", "head_width"))
+    if width is not None:
+        if s.get("model.position") == "rotary" and width % 2:
+            yield ("model.position", "model.head_width"), f"rotary needs an even head width, but it is {width}.", ""
+    elif s.get("model.position") == "rotary" and size % heads == 0 and (size // heads) % 2:
+        paths = ("model.position", "model.hidden_size", "model.num_attention_heads")
+        width = f"hidden_size / num_attention_heads is {size} / {heads} = {size // heads}"
+        yield paths, f"rotary needs an even head width, but {width}.", ""
+
+
+# Parts that transformers or the user builds
+
+
+# Sizes are read from the folder, and judged there; the rest of these is for every kind of model.
+OF_ANY_MODEL = (
+    *("type", "pretrained", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "quantize_base"),
+    *("num_hidden_layers", "hidden_size", "intermediate_size"),
+    *("num_attention_heads", "num_key_value_heads", "head_width"),
+)
+PARTS = tuple(f"model.{name}" for name in section_types()["model"].model_fields if name not in OF_ANY_MODEL)
+
+
+@law("model.type", *PARTS)
+def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
+    """With model.type hf the parts, dropout among them, are what config.json in model.pretrained says."""
+    if s.get("model.type") != "hf":
+        return
+    for path in PARTS:
+        if s.is_set(path):
+            message = "has no effect with model.type hf, which takes it from config.json in model.pretrained."
+            yield (path, "model.type"), message, ""
+
+
+LORA = ("model.lora_alpha", "model.lora_dropout", "model.lora_targets")
+
+
+@law("model.lora_rank", *LORA)
+def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
+    """model.lora_alpha, model.lora_dropout and model.lora_targets have an effect only with model.lora_rank."""
+    if s.get("model.lora_rank") is not None:
+        return
+    for path in LORA:
+        if s.is_set(path):
+            yield (path, "model.lora_rank"), "has no effect unless model.lora_rank is set.", ""
+
+
+@law("model.quantize_base", "model.lora_rank")
+def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
+    """model.quantize_base needs model.lora_rank: weights of so few bits are not trained, adapters beside them are."""
+    if s.get("model.quantize_base") != "none" and s.get("model.lora_rank") is None:
+        message = "needs model.lora_rank: weights of so few bits cannot be trained, only adapters beside them."
+        yield ("model.quantize_base", "model.lora_rank"), message, ""
+
+
+no_effect("model.rope_theta", "model.position", "rotary")
+no_effect("model.num_decoder_layers", "model.type", "t5")
+no_effect("model.token_types", "model.type", "bert")

@@ -1,0 +1,100 @@
+"""What a law is, how it is registered, and what it judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from trainbook.errors import Problem
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Config
+from trainbook.knobs.origin import Origin
+from trainbook.knobs.values import show
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Values with their origins: what a law judges."""
+
+    config: Config
+    origins: dict[str, Origin]
+
+    def get(self, path: str) -> Any:
+        return self.config.get(path)
+
+    def is_set(self, path: str) -> bool:
+        return self.origins[path].is_the_users and self.get(path) != by_path()[path].field.default
+
+    def is_written(self, path: str) -> bool:
+        """The user wrote it down, be it with the value it has by default."""
+        return self.origins[path].is_the_users
+
+    def show(self, path: str) -> str:
+        by_default = " (the default)" if self.origins[path].kind == "default" else ""
+        return show(self.get(path)) + by_default
+
+    def place(self, *paths: str) -> str:
+        origins = [self.origins[path] for path in paths]
+        stated = [origin.place for origin in origins if origin.kind != "default"]
+        return ", ".join(dict.fromkeys(stated)) or "default"
+
+
+Broken = tuple[tuple[str, ...], str, str]
+Check = Callable[[Settings], Iterator[Broken]]
+
+
+@dataclass(frozen=True)
+class Law:
+    paths: tuple[str, ...]
+    text: str
+    check: Check
+
+
+LAWS: list[Law] = []
+
+
+def law(*paths: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        LAWS.append(Law(paths, (check.__doc__ or "").strip(), check))
+        return check
+
+    return register
+
+
+def broken_laws(settings: Settings, refused: set[str] | frozenset[str] = frozenset()) -> list[Problem]:
+    """Every problem, in the order of the laws. `refused`: paths without a value that could be judged."""
+    return [
+        Problem(settings.place(*paths), paths[0], message, hint)
+        for each in LAWS
+        if not refused.intersection(each.paths)
+        for paths, message, hint in each.check(settings)
+    ]
+
+
+def laws_of(path: str) -> list[Law]:
+    return [each for each in LAWS if path in each.paths]
+
+
+def no_effect(path: str, unless: str, *needed: Any) -> None:
+    """Registers the law that a knob may be set only where another one has one of the needed values."""
+    words = " or ".join(show(value) for value in needed)
+
+    def check(s: Settings) -> Iterator[Broken]:
+        if s.is_set(path) and s.get(unless) not in needed:
+            yield (path, unless), f"has no effect unless {unless} is {words}, but that is {s.show(unless)}.", ""
+
+    check.__doc__ = f"{path} has an effect only if {unless} is {words}."
+    law(path, unless)(check)
+
+
+def no_effect_with(path: str, other: str, *idle: Any) -> None:
+    """Registers the same law where the values that leave a knob idle are the fewer ones."""
+    words = " or ".join(show(value) for value in idle)
+
+    def check(s: Settings) -> Iterator[Broken]:
+        if s.is_set(path) and s.get(other) in idle:
+            yield (path, other), f"has no effect with {other} {s.show(other)}.", ""
+
+    check.__doc__ = f"{path} has no effect with {other} {words}."
+    law(path, other)(check)

@@ -1,0 +1,211 @@
+"""Putting faults into a run. Whatever has none is left as it is: nothing is wrapped for a fault that was not asked for.
+
+When a fault strikes, an `inject` event says so. It was a glitch: a run that goes back and passes the same step again
+does not meet it again, but for samples, which stay spoilt, and for memory, which stays too small. A process that
+resumes a run has only the faults that it is given itself; of those, one whose step is behind the run is left out.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import wait as wait_for
+from copy import copy
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainbook.checkpoints import CheckpointStore, catalogue
+from trainbook.checkpoints.folder import Marker, NewCheckpoint
+from trainbook.data.loader import BatchPlan
+from trainbook.data.seeding import generator
+from trainbook.loop.faults.kinds import KINDS, OF_SAMPLES, Fault
+from trainbook.loop.faults.samples import draw_labels, repeat_tokens
+from trainbook.loop.faults.trackers import DeadTracker, SlowTracker
+from trainbook.loop.state import TrainState
+from trainbook.tracking import Mirror, Trackers
+
+EXPLODED = 1e4  # what gradients are multiplied by
+FULL_DISK_ATTEMPTS = 3  # checkpoints that a full disk refuses, before there is room again
+
+SPOIL = {"repeated-tokens": repeat_tokens, "random-labels": draw_labels}
+TRACKERS = {"dead-tracker": DeadTracker, "slow-tracker": SlowTracker}
+
+
+class Faults:
+    """All faults of one process. Its methods may be called whether there are any or not."""
+
+    def __init__(self, faults: Sequence[Fault] = ()) -> None:
+        self.faults = tuple(faults)
+        self.log: Callable[..., None] | None = None  # as Trackers.log_event
+        self._start = 0  # the step that this process goes on from
+        self._struck: set[Fault] = set()
+        self._waiting: deque[tuple[int | None, dict[str, Any]]] = deque()  # appended to by other threads too
+
+    @property
+    def names(self) -> list[str]:
+        return [str(fault) for fault in self.faults]
+
+    @property
+    def not_met(self) -> list[str]:
+        return [str(fault) for fault in self._ahead(*KINDS) if fault not in self._struck]
+
+    @property
+    def behind(self) -> list[str]:
+        """Those that a resumed run has already passed."""
+        return [str(fault) for fault in self.faults if fault not in self._ahead(*KINDS)]
+
+    def spoil(self, plan: BatchPlan, state: TrainState) -> None:
+        """Spoil the samples that a batch would hold if none were kept out; once, however often it is called."""
+        for fault in self._ahead(*OF_SAMPLES):
+            if fault not in self._struck:
+                ids = _ids_of(plan, fault.step, state)
+                plan.dataset = SPOIL[fault.kind](plan.dataset, ids, generator(fault.kind, state.seed, fault.step))
+                self._strike(fault, None, ids=ids.tolist())
+        self.write_events()
+
+    def install(self, state: TrainState) -> None:
+        """Into gradients and memory, of a state that is where the run goes on from."""
+        self._start = state.step
+        gradients = self._ahead("nan-gradient", "exploding-gradient")
+        if gradients:
+            self._change_gradients(gradients, state)
+        for fault in self._ahead("out-of-memory"):
+            self._shrink_memory(fault, state)
+
+    def fill_disk(self, store: CheckpointStore) -> None:
+        for fault in self._ahead("full-disk"):
+            self._fill_disk(fault, store)
+
+    def trackers(self, trackers: Trackers, close_seconds: float = 5.0) -> None:
+        for fault in self._ahead(*TRACKERS):
+            build = partial(TRACKERS[fault.kind], fault.step)
+            trackers.add(str(fault), Mirror(str(fault), build, trackers.report, close_seconds=close_seconds))
+
+    def before_step(self, step: int) -> None:
+        self.write_events()
+        for fault in self._ahead("kill"):
+            if fault.step == step:
+                self._strike(fault, step)
+                self.write_events()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def after_step(self, step: int, store: CheckpointStore) -> None:
+        """Once all that belongs to the step is done, its checkpoint included."""
+        for fault in self._ahead("corrupt-checkpoint"):
+            if step >= fault.step and fault not in self._struck and (path := flip_a_bit(store)) is not None:
+                self._strike(fault, step, path=path)
+        for fault in self._ahead(*TRACKERS):
+            if step >= fault.step:  # told here, since the tracker's own thread may come to its rows at any time
+                self._strike(fault, step)
+        self.write_events()
+
+    def write_events(self) -> None:
+        """Only in the loop's own thread."""
+        while self.log is not None and self._waiting:
+            step, facts = self._waiting.popleft()
+            self.log("inject", step, **facts)
+
+    def _ahead(self, *kinds: str) -> list[Fault]:
+        return [f for f in self.faults if f.kind in kinds and (f.step > self._start or f.kind in OF_SAMPLES)]
+
+    def _strike(self, fault: Fault, step: int | None, **facts: Any) -> None:
+        if fault not in self._struck:
+            self._struck.add(fault)
+            self._waiting.append((step, {"fault": str(fault), "reason": f"{fault}: {KINDS[fault.kind]}", **facts}))
+
+    def _change_gradients(self, faults: Sequence[Fault], state: TrainState) -> None:
+        """Just before they are clipped: all micro-batches are in them by then, so each is changed once."""
+        clip_gradients = state.precision.clip_gradients
+
+        def change_and_clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Any:
+            parameters = list(parameters)
+            for fault in faults:
+                if fault.step == state.step + 1 and fault not in self._struck:
+                    _change([p.grad for p in parameters if p.grad is not None], fault.kind)
+                    self._strike(fault, fault.step)
+                    self.write_events()
+            return clip_gradients(parameters, max_norm)
+
+        state.precision.clip_gradients = change_and_clip
+
+    def _shrink_memory(self, fault: Fault, state: TrainState) -> None:
+        losses, first_rows = state.losses, None
+
+        def losses_in_less_memory(micro_batch: Any) -> dict[str, Tensor]:
+            nonlocal first_rows
+            rows = _rows(micro_batch)
+            first_rows = rows if first_rows is None else first_rows
+            if state.step + 1 == fault.step and rows >= first_rows:
+                self._strike(fault, fault.step)
+                self.write_events()
+                raise torch.OutOfMemoryError(f"out of memory, on purpose: {fault}")
+            return losses(micro_batch)
+
+        state.losses = losses_in_less_memory
+
+    def _fill_disk(self, fault: Fault, store: CheckpointStore) -> None:
+        """Of this store alone, so that the run's other files are still written; perhaps in the store's own thread."""
+        write, attempts_left = store._write, FULL_DISK_ATTEMPTS
+
+        def write_to_full_disk(new: NewCheckpoint, is_best: bool) -> None:
+            nonlocal attempts_left
+            if new.step >= fault.step and attempts_left > 0:
+                attempts_left -= 1
+                self._strike(fault, new.step)
+                new.write = _no_space
+            write(new, is_best)
+
+        store._write = write_to_full_disk
+
+
+def flip_a_bit(store: CheckpointStore) -> str | None:
+    """In the middle of the largest file of the newest complete checkpoint; says which file, None if there is none."""
+    if store._in_flight is not None:
+        wait_for([store._in_flight])  # what it raises is the loop's to hear
+    entry = next(iter(catalogue.complete(catalogue.scan(store.folder))), None)
+    if entry is None or entry.marker is None:
+        return None
+    files = entry.marker.files
+    path = entry.path / max(sorted(files), key=lambda name: files[name].size)
+    with open(path, "r+b") as file:
+        middle = files[path.name].size // 2
+        file.seek(middle)
+        byte = file.read(1)[0]
+        file.seek(middle)
+        file.write(bytes([byte ^ 1]))
+    return str(path)
+
+
+def _ids_of(plan: BatchPlan, step: int, state: TrainState) -> np.ndarray:
+    """Counted from where the run is: its batches may have had another size before."""
+    whole = copy(plan)
+    whole.keep_out(())
+    whole.shift, whole.block = state.samples - state.step * plan.global_batch_size, state.block
+    return whole.batch(step - 1).ids
+
+
+def _change(gradients: Sequence[Tensor], kind: str) -> None:
+    if kind == "exploding-gradient":
+        torch._foreach_mul_(list(gradients), EXPLODED)
+    elif gradients:
+        gradients[0][(0,) * gradients[0].ndim] = float("nan")
+
+
+def _rows(micro_batch: Any) -> int:
+    """Of the inputs; of a user's own batch, of the first tensor in it."""
+    if isinstance(micro_batch, Tensor):
+        return len(micro_batch) if micro_batch.ndim else 1
+    if isinstance(micro_batch, Mapping):
+        micro_batch = [micro_batch["input_ids"]] if "input_ids" in micro_batch else list(micro_batch.values())
+    return next((_rows(part) for part in micro_batch), 0) if isinstance(micro_batch, (list, tuple)) else 0
+
+
+def _no_space(folder: object, save_number: int) -> Marker:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

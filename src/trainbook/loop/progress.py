@@ -1,0 +1,25 @@
+"""What a run has learnt about itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class Progress:
+    """Saved with each checkpoint."""
+
+    best_value: float | None = None
+    best_step: int | None = None
+    patience_value: float | None = None  # the value that patience is measured from
+    evaluations_without_gain: int = 0
+    data_fingerprint: str = ""
+    metric: str = "loss"  # what best_value and patience_value are values of
+    evaluated_step: int | None = None
+
+
+def load_progress(progress: Progress, saved: Mapping[str, Any]) -> None:
+    for name, value in saved.items():
+        setattr(progress, name, value)

@@ -1,0 +1,50 @@
+"""The samples of a run by their ids: which ones a step was fed, what each of them costs, and where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainbook.data.loader import BatchPlan
+from trainbook.data.quarantine import entry_of
+from trainbook.loop.state import TrainState
+from trainbook.tasks import Collate, to_device
+
+
+class PlannedSamples:
+    """Of a batch plan. A collate that makes one micro-batch of one sample tells its loss apart from its neighbours'."""
+
+    def __init__(
+        self,
+        plan: BatchPlan,
+        collate: Collate,
+        task: Callable[..., Mapping[str, Tensor]],
+        state: TrainState,
+        fingerprint: str,
+    ) -> None:
+        self.plan, self.collate, self.task, self.state, self.fingerprint = plan, collate, task, state, fingerprint
+        self.num_samples = plan.dataset.num_samples
+
+    def of_step(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        batch = self.plan.batch(step - 1)
+        return batch.ids, batch.epochs
+
+    @torch.no_grad()
+    def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
+        found: list[Tensor] = []
+        is_training = self.state.task.training
+        self.state.task.eval()
+        for at in range(len(ids)):
+            alone = self.collate(self.plan.alone(ids[at : at + 1], epochs[at : at + 1]))
+            with self.state.precision.autocast():
+                sums = self.task(**to_device(alone.micro_batches[0], self.state.device))
+            found.append(torch.stack([total.float() for total in sums.values()]).sum() / max(1, alone.num_targets))
+        self.state.task.train(is_training)
+        return torch.stack(found).double().cpu().numpy() if found else np.empty(0)
+
+    def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
+        return entry_of(self.plan.dataset, sample_id, step, reason, loss, self.fingerprint)

@@ -1,0 +1,195 @@
+"""What a watched step measures beside its loss: cheap enough for each row, too dear for each step.
+
+Everything stays on the device: nothing here waits for it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainbook.loop.state import TrainState
+from trainbook.models.attention import recorded_logits
+from trainbook.precision import Clipped, Precision
+from trainbook.tasks import IGNORED, Task, to_device
+
+MOST_SAMPLED = 4096  # numbers of each tensor that an update's size is read off
+MOST_ROWS = 2  # of a micro-batch that are looked at
+MOST_AT_ONCE = 1 << 24  # logits that are held in fp32
+
+# What a micro-batch of ours holds a row of for each row of tokens.
+BY_ROW = {"input_ids", "document_ids", "positions"}
+BY_ROW |= {f"decoder_{name}" for name in BY_ROW}
+
+
+class Before(NamedTuple):
+    weights: list[Tensor]
+    grad_norms: dict[str, Tensor]
+
+
+def before_update(state: TrainState, clipped: Clipped) -> Before:
+    """Call it while the gradients are there: a parameter without one has no norm."""
+    names = {parameter: name for name, parameter in state.task.named_parameters()}
+    with_gradient = [names[parameter] for parameter in state.parameters if parameter.grad is not None]
+    return Before(sampled(state.parameters), layer_norms(with_gradient, clipped.per_tensor))
+
+
+def after_update(state: TrainState, before: Before) -> dict[str, Any]:
+    return {"update_ratio": update_ratio(before.weights, state.parameters), "grad_norms": before.grad_norms}
+
+
+# How far an update goes
+
+
+@torch.no_grad()
+def sampled(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Of each parameter all numbers, or some thousands spread over it."""
+    return [_spread(parameter).clone() for parameter in parameters]
+
+
+@torch.no_grad()
+def update_ratio(before: Sequence[Tensor], parameters: Iterable[Tensor]) -> Tensor:
+    """|change| / |weights before it|, from what was `sampled` before the update. 0 where no update was applied."""
+    parameters = list(parameters)
+    after = [_spread(parameter).float() for parameter in parameters]
+    earlier = [sample.float() for sample in before]
+    # A number of a sample stands for as many as the parameter has for each; norms take the root of that.
+    weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
+    return _norm(torch._foreach_sub(after, earlier), weights) / _norm(earlier, weights)
+
+
+def _spread(parameter: Tensor) -> Tensor:
+    flat = parameter.detach().reshape(-1)
+    step = -(-flat.numel() // MOST_SAMPLED)
+    # With a divisor in common with the rows' length, a few columns would stand for all of them.
+    while step > 1 and math.gcd(step, flat.numel()) > 1:
+        step += 1
+    return flat[:: max(1, step)]
+
+
+def _norm(parts: list[Tensor] | tuple[Tensor, ...], weights: list[float]) -> Tensor:
+    norms = torch._foreach_norm(parts, 2, dtype=torch.float32)
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_mul(norms, weights)))
+
+
+# Gradients of each layer
+
+
+def layer_norms(names: Iterable[str], norms: Iterable[Tensor]) -> dict[str, Tensor]:
+    """From the norm of each parameter's gradient to that of each layer's, whatever order the parameters come in."""
+    stacked = torch.stack(list(norms))
+    layers, places = _layers(tuple(names), stacked.device)
+    # Gathered and not added where they belong: on a GPU that would be done in any order, and so not to the bit again.
+    # In double: a norm's square may be more than fp32 holds.
+    of_layers = F.pad(stacked.double(), (0, 1)).index_select(0, places.flatten()).view_as(places)
+    return dict(zip(layers, torch.linalg.vector_norm(of_layers, dim=1).float().unbind(), strict=True))
+
+
+@lru_cache(maxsize=4)
+def _layers(names: tuple[str, ...], device: torch.device) -> tuple[list[str], Tensor]:
+    """The layers, and for each a row of places of its parameters, filled up with the place behind the last."""
+    members: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        members.setdefault(layer_of(name), []).append(place)
+    width = max(map(len, members.values()))
+    rows = [places + [len(names)] * (width - len(places)) for places in members.values()]
+    return list(members), torch.tensor(rows).to(device, non_blocking=True)
+
+
+def layer_of(name: str) -> str:
+    """`body.blocks.3` of all that lies in it; elsewhere the module of the parameter, or the one that it adapts."""
+    parts = name.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: place + 1])
+        if part.startswith("lora_") and place > 0:
+            return ".".join(parts[:place])
+    return ".".join(parts[:-1]) or name
+
+
+# A look inside
+
+
+@torch.no_grad()
+def probe(task: nn.Module, micro_batch: Any, precision: Precision, device: torch.device) -> dict[str, Tensor]:
+    """One more forward pass, of a few rows, as in evaluation: `attention_logit_max` and `log_z`, where they can be had.
+
+    The task itself is called, never its compiled form. It is left as it was, and so is every random number: a run that
+    is probed is the same to the bit. What a task of the user's own fails to answer is left out, since training does not
+    need it; and so is everything where memory has no room for a second pass.
+    """
+    if not isinstance(task, Task) or not isinstance(micro_batch, Mapping) or "targets" not in micro_batch:
+        return {}
+    found: dict[str, Tensor | None] = {}
+    with _left_as_it_was(task, device), recorded_logits() as recorder:
+        try:
+            inputs = to_device(first_rows(micro_batch), device)
+            targets = inputs.pop("targets")
+            with precision.autocast():
+                logits = task.logits(**inputs)
+            found["log_z"] = mean_log_z(logits, targets)
+        except Exception:
+            return {}
+    found["attention_logit_max"] = recorder.largest  # None: no attention of ours
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def first_rows(micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The first rows of a micro-batch of ours; the whole of one that is laid out in another way."""
+    ids, chosen, targets = (micro_batch.get(name) for name in ("input_ids", "chosen", "targets"))
+    by_row = {name: tensor for name, tensor in micro_batch.items() if name not in ("chosen", "targets")}
+    if ids is None or targets is None or not by_row.keys() <= BY_ROW:
+        return dict(micro_batch)
+    cut = {name: tensor[:MOST_ROWS] for name, tensor in by_row.items()}
+    if chosen is None:
+        return {**cut, "targets": targets[:MOST_ROWS]} if len(targets) == len(ids) else dict(micro_batch)
+    if chosen.device.type != "cpu":  # how many of the chosen cells lie in these rows would have to be waited for
+        return dict(micro_batch)
+    is_kept = chosen < cut["input_ids"].numel()
+    return {**cut, "chosen": chosen[is_kept], "targets": targets[is_kept]}
+
+
+def mean_log_z(logits: Tensor, targets: Tensor) -> Tensor | None:
+    """Over the targets. None where logits are no choice among classes: numbers, or labels that are a question each."""
+    is_choice = not targets.is_floating_point() and logits.ndim > 1 and logits.shape[-1] > 1
+    if not is_choice or logits.shape[:-1].numel() != targets.numel():
+        return None
+    rows_at_once = max(1, MOST_AT_ONCE // logits.shape[-1])
+    parts = logits.flatten(0, -2).split(rows_at_once)
+    log_z = torch.cat([part.float().logsumexp(-1) for part in parts])
+    is_target = targets.flatten() != IGNORED
+    return torch.where(is_target, log_z, 0.0).sum() / is_target.sum()
+
+
+@contextmanager
+def _left_as_it_was(task: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode inside. Flags are set one by one: a part may have a mode of its own, and `eval` may do more."""
+    modes = [(part, part.training) for part in task.modules()]
+    buffers = [
+        (part, name, buffer, buffer.clone())
+        for part in task.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    ]
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for part, _ in modes:
+                part.training = False
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        for part, mode in modes:
+            part.training = mode
+        for part, name, buffer, before in buffers:
+            part._buffers[name] = buffer.copy_(before)

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trainbook.guard import Judge
+from trainbook.guard.judge import LEDGER_ROWS
+
+CPU = torch.device("cpu")
+NAN, INF = math.nan, math.inf
+NOISE = np.random.default_rng(0).normal(0, 1, 400)
+LOSSES, NORMS = (3 + 0.1 * NOISE[:200]).tolist(), (1 + 0.1 * NOISE[200:]).tolist()
+
+
+def verdict(judge: Judge, loss: float, grad_norm: float = 1.0, excused: bool | None = None) -> bool:
+    answer = judge.judge(
+        torch.tensor(loss), torch.tensor(grad_norm), None if excused is None else torch.tensor(excused)
+    )
+    assert answer.dtype is torch.bool and answer.shape == ()
+    return bool(answer)
+
+
+def verdicts(judge: Judge, losses: Iterable[float], norms: Iterable[float] | None = None) -> list[bool]:
+    return [verdict(judge, *pair) for pair in zip(losses, norms or NORMS, strict=False)]
+
+
+def experienced(**options: Any) -> Judge:
+    """One that has accepted two hundred healthy updates."""
+    judge = Judge(CPU, **options)
+    assert all(verdicts(judge, LOSSES, NORMS))
+    return judge
+
+
+@pytest.mark.parametrize(("loss", "grad_norm"), [(2.0, 1.0), (-1.0, 0.0), (1e38, 1e38)])
+def test_a_first_update_passes_whatever_its_size(loss: float, grad_norm: float):
+    assert verdict(Judge(CPU), loss, grad_norm)
+
+
+@pytest.mark.parametrize("bad", [NAN, INF, -INF])
+@pytest.mark.parametrize("threshold", [None, 10.0])
+def test_what_is_not_finite_is_rejected_from_the_first_update_on(bad: float, threshold: float | None):
+    judge = Judge(CPU, threshold=threshold)
+    assert not verdict(judge, bad, 1.0)
+    assert not verdict(judge, 1.0, bad)
+    assert not verdict(judge, bad, bad)
+    assert int(judge.rejected) == 3
+
+
+def test_one_nan_costs_one_update_and_leaves_no_trace():
+    judge, twin = experienced(), experienced()
+    assert not verdict(judge, NAN, NAN)
+    torch.testing.assert_close(judge.window.state_dict(), twin.window.state_dict(), rtol=0, atol=0)
+    assert all(verdicts(judge, LOSSES))
+
+
+def test_equal_outliers_in_a_row_are_all_rejected():
+    judge = experienced()
+    assert not any(verdicts(judge, [6.0] * 20))
+    assert not any(verdicts(judge, [3.0] * 20, [30.0] * 20))
+    assert all(verdicts(judge, LOSSES))
+
+
+def test_a_loss_that_is_suddenly_too_low_is_rejected_and_a_small_gradient_is_not():
+    judge = experienced()
+    assert not verdict(judge, 0.2)
+    assert verdict(judge, 3.0, 1e-3)
+
+
+def test_a_loss_may_be_an_outlier_while_the_gradient_norm_is_not_and_the_other_way_round():
+    judge = experienced()
+    assert not verdict(judge, 5.3, 0.9)
+    assert not verdict(judge, 3.0, 30.0)
+
+
+def test_without_a_threshold_only_what_is_not_finite_is_rejected():
+    judge = experienced(threshold=None)
+    assert verdict(judge, 1e6, 1e6) and verdict(judge, 1e-6)
+    assert not any(verdicts(judge, [NAN, INF, -INF])) and not verdict(judge, 3.0, INF)
+
+
+def test_a_lower_threshold_rejects_more():
+    strict, mild = experienced(threshold=6.0), experienced(threshold=20.0)
+    outliers = [value for value in np.arange(6, 3, -0.05) if not verdict(strict, value)]
+    assert outliers and verdict(mild, outliers[-1])
+    assert not verdict(mild, 60.0)
+
+
+def test_judging_asks_nothing_of_the_host(monkeypatch: pytest.MonkeyPatch):
+    judge = Judge(CPU)
+    loss, norm, excused = torch.tensor(1.0), torch.tensor(1.0), torch.tensor(True)
+    with monkeypatch.context() as patch:
+        for name in ("item", "__bool__", "__float__", "__int__", "__index__", "tolist", "numpy", "cpu"):
+            patch.setattr(Tensor, name, lambda *_: pytest.fail("the host waited for the device"))
+        for _ in range(40):  # past several looks at the window
+            judge.judge(loss, norm, excused)
+    assert judge.judged == 40
+
+
+def test_ranks_judge_what_they_agree_on():
+    judge = Judge(CPU, agree=lambda signals: signals * NAN)
+    assert not verdict(judge, 1.0)
+
+
+def test_a_disabled_judge_lets_everything_pass_and_counts_nothing():
+    judge = Judge(CPU, enabled=False)
+    assert verdict(judge, NAN, INF)
+    assert judge.read().rejected == 0
+
+
+def test_rejections_are_counted_in_all_and_in_a_row():
+    judge, found = Judge(CPU), []
+    for loss in (1.0, NAN, NAN, 1.0, INF, 1.0, 1.0, NAN):
+        verdict(judge, loss)
+        reading = judge.read()
+        found.append((reading.rejected, reading.troubled_in_a_row))
+    assert found == [(0, 0), (1, 1), (2, 2), (2, 0), (3, 1), (3, 0), (3, 0), (4, 1)]
+
+
+def test_a_reading_tells_of_a_row_that_has_ended_already():
+    judge = Judge(CPU)
+    verdicts(judge, [1.0, NAN, NAN, NAN, 1.0, NAN, 1.0])
+    reading = judge.read()
+    assert (reading.longest_row, reading.troubled_in_a_row) == (3, 0)
+    assert [rejection.step for rejection in reading.rejections] == [2, 3, 4, 6]
+    assert judge.read().longest_row == 0 and judge.read().rejections == []
+
+
+def test_a_row_that_goes_on_is_counted_from_its_beginning():
+    judge = Judge(CPU)
+    verdicts(judge, [NAN] * 3)
+    judge.read()
+    verdicts(judge, [NAN] * 2)
+    assert judge.read().longest_row == 5
+
+
+def test_of_very_many_rejections_the_newest_are_remembered():
+    judge = Judge(CPU)
+    verdicts(judge, [NAN] * (LEDGER_ROWS + 6))
+    reading = judge.read()
+    assert reading.rejected == LEDGER_ROWS + 6
+    assert [rejection.step for rejection in reading.rejections] == list(range(7, LEDGER_ROWS + 7))
+
+
+def test_accepted_losses_are_read_oldest_first():
+    judge = Judge(CPU, window=32)
+    losses = [3 + 0.01 * (number % 10) for number in range(50)]
+    verdicts(judge, [*losses, NAN])
+    assert judge.read().recent_losses == pytest.approx(losses[-32:])
+
+
+@pytest.mark.parametrize(
+    ("loss", "grad_norm", "reason"),
+    [
+        (NAN, NAN, "the loss is NaN"),
+        (3.0, INF, "the gradient norm is infinite"),
+        (60.0, 1.0, "the loss of 60 is .* standard deviations above the recent ones"),
+        (0.06, 1.0, "the loss of 0.06 is .* standard deviations below the recent ones"),
+        (3.0, 50.0, "the gradient norm of 50 is .* standard deviations above the recent ones"),
+    ],
+)
+def test_a_rejection_says_why(loss: float, grad_norm: float, reason: str):
+    judge = experienced()
+    assert not verdict(judge, loss, grad_norm)
+    (rejection,) = judge.read().rejections
+    assert rejection.step == 201
+    assert (rejection.loss, rejection.grad_norm) == pytest.approx((loss, grad_norm), nan_ok=True)
+    assert re.fullmatch(reason, rejection.reason), rejection.reason
+
+
+def test_an_overflow_that_is_excused_is_rejected_but_is_no_trouble():
+    judge = Judge(CPU)
+    assert not verdict(judge, 3.0, INF, excused=True)
+    assert not verdict(judge, NAN, INF, excused=True), "the loss itself is broken: no scale will mend that"
+    assert not verdict(judge, 3.0, INF, excused=True)
+    assert not verdict(judge, 3.0, INF, excused=False)
+    reading = judge.read()
+    assert (reading.rejected, reading.troubled_in_a_row) == (4, 2)
+    assert [rejection.is_overflow for rejection in reading.rejections] == [True, False, True, False]
+    assert "loss scale" in reading.rejections[0].reason
+
+
+def test_a_saved_judge_goes_on_as_if_nothing_had_happened():
+    values = np.concatenate([3 + 0.1 * NOISE, [NAN, 9.0, 3.0, NAN]])
+    whole = Judge(CPU)
+    expected, told = verdicts(whole, values, [1.0] * len(values)), str(whole.read())
+    for cut in (3, 40, 401):
+        first, second = Judge(CPU), Judge(CPU)
+        found = verdicts(first, values[:cut], [1.0] * cut)
+        second.load_state_dict(_cloned(first.state_dict()))
+        verdict(first, NAN)  # what was saved is a copy's
+        found += verdicts(second, values[cut:], [1.0] * len(values))
+        assert found == expected
+        assert str(second.read()) == told
+
+
+def test_what_was_told_before_saving_is_not_told_again():
+    judge, other = Judge(CPU), Judge(CPU)
+    verdicts(judge, [NAN, NAN])
+    judge.read()
+    other.load_state_dict(_cloned(judge.state_dict()))
+    verdict(other, INF)
+    assert [rejection.step for rejection in other.read().rejections] == [3]
+
+
+def test_going_back_forgets_what_was_usual_but_not_what_was_rejected():
+    judge = experienced()
+    state = _cloned(judge.state_dict())
+    verdicts(judge, np.linspace(3, 3.6, 100).tolist() + [NAN] * 3, [1.0] * 103)
+    judge.read()
+    judge.go_back(state)
+    assert judge.judged == 303
+    torch.testing.assert_close(judge.window.state_dict(), state["window"], rtol=0, atol=0)
+    reading = judge.read()
+    assert (reading.rejected, reading.troubled_in_a_row, reading.rejections) == (3, 0, [])
+    judge.go_back(state, judged=200)
+    assert judge.judged == 200
+
+
+def _cloned(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return {key: _cloned(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainbook.guard import Ladder, Policy, Reading, Rejection, RollBack, Stop
+from trainbook.guard.ladder import LEAD
+
+Floats = Sequence[float] | np.ndarray
+
+
+def rejections(row: int, last: int, in_all: int | None = None) -> Reading:
+    """A reading right after the last of so many rejections in a row."""
+    found = [Rejection(step, math.nan, 1.0, math.nan, 0.0, False) for step in range(last - row + 1, last + 1)]
+    return Reading(in_all or row, row, row, found, [3.0] * 20)
+
+
+def experienced(**policy: Any) -> Ladder:
+    """One of a run that has learned something."""
+    return Ladder(Policy(**policy), first_loss=4.0, best_loss=2.0, best_step=100, lowest_loss=2.0)
+
+
+def losses(values: Floats) -> Reading:
+    return Reading(0, 0, 0, [], list(values)[-128:])
+
+
+def decisions(curve: Floats, policy: Policy | None = None, every: int = 10) -> list[tuple[int, RollBack]]:
+    """Of a run without rejections, read as often as usual."""
+    ladder, found = Ladder(policy or Policy()), []
+    for step in range(every, len(curve) + 1, every):
+        decision = ladder.decide(step, losses(curve[:step]))
+        if isinstance(decision, RollBack):
+            found.append((step, decision))
+    return found
+
+
+def declining(num_steps: int = 600, noise: float = 0.15, seed: int = 0) -> np.ndarray:
+    """From 4 down to 2, as losses go."""
+    steps = np.arange(num_steps)
+    return 2 + 2 * np.exp(-steps / 120) + noise * np.random.default_rng(seed).standard_normal(num_steps)
+
+
+def test_few_rejections_are_no_trouble():
+    assert Ladder(Policy(max_consecutive_skips=10)).decide(200, rejections(9, 200)) is None
+
+
+def test_many_in_a_row_lead_back_to_before_their_cause():
+    decision = Ladder(Policy(max_consecutive_skips=10)).decide(200, rejections(10, 200))
+    assert isinstance(decision, RollBack)
+    assert (decision.trouble.first_step, decision.trouble.last_step) == (191, 200)
+    assert decision.trouble.healthy_before == 190 - LEAD
+    assert "10 updates in a row were rejected; at step 200 the loss is NaN" in decision.trouble.reason
+
+
+def test_trouble_at_the_very_beginning_leads_to_the_beginning():
+    decision = Ladder(Policy(max_consecutive_skips=3)).decide(3, rejections(3, 3))
+    assert isinstance(decision, RollBack) and decision.trouble.healthy_before == 0
+
+
+def test_overflows_of_fp16_do_not_shift_the_beginning_of_the_trouble():
+    overflow = Rejection(150, 3.0, math.inf, 0.0, math.inf, True)
+    reading = rejections(10, 200)
+    decision = Ladder(Policy()).decide(200, reading._replace(rejections=[overflow, *reading.rejections]))
+    assert isinstance(decision, RollBack) and decision.trouble.first_step == 191
+
+
+def test_the_rungs_are_back_then_back_with_a_lower_rate_then_the_end():
+    ladder = experienced(max_rollbacks=3, rate_factor=0.5)
+    *rollbacks, end = [ladder.decide(step, rejections(10, step)) for step in (200, 220, 240, 260)]
+    found = [(each.attempt, each.rate_factor) for each in rollbacks if isinstance(each, RollBack)]
+    assert found == [(1, None), (2, 0.5), (3, 0.5)]
+    assert isinstance(end, Stop) and end.attempts == 3
+    assert "Tried: going back to before the trouble 3 times, down to 0.25 of the rate." in end.verdict
+    assert ladder.rollbacks == 3
+
+
+def test_without_a_remedy_the_second_trouble_is_the_end():
+    ladder = Ladder(Policy(rate_factor=None))
+    assert isinstance(ladder.decide(200, rejections(10, 200)), RollBack)
+    end = ladder.decide(220, rejections(10, 220))
+    assert isinstance(end, Stop) and "Tried: going back to before the trouble 1 time." in end.verdict
+
+
+def test_no_rollback_at_all_can_be_asked_for():
+    end = Ladder(Policy(max_rollbacks=0)).decide(200, rejections(10, 200))
+    assert isinstance(end, Stop) and "Tried: nothing." in end.verdict
+
+
+def test_trouble_in_another_place_starts_anew():
+    ladder = Ladder(Policy(same_place=128, rate_factor=None))
+    for step in (200, 329, 458):
+        decision = ladder.decide(step, rejections(10, step))
+        assert isinstance(decision, RollBack) and decision.attempt == 1
+        ladder.went_back(step - 40)
+    assert isinstance(ladder.decide(500, rejections(10, 500)), Stop)
+
+
+def test_trouble_that_leads_to_the_same_state_is_the_same_however_late_it_is_noticed():
+    ladder = Ladder(Policy(same_place=5, rate_factor=None))
+    ladder.decide(200, rejections(10, 200))
+    ladder.went_back(195)
+    assert isinstance(ladder.decide(206, rejections(10, 206)), Stop), "it began before step 195"
+
+
+def test_a_remedy_stays_when_a_new_place_is_in_trouble():
+    ladder = experienced(rate_factor=0.5)
+    for step in (200, 220, 900, 920):
+        ladder.decide(step, rejections(10, step))
+        ladder.went_back(step - 50)
+    assert ladder.remedies == [0.5, 0.5]
+
+
+def test_a_run_that_has_learned_nothing_is_not_healed_by_lower_rates():
+    ladder = Ladder(Policy(rate_factor=0.5), first_loss=4.0, best_loss=3.9)
+    assert isinstance(ladder.decide(200, rejections(10, 200)), RollBack)
+    end = ladder.decide(220, rejections(10, 220))
+    assert isinstance(end, Stop) and "Nothing was learned before it" in end.verdict
+    assert ladder.remedies == []
+
+
+def test_what_was_learned_is_known_even_after_going_back_to_the_beginning():
+    ladder = Ladder(Policy(rate_factor=0.5))
+    for step in range(10, 101, 10):
+        ladder.decide(step, losses(declining(100, noise=0.01)[:step]))
+    assert isinstance(ladder.decide(110, rejections(10, 110)), RollBack)
+    ladder.went_back(0)
+    second = ladder.decide(120, rejections(10, 120))
+    assert isinstance(second, RollBack) and second.rate_factor == 0.5
+
+
+def test_a_row_that_has_ended_is_over():
+    reading = rejections(12, 200)._replace(troubled_in_a_row=0)
+    assert Ladder(Policy(max_consecutive_skips=10)).decide(210, reading) is None
+
+
+DIVERGING = np.concatenate([2 + 2 * np.exp(-np.arange(400) / 120), 2.1 + np.linspace(0, 1.9, 200)])
+
+
+def test_a_loss_that_gives_back_what_was_learned_is_noticed_and_needs_a_lower_rate():
+    (step, decision), *_ = decisions(DIVERGING)
+    assert decision.trouble.kind == "drift" and decision.rate_factor == 0.5
+    assert 400 < step < 580
+    assert decision.trouble.healthy_before == decision.trouble.first_step <= 420
+    assert "the loss rose from" in decision.trouble.reason and "having begun at" in decision.trouble.reason
+
+
+def test_a_drift_is_the_end_where_the_rate_must_not_be_lowered():
+    ladder = Ladder(Policy(rate_factor=None))
+    found = [ladder.decide(step, losses(DIVERGING[:step])) for step in range(10, 600, 10)]
+    assert any(isinstance(decision, Stop) for decision in found)
+    assert not any(isinstance(decision, RollBack) for decision in found)
+
+
+def test_a_drift_can_be_left_alone():
+    assert decisions(DIVERGING, Policy(drift_share=None)) == []
+
+
+@pytest.mark.parametrize("noise", [0.05, 0.15, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_healthy_noisy_decline_is_not_taken_for_a_divergence(noise: float, seed: int):
+    assert decisions(declining(1500, noise, seed)) == []
+
+
+def test_a_hump_early_in_training_is_not_taken_for_a_divergence():
+    steps = np.arange(400)
+    hump = 4 - 2 * steps / 400 + 0.35 * np.exp(-(((steps - 120) / 40) ** 2))
+    assert decisions(hump) == []
+
+
+def test_a_loss_that_stands_still_is_not_taken_for_a_divergence():
+    noise = np.random.default_rng(0).standard_normal(2000)
+    assert decisions(2 + 0.1 * noise) == []
+
+
+def test_what_was_best_in_a_past_that_was_given_up_counts_no_more():
+    ladder = Ladder(Policy())
+    curve = declining(400, noise=0.01)
+    for step in range(10, 401, 10):
+        ladder.decide(step, losses(curve[:step]))
+    assert ladder.best_step == 400 and ladder.best_loss == pytest.approx(2.1, abs=0.1)
+    ladder.went_back(300)
+    assert (ladder.best_step, ladder.best_loss) == (300, ladder.first_loss)
+    ladder.went_back(350)
+    assert ladder.best_step == 300
+
+
+def test_a_saved_ladder_takes_the_same_steps():
+    curve = np.concatenate([declining(400), 2.1 + np.linspace(0, 1.9, 300)])
+
+    def steps_of(saved_at: int | None) -> list[object]:
+        ladder, found = Ladder(Policy(max_rollbacks=2)), []
+        for step in range(10, len(curve) + 1, 10):
+            if step == saved_at:
+                state = json.loads(json.dumps(ladder.state_dict()))
+                ladder = Ladder(Policy(max_rollbacks=2))
+                ladder.load_state_dict(state)
+            reading = rejections(10, step) if step in (100, 120) else losses(curve[:step])
+            decision = ladder.decide(step, reading)
+            found.append(decision)
+            if isinstance(decision, RollBack):
+                ladder.went_back(decision.trouble.healthy_before)
+        return found
+
+    whole = steps_of(None)
+    assert sum(isinstance(each, RollBack) for each in whole) > 2
+    for saved_at in (50, 110, 120, 130, 470, 600):
+        assert steps_of(saved_at) == whole

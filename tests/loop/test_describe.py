@@ -1,0 +1,57 @@
+"""The first lines of a run: what is left out of it is told before the first step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from trainbook.knobs import load
+from trainbook.loop.build import build
+from trainbook.loop.describe import describe
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Twenty texts of different letters, an empty page, and two with a repeat."""
+    monkeypatch.setenv("TRAINBOOK_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "texts.jsonl"
+    texts = ["".join(chr(97 + (number + place * place) % 26) for place in range(60)) for number in range(20)]
+    rows = [*texts, "x", "-" * 50, "ab" * 40]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
+    return path
+
+
+def lines(source: Path, *overrides: str) -> list[tuple[str, str]]:
+    base = {
+        "model": {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2},
+        "data": {"source": str(source), "validation_ratio": 0.0, "samples": "documents", "max_seq_length": 64},
+        "training": {"max_steps": 2, "device": "cpu"},
+        "batch": {"global_batch_size": 4},
+    }
+    return describe(build(load(base, list(overrides)).config, torch.device("cpu")), torch.device("cpu"))
+
+
+def test_a_run_without_filters_says_nothing_of_them(source: Path):
+    assert "left out" not in dict(lines(source))
+
+
+def test_what_filters_leave_out_is_told_behind_the_data(source: Path):
+    told = lines(source, "data.repetition_filter=true", "data.gopher_filter=true")
+    labels = [label for label, _ in told]
+    first = labels.index("left out")
+    assert labels[first - 1] == "data" and labels[first : first + 2] == ["left out"] * 2
+    texts = [text for label, text in told if label == "left out"]
+    assert texts[0].startswith("by data.repetition_filter: 1 of ") and texts[0].endswith(" documents")
+    assert texts[1].startswith("by data.gopher_filter: 1 of 23 documents (")
+
+
+def test_documents_without_anything_to_learn_are_a_share_of_all_that_there_are(source: Path):
+    rows = [{"prompt": f"What is {number}?", "response": f"It is {number}."} for number in range(10)]
+    rows += [{"prompt": "Why? " + "abcdefghijk" * 9, "response": "So."}, {"prompt": "Say o.", "response": "o" * 40}]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for overrides in ((), ("data.repetition_filter=true",)):
+        told = dict(lines(source, "training.task=chat", *overrides))["data"]
+        assert "1 of 12 conversations have no answer within 64 positions and are left out" in told
