@@ -18,9 +18,8 @@ on both sides. What is not finite is always rejected. Then, step by step:
 2. **Quarantine.** The samples of the rejected batch are measured one by one; those whose own loss is unlike that of
    accepted samples are written to `quarantine.jsonl` with their source and text, and kept out from then on.
    `data.quarantine=RUN` keeps them out of another run, too.
-3. **Roll back.** After {skips} rejections in a row, the run goes
-   back to a copy from before the trouble (in memory where it fits, else a checkpoint) and leaves the samples of the
-   trouble out.
+3. **Roll back.** After {skips} rejections in a row, the run goes back to a copy from before the trouble (in memory where
+   it fits, else a checkpoint) and leaves the samples of the trouble out.
 4. **Remedy.** If trouble comes again from the same place, or if the loss slowly gives back a quarter of what was
    learned, the run goes back and the rate is halved and warmed up anew (`guard.remedy`).
 5. **Stop.** After {rollbacks} times from one place, or if nothing was ever learned, the run ends and says why and what
@@ -43,7 +42,8 @@ interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f
 
 ## Rates that are too high
 
-The same model for {rate_steps} steps, at rates at which it diverges, against the best rate of a search.
+The same model for {rate_steps} steps, at rates that are far too high, against the best rate of a search. Where nothing
+was learned yet, the guard stops and says so. A rate at which the model still learns, if badly, is not its business.
 
 | optimizer | tuned | rate | without the guard | with it | what it did |
 |---|---|---|---|---|---|
@@ -53,8 +53,8 @@ The same model for {rate_steps} steps, at rates at which it diverges, against th
 
 - {pairs} runs of 200 steps with the guard and without: {identical} of {pairs} have identical losses,
   {pair_skips} updates skipped.
-- {healthy_steps:,} steps of healthy runs, heavy tails included: {healthy_skips} skipped; with 95 % confidence the
-  rate of false skips is below {bound:.1e}.
+- {healthy_steps:,} steps of healthy runs, heavy tails included: {healthy_skips} skipped, {healthy_rate:.1e}
+  of all; with 95 % confidence the rate of false skips is below {bound:.1e}.
 
 | run | steps | skipped |
 |---|---|---|
@@ -92,6 +92,7 @@ def write_page(results: dict[str, dict[str, Any]], folder: Path) -> None:
         pair_skips=healthy["skips_in_pairs"],
         healthy_steps=healthy["steps"],
         healthy_skips=healthy["skips"],
+        healthy_rate=healthy["skips"] / healthy["steps"],
         bound=healthy["upper_bound"],
         healthy="\n".join(f"| {run['name']} | {run['steps']:,} | {run['skipped']} |" for run in healthy["long_runs"]),
         cores=poison["machine"]["cores"],
@@ -136,12 +137,14 @@ def _draw(poison: dict[str, Any], path: Path) -> None:
         for run, colour, label in ((runs["without"], RED, "without"), (runs["with"], BLUE, "with the guard")):
             points = [(step, loss) for step, loss in run["curve"] if math.isfinite(loss)]
             axis.plot(*zip(*points, strict=True), color=colour, label=label)
+            if len(points) < len(run["curve"]):
+                axis.annotate("without: lost (NaN)", points[-1], (points[-1][0] - 60, 2.75), color=colour, fontsize=9)
         axis.plot(*zip(*clean["curve"], strict=True), color=GREY, linestyle="--", label="clean")
         for step in poison["places"]["0"]:
             axis.axvline(step, color=GREY, linewidth=0.6, alpha=0.6)
         axis.set_title(title)
         axis.set_xlabel("step")
-        axis.set_ylim(min(loss for _, loss in clean["curve"]) - 0.05, 3.6)
+        axis.set_ylim(min(loss for _, loss in clean["curve"]) - 0.05, 2.95)
     axes.ravel()[0].set_ylabel("evaluation loss")
     axes.ravel()[0].legend(frameon=False, fontsize=9)
     save(figure, path)

@@ -52,7 +52,7 @@ class Guard(Section):
         raised="Fewer skips; milder spikes are applied, and clipping has to bound them.",
         lowered="More is kept out, at last also what is only rare: hard samples are what a model learns from.",
         cases=(
-            Case("most runs", 10.0, "no false skip in 50,000 steps of healthy runs"),
+            Case("most runs", 10.0, "2 false skips in 50,000 steps of healthy runs"),
             Case("data known to be clean and alike", 6.0, "the public rule's 6 standard deviations"),
             Case("small batches of very different samples", 20.0),
         ),
