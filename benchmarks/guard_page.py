@@ -18,8 +18,8 @@ on both sides. What is not finite is always rejected. Then, step by step:
 2. **Quarantine.** The samples of the rejected batch are measured one by one; those whose own loss is unlike that of
    accepted samples are written to `quarantine.jsonl` with their source and text, and kept out from then on.
    `data.quarantine=RUN` keeps them out of another run, too.
-3. **Roll back.** After {skips} rejections in a row, the run goes back to a copy from before the trouble (in memory where
-   it fits, else a checkpoint) and leaves the samples of the trouble out.
+3. **Roll back.** After {skips} rejections in a row, the run goes back to a copy from before the trouble (in memory
+   where it fits, else a checkpoint) and leaves the samples of the trouble out.
 4. **Remedy.** If trouble comes again from the same place, or if the loss slowly gives back a quarter of what was
    learned, the run goes back and the rate is halved and warmed up anew (`guard.remedy`).
 5. **Stop.** After {rollbacks} times from one place, or if nothing was ever learned, the run ends and says why and what

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,19 @@ def test_a_row_of_skips_that_has_ended_is_no_trouble_any_more(lab):
     with lab.poisoned_at(3, 4, 5, 6):
         lab.train("guard.max_consecutive_skips=4", "logging.logging_steps=100", "logging.dense_steps=0")
     assert [event["step"] for event in lab.events("skip")] == [3, 4, 5, 6] and lab.events("rollback") == []
+
+
+@pytest.mark.parametrize(("lost", "said"), [(1, "it goes on from step 6"), (None, "it begins anew")])
+def test_a_checkpoint_that_is_gone_is_told(lab, lost, said):
+    lab.train("checkpoint.save_steps=3", name="whole")
+    with lab.crashing_at(11):
+        lab.train("checkpoint.save_steps=3")
+    for step in lab.steps_saved()[::-1][:lost]:
+        shutil.rmtree(lab.open().checkpoints / f"step-{step:08d}")
+    lab.train("checkpoint.save_steps=3")
+    (event,) = lab.events("checkpoint_damaged")
+    assert event["reason"] == f"the checkpoint of step 9, the newest that the run wrote, is gone: {said}"
+    assert lab.rows() == lab.rows("whole") and lab.events("checkpoint_damaged", "whole") == []
 
 
 def test_another_metric_starts_anew_what_is_best(lab):

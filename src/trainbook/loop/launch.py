@@ -14,6 +14,7 @@ import torch
 
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
+from trainbook.checkpoints.catalogue import step_name
 from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepared_device
@@ -93,6 +94,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             if found is not None:
                 must_be_the_same_data(job, found)
                 must_not_be_over(job, found)
+            gone = _newest_told(run)
             segment = run.next_segment()
             trackers = tracking.build(
                 config.logging,
@@ -125,6 +127,10 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                     trackers.log_event("start", 0, total_updates=job.total_updates, left_out=list(job.left_out))
                 _put_in(plan.faults, job, store, trackers)
                 store_events.write(trackers)  # such as damaged checkpoints that were passed over
+                if gone is not None and not (run.checkpoints / step_name(gone)).exists():
+                    where = f"it goes on from step {found.step}" if found else "it begins anew"
+                    reason = f"the checkpoint of step {gone}, the newest that the run wrote, is gone: {where}"
+                    trackers.log_event("checkpoint_damaged", found.step if found else 0, reason=reason)
                 if not is_locked:
                     trackers.log_event("notice", reason="this file system has no locks: start no second writer here")
                 for line in plan.notices:
@@ -178,6 +184,12 @@ def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers
     faults.fill_disk(store)
     faults.trackers(trackers)
     job.before_step, job.after_step = faults.before_step, partial(faults.after_step, store=store)
+
+
+def _newest_told(run: RunFolder) -> int | None:
+    """The step of the checkpoint that the run said last that it wrote."""
+    told = [event["step"] for event in run.events(raw=True) if event["kind"] == "checkpoint"]
+    return told[-1] if told else None
 
 
 @contextmanager
