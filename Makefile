@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: train test test-fast test-all lint pages pictures clean
+.PHONY: train test test-fast test-all lint pages pictures reliability clean
 
 train: $(VENV)/installed
 	$(BIN)/trainbook train gpt-tiny
@@ -33,6 +33,13 @@ pages: $(VENV)/installed
 # The pictures of the pages, from real commands.
 pictures: $(VENV)/installed-test
 	$(BIN)/python docs/pictures.py
+
+# Ten faults, a hundred random ones, and the page that shows what came of them: about half an hour.
+reliability: $(VENV)/installed-test
+	status=0; \
+	$(BIN)/python reliability/faults.py || status=1; \
+	$(BIN)/python reliability/chaos.py || status=1; \
+	$(BIN)/python reliability/page.py; exit $$status
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .ruff_cache
