@@ -61,6 +61,8 @@ class Setup:
     warmup: int = 20  # Trainbook writes a row at each of its first 20 steps: after them, both are in their stride
     extra_steps: int = 0  # untimed, after the timed ones
     clock: str = "wall"  # or "cpu": this process's processor time, which other work on the machine hardly moves
+    guard: bool = True  # Trainbook only
+    deterministic: bool = False  # Trainbook only
 
     @property
     def global_batch(self) -> int:
@@ -146,7 +148,8 @@ def trainbook_config(setup: Setup) -> Config:
                 "per_device_train_batch_size": setup.micro_batch,
                 "max_grad_norm": MAX_GRAD_NORM,
             },
-            "training": {"max_steps": total, "device": setup.device},
+            "training": {"max_steps": total, "device": setup.device, "deterministic": setup.deterministic},
+            "guard": {"enabled": setup.guard},
             "optimizer": {"learning_rate": LEARNING_RATE, "weight_decay": WEIGHT_DECAY, "beta2": BETA2},
             "schedule": {"type": "linear"},
             "evaluation": {"eval_strategy": "no"},

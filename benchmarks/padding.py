@@ -10,6 +10,7 @@ are padding count for nothing, so a ratio is both the share of real tokens and t
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -29,7 +30,7 @@ from trainbook.loop.job import Job
 from trainbook.loop.step import train_step
 from trainbook.tasks import StepBatch
 
-WARMUP = 20
+ROWS = {"longest": 2048, "bucketed": 1024, "packed": 256}  # of a batch on a GPU
 
 
 @dataclass(frozen=True)
@@ -82,49 +83,56 @@ def dense(batch: StepBatch) -> StepBatch:
     return StepBatch([{"input_ids": full, **kept}], batch.num_targets, inputs.numel(), batch.ids, 0.0, batch.num_rows)
 
 
-def tokens_per_second(job: Job, batches: list[StepBatch], device: str) -> tuple[float, int]:
-    torch._dynamo.utils.counters.clear()
-    for batch in batches[:WARMUP]:
-        train_step(job.state, batch)
+def seconds_for(job: Job, batches: list[StepBatch], device: str) -> float:
     synchronise(device)
     begin = time.perf_counter()
-    for batch in batches[WARMUP:]:
+    for batch in batches:
         train_step(job.state, batch)
     synchronise(device)
-    seconds = time.perf_counter() - begin
-    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    return sum(batch.num_tokens for batch in batches[WARMUP:]) / seconds, graphs
+    return time.perf_counter() - begin
 
 
-def measure(padding: str, rows: int, device: str, steps: int) -> Timing:
+def graphs_compiled(job: Job, batches: list[StepBatch], device: str) -> int:
+    """Every width comes once before anything is timed; how many graphs that took."""
+    torch._dynamo.utils.counters.clear()
+    seconds_for(job, batches, device)
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def measure(padding: str, rows: int, device: str, steps: int, rounds: int) -> Timing:
     config = config_for(padding, rows, device, steps)
     where = torch.device(device)
     with prepared_device(config, where, config.model.hidden_size):
         data = build_data(config.data, config.training.seed, request_of(config))
-        job = assemble(config, data, where).job
-        batches = batches_of(config, data, job, WARMUP + steps)
-        positions = sum(batch.micro_batches[0]["input_ids"].numel() for batch in batches)
-        share = sum(batch.num_tokens for batch in batches) / positions
-        speed, graphs = tokens_per_second(job, batches, device)
-        del job
-        free_memory(device)
-        other = assemble(config, data, where).job
-        dense_speed, _ = tokens_per_second(other, [dense(batch) for batch in batches], device)
+        jobs = [assemble(config, data, where).job for _ in range(2)]
+        batches = batches_of(config, data, jobs[0], steps)
+        of_each = [batches, [dense(batch) for batch in batches]]
+        graphs, _ = (graphs_compiled(job, own, device) for job, own in zip(jobs, of_each, strict=True))
+        speeds: list[list[float]] = [[], []]
+        for _ in range(rounds):
+            for number in range(2):
+                seconds = seconds_for(jobs[number], of_each[number], device)
+                speeds[number].append(sum(batch.num_tokens for batch in of_each[number]) / seconds)
+    positions = sum(batch.num_tokens for batch in of_each[1])
+    del jobs
     free_memory(device)
-    return Timing(padding, rows, share, speed, dense_speed, speed / dense_speed, graphs)
+    ratio = statistics.median(own / full for own, full in zip(*speeds, strict=True))
+    own, full = (statistics.median(each) for each in speeds)
+    return Timing(padding, rows, sum(batch.num_tokens for batch in batches) / positions, own, full, ratio, graphs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=100, help="batches: an epoch of bucketed ones has about 104")
+    parser.add_argument("--rounds", type=int, default=3, help="in each, both take a turn over all batches")
+    parser.add_argument("--kinds", nargs="+", choices=list(ROWS), default=["bucketed", "packed"])
     parser.add_argument("--json", help="write the figures here")
     asked = parser.parse_args()
     scale = 1 if asked.device == "cuda" else 16
-    sizes = {"longest": 2048 // scale, "bucketed": 2048 // scale, "packed": 256 // scale}
     timings = []
-    for padding, rows in sizes.items():
-        timings.append(measure(padding, rows, asked.device, asked.steps))
+    for padding in asked.kinds:
+        timings.append(measure(padding, ROWS[padding] // scale, asked.device, asked.steps, asked.rounds))
         found = timings[-1]
         print(
             f"{padding:<10} {found.real_share:6.1%} real  {found.tokens_per_second:12,.0f} tokens/s  dense "

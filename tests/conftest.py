@@ -105,6 +105,7 @@ class Lab:
             "step_seconds",
             "data_wait_seconds",
             "memory_bytes",
+            "gpu_utilisation",
             "seconds",
         )
         rows = self.open(name).metrics(split)
@@ -132,7 +133,7 @@ class Lab:
         assert self.rows(one, "eval") == self.rows(other, "eval")
         states = [self.state(name) for name in (one, other)]
         for state in states:
-            del state["segment"]
+            del state["segment"], state["run"]
         for part in ("progress", "healing"):
             assert states[0].pop(part) == states[1].pop(part)
         torch.testing.assert_close(*states, rtol=0, atol=0, equal_nan=True)

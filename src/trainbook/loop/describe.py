@@ -10,6 +10,8 @@ from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import max_target_length, task_name
 from trainbook.loop.build import Built
 
+COST_OF_THE_SAME_BITS = "the same bits each time (on one H200, GPT-2 124M then makes 7 % fewer tokens a second)"
+
 
 def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     """Label and text, a line each."""
@@ -25,6 +27,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     )  # of whole epochs, the last batch is short
     rows = "packed rows" if config.data.padding == "packed" and not data.train.equally_long else "sequences"
     compiled = ", compiled" if built.compiled else ""
+    exact = f", {COST_OF_THE_SAME_BITS}" if config.training.deterministic else ""
     where = f"CPU, {torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
     lines = [
         ("task", _task(built)),
@@ -41,7 +44,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
             f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
             f"rate {config.optimizer.learning_rate:g}, {config.schedule.type}, {warmup:,} warm-up",
         ),
-        ("device", f"{where}, {job.state.precision.compute}{compiled}"),
+        ("device", f"{where}, {job.state.precision.compute}{compiled}{exact}"),
     ]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]

@@ -65,7 +65,7 @@ class Healer:
         return {"ladder": self.ladder.state_dict(), "entries": self.entries}
 
     def reading_is_due(self, step: int) -> bool:
-        return step % self.knobs.max_consecutive_skips == 0
+        return self.knobs.enabled and step % self.knobs.max_consecutive_skips == 0
 
     def snapshot_if_due(self) -> None:
         """Before a step. Every state that is kept was reached by accepted updates alone."""
