@@ -33,15 +33,20 @@ KINDS = ("repeated-tokens", "random-labels", "nan-gradient")
 STRETCHES, STRETCH = 4, 4  # bad batches: so many times so many in a row, at random places in the second half of a run
 RATE = 3e-3  # the best of a search over factors of about three
 RATE_STEPS = 400
+WARMUP, LONG_WARMUP = 20, 100  # with the long one, a rate that is too high is reached after something was learned
 # Each with the best rate of a search over factors of about three, and rates at which the loss goes up.
-OPTIMIZERS: dict[str, tuple[tuple[str, ...], float, tuple[float, ...]]] = {
-    "adamw": ((), RATE, (1.0, 10.0)),
-    "sgd": (("optimizer.type=sgd", "optimizer.weight_decay=0"), 1.0, (3.0, 10.0)),
-    "lion": (("optimizer.type=lion",), 1e-3, (0.03, 0.3)),
+OPTIMIZERS: dict[str, tuple[tuple[str, ...], float, tuple[tuple[float, int], ...]]] = {
+    "adamw": ((), RATE, ((1.0, WARMUP), (10.0, WARMUP), (1.0, LONG_WARMUP))),
+    "sgd": (
+        ("optimizer.type=sgd", "optimizer.weight_decay=0"),
+        1.0,
+        ((3.0, WARMUP), (10.0, WARMUP), (3.0, LONG_WARMUP)),
+    ),
+    "lion": (("optimizer.type=lion",), 1e-3, ((0.03, WARMUP), (0.3, WARMUP), (0.1, LONG_WARMUP))),
 }
 SMALL = (
     *("model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=4", "data.max_seq_length=64"),
-    *("batch.global_batch_size=16", "schedule.warmup_steps=20", "evaluation.eval_max_samples=256"),
+    *("batch.global_batch_size=16", "evaluation.eval_max_samples=256"),
     # At a constant rate a run does not get over what happened to it: a decay to zero would hide much of the harm.
     *("training.device=cpu", "checkpoint.save_total_limit=1", "schedule.type=constant"),
 )
@@ -101,10 +106,11 @@ def run_all(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return found
 
 
-def small(seed: int, rate: float = RATE, steps: int = STEPS, *more: str) -> tuple[str, ...]:
+def small(seed: int, rate: float = RATE, steps: int = STEPS, *more: str, warmup: int = WARMUP) -> tuple[str, ...]:
     return (
         *SMALL,
         f"training.seed={seed}",
+        f"schedule.warmup_steps={warmup}",
         f"training.max_steps={steps}",
         f"optimizer.learning_rate={rate}",
         "evaluation.eval_steps=40",
@@ -164,25 +170,27 @@ def interval(differences: Sequence[float]) -> dict[str, float]:
 
 def rates() -> dict[str, Any]:
     runs: list[Run] = []
-    labels: list[tuple[str, float, str]] = []
+    labels: list[tuple[str, float, int, str]] = []
     for name, (more, tuned, too_high) in OPTIMIZERS.items():
         runs.append(("gpt-tiny", small(0, tuned, RATE_STEPS, *more), ()))
-        labels.append((name, tuned, "with"))
-        for rate in too_high:
+        labels.append((name, tuned, WARMUP, "with"))
+        for rate, warmup in too_high:
             for guard, off in (("with", ()), ("without", (OFF,))):
-                runs.append(("gpt-tiny", small(0, rate, RATE_STEPS, *more, *off), ()))
-                labels.append((name, rate, guard))
+                overrides = small(0, rate, RATE_STEPS, *more, *off, warmup=warmup)
+                runs.append(("gpt-tiny", overrides, ()))
+                labels.append((name, rate, warmup, guard))
     found = dict(zip(labels, run_all(runs), strict=True))
     table = [
         {
             "name": name,
             "tuned_rate": tuned,
-            "tuned_loss": found[name, tuned, "with"]["loss"],
+            "tuned_loss": found[name, tuned, WARMUP, "with"]["loss"],
             "rate": rate,
-            **{guard: without_losses(found[name, rate, guard]) for guard in ("with", "without")},
+            "warmup": warmup,
+            **{guard: without_losses(found[name, rate, warmup, guard]) for guard in ("with", "without")},
         }
         for name, (_, tuned, too_high) in OPTIMIZERS.items()
-        for rate in too_high
+        for rate, warmup in too_high
     ]
     return {"steps": RATE_STEPS, "table": table}
 

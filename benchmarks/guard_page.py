@@ -22,8 +22,8 @@ on both sides. What is not finite is always rejected. Then, step by step:
    where it fits, else a checkpoint) and leaves the samples of the trouble out.
 4. **Remedy.** If trouble comes again from the same place, or if the loss slowly gives back a quarter of what was
    learned, the run goes back and the rate is halved and warmed up anew (`guard.remedy`).
-5. **Stop.** After {rollbacks} times from one place, or if nothing was ever learned, the run ends and says why and what
-   to try.
+5. **Stop.** After {rollbacks} times from one place, if nothing was ever learned, or if the lower rate does not bring
+   the loss back to where it was (early in training: further down), the run ends and says why and what to try.
 
 Every act is a line in `events.jsonl` with its evidence, and a run that is killed and resumed does the same again.
 `trainbook explain guard.skip_threshold` and its neighbours tell what can be turned.
@@ -42,11 +42,12 @@ interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f
 
 ## Rates that are too high
 
-The same model for {rate_steps} steps, at rates that are far too high, against the best rate of a search. Where nothing
-was learned yet, the guard stops and says so. A rate at which the model still learns, if badly, is not its business.
+The same model for {rate_steps} steps, at rates that are far too high, against the best rate of a search. A long warm-up
+lets the model learn something before the rate is too high. Every run whose loss rises above where it began ends early,
+with the cause. A rate at which the model still learns, if badly (lion at 0.03), is not the guard's business.
 
-| optimizer | tuned | rate | without the guard | with it | what it did |
-|---|---|---|---|---|---|
+| optimizer | tuned | rate | warm-up | without the guard | with it | what it did |
+|---|---|---|---|---|---|---|
 {rates}
 
 ## Healthy runs are left alone
@@ -124,7 +125,7 @@ def _rate_rows(rates: dict[str, Any]) -> list[str]:
         if found["verdict"]:
             ended = f"stopped at step {found['steps']}"
             did = f"“{found['verdict']}”"
-        first = f"| {row['name']} | {tuned:.3f} at {row['tuned_rate']:g} | {row['rate']:g}"
+        first = f"| {row['name']} | {tuned:.3f} at {row['tuned_rate']:g} | {row['rate']:g} | {row['warmup']}"
         lines.append(f"{first} | {row['without']['loss']:.3f} | {ended} | {did} |")
     return lines
 

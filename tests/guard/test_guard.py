@@ -231,7 +231,7 @@ def test_a_rate_stays_lowered_when_a_later_rollback_restores_a_state_from_before
     full = loop.optimizer.param_groups[0]["lr"]
     trouble(loop, 2)
     loop.guard.snapshot_steps = 1000  # none from after the remedy
-    for number in range(60):  # until trouble is trouble in another place
+    for number in range(80):  # until trouble is trouble in another place
         loop.update(number)
     trouble(loop, 1)
     assert loop.guard.events[-2]["attempt"] == 1

@@ -17,7 +17,7 @@ Floats = Sequence[float] | np.ndarray
 def rejections(row: int, last: int, in_all: int | None = None) -> Reading:
     """A reading right after the last of so many rejections in a row."""
     found = [Rejection(step, math.nan, 1.0, math.nan, 0.0, False) for step in range(last - row + 1, last + 1)]
-    return Reading(in_all or row, row, row, found, [3.0] * 20)
+    return Reading(in_all or row, row, found, [3.0] * 20)
 
 
 def experienced(**policy: Any) -> Ladder:
@@ -26,7 +26,7 @@ def experienced(**policy: Any) -> Ladder:
 
 
 def losses(values: Floats) -> Reading:
-    return Reading(0, 0, 0, [], list(values)[-128:])
+    return Reading(0, 0, [], list(values)[-128:])
 
 
 def decisions(curve: Floats, policy: Policy | None = None, every: int = 10) -> list[tuple[int, RollBack]]:
@@ -121,6 +121,52 @@ def test_a_run_that_has_learned_nothing_is_not_healed_by_lower_rates():
     end = ladder.decide(220, rejections(10, 220))
     assert isinstance(end, Stop) and "Nothing was learned before it" in end.verdict
     assert ladder.remedies == []
+
+
+def learning(ladder: Ladder, values: list[float], first: int = 10) -> RollBack | Stop | None:
+    """Readings every 10 steps, until one leads to something."""
+    for step in range(first, len(values) + 1, 10):
+        decision = ladder.decide(step, losses(values[:step]))
+        if decision is not None:
+            return decision
+    return None
+
+
+@pytest.mark.parametrize("falls", [False, True])
+def test_a_lower_rate_that_does_not_learn_ends_a_run_that_was_learning(falls: bool):
+    """To stand still at the loss of before the trouble is not enough while the model has much to learn."""
+    ladder = Ladder(Policy(rate_factor=0.5))
+    start = [5.4 - 0.02 * step for step in range(100)]
+    gone = learning(ladder, [*start, *[9.0] * 60])
+    assert isinstance(gone, RollBack) and gone.rate_factor == 0.5
+    ladder.went_back(100)
+    after = [3.7 - (0.003 * step if falls else 0.0) for step in range(300)]
+    end = learning(ladder, [*start, *after], first=110)
+    if falls:
+        assert end is None
+    else:
+        assert isinstance(end, Stop) and end.trouble.last_step == 100 + 128 + 32
+        assert "The rate is far too high" in end.verdict and "down to 0.5 of the rate" in end.verdict
+
+
+def test_a_lower_rate_may_stand_still_late_in_training():
+    ladder = Ladder(Policy(rate_factor=0.5))
+    start = [2.0 + 3.4 * 0.98**step for step in range(600)]
+    assert isinstance(learning(ladder, [*start, *[4.0] * 60]), RollBack)
+    ladder.went_back(600)
+    assert learning(ladder, [*start, *[2.0] * 400], first=610) is None
+
+
+def test_what_a_remedy_must_lead_to_is_part_of_the_state():
+    ladder = Ladder(Policy(rate_factor=0.5))
+    start = [5.4 - 0.02 * step for step in range(100)]
+    learning(ladder, [*start, *[9.0] * 60])
+    ladder.went_back(100)
+    other = Ladder(Policy(rate_factor=0.5))
+    other.load_state_dict(json.loads(json.dumps(ladder.state_dict())))
+    assert other == ladder
+    after = [3.7] * 300
+    assert learning(other, [*start, *after], first=110) == learning(ladder, [*start, *after], first=110)
 
 
 def test_what_was_learned_is_known_even_after_going_back_to_the_beginning():

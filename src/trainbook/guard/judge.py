@@ -57,7 +57,6 @@ class Reading(NamedTuple):
 
     rejected: int  # updates, in all
     troubled_in_a_row: int  # rejected in a row up to now, overflows of fp16 left out
-    longest_row: int  # of such, since the last reading
     rejections: list[Rejection]  # since the last reading; only the newest LEDGER_ROWS are remembered
     recent_losses: list[float]  # accepted ones, oldest first
 
@@ -81,7 +80,7 @@ class Judge:
         self.window = RobustWindow(LEAST_SPREADS, window, device)
         self.judged = 0  # updates so far, which is also the number of the step
         self.told = 0  # rejections that the host has been told of
-        self.counts = torch.zeros(3, dtype=torch.int64, device=device)  # rejected, troubled in a row, longest such row
+        self.counts = torch.zeros(2, dtype=torch.int64, device=device)  # rejected, troubled in a row
         self.deviations = torch.zeros(len(SIGNALS), device=device)  # of the last update judged
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
         far = math.inf if threshold is None else threshold
@@ -117,25 +116,24 @@ class Judge:
         step = torch.full((1,), self.judged, dtype=torch.float64, device=signals.device)  # a fill, not a copy
         numbers = torch.cat([step, signals, self.deviations, overflow.view(1)])
         self.ledger.index_copy_(0, place, torch.where(rejected, numbers, self.ledger.index_select(0, place)))
-        in_all, in_a_row, longest = self.counts.unbind()
+        in_all, in_a_row = self.counts.unbind()
         # An overflow neither lengthens a row of trouble nor ends it.
         in_a_row = torch.where(rejected, in_a_row + (~overflow).long(), 0)
-        self.counts.copy_(torch.stack([in_all + rejected, in_a_row, torch.maximum(longest, in_a_row)]))
+        self.counts.copy_(torch.stack([in_all + rejected, in_a_row]))
 
     def read(self) -> Reading:
         """What happened since the last reading. The host waits here, for one small copy."""
         parts = (self.counts, self.window.count, self.ledger.flatten(), self.window.values[0])
         everything = torch.cat([part.double() for part in parts]).cpu()
-        rejected, in_a_row, longest, count = (int(number) for number in everything[:4])
-        ledger, losses = everything[4:].split([self.ledger.numel(), self.window.size])
+        rejected, in_a_row, count = (int(number) for number in everything[:3])
+        ledger, losses = everything[3:].split([self.ledger.numel(), self.window.size])
         rows = ledger.view_as(self.ledger).tolist()
         new = range(max(self.told, rejected - LEDGER_ROWS), rejected)
         found = [
             Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5])) for row in (rows[n % LEDGER_ROWS] for n in new)
         ]
         self.told = rejected
-        self.counts[2] = 0
-        return Reading(rejected, in_a_row, longest, found, in_order(losses[None], count)[0].tolist())
+        return Reading(rejected, in_a_row, found, in_order(losses[None], count)[0].tolist())
 
     def go_back(self, state: dict[str, Any], *, judged: int | None = None) -> None:
         """What is usual is again as it was in an earlier `state`; what was rejected since stays counted."""

@@ -252,7 +252,7 @@ class Healer:
     def _advice(self, trouble: Trouble) -> str:
         config = self.job.config
         rate = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies)
-        lower = rate / (2 if self.ladder.has_learned else 10)
+        lower = rate / (2 if self.ladder.has_learned and trouble.kind != "stuck" else 10)
         advice = f"Try optimizer.learning_rate={lower:.2g}, a longer warm-up"
         if self.state.precision.compute == "fp16":
             advice += ", precision.compute=bf16 or fp32"
