@@ -13,7 +13,7 @@ import oracle
 from chaos_faults import Fault, Hit
 from disks import SmallDisk, can_mount
 from harness import STEPS, Bench, Ended, Running
-from lab import bytes_of, tracebacks
+from lab import bytes_of, changed, tracebacks
 from rows_endings import HANGING
 
 DISK_KILOBYTES = 16_000
@@ -142,10 +142,9 @@ class Subject:
         fault, problems = done
         self.report.processes += 1
         self.report.faults.append(fault)
-        kept = {name: value for name, value in bytes_of(self.run).items() if name in before}
-        changed = [name for name in before if kept.get(name) != before[name] and name not in ("lock", "report.md")]
-        if any("checkpoints/step-" in name for name in changed):
-            problems.append(f"changed {', '.join(changed)}")
+        touched = [name for name in changed(before, bytes_of(self.run)) if name != "lock"]  # it says who failed here
+        if touched:
+            problems.append(f"changed {', '.join(touched)}")
         for problem in problems:
             self._problem(problem)
 

@@ -6,6 +6,7 @@ import hashlib
 import random
 import re
 import signal
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -69,14 +70,17 @@ class Lab:
     def killed(self) -> str:
         """A run that was killed between two checkpoints, to be copied and spoiled."""
         running = self.bench.start(*self.bench.train_command("killed"))
-        newest = self.bench.folder("killed") / "checkpoints" / f"step-{KILLED_AT // SAVE_STEPS * SAVE_STEPS:08d}"
-        self.kill_at(running, "killed", KILLED_AT, newest)
+        run, newest = self.bench.folder("killed"), KILLED_AT // SAVE_STEPS * SAVE_STEPS
+        # Saves go on beside the steps: the event is the last that a run does for one.
+        self.kill_at(
+            running, "killed", KILLED_AT, lambda: any(e["step"] == newest for e in oracle.events(run, "checkpoint"))
+        )
         return "killed"
 
-    def kill_at(self, running: Running, name: str, step: int, and_there: Path | None = None) -> bool:
+    def kill_at(self, running: Running, name: str, step: int, and_when: Callable[[], bool] = lambda: True) -> bool:
         """Whether the run was hit before its end."""
         rows = Tail(self.bench.folder(name) / "metrics.jsonl")
-        reached = running.wait_until(lambda: rows.last_step() >= step and (and_there is None or and_there.exists()))
+        reached = running.wait_until(lambda: rows.last_step() >= step and and_when())
         running.send(signal.SIGKILL)
         return reached and running.end().code == -signal.SIGKILL
 
@@ -109,9 +113,19 @@ def tracebacks(ended: Ended) -> list[str]:
 
 
 def bytes_of(folder: Path) -> dict[str, str]:
-    """Every file of a folder by its hash."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    """Everything in a folder, at any depth: files by their hash, folders and links by their names."""
+    return {str(path.relative_to(folder)): _content(path) for path in sorted(folder.rglob("*"))}
+
+
+def _content(path: Path) -> str:
+    if path.is_symlink():
+        return f"link to {path.readlink()}"
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> list[str]:
+    """What of a folder is new, gone or not the same."""
+    return sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
 
 
 def count(trials: list[Trial]) -> str:

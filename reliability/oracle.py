@@ -119,15 +119,21 @@ def faults_of_end(run: Path, twin: Path) -> list[str]:
             faults.append(f"Trainbook's own reader counts other {split} rows")
     if _left_out(run) != _left_out(twin):
         faults.append(f"left out are {_left_out(run)}, by the twin {_left_out(twin)}")
+    return faults + faults_of_state(run, twin)
+
+
+def faults_of_state(run: Path, twin: Path) -> list[str]:
+    """The same, but for its rows."""
     ours, theirs = newest_whole(run), newest_whole(twin)
     if ours is None or theirs is None or ours.step != theirs.step:
-        return [*faults, f"the last checkpoint is {ours and ours.step}, the twin's is {theirs and theirs.step}"]
+        return [f"the last checkpoint is {ours and ours.step}, the twin's is {theirs and theirs.step}"]
+    faults = []
     for name in STATE_FILES:
         if (ours.path / name).read_bytes() != (theirs.path / name).read_bytes():
             faults.append(f"{name} of step {ours.step} is not the twin's")
-    left = [path.name for path in (run / "checkpoints").glob(".*")]
+    left = [str(path.relative_to(run)) for path in run.rglob(".*")]
     if left:
-        faults.append(f"left behind in checkpoints: {', '.join(left)}")
+        faults.append(f"left behind: {', '.join(left)}")
     status = json.loads((run / "manifest.json").read_text())["status"]
     if status != "finished":
         faults.append(f"the manifest says {status}")

@@ -117,7 +117,7 @@ def failing_trackers(lab: Lab) -> Result:
             account = {"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_API_KEY": "0" * 40}
             trials.append(_tracked(lab, "W&B's server never answers", wandb, **account))
         trials.append(_wandb_killed(lab, wandb))
-    says = f"the run goes on, bit-equal, and one event tells of it: {count(trials)}"
+    says = f"the run goes on, bit-equal, and an event tells of it: {count(trials)}"
     return Result("9", says, trials)
 
 

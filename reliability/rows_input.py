@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import oracle
+from damage import tear
 from harness import SAVE_STEPS
-from lab import KILLED_AT, Lab, Result, Trial, bytes_of, count, tracebacks
+from lab import KILLED_AT, Lab, Result, Trial, bytes_of, changed, count, tracebacks
 
 # What is typed, and the name that has to be proposed for it. The first ones are parts of a name, not misspellings.
 MISSPELT = {
@@ -106,15 +110,27 @@ def resumed_otherwise(lab: Lab) -> Result:
     """Row 10: refused with the difference named; on request taken, and written down."""
     text = (lab.bench.root / "text.txt").read_text()
     (lab.bench.root / "other.txt").write_text(text[1000:] + text[:1000])
-    lab.bench.copy(lab.killed, "row10")
+    untidy(lab.bench.copy(lab.killed, "row10"))
     changes = list(CHANGES)[:1] if lab.is_short else list(CHANGES)
     refused = [_change_refused(lab, what) for what in changes]
     _, problems = lab.resume("row10")
     unharmed = Trial("resumed as it was, after all these", problems)
     taken = [] if lab.is_short else [_change_taken(lab, what) for what in ON_REQUEST]
-    says = f"{count(refused)} refused with old and new value, the run untouched and then bit-equal"
+    says = f"{count(refused)} refused with old and new value, no byte of the run changed, then bit-equal"
     says += "" if lab.is_short else f"; with --accept-changes {count(taken)} taken and written down"
     return Result("10", says, [*refused, unharmed, *taken])
+
+
+def untidy(run: Path) -> None:
+    """What a process can leave that is killed amid a save: half of it, an index of the time before, torn last rows."""
+    checkpoints = run / "checkpoints"
+    newest = max(checkpoints.glob("step-*"))
+    half = checkpoints / f".writing-step-{int(newest.name[5:]) + 1:08d}-99999999"  # no process has this number
+    shutil.copytree(newest, half)
+    (half / "complete.json").unlink()
+    (checkpoints / "index.json").write_text('{"latest": null, "best": null, "steps": []}\n')
+    for rows in ("metrics.jsonl", "events.jsonl"):
+        tear(run / rows)
 
 
 def _change_refused(lab: Lab, what: str) -> Trial:
@@ -124,11 +140,8 @@ def _change_refused(lab: Lab, what: str) -> Trial:
     problems = [] if ended.code == 2 else [f"exit code {ended.code}: {ended.last_words}"]
     if words not in ended.err:
         problems.append(f"does not say '{words}'")
-    after = bytes_of(lab.bench.folder("row10"))
-    views = ("lock", "report.md")  # who holds the folder; what is made from its facts at any time
-    changed = sorted(name for name in {*before, *after} if before.get(name) != after.get(name) and name not in views)
-    if changed:
-        problems.append(f"changed {', '.join(changed)}")
+    if touched := changed(before, bytes_of(lab.bench.folder("row10"))):
+        problems.append(f"changed {', '.join(touched)}")
     return Trial(what, [*problems, *tracebacks(ended)], {"said": lab.bench.shown(ended.err.strip())})
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
-from trainbook.knobs.dumping import yaml_value
-from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe, recorded
+from trainbook.knobs.dumping import untrue, yaml_value
+from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
+from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault, must_suit_own_data, parse
 from trainbook.runs import RunFolder, default_name, write_text_atomically
 
@@ -163,13 +164,16 @@ def resume(
     inject: Sequence[str] = (),
 ) -> Result:
     """Go on with a run, under the configuration in its folder. Faults of an earlier process are not put in again."""
-    folder = RunFolder.open(run, runs_dir)
+    from trainbook.loop.recover import recover
+
+    folder = RunFolder.find(run, runs_dir)
+    recovered = recover(folder)
     if folder.read_manifest().recipe == "fit":
         raise ResumeError(
             f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with "
             f"name={folder.name!r}."
         )
-    loaded = load(folder.config, overrides)
+    loaded = load(folder.config, overrides, text=recovered.config_text)
     # `.` or a link has another name than the folder that it means.
     path = folder.path if folder.path.name == folder.name else folder.path.resolve()
     return train(
@@ -249,30 +253,38 @@ def _prepare(
     """A run folder to train in; or the result, if there is nothing left to do."""
     from trainbook.loop.faults.faults import Faults
     from trainbook.loop.launch import Launch
+    from trainbook.loop.recover import put_back, recover
 
     config_text = dump(loaded)
     name = name or default_name(recipe or "run", runs_dir)
     existing = RunFolder(Path(runs_dir) / name)
     changes: list[Change] = []
-    if existing.manifest.is_file():
-        if resume == "never":
-            raise RunFolderError(
-                f"{existing.path} already holds a run, and --resume never was asked for: choose another --name."
-            )
+    if resume == "never" and (existing.manifest.is_file() or existing.has_checkpoints):
+        raise RunFolderError(
+            f"{existing.path} already holds a run, and --resume never was asked for: choose another --name."
+        )
+    recovered = recover(existing)
+    notices = [*recovered.lines, *loaded.notices]
+    if existing.has_begun:
         changes = check_resume(existing, loaded, accept_changes)
         if existing.read_manifest().status == "finished" and not changes:
+            put_back(existing, recovered, quiet)
             return Result(existing, "already finished")
         run = existing
-        config_text = dump_changes(run.config.read_text(encoding="utf-8"), loaded, changes)
+        before = recovered.config_text or read_file(run.config)
+        if wrong := untrue(before, loaded, changes):
+            named = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+            notices.append(f"config.yaml did not have what the run is trained with: written anew for {named}")
+        config_text = dump_changes(before, loaded, changes)
     else:
         run = RunFolder.create(runs_dir, name)
     width = None if recipe == "fit" else loaded.config.model.hidden_size
-    return Launch(run, loaded.config, config_text, recipe, changes, loaded.notices, quiet, width, Faults(faults))
+    return Launch(run, loaded.config, config_text, recipe, changes, notices, quiet, width, Faults(faults))
 
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
     """What the new configuration does differently; refused where it would silently change what the run means."""
-    changes = [change for change in difference(recorded(run.path), loaded.config) if not _is_the_same_folder(change)]
+    changes = [change for change in difference(run.recorded(), loaded.config) if not _is_the_same_folder(change)]
     policies = {change.path: resume_policy(change.path) for change in changes}
     refused = [
         c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
@@ -307,7 +319,7 @@ def _why(policy: str) -> str:
 def _run(prepared: Launch, build_job: Callable[[torch.device], Job], again: str | None = None) -> Result:
     from trainbook.loop.launch import launch
 
-    run = prepared.run
+    run, before = prepared.run, _bytes(prepared.run.manifest)
     try:
         ended = launch(prepared, build_job)
     except RunFolderError:
@@ -318,11 +330,16 @@ def _run(prepared: Launch, build_job: Callable[[torch.device], Job], again: str 
             again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
         raise Interrupted(f"{stop}. Go on with: {again}") from None
     except BaseException:
-        with suppress(TrainbookError):  # the first error is the one to tell
-            _write_report(run)
+        if _bytes(run.manifest) != before:  # a run that was refused is as it was
+            with suppress(TrainbookError):  # the first error is the one to tell
+                _write_report(run)
         raise
     _write_report(run)
     return Result(run, ended)
+
+
+def _bytes(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None
 
 
 def _write_report(run: RunFolder) -> None:

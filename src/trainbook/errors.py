@@ -5,6 +5,7 @@ TrainbookError
 │   ├── ConfigError      a configuration breaks laws; carries every problem found, not the first
 │   ├── DataError        a source, tokenizer or sample cannot be used
 │   ├── RunFolderError   a run folder is missing, in use, or of another kind
+│   │   └── NewerRun     … or was written by a newer Trainbook
 │   ├── ResumeError      a run cannot be continued as asked
 │   └── MissingExtra     an optional package is needed; the message has the pip line
 ├── RunError             the run failed: exit code 1
@@ -50,6 +51,10 @@ class DataError(UserError):
 
 
 class RunFolderError(UserError):
+    pass
+
+
+class NewerRun(RunFolderError):
     pass
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -78,3 +80,16 @@ def test_characters_are_not_torn_apart(trained, monkeypatch):
     monkeypatch.setattr(trainbook.loop.generate, "generate_tokens", lambda *_: iter("née".encode()))
     answer = trained("generate", "run", "a", "--json")
     assert json.loads(answer.stdout)["text"] == "née"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"label_names": []}'])
+def test_damaged_facts_about_the_data_are_said_to_be_damaged(trained, text: str):
+    shutil.copytree("runs/run", "runs/damaged")
+    try:
+        Path("runs/damaged/tokenizer/facts.json").write_text(text)
+        answer = trained("generate", "runs/damaged", "a", code=2)
+    finally:
+        shutil.rmtree("runs/damaged")
+    assert answer.stderr == (
+        "error: runs/damaged/tokenizer/facts.json is damaged: resume the run, and it is written again.\n"
+    )

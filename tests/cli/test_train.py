@@ -114,3 +114,40 @@ def test_a_run_that_fails_ends_with_one_line_and_exit_code_1(terminal, lab):
     reason = "4 updates in a row were rejected; at step 4 the loss is NaN"
     assert answer.stderr.startswith(f"error: step 4: {reason}. Nothing was learned before it")
     assert RunFolder("runs/lost").read_manifest().status == "failed"
+
+
+def test_a_run_killed_while_it_first_wrote_its_manifest_is_begun_by_the_same_command(terminal):
+    folder = Path("runs/first")
+    folder.mkdir(parents=True)
+    (folder / "lock").write_text('{"pid": 4711, "host": "elsewhere"}')
+    (folder / ".config.yaml.4711.tmp").write_text("model:")
+    (folder / ".manifest.json.4711.tmp").write_text("{")
+    terminal.train("--name", "first", "--quiet")
+    assert RunFolder(folder).read_manifest().status == "finished"
+    assert list(folder.glob(".*")) == []
+
+
+def test_a_run_without_its_configuration_and_manifest_is_brought_back(terminal):
+    terminal.train("--name", "first", "--quiet")
+    Path("runs/first/config.yaml").unlink()
+    Path("runs/first/manifest.json").write_text("")
+    refused = terminal("generate", "runs/first", code=2)
+    assert "runs/first/manifest.json must be JSON" in refused.stderr
+    assert "Go on with the run, and a checkpoint brings it back" in refused.stderr
+    lines = terminal("resume", "first").stdout.splitlines()
+    assert "notice      8  manifest.json was empty: brought back from step-00000008, as it stood then" in lines
+    assert "notice      8  config.yaml was gone: brought back from step-00000008" in lines
+    assert "first  finished" in lines
+
+
+def test_what_no_checkpoint_can_bring_back_is_a_message(terminal):
+    from trainbook.checkpoints import CheckpointStore
+
+    terminal.train("--name", "first", "--quiet")
+    for step in CheckpointStore(Path("runs/first/checkpoints"), read_only=True).steps():
+        Path(f"runs/first/checkpoints/step-{step:08d}/state.json").unlink()
+    Path("runs/first/manifest.json").write_text("{")
+    for command in (("resume", "first"), ("train", *terminal.tiny, "--name", "first")):
+        answer = terminal(*command, code=2)
+        assert "error: runs/first/manifest.json must be JSON: " in answer.stderr
+        assert "No checkpoint holds a copy: bring it back, or start anew under another --name." in answer.stderr

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from trainbook.knobs import Config, declarations, dump, load
+from trainbook.knobs import Change, Config, declarations, dump, dump_changes, load
+from trainbook.knobs.dumping import untrue
 
 ODD_STRINGS = [
     "no",
@@ -68,3 +69,28 @@ def test_every_knob_is_written_and_only_chosen_values_name_their_origin(tmp_path
     assert any(line.startswith('  eval_strategy: "no"  # derived: there is no validation data') for line in lines)
     assert sum("#" in line for line in lines) == 5
     assert sum(line.startswith("  ") for line in lines) == len(list(declarations()))
+
+
+def test_a_line_is_kept_for_its_origin_only_if_it_has_the_value():
+    loaded = load({}, ["optimizer.learning_rate=0.01", "training.max_steps=5"])
+    text = dump(loaded)
+    later = load({"optimizer": {"learning_rate": 0.01}, "training": {"max_steps": 5}})
+    assert dump_changes(text, later, []) == text and untrue(text, later, []) == []
+    for wrong in ("0.5", "0.010001", '"0.01"'):
+        edited = text.replace("  learning_rate: 0.01  # override", f"  learning_rate: {wrong}  # override")
+        assert edited != text and untrue(edited, later, []) == ["optimizer.learning_rate"]
+        assert load_text(dump_changes(edited, later, [])) == later.config
+    changed = [Change("optimizer.learning_rate", 0.5, 0.01)]
+    assert untrue(text.replace("learning_rate: 0.01", "learning_rate: 0.5"), later, changed) == []
+
+
+def test_lines_that_are_missing_are_written(tmp_path: Path):
+    loaded = load({}, ["training.max_steps=5"])
+    text = dump(loaded)
+    assert dump_changes(text[: len(text) // 2], loaded, []) == text
+    assert untrue("", loaded, []) == [declaration.path for declaration in declarations()]
+    assert load(tmp_path / "config.yaml", text=text).config == loaded.config
+
+
+def load_text(text: str) -> Config:
+    return load(Path("config.yaml"), text=text).config

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainbook
-from trainbook.errors import Diverged, ResumeError, RunFolderError, TrainbookError, UserError
+from trainbook.errors import Diverged, ResumeError, TrainbookError, UserError
 from trainbook.loop import build as build_module
 from trainbook.loop import train as train_module
 
@@ -197,11 +197,3 @@ def test_a_run_cannot_be_shortened_behind_its_own_place(lab):
         lab.train()
     with pytest.raises(ResumeError, match="has made 7 updates already, more than the 5"):
         lab.train("max_steps=5", accept_changes=True)
-
-
-def test_checkpoints_without_a_manifest_are_not_taken_for_a_new_run(lab):
-    lab.train()
-    lab.open().manifest.unlink()
-    lab.open().report.unlink()
-    with pytest.raises(RunFolderError, match=r"holds checkpoints, but its manifest.json is gone"):
-        lab.train()

@@ -296,13 +296,22 @@ def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_r
     common = ("evaluation.eval_steps=2", "checkpoint.save_total_limit=9")
     base = lab.train("training.max_steps=4", *common, name="base").run
     began = lab.state("base", "best")["model"]
-    with lab.interrupted_at(2):
-        tune(lab, base.path, "model.lora_rank=2", name="adapted")
+    for name in ("adapted", "forgetful", "damaged"):
+        with lab.interrupted_at(2):
+            tune(lab, base.path, "model.lora_rank=2", name=name)
     tune(lab, base.path, "model.lora_rank=2", name="whole")
     lab.train("training.max_steps=8", *common, name="base", accept_changes=True)
     assert not torch.equal(lab.state("base", "best")["model"]["head.weight"], began["head.weight"])
     api.resume(lab.open("adapted").path, quiet=True)
     lab.must_be_equal("whole", "adapted")
+    (lab.open("forgetful").network / "base.json").unlink()
+    (lab.open("damaged").network / "base.json").write_text("{")
+    for name in ("forgetful", "damaged"):
+        api.resume(lab.open(name).path, quiet=True)
+        lab.must_be_equal("whole", name)
+    for name, harm in (("forgetful", "was gone"), ("damaged", "was damaged")):
+        told = [event["reason"] for event in lab.events("notice", name)]
+        assert f"network/base.json {harm}: brought back from step-00000002" in told
     task = load_task(lab.open("whole"), "best", torch.device("cpu")).task
     torch.testing.assert_close(task.state_dict()["body.token_embedding.weight"], began["body.token_embedding.weight"])
     shutil.rmtree(base.checkpoints / "step-00000004")

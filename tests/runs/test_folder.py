@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import re
 from datetime import datetime
 from pathlib import Path
 
@@ -56,11 +58,71 @@ def test_what_a_process_killed_while_making_the_folder_left_is_taken_over(tmp_pa
     made(tmp_path, "a")
 
 
-def test_somebody_elses_folder_is_not_taken_over(tmp_path: Path):
+@pytest.mark.parametrize("name", [".config.yaml.4711.tmp", ".manifest.json.4711.tmp", ".wandb-id.4711.tmp"])
+def test_a_file_that_was_only_half_written_when_its_process_was_killed_blocks_no_name(tmp_path: Path, name: str):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "lock").touch()
+    (tmp_path / "a" / name).write_text("half of")
+    folder = made(tmp_path, "a")
+    folder.clear_leftovers()
+    assert {path.name for path in folder.path.iterdir()} == {"lock", "manifest.json"}
+
+
+def test_leftovers_are_cleared_away_and_nothing_else(run: RunFolder):
+    kept = ["notes.tmp", ".notes.tmp", ".config.yaml.tmp", ".config.yaml.x.tmp", f".wandb-id.{os.getpid()}.tmp", "lock"]
+    for name in [*kept, ".config.yaml.4711.tmp", ".quarantine.jsonl.4711.tmp"]:
+        (run.path / name).touch()
+    for folder, name in ((run.tokenizer, "facts"), (run.network, "base"), (run.checkpoints, "facts")):
+        folder.mkdir()
+        (folder / f".{name}.json.4711.tmp").touch()
+    run.clear_leftovers()
+    left = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    assert left == {*kept, "manifest.json", "checkpoints/.facts.json.4711.tmp"}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["precious.py"], "it holds precious.py;"),
+        (["lock", "config.yaml", "notes.txt"], "it holds notes.txt;"),
+        (["lock", ".notes.txt.4711.tmp"], "it holds .notes.txt.4711.tmp;"),
+        (["config.yaml"], "it holds config.yaml;"),  # a run's folder has its lock before anything else
+        (["tokenizer"], "it holds tokenizer;"),
+    ],
+)
+def test_somebody_elses_folder_is_not_taken_over(tmp_path: Path, names: list[str], said: str):
     (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "precious.py").touch()
-    with pytest.raises(RunFolderError, match="already exists and is not a run folder"):
+    for name in names:
+        (tmp_path / "src" / name).write_text("precious")
+    with pytest.raises(RunFolderError, match="already exists and is not a run folder: " + re.escape(said)):
         RunFolder.create(tmp_path, "src")
+    assert {path.name for path in (tmp_path / "src").iterdir()} == set(names)
+
+
+def test_what_is_not_a_runs_own_is_never_taken_away(tmp_path: Path):
+    folder = RunFolder.create(tmp_path, "a")
+    for name in ("lock", "config.yaml", ".manifest.json.4711.tmp", "notes.txt"):
+        (folder.path / name).touch()
+    folder.tokenizer.mkdir()
+    folder.discard()
+    assert [path.name for path in folder.path.iterdir()] == ["notes.txt"]
+
+
+def test_rows_without_a_manifest_are_not_taken_away(tmp_path: Path):
+    folder = RunFolder.create(tmp_path, "a")
+    write(folder.metrics_file, row(1, 0))
+    folder.discard()
+    assert folder.metrics_file.exists()
+
+
+def test_a_former_checkpoint_that_stepped_aside_is_one(tmp_path: Path):
+    folder = RunFolder.create(tmp_path, "a")
+    (folder.checkpoints / ".writing-step-00000001-4711").mkdir(parents=True)
+    assert not folder.has_checkpoints
+    (folder.checkpoints / ".replaced-step-00000001-4711").mkdir()
+    assert folder.has_checkpoints
+    with pytest.raises(RunFolderError, match=r"holds checkpoints, but its manifest\.json is gone"):
+        RunFolder.create(tmp_path, "a")
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "-x", "a b"])
@@ -201,3 +263,13 @@ def test_a_run_that_is_not_there_is_named_as_it_was_asked_for(tmp_path: Path, mo
             RunFolder.open(asked, "runs")
     with pytest.raises(RunFolderError, match=r"no run folder elsewhere/x\. elsewhere holds no runs"):
         RunFolder.open("elsewhere/x", "runs")
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("metrics.jsonl", "step"), ("events.jsonl", "step"), ("events.jsonl", "kind")]
+)
+def test_a_row_that_lacks_what_every_row_has_is_named(run: RunFolder, file: str, name: str):
+    whole = {"step": 1, "segment": 0, "kind": "start", "split": "train"}
+    write(run.path / file, whole, {key: value for key, value in whole.items() if key != name})
+    with pytest.raises(RunFolderError, match=rf"{file}:2: must have a {name}\. Mend the line, or take it out"):
+        run.metrics()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import pytest
 
 from trainbook.errors import RunError, RunFolderError
 from trainbook.runs import jsonl
-from trainbook.runs.jsonl import JsonlWriter
+from trainbook.runs.jsonl import Extent, JsonlWriter
 
 
 def strict(line: str) -> dict:
@@ -115,7 +116,9 @@ def test_a_whole_file_is_left_as_it_is(tmp_path: Path):
 def test_a_bad_line_in_the_middle_is_named_by_file_and_line(tmp_path: Path):
     file = tmp_path / "m.jsonl"
     file.write_text('{"step": 1}\nnonsense\n{"step": 3}\n')
-    with pytest.raises(RunFolderError, match=r"m\.jsonl:2: must be one JSON object a line, but got b'nonsense'"):
+    with pytest.raises(
+        RunFolderError, match=r"m\.jsonl:2: must be one JSON object a line, but got b'nonsense'\. Mend the line"
+    ):
         jsonl.read(file)
 
 
@@ -154,3 +157,57 @@ def test_the_kernels_own_full_disk_is_a_run_error(tmp_path: Path):
         pytest.raises(RunError, match=r"m\.jsonl: cannot be written: No space left on device"),
     ):
         writer.append({"step": 1})
+
+
+def test_a_writer_knows_what_its_file_holds_also_from_before(tmp_path: Path):
+    file = tmp_path / "m.jsonl"
+    file.write_text('{"step": 1}\n{"step": 2}\n{"st')
+    with JsonlWriter(file) as writer:
+        for _ in range(3):
+            content = file.read_bytes()
+            assert writer.extent == Extent(content.count(b"\n"), len(content), hashlib.sha256(content).hexdigest())
+            writer.append({"step": 3, "reason": "ü"})
+
+
+def test_a_row_that_was_refused_by_the_disk_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    writer = JsonlWriter(tmp_path / "m.jsonl")
+    writer.append({"step": 1})
+    before = writer.extent
+    with monkeypatch.context() as patch, pytest.raises(RunError):
+        patch.setattr(os, "write", full)
+        writer.append({"step": 2})
+    assert writer.extent == before
+    writer.close()
+
+
+ROWS = b'{"step": 1}\n{"step": 2}\n{"step": 3}\n'
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        (ROWS, ""),
+        (ROWS + b'{"step": 4}\n{"st', ""),
+        (b"", "has 0 row(s), and held 3"),
+        (ROWS[:12], "has 1 row(s), and held 3"),
+        (ROWS[:-1], "has 2 row(s), and held 3"),
+        (ROWS[12:] + b'{"step": 4}\n', "is not what it was: of the 3 rows that it held, some were changed or lost"),
+        (ROWS.replace(b"2", b"7"), "is not what it was: of the 3 rows that it held, some were changed or lost"),
+        (None, "is gone, and with it the 3 rows that it held"),
+    ],
+)
+def test_rows_that_a_file_no_longer_holds_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bytes | None, said: str
+):
+    monkeypatch.setattr(jsonl, "_BLOCK_BYTES", 7)
+    file = tmp_path / "m.jsonl"
+    if now is not None:
+        file.write_bytes(now)
+    assert jsonl.lost_since(file, Extent(3, len(ROWS), hashlib.sha256(ROWS).hexdigest())) == said
+
+
+def test_a_file_that_never_had_a_row_has_lost_none(tmp_path: Path):
+    assert jsonl.lost_since(tmp_path / "none", Extent(0, 0, hashlib.sha256().hexdigest())) == ""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.errors import RunFolderError
+from trainbook.errors import RunFolderError, UserError
 from trainbook.runs import Manifest, RunFolder
 
 HOLD = "import sys; from trainbook.runs import RunFolder\nwith RunFolder(sys.argv[1]).lock(): {}"
@@ -102,3 +102,15 @@ def test_a_run_whose_writer_left_without_saying_how_it_ended_is_abandoned(run: R
 def test_a_folder_that_cannot_be_written_is_a_clear_error(tmp_path: Path):
     with pytest.raises(RunFolderError, match="cannot be opened: No such file"), RunFolder(tmp_path / "none").lock():
         pass
+
+
+@pytest.mark.parametrize("former", ["", '{"pid": 4711, "host": "elsewhere"}'])
+def test_a_holder_that_is_refused_leaves_the_lock_as_it_was(run: RunFolder, former: str):
+    run.lock_file.write_text(former)
+    with pytest.raises(UserError), run.lock():
+        assert str(os.getpid()) in run.lock_file.read_text()
+        raise UserError("this is not how the run was started")
+    assert run.lock_file.read_text() == former
+    with run.lock():
+        pass
+    assert run.lock_file.read_text() == ""

@@ -105,7 +105,15 @@ def test_a_newer_schema_is_refused(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "must be JSON"), ("[]", "has no schema_version"), ("{}", "has no schema_version")]
+    ("text", "said"),
+    [
+        ("", "must be JSON"),
+        ("{", "must be JSON"),
+        ("[]", "has no schema_version"),
+        ("{}", "has no schema_version"),
+        ('{"schema_version": 1, "segments": {}}', "segments must be a list, but got dict"),
+        ('{"schema_version": 1, "config": null}', "config must be a dict, but got NoneType"),
+    ],
 )
 def test_a_file_that_is_no_manifest_is_refused(tmp_path: Path, text: str, said: str):
     (tmp_path / "manifest.json").write_text(text)

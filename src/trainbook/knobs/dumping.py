@@ -36,13 +36,26 @@ def dump(loaded: Loaded, keep: Mapping[str, str] | None = None) -> str:
 def dump_changes(old: str, loaded: Loaded, changes: Sequence[Change]) -> str:
     """As `dump`, but what did not change keeps its old line, which says where the value came from at first."""
     changed = {change.path for change in changes}
-    keep, section = {}, ""
-    for line in old.splitlines():
+    return dump(loaded, {path: line for path, line in _true_lines(old, loaded).items() if path not in changed})
+
+
+def untrue(old: str, loaded: Loaded, changes: Sequence[Change]) -> list[str]:
+    """The knobs of which a dumped text says something else, or nothing, though they did not change."""
+    known = {*_true_lines(old, loaded), *(change.path for change in changes)}
+    return [path for path in by_path() if path not in known]
+
+
+def _true_lines(text: str, loaded: Loaded) -> dict[str, str]:
+    """By knob: the line that has its value."""
+    lines, section = {}, ""
+    for line in text.splitlines():
         if found := re.fullmatch(r"(\w+):", line):
             section = found[1]
-        elif (found := re.match(r"  (\w+): ", line)) and f"{section}.{found[1]}" not in changed:
-            keep[f"{section}.{found[1]}"] = line
-    return dump(loaded, keep)
+        elif (found := re.match(r"  (\w+): ", line)) and (path := f"{section}.{found[1]}") in by_path():
+            true = f"  {found[1]}: {yaml_value(loaded.config.get(path))}"
+            if line == true or line.startswith(f"{true}  # "):
+                lines[path] = line
+    return lines
 
 
 def origin_text(path: str, origin: Origin) -> str:

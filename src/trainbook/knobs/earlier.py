@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from pydantic import ValidationError
+
+from trainbook.errors import RunFolderError
 from trainbook.knobs.config import Config
 
 RECIPE_PREFIX = "recipe:"
@@ -16,7 +21,8 @@ def is_recipe(name: str) -> bool:
 
 def is_run(name: str) -> bool:
     folder = Path(name).expanduser()
-    return (folder / "manifest.json").is_file() and (folder / "config.yaml").is_file()
+    is_lost = not (folder / "config.yaml").is_file()  # it comes back when that run is gone on with
+    return (folder / "manifest.json").is_file() and (not is_lost or (folder / "checkpoints").is_dir())
 
 
 def config_of(name: str) -> Config:
@@ -33,5 +39,22 @@ def recorded(run: Path) -> Config:
     """
     from trainbook.knobs.loading import load
 
-    known = json.loads((run / "manifest.json").read_text(encoding="utf-8")).get("config")
-    return Config.model_validate_json(json.dumps(known)) if known else load(run / "config.yaml").config
+    manifest = run / "manifest.json"
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+        known = content.get("config")
+    except OSError as error:
+        raise RunFolderError(f"{manifest} cannot be read: {error.strerror}.") from None
+    except (ValueError, AttributeError):
+        raise RunFolderError(f"{manifest} is damaged. Go on with that run, and a checkpoint brings it back.") from None
+    return as_config(known, manifest) if known else load(run / "config.yaml").config
+
+
+def as_config(known: Mapping[str, Any], manifest: Path) -> Config:
+    """As a manifest holds it."""
+    try:
+        return Config.model_validate_json(json.dumps(known))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise RunFolderError(f"{manifest} is damaged, or of another version: {where}: {first['msg']}.") from None

@@ -19,12 +19,15 @@ from trainbook.knobs.text import Block, from_mapping, parse, parse_override, rea
 from trainbook.knobs.values import show
 
 
-def load(source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = ()) -> Loaded:
+def load(
+    source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = (), *, text: str | None = None
+) -> Loaded:
     """The configuration of a packaged recipe's name, a YAML file or a mapping, with `key=value` overrides on top.
 
-    Raises ConfigError with every problem of all layers, or UserError if there is no such recipe or file.
+    `text` is what the file holds, where that is known from elsewhere. Raises ConfigError with every problem of all
+    layers, or UserError if there is no such recipe or file.
     """
-    base = _read_source(source)
+    base = _read_source(source, text)
     top = _read_overrides(overrides)
     problems = [*base.problems, *top.problems]
     base_values = _keep_one_each(base.assignments, problems, equal_is_fine=False)
@@ -60,7 +63,7 @@ def require_length(loaded: Loaded) -> None:
         raise ConfigError([Problem("configuration", "training", message)])
 
 
-def _read_source(source: str | Path | Mapping[str, Any] | None) -> Resolver:
+def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None) -> Resolver:
     if source is None:
         return Resolver(DEFAULT)
     if isinstance(source, Mapping):
@@ -69,7 +72,7 @@ def _read_source(source: str | Path | Mapping[str, Any] | None) -> Resolver:
         return resolver
     path, origin = _locate(source)
     resolver = Resolver(origin)
-    block, problems = parse(read_file(path), origin.where)
+    block, problems = parse(read_file(path) if text is None else text, origin.where)
     resolver.problems += problems
     resolver.read(block)
     return resolver

@@ -20,7 +20,7 @@ from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, task_name
 from trainbook.knobs.duration import Duration
-from trainbook.knobs.earlier import is_run, recorded
+from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import has_tokenizer
 from trainbook.loop.baseline import baseline
 from trainbook.loop.device import should_compile
@@ -81,7 +81,7 @@ def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
 
 def _with_own_quarantine(config: Config, run: RunFolder) -> Config:
     """What the quarantine named when the run began is in its checkpoints. The file may be gone or longer by now."""
-    if config.data.quarantine is None or config.data.quarantine != recorded(run.path).data.quarantine:
+    if config.data.quarantine is None or config.data.quarantine != run.recorded().data.quarantine:
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"quarantine": None})})
 
@@ -173,6 +173,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
         evaluate=evaluate_task if validation is not None else None,
         steps_per_epoch=Fraction(samples, batch.global_batch),
         data_fingerprint=data.fingerprint,
+        base_step=task.base_step,
         write_files=lambda folder: write_facts(folder, task, data.tokenizer),
         left_out=data.summary.get("left_out", ()),
         samples=PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint),

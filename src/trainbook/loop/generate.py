@@ -10,7 +10,6 @@ from trainbook.data.chat import chat_with, encode_with_specials, special_tokens
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.earlier import recorded
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.judges import framed_tokens
 from trainbook.loop.restore import Restored, load_task
@@ -58,7 +57,7 @@ def generate_text(
 
 def answers(run: RunFolder) -> bool:
     """Whether the model answers a prompt, rather than writing on from it."""
-    return task_name(recorded(run.path)) in ("chat", "seq2seq")
+    return task_name(run.recorded()) in ("chat", "seq2seq")
 
 
 def _computing(restored: Restored) -> AbstractContextManager[object]:

@@ -52,6 +52,7 @@ class Job:
     evaluate: Callable[[], dict[str, float]] | None
     steps_per_epoch: Fraction  # not always whole: batches run on over the end of an epoch; a float would miss ends
     data_fingerprint: str = ""
+    base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
     left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
     samples: Samples | None = None  # None: the data is the user's own, and its samples have no names

@@ -22,6 +22,7 @@ from trainbook.loop.faults.faults import Faults
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.memory import OUT_OF_MEMORY
+from trainbook.loop.recover import Kept, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.train import Training, must_be_the_same_data, must_not_be_over
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
@@ -83,6 +84,18 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
         except torch.OutOfMemoryError as error:
             raise RunError(OUT_OF_MEMORY.format(when="while the model was built")) from error
         store_events = StoreEvents()
+        # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
+        found = CheckpointStore(run.checkpoints, read_only=True, on_event=store_events).load("latest")
+        lost: list[str] = []
+        if found is not None:
+            must_be_the_same_data(job, found)
+            must_not_be_over(job, found)
+            job.state.load_state_dict(found.state)
+            kept = Kept.of(found, run)
+            lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
+        tracking.must_be_installed(config.logging)
+        gone, segment = _newest_told(run), run.next_segment()
+        manifest, differing = _manifest(run, fresh)
         store = CheckpointStore(
             run.checkpoints,
             save_total_limit=config.checkpoint.save_total_limit,
@@ -90,12 +103,6 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             on_event=store_events,
         )
         with closing(store):
-            found = store.load("latest")
-            if found is not None:
-                must_be_the_same_data(job, found)
-                must_not_be_over(job, found)
-            gone = _newest_told(run)
-            segment = run.next_segment()
             trackers = tracking.build(
                 config.logging,
                 run,
@@ -105,7 +112,6 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 quiet=plan.quiet,
                 config_dict=config.model_dump(mode="json"),
             )
-            manifest, differing = _manifest(run, fresh)
 
             def begin_segment(step: int) -> None:
                 manifest.end_segment("running", "rollback")
@@ -114,7 +120,14 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 run.write_manifest(manifest)
 
             training = Training(
-                job, trackers, store, interrupts, store_events.write, begin_segment, run.quarantine_file
+                job,
+                trackers,
+                store,
+                interrupts,
+                store_events.write,
+                begin_segment,
+                run.quarantine_file,
+                lambda: record(plan.config_text, manifest, trackers.extents(), job.base_step),
             )
             status, detail = "failed", ""
             manifest.start_segment(segment, found.step if found else 0)
@@ -122,7 +135,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 if found is not None:
                     training.restore(found)
                     saved_in = found.state["segment"]
-                    trackers.log_event("resume", found.step, reason=f"from {found.path.name}", saved_in=saved_in)
+                    trackers.log_event("resume", found.step, reason=f"from {step_name(found.step)}", saved_in=saved_in)
                 else:
                     trackers.log_event("start", 0, total_updates=job.total_updates, left_out=list(job.left_out))
                 _put_in(plan.faults, job, store, trackers)
@@ -133,10 +146,11 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                     trackers.log_event("checkpoint_damaged", found.step if found else 0, reason=reason)
                 if not is_locked:
                     trackers.log_event("notice", reason="this file system has no locks: start no second writer here")
-                for line in plan.notices:
+                for line in [*lost, *plan.notices]:
                     trackers.log_event("notice", reason=line)
                 for line in [*differing, *(f"{change.path}: {change.old} -> {change.new}" for change in plan.changes)]:
                     trackers.log_event("config_change", reason=line)
+                run.clear_leftovers()
                 write_text_atomically(run.config, plan.config_text)
                 job.write_files(run.path)
                 run.write_manifest(manifest)
@@ -204,7 +218,7 @@ def _leaving_nothing_behind(run: RunFolder) -> Iterator[None]:
 
 def _manifest(run: RunFolder, fresh: Manifest) -> tuple[Manifest, list[str]]:
     """The run's manifest, and what differs around it since it was last written that can change its numbers."""
-    if not run.manifest.is_file():
+    if not run.has_begun:
         return fresh, []
     manifest = run.read_manifest()
     differing = [str(change) for change in differences(manifest, fresh)]

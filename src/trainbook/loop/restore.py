@@ -13,8 +13,9 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.data import Tokenizer, load_tokenizer
 from trainbook.errors import CheckpointError, DataError, RunFolderError, UserError
 from trainbook.knobs.config import Config
-from trainbook.knobs.earlier import is_run, recorded
+from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import CONFIG, is_folder
+from trainbook.loop.recover import base_file, base_step_of, newest_kept
 from trainbook.models.formats import load_pretrained
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder, write_text_atomically
@@ -23,7 +24,6 @@ from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_st
 from trainbook.tasks.tokens import TokenTask
 
 FACTS_FILE = "facts.json"  # beside the tokenizer: what the task needs to know of its data
-BASE_FILE = "base.json"  # in the network's folder: which checkpoint of an earlier run the weights come from
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,11 @@ def _base_must_be_there(config: Config, run: RunFolder) -> None:
 
 
 def _recorded_base(run: RunFolder | None) -> int | None:
-    file = run.network / BASE_FILE if run is not None else None
-    return json.loads(file.read_text(encoding="utf-8"))["step"] if file is not None and file.is_file() else None
+    if run is None:
+        return None
+    step = base_step_of(run)
+    kept = newest_kept(run) if step is None else None
+    return kept.base_step if kept is not None else step
 
 
 @torch.no_grad()
@@ -146,7 +149,7 @@ def write_facts(folder: Path, task: Task, tokenizer: Tokenizer) -> None:
         save_plan(run.network)
     if task.base_step is not None:
         run.network.mkdir(exist_ok=True)
-        write_text_atomically(run.network / BASE_FILE, json.dumps({"step": task.base_step}))
+        write_text_atomically(base_file(run), json.dumps({"step": task.base_step}))
 
 
 def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored:
@@ -157,7 +160,7 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored
         )
     if not run.tokenizer.exists():
         raise RunFolderError(f"{run.path} has lost its tokenizer: resume the run, and it is written again.")
-    config = recorded(run.path)
+    config = run.recorded()
     tokenizer = load_tokenizer(run.tokenizer)
     facts = _read_facts(run.tokenizer / FACTS_FILE, tokenizer)
     step, weights = weights_of(run, checkpoint)
@@ -171,8 +174,11 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored
 def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
     if not path.is_file():  # of an older run, which could only be a causal one
         return Facts(tokenizer.vocab_size, end=tokenizer.end_of_text)
-    facts = json.loads(path.read_text(encoding="utf-8"))
-    return Facts(**{**facts, "label_names": tuple(facts["label_names"])})
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        return Facts(**{**facts, "label_names": tuple(facts["label_names"])})
+    except (ValueError, LookupError, TypeError):
+        raise RunFolderError(f"{path} is damaged: resume the run, and it is written again.") from None
 
 
 def weights_of(run: RunFolder, checkpoint: str) -> tuple[int, dict[str, torch.Tensor]]:

@@ -22,6 +22,7 @@ from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.memory import Memory
 from trainbook.loop.progress import Progress, load_progress
+from trainbook.loop.recover import PART
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import StepReport, train_step
 from trainbook.runs.schema import METRICS
@@ -40,10 +41,13 @@ class Training:
         write_store_events: Callable[[Trackers], None],
         begin_segment: Callable[[int], None] = lambda step: None,
         quarantine_file: Path | None = None,
+        record: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
+        """`record` gives what each checkpoint keeps of the run's own files."""
         self.job, self.state = job, job.state
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
         self.write_store_events = write_store_events
+        self.record = record
         self.progress = Progress(
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
@@ -246,6 +250,7 @@ class Training:
             "progress": asdict(self.progress),
             "healing": self.healer.state_dict(),
             "segment": self.trackers.segment,
+            PART: self.record(),
         }
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
         self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
@@ -262,7 +267,7 @@ class Training:
             self.store.wait()
 
     def restore(self, found: LoadedCheckpoint) -> None:
-        self.state.load_state_dict(found.state)
+        """All but the state that steps change, which was loaded before anything was written."""
         load_progress(self.progress, found.state["progress"])
         self.healer.restore(found.state["healing"])
         metric = self.job.config.evaluation.metric_for_best_model

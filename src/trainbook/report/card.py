@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
+from trainbook.knobs.earlier import as_config
 from trainbook.knobs.formats import can_be_exported
 from trainbook.runs import Manifest, RunFolder, jsonl
 from trainbook.runs.schema import Metric, judgements
@@ -119,7 +118,7 @@ def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     # A module that was given to `fit` can be built again by its own program only.
     status, is_ours = manifest.status, manifest.recipe != "fit"
     path, file = shlex.quote(str(run.path)), shlex.quote(str(run.config))
-    config = Config.model_validate_json(json.dumps(manifest.config or {}))
+    config = as_config(manifest.config, run.manifest)
     if status != "finished":
         again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
         commands.append((again, "go on where it stopped"))

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trainbook.errors import RunFolderError
+from trainbook.errors import NewerRun, RunFolderError
 from trainbook.runs import jsonl, lock
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import SEGMENT_STARTS, Split
 
+if TYPE_CHECKING:
+    from trainbook.knobs.config import Config
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
-# All that a process killed before it wrote the manifest can leave.
+# All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
 _BEFORE_MANIFEST |= {"network", "tensorboard", "wandb", "wandb-id"}
+# A file that was about to take its place when its writer was killed. These are written under the lock only.
+_UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|facts\.json|base\.json"
+_HALF_WRITTEN = re.compile(rf"\.({_UNDER_LOCK})\.(\d+)\.tmp")
 
 Row = dict[str, Any]
 
@@ -39,6 +46,7 @@ class RunFolder:
         self.report = self.path / "report.md"
         self.tensorboard = self.path / "tensorboard"
         self.lock_file = self.path / "lock"
+        self.stand_in: Manifest | None = None  # for a manifest.json that is lost, until it is written again
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -58,35 +66,87 @@ class RunFolder:
             raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}") from None
         if folder.manifest.name in left_over:
             raise RunFolderError(f"{folder.path} already holds a run: resume it, or choose another name")
-        if any(folder.checkpoints.glob("step-*")):
+        if folder.has_checkpoints:
             raise RunFolderError(
                 f"{folder.path} holds checkpoints, but its manifest.json is gone: bring it back, or choose another name"
             )
-        if left_over - _BEFORE_MANIFEST:
-            raise RunFolderError(f"{folder.path} already exists and is not a run folder: choose another name")
+        foreign = sorted(name for name in left_over if not _is_left_by_us(name))
+        if left_over and (foreign or folder.lock_file.name not in left_over):
+            held = ", ".join((foreign or sorted(left_over))[:3])
+            raise RunFolderError(
+                f"{folder.path} already exists and is not a run folder: it holds {held}; choose another name"
+            )
         return folder
 
     @classmethod
-    def open(cls, path: Path | str, runs_dir: Path | str | None = None) -> RunFolder:
-        """The run at `path`, or the one of that name in `runs_dir`."""
+    def find(cls, path: Path | str, runs_dir: Path | str | None = None) -> RunFolder:
+        """The run at `path`, or the one of that name in `runs_dir`; it may have lost its manifest."""
         places = [Path(path)] if runs_dir is None else [Path(path), Path(runs_dir) / path]
         for place in places:
             folder = cls(place)
-            if folder.manifest.is_file():
-                folder.read_manifest()  # says so when it was written by a newer schema
+            if folder.manifest.is_file() or folder.has_checkpoints:
                 return folder
         raise RunFolderError(_why_not_a_run(places))
 
+    @classmethod
+    def open(cls, path: Path | str, runs_dir: Path | str | None = None) -> RunFolder:
+        """As `find`, with a manifest that can be read."""
+        folder = cls.find(path, runs_dir)
+        try:
+            folder.read_manifest()
+        except NewerRun:
+            raise
+        except RunFolderError as error:
+            if not folder.has_checkpoints:
+                raise
+            raise RunFolderError(f"{error}. Go on with the run, and a checkpoint brings it back.") from None
+        return folder
+
+    @property
+    def has_begun(self) -> bool:
+        return self.stand_in is not None or self.manifest.is_file()
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whole or not."""
+        return any(any(self.checkpoints.glob(names)) for names in ("step-*", ".replaced-step-*"))
+
     def discard(self) -> None:
-        """Take away a folder in which no run ever began."""
-        if not self.manifest.exists() and not any(self.checkpoints.glob("step-*")):
-            shutil.rmtree(self.path, ignore_errors=True)
+        """Take away a folder in which no run ever began; what is not a run's stays."""
+        if self.manifest.exists() or self.has_checkpoints or jsonl.has_rows(self.metrics_file):
+            return
+        with suppress(OSError):
+            for item in self.path.iterdir():
+                if not _is_left_by_us(item.name):
+                    continue
+                if item.is_dir() and not item.is_symlink():
+                    shutil.rmtree(item, ignore_errors=True)
+                else:
+                    item.unlink()
+            self.path.rmdir()
+
+    def clear_leftovers(self) -> None:
+        """Of processes that were killed while they wrote a file. Only under the lock."""
+        folders = (self.path, self.tokenizer, self.network)
+        for item in [item for folder in folders for item in folder.glob(".*.tmp")]:
+            match = _HALF_WRITTEN.fullmatch(item.name)
+            if match and int(match[2]) != os.getpid():  # a mirror of this one may be writing
+                item.unlink(missing_ok=True)
+
+    def recorded(self) -> Config:
+        """What the run was last trained with: its manifest knows, also when config.yaml was edited by hand."""
+        from trainbook.knobs.earlier import as_config
+        from trainbook.knobs.loading import load
+
+        known = self.read_manifest().config
+        return as_config(known, self.manifest) if known else load(self.config).config
 
     def read_manifest(self) -> Manifest:
-        return Manifest.read(self.manifest)
+        return self.stand_in or Manifest.read(self.manifest)
 
     def write_manifest(self, manifest: Manifest) -> None:
         manifest.write(self.manifest)
+        self.stand_in = None
 
     def lock(self) -> AbstractContextManager[bool]:
         """Keeps other writers out while the context lasts; a second one gets a RunFolderError."""
@@ -104,7 +164,7 @@ class RunFolder:
         A resumed run repeats steps. Where it does, the later segment counts, and what an older segment wrote beyond
         the step from which a later one went on belongs to a past that was given up.
         """
-        rows = jsonl.read(self.metrics_file)
+        rows = _rows_of(self.metrics_file, "step")
         if not raw:
             rows = _later_counts(_still_true(rows, self._segment_ends(rows)))
         return [row for row in rows if split is None or row.get("split") == split]
@@ -112,7 +172,7 @@ class RunFolder:
     def events(self, *, raw: bool = False) -> list[Row]:
         """What happened. A rollback takes back what was trained, not what happened; a resume takes back both, from the
         checkpoint on that it went on from."""
-        events = jsonl.read(self.events_file)
+        events = _rows_of(self.events_file, "step", "kind")
         if raw:
             return events
         for begin in [event for event in events if event["kind"] in ("start", "resume")]:
@@ -126,16 +186,15 @@ class RunFolder:
         return events
 
     def next_segment(self) -> int:
-        recorded = [*jsonl.read(self.metrics_file), *jsonl.read(self.events_file)]
-        if self.manifest.is_file():
+        recorded = [*self.metrics(raw=True), *self.events(raw=True)]
+        if self.has_begun:
             recorded += self.read_manifest().segments
         return 1 + max((row.get("segment", 0) for row in recorded), default=-1)
 
-    def _segment_ends(self, metrics: list[Row], events: list[Row] | None = None) -> dict[int, int]:
+    def _segment_ends(self, metrics: list[Row]) -> dict[int, int]:
         """For each segment that a later one took over from: the last step of it that counts."""
-        events = jsonl.read(self.events_file) if events is None else events
         began: dict[int, int] = {}
-        for row in [*metrics, *(event for event in events if event.get("kind") in SEGMENT_STARTS)]:
+        for row in [*metrics, *(event for event in self.events(raw=True) if event["kind"] in SEGMENT_STARTS)]:
             segment, step = row.get("segment", 0), row["step"]
             began[segment] = min(step, began.get(segment, step))
         ends: dict[int, int] = {}
@@ -166,6 +225,20 @@ def list_runs(runs_dir: Path | str) -> list[RunFolder]:
         return []
     folders = (RunFolder(path) for path in sorted(root.iterdir()) if path.is_dir())
     return [folder for folder in folders if folder.manifest.is_file()]
+
+
+def _is_left_by_us(name: str) -> bool:
+    return name in _BEFORE_MANIFEST or _HALF_WRITTEN.fullmatch(name) is not None
+
+
+def _rows_of(path: Path, *names: str) -> list[Row]:
+    """Every row must have these."""
+    rows = jsonl.read(path)
+    for number, row in enumerate(rows, start=1):
+        for name in names:
+            if name not in row:
+                raise RunFolderError(f"{path}:{number}: must have a {name}. Mend the line, or take it out.")
+    return rows
 
 
 def _still_true(rows: Iterable[Row], ends: dict[int, int]) -> list[Row]:

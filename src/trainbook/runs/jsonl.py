@@ -6,11 +6,13 @@ reader accepts, and read back as floats.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,16 @@ from trainbook.runs.disk import naming_the_file
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAIL_BLOCK_BYTES = 1 << 16
+_BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a file of rows held at some moment. It is only appended to, so that must be its beginning ever after."""
+
+    rows: int
+    bytes: int
+    sha256: str
 
 
 class JsonlWriter:
@@ -30,6 +42,11 @@ class JsonlWriter:
             path.parent.mkdir(parents=True, exist_ok=True)
             _cut_torn_end(path)
             self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._rows, self._bytes, self._digest = _measure(path, path.stat().st_size)
+
+    @property
+    def extent(self) -> Extent:
+        return Extent(self._rows, self._bytes, self._digest.hexdigest())
 
     def append(self, row: Mapping[str, Any]) -> None:
         line = (dumps(row) + "\n").encode()
@@ -44,6 +61,8 @@ class JsonlWriter:
                 with suppress(OSError):  # the first error is the one to tell
                     os.ftruncate(self._descriptor, size_before)  # a full disk may take half a line
                 raise
+        self._rows, self._bytes = self._rows + 1, self._bytes + len(line)
+        self._digest.update(line)
 
     def fsync(self) -> None:
         with naming_the_file(self.path):
@@ -71,8 +90,38 @@ def read(path: Path) -> list[dict[str, Any]]:
         rows.pop()  # a power cut can leave whole lines of zeros at the end
     for number, row in enumerate(rows, start=1):
         if row is None:
-            raise RunFolderError(f"{path}:{number}: must be one JSON object a line, but got {lines[number - 1][:60]!r}")
+            raise RunFolderError(
+                f"{path}:{number}: must be one JSON object a line, but got {lines[number - 1][:60]!r}. "
+                "Mend the line, or take it out."
+            )
     return [row for row in rows if row is not None]
+
+
+def has_rows(path: Path) -> bool:
+    return path.is_file() and b"\n" in path.read_bytes()
+
+
+def lost_since(path: Path, then: Extent) -> str:
+    """What became of the rows that the file held then, as the end of a sentence; empty if every one is still there."""
+    if not path.exists():
+        return f"is gone, and with it the {then.rows:,} rows that it held" if then.rows else ""
+    _, _, digest = _measure(path, then.bytes)
+    if digest.hexdigest() == then.sha256:
+        return ""
+    now, _, _ = _measure(path, path.stat().st_size)
+    if now < then.rows:
+        return f"has {now:,} row(s), and held {then.rows:,}"
+    return f"is not what it was: of the {then.rows:,} rows that it held, some were changed or lost"
+
+
+def _measure(path: Path, size: int) -> tuple[int, int, Any]:
+    """Rows, bytes and hash of the file's first `size` bytes."""
+    rows, read, digest = 0, 0, hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(min(_BLOCK_BYTES, size - read)):
+            rows, read = rows + block.count(b"\n"), read + len(block)
+            digest.update(block)
+    return rows, read, digest
 
 
 def dumps(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainbook.errors import RunFolderError
+from trainbook.errors import RunFolderError, UserError
 from trainbook.runs.disk import naming_the_file
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -47,7 +47,10 @@ class Holder:
 
 @contextmanager
 def hold(path: Path) -> Iterator[bool]:
-    """Yields False where the file system knows no locks (some network ones): nothing then keeps a second writer out."""
+    """Yields False where the file system knows no locks (some network ones): nothing then keeps a second writer out.
+
+    A holder that is refused what it asked for leaves the file as it was.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
@@ -55,13 +58,17 @@ def hold(path: Path) -> Iterator[bool]:
     _held.add(descriptor)
     try:
         locked = _try_lock(descriptor, path)
+        former, afterwards = os.pread(descriptor, 1 << 12, 0).decode(errors="replace"), ""
         with naming_the_file(path):
             _write_holder(descriptor, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
         try:
             yield locked
+        except UserError:
+            afterwards = former
+            raise
         finally:
             if descriptor in _held:
-                _write_holder(descriptor, "")
+                _write_holder(descriptor, afterwards)
     finally:
         if descriptor in _held:  # a forked child has closed its copy already
             _held.discard(descriptor)

@@ -6,13 +6,13 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from trainbook.errors import RunFolderError
+from trainbook.errors import NewerRun, RunFolderError
 from trainbook.runs.disk import write_text_atomically
 from trainbook.runs.schema import SCHEMA_VERSION
 
@@ -108,17 +108,29 @@ class Manifest:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise RunFolderError(f"{path.parent} is not a run folder: it has no {path.name}") from None
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
         except ValueError as error:
             raise RunFolderError(f"{path} must be JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("schema_version"), int):
             raise RunFolderError(f"{path} is not the manifest of a run: it has no schema_version")
         if content["schema_version"] > SCHEMA_VERSION:
-            raise RunFolderError(
+            raise NewerRun(
                 f"{path}: schema_version must be at most {SCHEMA_VERSION}, but got {content['schema_version']}; "
                 "the run was written by a newer Trainbook"
             )
-        known = {item.name for item in fields(cls)}
-        return cls(**{"name": path.parent.name, **{key: value for key, value in content.items() if key in known}})
+        return cls.of(content, path)
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], path: Path) -> Manifest:
+        """What `path` holds, or once held. Fields of a later version are passed over."""
+        empty = cls(path.parent.name)
+        known = {item.name: content[item.name] for item in fields(cls) if item.name in content}
+        for name, value in known.items():
+            kind = type(getattr(empty, name))
+            if kind in (dict, list) and not isinstance(value, kind):
+                raise RunFolderError(f"{path}: {name} must be a {kind.__name__}, but got {type(value).__name__}")
+        return replace(empty, **known)
 
     def write(self, path: Path) -> None:
         self.updated = _now()

@@ -20,7 +20,16 @@ if TYPE_CHECKING:
 
     from trainbook.knobs.sections.logging import Logging
 
-__all__ = ["ConsoleTracker", "FileTracker", "Mirror", "Tracker", "Trackers", "build", "is_due"]
+__all__ = [
+    "ConsoleTracker",
+    "FileTracker",
+    "Mirror",
+    "Tracker",
+    "Trackers",
+    "build",
+    "is_due",
+    "must_be_installed",
+]
 
 
 def build(
@@ -40,8 +49,7 @@ def build(
 
     `start_step` is the step that the run goes on from; `quiet` leaves out the terminal; `on_event` gets each event row.
     """
-    for package in logging.report_to:
-        _require(package)
+    must_be_installed(logging)
     trackers = Trackers(FileTracker(run), segment=segment, start_step=start_step, on_event=on_event)
     if not quiet:
         trackers.add("console", ConsoleTracker(total_steps, start_step=start_step, console=console))
@@ -75,8 +83,10 @@ def build(
     return trackers
 
 
-def _require(package: str) -> None:
-    spec = find_spec(package)
-    # W&B leaves folders called `wandb` behind; one in the current folder looks like a package without a file.
-    if spec is None or spec.origin is None:
-        raise MissingExtra(f"logging.report_to={package}", package, package)
+def must_be_installed(logging: Logging) -> None:
+    """The packages that `logging` asks for."""
+    for package in logging.report_to:
+        spec = find_spec(package)
+        # W&B leaves folders called `wandb` behind; one in the current folder looks like a package without a file.
+        if spec is None or spec.origin is None:
+            raise MissingExtra(f"logging.report_to={package}", package, package)

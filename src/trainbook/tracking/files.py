@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainbook.runs import RunFolder, schema
-from trainbook.runs.jsonl import JsonlWriter
+from trainbook.runs.jsonl import Extent, JsonlWriter
 
 
 class FileTracker:
@@ -25,6 +25,10 @@ class FileTracker:
     def fsync(self) -> None:
         self._metrics.fsync()
         self._events.fsync()
+
+    def extents(self) -> dict[str, Extent]:
+        """By file: what was written to it so far."""
+        return {writer.path.name: writer.extent for writer in (self._metrics, self._events)}
 
     def close(self, status: str) -> None:
         self._metrics.close()

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from trainbook.runs.jsonl import Extent
 from trainbook.runs.schema import Split
 from trainbook.tracking.files import FileTracker
 
@@ -71,6 +72,10 @@ class Trackers:
     def fsync(self) -> None:
         """Facts about a checkpoint have to be on disk before the checkpoint is called complete."""
         self._files.fsync()
+
+    def extents(self) -> dict[str, Extent]:
+        """What the run's files of rows hold so far, each by its name."""
+        return self._files.extents()
 
     def close(self, status: str) -> None:
         if self._closed:

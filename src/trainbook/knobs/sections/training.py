@@ -178,8 +178,8 @@ class Training(Section):
         what="Allow only kernels that give the same bits each time.",
         why="Parallel sums add in a varying order, and rounding makes that visible: two runs from one seed drift "
         "apart. Bit-equal runs let a change of code, a resume or a fault be judged exactly.",
-        raised="On: the same machine, versions, thread count and seed repeat a run bit for bit, resumed or not; some GPU "
-        "kernels are slower: on one H200, GPT-2 124M makes .93 of the tokens a second.",
+        raised="On: the same machine, versions, thread count and seed repeat a run bit for bit, resumed or not; some "
+        "GPU kernels are slower: on one H200, GPT-2 124M makes .93 of the tokens a second.",
         lowered="Off: the fastest kernels; runs from one seed agree closely at first and drift apart later.",
         cases=(
             Case("hunting a bug, golden losses", True, "every difference then has a cause"),
