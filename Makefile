@@ -12,13 +12,13 @@ train: $(VENV)/installed
 
 # One thread a worker: tests are many small models, and threads would only wait for each other.
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" tests
 
 test-fast: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not gpu" tests --ignore=tests/e2e
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" tests --ignore=tests/e2e
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not gpu" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" tests
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check src tests benchmarks docs

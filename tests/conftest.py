@@ -106,6 +106,8 @@ class Lab:
             "data_wait_seconds",
             "memory_bytes",
             "gpu_utilisation",
+            "rank_memory",
+            "rank_seconds",
             "seconds",
         )
         rows = self.open(name).metrics(split)

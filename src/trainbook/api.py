@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainbook.loop.fit import CountFunction, LossFunction
     from trainbook.loop.job import Job
     from trainbook.loop.launch import Launch
+    from trainbook.parallel import Ranks
 
 Source = str | Path | Mapping[str, Any]
 Resume = Literal["auto", "never"]
@@ -82,20 +83,31 @@ def _train(
     quiet: bool = False,
     again: str | None = None,
     faults: Sequence[Fault] = (),
+    ranks: Ranks | None = None,
 ) -> Result:
-    """`again` says how to go on after an interruption, if not by resuming this run."""
+    """`again` says how to go on after an interruption, if not by resuming this run. `ranks`: once they have met."""
     from trainbook.loop.build import build
+    from trainbook.loop.device import device_kind
+    from trainbook.parallel import find_place, joined
 
     require_length(loaded)
-    loaded = _with_pretraining(loaded, runs_dir, quiet)
-    prepared = _prepare(_with_whole_paths(loaded), recipe, name, runs_dir, resume, accept_changes, quiet, faults)
+    if ranks is None:
+        knobs = loaded.config.distributed
+        with joined(find_place(), knobs, device_kind(loaded.config.training.device)) as ranks:
+            return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, again, faults, ranks)
+    quiet = quiet or not ranks.is_first
+    loaded = _with_pretraining(loaded, runs_dir, quiet, ranks)
+    prepared: Launch | Result | None = None
+    if ranks.is_first:
+        prepared = _prepare(_with_whole_paths(loaded), recipe, name, runs_dir, resume, accept_changes, quiet, faults)
+    prepared = _told(ranks, prepared, loaded, recipe, faults)
     if isinstance(prepared, Result):
         return prepared
 
     def build_job(device: torch.device) -> Job:
         from trainbook.loop.describe import describe
 
-        built = build(loaded.config, device, prepared.run)
+        built = build(loaded.config, device, prepared.run, ranks)
         if not quiet:
             with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
                 print(f"{prepared.run.path}")
@@ -103,14 +115,32 @@ def _train(
                     print(f"  {label:<10} {text}", flush=True)
         return built.job
 
-    return _run(prepared, build_job, again)
+    return _run(prepared, build_job, again, ranks)
+
+
+def _told(
+    ranks: Ranks, prepared: Launch | Result | None, loaded: Loaded, recipe: str | None, faults: Sequence[Fault]
+) -> Launch | Result:
+    """What the first rank has prepared, as the others need it."""
+    from trainbook.loop.faults.faults import Faults
+    from trainbook.loop.launch import Launch
+
+    ended = prepared.ended if isinstance(prepared, Result) else None
+    path, ended = ranks.of_first((str(prepared.run.path) if prepared else "", ended))
+    if prepared is not None:
+        return prepared
+    run = RunFolder(path)
+    if ended is not None:
+        return Result(run, ended)
+    width = None if recipe == "fit" else loaded.config.model.hidden_size
+    return Launch(run, loaded.config, "", recipe, quiet=True, width=width, faults=Faults(faults))
 
 
 # What the user says of a run goes for the pretraining before it as well.
 PASSED_ON = ("training.seed", "training.device", "training.deterministic", "data.cache_dir", "data.num_workers")
 
 
-def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool) -> Loaded:
+def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool, ranks: Ranks) -> Loaded:
     """If the model is to start from a recipe's, that recipe is run first, or found finished, or gone on with."""
     pretrained = loaded.config.model.pretrained
     if pretrained is None or not is_recipe(pretrained):
@@ -119,7 +149,7 @@ def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool) -> Load
     passed = [f"{path}={yaml_value(loaded.get(path))}" for path in PASSED_ON if loaded.origins[path].is_the_users]
     name = f"{recipe}-seed{loaded.config.training.seed}"
     again = f"the same command: {name} is only the first part of it"
-    first = _train(load(recipe, passed), recipe, name, runs_dir, quiet=quiet, again=again)
+    first = _train(load(recipe, passed), recipe, name, runs_dir, quiet=quiet, again=again, ranks=ranks)
     config, folder = loaded.config, str(first.run.path)
     model = config.model.model_copy(update={"pretrained": folder})
     data = config.data.model_copy(update={"tokenizer": str(first.run.tokenizer), "vocab_size": None})
@@ -202,7 +232,10 @@ def fit(
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     """
     from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit
+    from trainbook.parallel import find_place
 
+    if find_place().world > 1:
+        raise UserError("fit trains in one process: which part of your data is whose it cannot know.")
     faults = parse(inject)
     must_suit_own_data(faults)
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
@@ -316,18 +349,28 @@ def _why(policy: str) -> str:
     }[policy]
 
 
-def _run(prepared: Launch, build_job: Callable[[torch.device], Job], again: str | None = None) -> Result:
+def _run(
+    prepared: Launch,
+    build_job: Callable[[torch.device], Job],
+    again: str | None = None,
+    ranks: Ranks | None = None,
+) -> Result:
     from trainbook.loop.launch import launch
+    from trainbook.parallel import ALONE
 
+    ranks = ranks or ALONE
+    if not ranks.is_first:
+        return Result(prepared.run, launch(prepared, build_job, ranks))
     run, before = prepared.run, _bytes(prepared.run.manifest)
     try:
-        ended = launch(prepared, build_job)
+        ended = launch(prepared, build_job, ranks)
     except RunFolderError:
         raise  # the folder is another process's
     except Interrupted as stop:
         _write_report(run)
         if again is None:
             again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
+            again += f" --nproc {ranks.world}" if ranks.are_several and ranks.local_world == ranks.world else ""
         raise Interrupted(f"{stop}. Go on with: {again}") from None
     except BaseException:
         if _bytes(run.manifest) != before:  # a run that was refused is as it was

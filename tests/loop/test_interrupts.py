@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from trainbook.loop.interrupts import SIGNALS, Interrupts
+from trainbook.loop.interrupts import ECHO_SECONDS, SIGNALS, Interrupts
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
@@ -70,3 +71,30 @@ def test_a_hang_up_is_ignored_under_nohup_and_nothing_else_ever_is(ignored, stop
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
     assert ended.stdout.strip() == str(stops)
+
+
+def test_a_signal_that_the_scheduler_and_the_launcher_both_send_is_one(monkeypatch):
+    class Left(Exception):
+        pass
+
+    def leave(code: int) -> None:
+        raise Left(code)
+
+    now = 100.0
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    interrupts = Interrupts()
+    interrupts.can_save = True
+    monkeypatch.setenv("TRAINBOOK_NOTE", "note")  # what the launcher gives to the processes that it starts
+    interrupts._on_signal(signal.SIGTERM, None)
+    interrupts._on_signal(signal.SIGTERM, None)
+    assert interrupts.requested == "SIGTERM"
+    with pytest.raises(Left):  # another one is another matter
+        interrupts._on_signal(signal.SIGINT, None)
+    now += ECHO_SECONDS
+    with pytest.raises(Left):
+        interrupts._on_signal(signal.SIGTERM, None)
+    monkeypatch.delenv("TRAINBOOK_NOTE")
+    now -= ECHO_SECONDS
+    with pytest.raises(Left):  # nobody sends it twice: the user means it
+        interrupts._on_signal(signal.SIGTERM, None)

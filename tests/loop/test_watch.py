@@ -24,6 +24,7 @@ from trainbook.knobs.sections.precision import Precision as PrecisionKnobs
 from trainbook.loop import watch
 from trainbook.loop.watch import first_rows, layer_norms, layer_of, mean_log_z, probe, sampled, update_ratio
 from trainbook.models.attention import recorded_logits
+from trainbook.parallel import SingleDevice
 from trainbook.precision import Precision, clip_gradients
 from trainbook.tasks import IGNORED, NATIVE, CausalCollate, CausalLanguageModel, Facts
 from trainbook.tasks.labels import LabelCollate, TagCollate
@@ -177,11 +178,18 @@ def test_layers_are_found_once_and_summed_with_the_same_few_operations_however_m
     assert counts[0] == counts[1] < 12
 
 
+def state_of(task: nn.Module, parameters: list[nn.Parameter]) -> Any:
+    """As much of a training state as is looked at."""
+    names = {parameter: name for name, parameter in task.named_parameters()}
+    group = {"params": parameters, "names": [names[parameter] for parameter in parameters]}
+    optimizer = SimpleNamespace(param_groups=[group])
+    return SimpleNamespace(task=task, parameters=parameters, optimizer=optimizer, strategy=SingleDevice())
+
+
 def test_around_an_update_each_layer_has_its_norm_and_those_without_a_gradient_are_left_out():
     task = make("causal", tie_embeddings=True)
     task.body.blocks[0].requires_grad_(False)
     parameters = [parameter for parameter in reversed(list(task.parameters())) if parameter.requires_grad]
-    state = cast(Any, SimpleNamespace(task=task, parameters=parameters))
     task(**batch_of("causal"))["cross_entropy"].backward()
     unused = nn.Parameter(torch.ones(3))
     task.unused = unused
@@ -197,6 +205,7 @@ def test_around_an_update_each_layer_has_its_norm_and_those_without_a_gradient_a
         }.items()
     }
     clipped = clip_gradients(gradients, 0.1)
+    state = state_of(task, parameters)
     seen = watch.before_update(state, clipped)
     with torch.no_grad():
         for parameter in parameters:
@@ -568,7 +577,7 @@ def test_measuring_an_update_waits_for_nothing(monkeypatch: pytest.MonkeyPatch):
     model = make("causal", tie_embeddings=False)
     model(**batch_of("causal"))["cross_entropy"].backward()
     parameters = [*model.parameters(), nn.Parameter(torch.ones(10_000))]
-    state = cast(Any, SimpleNamespace(task=model, parameters=parameters[:-1]))
+    state = state_of(model, parameters[:-1])
     clipped = clip_gradients([parameter.grad for parameter in model.parameters()], 1.0)
     with nothing_waits(monkeypatch):
         watch.after_update(state, watch.before_update(state, clipped))

@@ -173,3 +173,13 @@ def test_samples_that_the_run_kept_out_are_counted(written: Written):
         lines = written.lines()
         assert lines["quarantine"] == f"{said} found to be bad and kept out, see quarantine.jsonl", count
         assert "left out" not in lines
+
+
+def test_a_rank_that_the_others_wait_for_is_named(written: Written):
+    written.train({1: 5.0}, rank_seconds={"0": 0.010, "1": 0.011, "2": 0.030})
+    expected = "rank 2: 30 ms of computing in a step, where 11 ms are the median; the others wait for it"
+    assert written.lines()["slowest"] == expected
+
+
+def test_ranks_that_are_about_equal_are_not(written: Written):
+    assert "slowest" not in written.train({1: 5.0}, rank_seconds={"0": 0.010, "1": 0.013}).lines()

@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
+from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish
+from trainbook.cli.processes import MaxRestarts, Nproc
+from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish, passed_on
+from trainbook.loop.faults.kinds import parse
 
 EXAMPLES = """[bold]Examples[/bold]
 
 trainbook resume runs/first-try
+
+trainbook resume first-try --nproc 4
 
 trainbook resume first-try training.max_steps=2000 --accept-changes
 """
@@ -25,10 +30,22 @@ def resume(
     runs_dir: RunsDir = Path("runs"),
     accept_changes: AcceptChanges = False,
     inject: Inject = None,
+    nproc: Nproc = 1,
+    max_restarts: MaxRestarts = 0,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its newest complete checkpoint, as if it had never stopped."""
+    parse(inject or [])
+    if processes.are_to_be_started(nproc, max_restarts):
+        from trainbook.runs import RunFolder
+
+        RunFolder.find(run, runs_dir)  # if there is none, that is told before anything is started
+        options = passed_on(runs_dir, accept_changes, inject, as_json, quiet)
+        processes.start(["resume", run, *(overrides or []), *options], nproc, max_restarts)
+    if processes.is_restarted():  # the start before has met the faults
+        inject = None
+
     from trainbook import api
     from trainbook.knobs import overrides_from_arguments
 

@@ -8,7 +8,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
+from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.loop.faults.kinds import KINDS, parse
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -16,6 +18,8 @@ EXAMPLES = """[bold]Examples[/bold]
 trainbook train gpt-tiny
 
 trainbook train my.yaml optimizer.learning_rate=3e-4 --name first-try
+
+trainbook train my.yaml --nproc 8 --max-restarts 3
 
 trainbook train gpt-tiny --inject nan-gradient@50 --inject kill@120 --name survivor
 """
@@ -54,6 +58,8 @@ def train(
     ] = "auto",
     accept_changes: AcceptChanges = False,
     inject: Inject = None,
+    nproc: Nproc = 1,
+    max_restarts: MaxRestarts = 0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and train nothing.")] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -62,6 +68,7 @@ def train(
     from trainbook.knobs import load, overrides_from_arguments, require_length
 
     parse(inject or [])
+    starts_others = processes.are_to_be_started(nproc, max_restarts)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if dry_run:
@@ -74,6 +81,15 @@ def train(
         if request := reading_request(task_name(loaded.config)):
             open_sources(loaded.config.data, request)
         return _show(loaded, as_json)
+    if starts_others:
+        from trainbook.runs import default_name
+
+        # Fixed before they start: all ranks, and those that are started again, must mean the same run.
+        name = name or default_name(recipe, runs_dir)
+        arguments = ["train", recipe, *(overrides or []), "--name", name, "--resume", resume]
+        processes.start([*arguments, *passed_on(runs_dir, accept_changes, inject, as_json, quiet)], nproc, max_restarts)
+    if processes.is_restarted():  # the run is there because of the start before, which has met the faults
+        resume, inject = "auto", None
 
     from trainbook import api
 
@@ -90,6 +106,13 @@ def train(
     finish(result, as_json, quiet)
 
 
+def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as_json: bool, quiet: bool) -> list[str]:
+    """The options of train and resume as arguments, for the processes that are started."""
+    flags = {"--accept-changes": accept_changes, "--json": as_json, "--quiet": quiet}
+    faults = [argument for fault in inject or [] for argument in ("--inject", fault)]
+    return ["--runs-dir", str(runs_dir), *(flag for flag, is_set in flags.items() if is_set), *faults]
+
+
 def _show(loaded: Any, as_json: bool) -> None:
     from rich.console import Console
 
@@ -104,10 +127,13 @@ def _show(loaded: Any, as_json: bool) -> None:
 
 
 def finish(result: Any, as_json: bool, quiet: bool) -> None:
-    """The card, or the same facts as JSON."""
+    """The card, or the same facts as JSON; of several processes, the first one's."""
     from trainbook.cli.output import print_json
+    from trainbook.parallel import find_place
     from trainbook.report import make_card
 
+    if find_place().rank > 0:
+        return
     if as_json:
         faults = result.run.read_manifest().injected_faults
         facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}

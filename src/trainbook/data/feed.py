@@ -58,7 +58,9 @@ class _Steps(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         try:
-            return self.collate(self.plan.batch(index, self.rank, self.world))
+            # Of a batch with fewer samples than there are ranks, those without one compute along on the first rank's.
+            rank = self.rank if self.plan.share(index, self.rank, self.world) else 0
+            return self.collate(self.plan.batch(index, rank, self.world))
         except Exception as error:
             if get_worker_info() is None:
                 raise

@@ -90,6 +90,10 @@ class BatchPlan:
                 return remaining
         return self.global_batch_size
 
+    def share(self, step: int, rank: int, world: int) -> int:
+        """How many samples of the batch at this step are this rank's: as many as the others', or one less."""
+        return (self.batch_size(step) + world - 1 - rank) // world
+
     def first_sample(self, step: int) -> int:
         """How many samples come before this step's."""
         return self.shift + step * self.global_batch_size

@@ -66,12 +66,6 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 # Unique in the tree, but saying nothing without its section.
 NEEDS_SECTION = frozenset({"enabled"})
 
-# Known from elsewhere and without a counterpart here: the reason is a better answer than the nearest name.
-NOT_SERVED: Mapping[str, str] = {
-    "find_unused_parameters": "every parameter of these models takes part in every step.",
-    "sync_batch_norm": "these models have no batch norm whose statistics could be shared.",
-}
-
 
 @cache
 def by_path() -> Mapping[str, Declaration]:

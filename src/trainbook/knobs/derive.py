@@ -99,6 +99,14 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
     return BatchShape(size, micro, share // micro, reason)
 
 
+def rate_scale(config: Config, global_batch: int) -> float:
+    """What the rate is multiplied by where it was found at another batch: linear for sgd, by the root for others."""
+    tuned = config.optimizer.tuned_batch_size
+    if tuned is None:
+        return 1.0
+    return global_batch / tuned if config.optimizer.type == "sgd" else (global_batch / tuned) ** 0.5
+
+
 def _largest_micro_batch(share: int, length: int) -> int:
     most = max(1, min(share, MICRO_BATCH_TOKENS // length))
     return next(part for part in range(most, 0, -1) if share % part == 0)

@@ -8,7 +8,6 @@ from typing import Any
 from trainbook.errors import Problem
 from trainbook.knobs.aliases import (
     NEEDS_SECTION,
-    NOT_SERVED,
     PLAIN_VALUE,
     SPECIAL,
     WRAPPERS,
@@ -128,8 +127,6 @@ class Resolver:
             self._unknown(entry, scope)
 
     def _unknown(self, entry: Entry, scope: _Scope) -> None:
-        if entry.name in NOT_SERVED:
-            return self._problem(entry, scope, "no such knob:", NOT_SERVED[entry.name])
         owners = by_name().get(entry.name, ())
         meant = owners[0].path if len(owners) == 1 else next(iter(SPECIAL.get(entry.name, ())), None)
         if meant is None and isinstance(entry.value, Block) and not scope.section:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +20,7 @@ from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import BatchShape, batch_shape, task_name
+from trainbook.knobs.derive import BatchShape, batch_shape, rate_scale, task_name
 from trainbook.knobs.duration import Duration
 from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import has_tokenizer
@@ -30,6 +32,7 @@ from trainbook.loop.restore import build_task, has_checkpoint, write_facts
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.state import TrainState
 from trainbook.loop.watch import probe
+from trainbook.parallel import ALONE, Ranks, strategy_for
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
@@ -61,14 +64,15 @@ def request_of(config: Config) -> Request:
     )
 
 
-def build(config: Config, device: torch.device, run: RunFolder | None = None) -> Built:
+def build(config: Config, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE) -> Built:
     """`run` is the folder to train in, which may have begun already."""
     must_fit_task(task_name(config), config.evaluation)
     if run is not None and has_checkpoint(run):
         config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
-    data = build_data(config.data, config.training.seed, request_of(config))
+    # What is made of the source lies in a cache afterwards: one rank makes it, and the others find it.
+    data = ranks.first_first(lambda: build_data(config.data, config.training.seed, request_of(config)))
     _must_be_the_models_tokenizer(config, data)
-    return assemble(config, data, device, run)
+    return assemble(config, data, device, run, ranks)
 
 
 def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
@@ -101,8 +105,11 @@ def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
     check_same_tokens(config.data.tokenizer, data.tokenizer, model, theirs)
 
 
-def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFolder | None = None) -> Built:
-    batch = batch_shape(config)
+def assemble(
+    config: Config, data: DataBundle, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE
+) -> Built:
+    batch = batch_shape(config, ranks.world)
+    strategy = strategy_for(config.distributed, ranks)
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
     plan = BatchPlan(
@@ -125,13 +132,21 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
     facts = Facts.of(data)
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
-    called: Callable[..., dict[str, Tensor]] = task
+    called = strategy.wrap(task)
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
     compiled = should_compile(config, device, total_updates, varies)
     if compiled:
-        called = _compiled(task, dynamic=True if varies else None)
-    state = build_state(config, task, lambda entries: called(**entries), total_updates, precision, device)
+        called = _compiled(called, dynamic=True if varies else None)
+    state = build_state(
+        with_scaled_rate(config, batch.global_batch),
+        task,
+        lambda entries: called(**entries),
+        total_updates,
+        precision,
+        device,
+        strategy,
+    )
     state.block, state.micro_batch = plan.block, batch.micro_batch
     state.kept_out = [int(sample) for sample in data.kept_out]
 
@@ -140,7 +155,7 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
         plan.shift = state.samples - start * batch.global_batch
         plan.block = state.block
         plan.keep_out(state.kept_out)
-        return prefetch(
+        batches = prefetch(
             plan,
             task.collate(config, data, state.micro_batch),
             start,
@@ -148,22 +163,35 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
             num_workers=config.data.num_workers,
             prefetch_factor=config.data.prefetch_factor,
             pin_memory=config.data.pin_memory and device.type == "cuda",
+            rank=ranks.rank,
+            world=ranks.world,
         )
+        return in_step(batches, plan, start, state.micro_batch, ranks)
 
     sizes = Sizes(state, config.evaluation.per_device_eval_batch_size)
     validation = data.validation
     to_beat = baseline(config, request_of(config)) if validation is not None else {}
 
     def evaluate_task() -> dict[str, float]:
+        with strategy.whole():
+            return evaluate_whole()
+
+    def evaluate_whole() -> dict[str, float]:
         assert validation is not None
         limit, eval_size = config.evaluation.eval_max_samples, sizes.evaluation
         eval_collate = task.collate(config, data, eval_size)
-        batches = eval_batches(validation, eval_size, limit, padding=config.data.padding)
-        metrics = evaluate(state, task, (eval_collate(part) for part in batches))
+        batches = eval_batches(
+            validation, eval_size * ranks.world, limit, ranks.rank, ranks.world, padding=config.data.padding
+        )
+        metrics = evaluate(state, task, (eval_collate(part) for part in batches if part.num_rows))
         if config.evaluation.generate:
             assert isinstance(task, TokenTask)
             metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
         return {**metrics, **to_beat}
+
+    def probe_task(step_batch: StepBatch) -> dict[str, Tensor]:
+        with strategy.whole():
+            return probe(task, step_batch.micro_batches[0], precision, device)
 
     job = Job(
         config=config,
@@ -177,11 +205,16 @@ def assemble(config: Config, data: DataBundle, device: torch.device, run: RunFol
         write_files=lambda folder: write_facts(folder, task, data.tokenizer),
         left_out=data.summary.get("left_out", ()),
         samples=PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint),
-        probe=lambda step_batch: probe(task, step_batch.micro_batches[0], precision, device),
+        probe=probe_task,
         halve_batch=sizes.halve_batch,
         halve_evaluation=sizes.halve_evaluation,
     )
     return Built(job, data, batch, compiled, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
+
+
+def with_scaled_rate(config: Config, global_batch: int) -> Config:
+    rate = config.optimizer.learning_rate * rate_scale(config, global_batch)
+    return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"learning_rate": rate})})
 
 
 class Sizes:
@@ -207,7 +240,23 @@ class Sizes:
         return self._evaluation
 
 
-def _compiled(task: Task, dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:
+def in_step(
+    batches: Generator[StepBatch], plan: BatchPlan, start: int, micro_batch: int, ranks: Ranks
+) -> Generator[StepBatch]:
+    """A rank's batches, with as many micro-batches as any rank has: all of them must compute and exchange together."""
+    with closing(batches):
+        for step, batch in enumerate(batches, start):
+            batch.num_rows = plan.batch_size(step)
+            if ranks.are_several:
+                needed = math.ceil(plan.share(step, 0, ranks.world) / micro_batch)
+                batch.num_idle = needed - len(batch.micro_batches)
+                batch.micro_batches += batch.micro_batches[-1:] * batch.num_idle
+                if plan.share(step, ranks.rank, ranks.world) == 0:
+                    batch.num_targets, batch.num_tokens, batch.num_idle = 0, 0, needed
+            yield batch
+
+
+def _compiled(task: Callable[..., dict[str, Tensor]], dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:
     """How many positions are chosen differs from batch to batch: said at once, it is compiled for any number."""
     called = torch.compile(task, dynamic=dynamic)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from trainbook.knobs import warmup_steps
-from trainbook.knobs.derive import max_target_length, task_name
+from trainbook.knobs.derive import max_target_length, rate_scale, task_name
 from trainbook.loop.build import Built
 
 COST_OF_THE_SAME_BITS = "the same bits each time (on one H200, GPT-2 124M then makes 7 % fewer tokens a second)"
@@ -19,7 +19,11 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     config, total = job.config, job.total_updates
     tokens = data.train.num_tokens
     tokens_per_step = tokens / built.num_samples * batch.global_batch
-    micro = f" = {batch.micro_batch} x {batch.accumulation} accumulated" if batch.accumulation > 1 else ""
+    ranks = job.state.strategy.ranks
+    parts = [f"{batch.micro_batch}"]
+    parts += [f"{batch.accumulation} accumulated"] if batch.accumulation > 1 else []
+    parts += [f"{ranks.world} processes"] if ranks.are_several else []
+    micro = f" = {' x '.join(parts)}" if len(parts) > 1 else ""
     validation = f"{data.validation.num_tokens:,} for validation" if data.validation is not None else "no validation"
     warmup = warmup_steps(config, total)
     epochs = config.training.num_train_epochs or float(
@@ -42,9 +46,9 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         (
             "length",
             f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
-            f"rate {config.optimizer.learning_rate:g}, {config.schedule.type}, {warmup:,} warm-up",
+            f"rate {_rate(built)}, {config.schedule.type}, {warmup:,} warm-up",
         ),
-        ("device", f"{where}, {job.state.precision.compute}{compiled}{exact}"),
+        ("device", f"{_spread(built)}{where}, {job.state.precision.compute}{compiled}{exact}"),
     ]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
@@ -54,6 +58,19 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
             len(lines) - 3, ("baseline", f"a linear model on words is right in {built.baseline_accuracy:.1%} of cases")
         )
     return lines
+
+
+def _rate(built: Built) -> str:
+    knobs, scale = built.job.config.optimizer, rate_scale(built.job.config, built.batch.global_batch)
+    if scale == 1.0:
+        return f"{knobs.learning_rate:g}"
+    scaled = f"{knobs.learning_rate * scale:.4g} = {knobs.learning_rate:g} x {scale:.4g}"
+    return f"{scaled} (a batch of {built.batch.global_batch}, tuned at {knobs.tuned_batch_size})"
+
+
+def _spread(built: Built) -> str:
+    strategy = built.job.state.strategy
+    return f"{strategy.name} on {strategy.ranks.world} x " if strategy.name != "single" else ""
 
 
 def _task(built: Built) -> str:

@@ -20,14 +20,20 @@ ONEDNN_MIN_WIDTH = 512
 COMPILE_MIN_STEPS = 1000  # compiling takes about half a minute: a shorter run would not earn it back
 
 
-def choose_device(name: str) -> torch.device:
+def choose_device(name: str, local_rank: int | None = None) -> torch.device:
+    """`local_rank`: of several processes on this machine, each takes the GPU of its number."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise UserError(f"training.device: must be one of auto, cpu, cuda, but got {name!r}.")
     if name == "cuda" and not torch.cuda.is_available():
         raise UserError("training.device: must be a device that is here, but got 'cuda' and PyTorch sees no GPU.")
-    return torch.device(name)
+    return torch.device(name) if local_rank is None or name == "cpu" else torch.device(name, local_rank)
+
+
+def device_kind(name: str) -> str:
+    """cpu or cuda."""
+    return choose_device(name).type
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from trainbook.data.loader import eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.state import TrainState
+from trainbook.parallel import Ranks
 from trainbook.tasks import Collate, StepBatch, Task, to_device
 from trainbook.tasks.metrics import text_metrics, text_sums
 from trainbook.tasks.tokens import TokenTask
@@ -31,8 +32,21 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
             for name, total in found.items():
                 sums[name] = sums[name] + total if name in sums else total
     task.train()
+    ranks = state.strategy.ranks
+    if ranks.are_several:
+        num_targets, sums = _added_up(ranks, num_targets, sums)
     metrics = task.metrics({name: total.cpu() for name, total in sums.items()}, max(1, num_targets))
     return {**metrics, "targets": num_targets}
+
+
+def _added_up(ranks: Ranks, num_targets: int, sums: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
+    """Over all ranks. One that had no sample has no sums either."""
+    of_all = ranks.of_all((num_targets, {name: total.cpu() for name, total in sums.items()}))
+    together: dict[str, Tensor] = {}
+    for _, found in of_all:
+        for name, total in found.items():
+            together[name] = together[name] + total if name in together else total
+    return sum(count for count, _ in of_all), together
 
 
 @torch.no_grad()
@@ -51,7 +65,17 @@ def evaluate_writing(
     references: dict[bytes, list[str]] = {}
     outputs: dict[bytes, str] = {}
     task.eval()
-    for batch in eval_batches(validation, batch_size, knobs.eval_max_samples, padding=config.data.padding):
+    ranks = state.strategy.ranks
+    for batch in eval_batches(
+        validation,
+        batch_size * ranks.world,
+        knobs.eval_max_samples,
+        ranks.rank,
+        ranks.world,
+        padding=config.data.padding,
+    ):
+        if not batch.num_rows:
+            continue
         assert batch.targets is not None
         asked = [tokens.tobytes() for tokens in batch.tokens.split()]
         for question, target in zip(asked, batch.targets.split(), strict=True):
@@ -70,7 +94,13 @@ def evaluate_writing(
         for row, answer in zip(new, answers, strict=True):
             outputs[asked[row]] = _text(answer, tokenizer, task)
     task.train()
-    sums = text_sums(list(outputs.values()), [references[question] for question in outputs])
+    right: dict[bytes, list[str]] = {}
+    written: dict[bytes, str] = {}
+    for of_one, by_one in ranks.of_all((references, outputs)):
+        written |= by_one  # to the same question each gives the same answer
+        for question, answers in of_one.items():
+            right.setdefault(question, []).extend(answers)
+    sums = text_sums(list(written.values()), [right[question] for question in written])
     return text_metrics(sums, knobs.target_unit)
 
 

@@ -32,12 +32,13 @@ EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart fro
 NOT_IN_FIT = {
     "batch.global_batch_size",
     "batch.per_device_train_batch_size",
+    "optimizer.tuned_batch_size",
     "training.label_smoothing",
     "training.z_loss",
     "evaluation.per_device_eval_batch_size",
     "evaluation.eval_max_samples",
 }
-SECTIONS_NOT_IN_FIT = {"model", "data", "memory"}
+SECTIONS_NOT_IN_FIT = {"model", "data", "memory", "distributed"}
 
 
 def must_apply_to_fit(loaded: Loaded) -> None:

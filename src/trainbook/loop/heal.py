@@ -67,12 +67,15 @@ class Healer:
     def reading_is_due(self, step: int) -> bool:
         return self.knobs.enabled and step % self.knobs.max_consecutive_skips == 0
 
-    def snapshot_if_due(self) -> None:
+    def snapshot_is_due(self) -> bool:
+        if not self.knobs.enabled:
+            return False
+        return self._ring is None or self.state.step % self._cadence == 0 or not self._ring.steps
+
+    def take_snapshot(self) -> None:
         """Before a step. Every state that is kept was reached by accepted updates alone."""
         step = self.state.step
-        if not self.knobs.enabled or (self._ring is not None and step % self._cadence != 0 and self._ring.steps):
-            return
-        state = {**self.state.state_dict(), "progress": asdict(self.progress)}
+        state = {**self.state.held_state(), "progress": asdict(self.progress)}
         if self._ring is None:
             self._ring = self._make_ring(size_of(state))
         if self._ring.size and step not in self._ring.steps:
@@ -194,7 +197,7 @@ class Healer:
         if decision.attempt == 1:
             self._keep_out_window(trouble)
         target, saved, source = self._earlier_state(trouble.healthy_before)
-        self.state.go_back(saved)
+        self.state.go_back(saved, is_held=source == "memory")
         load_progress(self.progress, saved["progress"])
         if self._ring is not None:
             self._ring.forget_after(target)
@@ -223,7 +226,8 @@ class Healer:
     def _earlier_state(self, at_most: int) -> tuple[int, dict[str, Any], str]:
         """The newest from before the trouble; if there is none, the oldest that there is."""
         in_memory = self._ring.newest(at_most) if self._ring is not None else None
-        on_disk = [step for step in self.store.steps() if step <= at_most]
+        # One rank looks: while it is writing another one, the others would see what it does not.
+        on_disk = self.state.strategy.ranks.of_first([step for step in self.store.steps() if step <= at_most])
         if in_memory is not None and in_memory[0] >= max(on_disk, default=0):
             return *in_memory, "memory"
         if on_disk:
@@ -237,17 +241,25 @@ class Healer:
         raise Diverged("updates were rejected again and again, and there is no earlier state to go back to.")
 
     def _make_ring(self, size: int) -> SnapshotRing:
-        device, needed = self.state.device, size * (NUM_SNAPSHOTS + 1)
-        if device.type == "cuda":
-            if needed <= SHARE_OF_DEVICE * torch.cuda.get_device_properties(device).total_memory:
-                return SnapshotRing(NUM_SNAPSHOTS)
+        """Where there is room for it on every rank."""
+        places = self.state.strategy.ranks.of_all(self._room_for(size * (NUM_SNAPSHOTS + 1)))
+        if "nowhere" in places:
+            self.log(
+                "notice",
+                reason="the model's state is too large to keep copies in memory: a rollback is from checkpoints",
+            )
+            return SnapshotRing(0)
+        if "host" in places and self.state.device.type == "cuda":
             self._cadence *= FROM_DEVICE_TO_HOST
-        if needed <= SHARE_OF_HOST * available_host_memory():
-            return SnapshotRing(NUM_SNAPSHOTS, torch.device("cpu") if device.type == "cuda" else None)
-        self.log(
-            "notice", reason="the model's state is too large to keep copies in memory: a rollback is from checkpoints"
-        )
-        return SnapshotRing(0)
+            return SnapshotRing(NUM_SNAPSHOTS, torch.device("cpu"))
+        return SnapshotRing(NUM_SNAPSHOTS)
+
+    def _room_for(self, size: int) -> str:
+        device = self.state.device
+        if device.type == "cuda" and size <= SHARE_OF_DEVICE * torch.cuda.get_device_properties(device).total_memory:
+            return "device"
+        on_host = size * self.state.strategy.ranks.local_world
+        return "host" if on_host <= SHARE_OF_HOST * available_host_memory() else "nowhere"
 
     def _advice(self, trouble: Trouble) -> str:
         config = self.job.config

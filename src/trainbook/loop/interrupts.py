@@ -6,15 +6,18 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a terminal that was closed
+ECHO_SECONDS = 1.0
 
 
 class Interrupts:
     def __init__(self) -> None:
         self.requested: str | None = None
         self.can_save = False  # until the first step there is nothing to save: a signal then simply ends the program
+        self._asked_at = 0.0
         self._previous: dict[int, object] = {}
 
     def __enter__(self) -> Interrupts:
@@ -33,11 +36,18 @@ class Interrupts:
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
         if not self.can_save:
             raise KeyboardInterrupt(name)
+        if self._is_echo(name):
+            return
         if self.requested is not None:
             _say("stopped at once; the last complete checkpoint is kept")
             os._exit(130)
-        self.requested = name
+        self.requested, self._asked_at = name, time.monotonic()
         _say(f"{name}: finishing this step and saving; again to stop at once")
+
+    def _is_echo(self, name: str) -> bool:
+        """Slurm and systemd signal every process of a job, and then our launcher passes on what it was sent itself."""
+        is_launched = "TRAINBOOK_NOTE" in os.environ
+        return is_launched and self.requested == name and time.monotonic() - self._asked_at < ECHO_SECONDS
 
 
 def _say(line: str) -> None:

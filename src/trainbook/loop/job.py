@@ -100,6 +100,7 @@ def build_state(
     total_updates: int,
     precision: Precision,
     device: torch.device,
+    strategy: SingleDevice | None = None,
 ) -> TrainState:
     """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
@@ -111,6 +112,8 @@ def build_state(
     groups = parameter_groups(task, named_roles(task), config.optimizer)
     if not groups:
         raise UserError("the model has nothing to train: no parameter of it requires a gradient.")
+    strategy = strategy or SingleDevice()
+    groups = strategy.slices_of(groups)
     saved = task.state_dict()
     task.train()
     return TrainState(
@@ -119,7 +122,7 @@ def build_state(
         optimizer=build_optimizer(groups, config.optimizer, rates.rate),
         rates=rates,
         precision=precision,
-        strategy=SingleDevice(),
+        strategy=strategy,
         judge=_judge(config, precision, device),
         device=device,
         seed=config.training.seed,

@@ -25,6 +25,7 @@ from trainbook.loop.memory import OUT_OF_MEMORY
 from trainbook.loop.recover import Kept, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.train import Training, must_be_the_same_data, must_not_be_over
+from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.tracking import Trackers
 
@@ -60,14 +61,16 @@ class StoreEvents:
             trackers.log_event(kind, step, **facts)
 
 
-def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
+def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks = ALONE) -> str:
     """Run the job to its end and say how it ended. Every way out leaves the manifest true."""
+    if not ranks.is_first:
+        return _follow(plan, build_job, ranks)
     run, config = plan.run, plan.config
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())
         is_locked = held.enter_context(run.lock())
         held.enter_context(_leaving_nothing_behind(run))
-        device = choose_device(config.training.device)
+        device = choose_device(config.training.device, ranks.local_rank if ranks.are_several else None)
         switches = held.enter_context(prepared_device(config, device, plan.width))
         fresh = Manifest.of_this_machine(
             run.name,
@@ -75,8 +78,8 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             command=sys.argv,
             config=config.model_dump(mode="json"),
             seed=config.training.seed,
-            gpus=[torch.cuda.get_device_name(device)] if device.type == "cuda" else [],
-            determinism=switches,
+            gpus=[torch.cuda.get_device_name(device)] * ranks.world if device.type == "cuda" else [],
+            determinism={**switches, **({"world": ranks.world} if ranks.are_several else {})},
             injected_faults=plan.faults.names,
         )
         try:
@@ -93,6 +96,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
             job.state.load_state_dict(found.state)
             kept = Kept.of(found, run)
             lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
+        ranks.of_first(found.step if found is not None else None)
         tracking.must_be_installed(config.logging)
         gone, segment = _newest_told(run), run.next_segment()
         manifest, differing = _manifest(run, fresh)
@@ -182,6 +186,26 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job]) -> str:
                 with ending:
                     trackers.close(status)
         return detail
+
+
+def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks) -> str:
+    """Beside the first rank, which alone writes: the same job, from the same checkpoint, the same way."""
+    config = plan.config
+    with ExitStack() as held:
+        interrupts = held.enter_context(Interrupts())
+        device = choose_device(config.training.device, ranks.local_rank)
+        held.enter_context(prepared_device(config, device, plan.width))
+        job = build_job(device)
+        store = CheckpointStore(plan.run.checkpoints, read_only=True)
+        step: int | None = ranks.of_first(None)
+        found = store.load(step) if step is not None else None
+        trackers = tracking.silent(0, step or 0)
+        training = Training(job, trackers, store, interrupts, lambda trackers: None)
+        if found is not None:
+            job.state.load_state_dict(found.state)
+            training.restore(found)
+        _put_in(plan.faults, job, store, trackers)
+        return training.run()
 
 
 def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers) -> None:

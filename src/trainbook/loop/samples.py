@@ -38,11 +38,13 @@ class PlannedSamples:
         found: list[Tensor] = []
         is_training = self.state.task.training
         self.state.task.eval()
-        for at in range(len(ids)):
-            alone = self.collate(self.plan.alone(ids[at : at + 1], epochs[at : at + 1]))
-            with self.state.precision.autocast():
-                sums = self.task(**to_device(alone.micro_batches[0], self.state.device))
-            found.append(torch.stack([total.float() for total in sums.values()]).sum() / max(1, alone.num_targets))
+        with self.state.strategy.whole():
+            for at in range(len(ids)):
+                alone = self.collate(self.plan.alone(ids[at : at + 1], epochs[at : at + 1]))
+                with self.state.precision.autocast():
+                    sums = self.task(**to_device(alone.micro_batches[0], self.state.device))
+                total = torch.stack([total.float() for total in sums.values()]).sum()
+                found.append(total / max(1, alone.num_targets))
         self.state.task.train(is_training)
         return torch.stack(found).double().cpu().numpy() if found else np.empty(0)
 

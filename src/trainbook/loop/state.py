@@ -88,8 +88,21 @@ class TrainState:
     def state_dict(self) -> dict[str, Any]:
         """All that a bit-exact continuation needs. Random numbers need none: each step seeds them from (seed, step)."""
         return {
-            "model": saved_state(self.task),
+            "model": self.strategy.whole_model(saved_state(self.task)),
+            "optimizer": self.strategy.whole_optimizer(optimizer_state(self.optimizer)),
+            **self._besides(),
+        }
+
+    def held_state(self) -> dict[str, Any]:
+        """The same of what this rank holds, to `go_back` to."""
+        return {
+            "model": self.strategy.held_model(saved_state(self.task)),
             "optimizer": optimizer_state(self.optimizer),
+            **self._besides(),
+        }
+
+    def _besides(self) -> dict[str, Any]:
+        return {
             "precision": self.precision.state_dict(),
             "guard": self.judge.state_dict(),
             "loop": {
@@ -107,8 +120,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_saved_state(self.task, state["model"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+        self._load_whole(state)
         self.precision.load_state_dict(state["precision"])
         self.judge.load_state_dict(state["guard"])
         self.most_rows = state["loop"]["most_rows"]
@@ -118,10 +130,20 @@ class TrainState:
         self.rates.apply(self.remedies)
         self._load_place(state["loop"])
 
-    def go_back(self, state: dict[str, Any]) -> None:
-        """To an earlier state of this run. What it has learnt of its data, its memory and its rate since then stays."""
-        load_saved_state(self.task, state["model"])
-        load_optimizer_state(self.optimizer, state["optimizer"])
+    def _load_whole(self, state: dict[str, Any]) -> None:
+        load_saved_state(self.task, dict(self.strategy.own_model(state["model"])))
+        load_optimizer_state(self.optimizer, self.strategy.own_optimizer(state["optimizer"]))
+
+    def go_back(self, state: dict[str, Any], *, is_held: bool) -> None:
+        """To an earlier state of this run. What it has learnt of its data, its memory and its rate since then stays.
+
+        `is_held`: it is a `held_state`, and not that of a checkpoint.
+        """
+        if is_held:
+            load_saved_state(self.task, dict(self.strategy.from_held(state["model"])))
+            load_optimizer_state(self.optimizer, state["optimizer"])
+        else:
+            self._load_whole(state)
         self.precision.load_state_dict(state["precision"])
         self.judge.go_back(state["guard"], judged=state["loop"]["step"])
         self._load_place(state["loop"])

@@ -37,10 +37,12 @@ def train_step(state: TrainState, batch: StepBatch, *, watched: bool = False) ->
         losses = _accumulate(state, batch)
     except BaseException:  # a step that fails has changed nothing
         state.optimizer.zero_grad(set_to_none=True)
+        state.strategy.drop_gradients()
         _restore(state.buffers, buffers_before)
         raise
 
-    clipped = state.precision.clip_gradients(state.parameters, state.max_grad_norm)
+    state.strategy.collect_gradients()
+    clipped = state.precision.clip_gradients(state.parameters, state.max_grad_norm, state.strategy.norms_over_ranks)
     seen = watch.before_update(state, clipped) if watched else None
     apply = state.judge.judge(torch.stack(list(losses.values())).sum(), clipped.norm, state.precision.can_be_lowered)
     state.rates.set_for(state.applied)
@@ -48,6 +50,7 @@ def train_step(state: TrainState, batch: StepBatch, *, watched: bool = False) ->
     _restore(state.buffers, buffers_before, unless=apply)
     state.precision.after_update(clipped.norm, apply)
     state.optimizer.zero_grad(set_to_none=True)
+    state.strategy.drop_gradients()
 
     state.applied += apply
     state.clipped += clipped.scaled
@@ -61,18 +64,23 @@ def train_step(state: TrainState, batch: StepBatch, *, watched: bool = False) ->
 
 def _accumulate(state: TrainState, batch: StepBatch) -> dict[str, Tensor]:
     """Gradients of the whole global batch, and its losses."""
-    num_targets = max(1, state.strategy.sum_over_ranks(batch.num_targets))
+    strategy = state.strategy
+    num_targets = strategy.total(batch.num_targets, state.device)
+    num_counted = len(batch.micro_batches) - batch.num_idle
     losses: dict[str, Tensor] = {}
     for number, micro_batch in enumerate(batch.micro_batches, start=1):
         is_last = number == len(batch.micro_batches)
-        with state.strategy.sync_gradients(is_last), state.precision.autocast():
-            sums = state.losses(to_device(micro_batch, state.device))
-        # Divided by the targets of the whole global batch: k micro-batches give the gradient of one large batch.
-        means = {name: total / num_targets for name, total in sums.items()}
-        state.precision.backward(torch.stack(list(means.values())).sum())
+        with strategy.sync_gradients(is_last):
+            with state.precision.autocast():
+                sums = state.losses(to_device(micro_batch, state.device))
+            # Divided by the targets of the whole global batch: k micro-batches give the gradient of one large batch.
+            means = {name: total / num_targets for name, total in sums.items()}
+            if number > num_counted:
+                means = {name: 0.0 * mean for name, mean in means.items()}
+            state.precision.backward(strategy.scaled(torch.stack(list(means.values())).sum()))
         for name, mean in means.items():
             losses[name] = losses[name] + mean.detach() if name in losses else mean.detach()
-    return losses
+    return strategy.agree_on(losses)
 
 
 def _restore(buffers: list[Tensor], before: list[Tensor], unless: Tensor | None = None) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
-from trainbook.errors import CheckpointError, Interrupted, ResumeError, UserError
+from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
 from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.heal import Healer
 from trainbook.loop.interrupts import Interrupts
@@ -25,10 +25,13 @@ from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.recover import PART
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import StepReport, train_step
+from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS
 from trainbook.tasks import StepBatch
 from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
+
+ASKED_EVERY = 10  # steps, where several ranks have to stop together
 
 
 class Training:
@@ -44,7 +47,7 @@ class Training:
         record: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         """`record` gives what each checkpoint keeps of the run's own files."""
-        self.job, self.state = job, job.state
+        self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
         self.write_store_events = write_store_events
         self.record = record
@@ -56,6 +59,7 @@ class Training:
         self.stop_reason: str | None = None
         self._feed_is_stale = False  # the batches after this step are no longer those that were prepared
         self._planned_end = job.total_updates
+        self._counted_tokens = self.state.tokens  # of all ranks; what came since is this rank's own
         self._saved_at = -1
         self._start_row()
 
@@ -72,6 +76,15 @@ class Training:
                 for report in reports:
                     self.after_step(report)
         except (Interrupted, CheckpointError):
+            raise
+        except RuntimeError as error:
+            if self.ranks.are_several and is_timeout(error):
+                seconds = self.job.config.distributed.timeout
+                raise RunError(
+                    f"after step {self.state.step} another process did not answer for {seconds:g} seconds "
+                    "(distributed.timeout): it hangs, or is gone. The newest checkpoint is kept."
+                ) from error
+            self._save_what_is_good()
             raise
         except (Exception, SystemExit):
             self._save_what_is_good()
@@ -99,11 +112,14 @@ class Training:
             self._feed_is_stale = False
             with closing(self.job.feed(state.step, self._planned_end)) as batches:
                 while self.stop_reason is None and state.step < self._planned_end and not self._feed_is_stale:
-                    self.healer.snapshot_if_due()
+                    if self.healer.snapshot_is_due():
+                        self._count_tokens()
+                        self.healer.take_snapshot()
                     asked = time.perf_counter()
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
-                    seed_everything(state.seed, state.step)
+                    # Each rank its own, so that dropout is not the same in all; the first one's are those of one alone.
+                    seed_everything(state.seed, state.step, *([self.ranks.rank] if self.ranks.rank else []))
                     self.job.before_step(state.step + 1)
                     report = self.memory.attempt(lambda batch=batch: self._step(batch))
                     if report is not None:
@@ -137,12 +153,21 @@ class Training:
         if is_last or self.job.checkpoint_is_due(step) or self.progress.best_step == step:
             self.save()
         self.job.after_step(step)
-        if self.interrupts.requested is not None and not is_last:
+        requested = self._interruption(step)
+        if requested is not None and not is_last:
             if self._saved_at != step:
                 self.save()
             self.store.wait()
-            self.trackers.log_event("interrupt", step, reason=self.interrupts.requested)
-            raise Interrupted(f"{self.interrupts.requested}: saved at step {step}")
+            self.trackers.log_event("interrupt", step, reason=requested)
+            raise Interrupted(f"{requested}: saved at step {step}")
+
+    def _interruption(self, step: int) -> str | None:
+        """What was asked of any rank: they stop together, so they ask each other every few steps."""
+        if not self.ranks.are_several:
+            return self.interrupts.requested
+        if step % ASKED_EVERY != 0:
+            return None
+        return next((asked for asked in self.ranks.of_all(self.interrupts.requested) if asked is not None), None)
 
     def _heal(self, step: int) -> bool:
         """Act on what was rejected. True: the run went back, and this step is no more."""
@@ -150,6 +175,7 @@ class Training:
         self._feed_is_stale |= self.healer.read(step)
         went_back = self.state.step < step
         if went_back:
+            self._counted_tokens = self.state.tokens
             self.save()  # should the run be killed now, it goes on from here and not from within the trouble
             self._start_row()
         self._row_started += time.perf_counter() - started
@@ -158,6 +184,7 @@ class Training:
     def write_row(self, report: StepReport) -> None:
         """The one place where the host waits for the device: everything the row needs, in one copy."""
         state, scale = self.state, self.state.precision.loss_scale
+        self._count_tokens()
         must_be_metrics(report.losses, "losses")
         on_device: dict[str, Tensor] = {
             **report.losses,
@@ -193,6 +220,12 @@ class Training:
             "memory_bytes": memory,
             "memory_kind": memory_kind,
         }
+        if self.ranks.are_several:
+            of_all = self.ranks.of_all((memory, state.strategy.own_seconds()))
+            row["memory_bytes"] = max(each for each, _ in of_all)
+            row["rank_memory"] = {str(rank): each for rank, (each, _) in enumerate(of_all)}
+            if all(own is not None for _, own in of_all):
+                row["rank_seconds"] = {str(rank): own for rank, (_, own) in enumerate(of_all)}
         utilisation = gpu_utilisation(state.device)
         if utilisation is not None:
             row["gpu_utilisation"] = utilisation
@@ -205,6 +238,7 @@ class Training:
     def evaluate(self) -> None:
         assert self.job.evaluate is not None
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
+        self._count_tokens()
         started = self._clock()
         metrics = self.memory.evaluate(self.job.evaluate)
         must_be_metrics(metrics, "metrics")
@@ -243,6 +277,8 @@ class Training:
             )
 
     def save(self) -> None:
+        self._must_be_the_same_everywhere()
+        self._count_tokens()
         started = self._clock()
         self.trackers.fsync()  # a power cut must not take rows that this checkpoint stands on
         state = {
@@ -253,13 +289,31 @@ class Training:
             PART: self.record(),
         }
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
-        self.store.save(self.state.step, state, is_best=self.progress.best_step == self.state.step, metrics=metrics)
+        if self.ranks.is_first:
+            is_best = self.progress.best_step == self.state.step
+            self.store.save(self.state.step, state, is_best=is_best, metrics=metrics)
         self._saved_at = self.state.step
         self._row_started += time.perf_counter() - started
 
+    def _must_be_the_same_everywhere(self) -> None:
+        """Of weights that several ranks hold, before they are saved: what went apart unseen must not be kept."""
+        mine = self.state.strategy.fingerprint()
+        if mine is None:
+            return
+        of_all = self.ranks.of_all(mine)
+        first: dict[int, int] = {}
+        odd = [rank for rank, (key, bits) in enumerate(of_all) if first.setdefault(key, bits) != bits]
+        if odd:
+            named = ", ".join(map(str, odd))
+            raise RunError(
+                f"at step {self.state.step} the weights of rank {named} are no longer those of the others: a fault "
+                "of its memory or GPU, or code that changes weights on one rank alone. Nothing of this step was saved; "
+                "the newest checkpoint is from before."
+            )
+
     def _save_what_is_good(self) -> None:
         """A step that fails has changed nothing yet: what was trained so far is kept, if it still can be written."""
-        if self._saved_at == self.state.step:
+        if self._saved_at == self.state.step or self.ranks.are_several:  # others may be in the middle of a step
             return
         with suppress(Exception):  # the failure itself is what the user has to hear of
             self.state.optimizer.zero_grad(set_to_none=True)
@@ -276,6 +330,13 @@ class Training:
             self.progress.evaluations_without_gain = 0
         self.progress.metric = metric
         self._saved_at = self.state.step
+        self._counted_tokens = self.state.tokens
+
+    def _count_tokens(self) -> None:
+        """Add what the other ranks have seen since the last time."""
+        since = self.state.tokens - self._counted_tokens
+        self.state.tokens = self._counted_tokens + sum(self.ranks.of_all(since))
+        self._counted_tokens = self.state.tokens
 
     def _clock(self) -> float:
         """Now, after the steps that are still under way: they are training time, not that of what follows."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -38,13 +38,17 @@ class Before(NamedTuple):
 
 def before_update(state: TrainState, clipped: Clipped) -> Before:
     """Call it while the gradients are there: a parameter without one has no norm."""
-    names = {parameter: name for name, parameter in state.task.named_parameters()}
+    groups = state.optimizer.param_groups
+    names = {
+        parameter: name for group in groups for parameter, name in zip(group["params"], group["names"], strict=True)
+    }
     with_gradient = [names[parameter] for parameter in state.parameters if parameter.grad is not None]
     return Before(sampled(state.parameters), layer_norms(with_gradient, clipped.per_tensor))
 
 
 def after_update(state: TrainState, before: Before) -> dict[str, Any]:
-    return {"update_ratio": update_ratio(before.weights, state.parameters), "grad_norms": before.grad_norms}
+    ratio = update_ratio(before.weights, state.parameters, state.strategy.norms_over_ranks)
+    return {"update_ratio": ratio, "grad_norms": before.grad_norms}
 
 
 # How far an update goes
@@ -57,14 +61,20 @@ def sampled(parameters: Iterable[Tensor]) -> list[Tensor]:
 
 
 @torch.no_grad()
-def update_ratio(before: Sequence[Tensor], parameters: Iterable[Tensor]) -> Tensor:
+def update_ratio(
+    before: Sequence[Tensor],
+    parameters: Iterable[Tensor],
+    norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+) -> Tensor:
     """|change| / |weights before it|, from what was `sampled` before the update. 0 where no update was applied."""
     parameters = list(parameters)
     after = [_spread(parameter).float() for parameter in parameters]
     earlier = [sample.float() for sample in before]
     # A number of a sample stands for as many as the parameter has for each; norms take the root of that.
     weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
-    return _norm(torch._foreach_sub(after, earlier), weights) / _norm(earlier, weights)
+    change, whole = _norm(torch._foreach_sub(after, earlier), weights), _norm(earlier, weights)
+    change, whole = norms_over_ranks(torch.stack([change, whole])).unbind()
+    return change / whole
 
 
 def _spread(parameter: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -18,10 +19,16 @@ class Clipped(NamedTuple):
     scaled: Tensor  # whether gradients were scaled down
 
 
-def clip_gradients(gradients: list[Tensor], max_norm: float | None, zclip: ZClip | None = None) -> Clipped:
+def clip_gradients(
+    gradients: list[Tensor],
+    max_norm: float | None,
+    zclip: ZClip | None = None,
+    norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+) -> Clipped:
     """One L2 norm over all gradients; all are scaled by min(1, bound / norm). The bound is the lower of those given."""
-    norms = list(torch._foreach_norm(gradients, 2, dtype=torch.float32))  # fp32 also where gradients are not
-    total = torch.linalg.vector_norm(torch.stack(norms))
+    # fp32 also where gradients are not
+    together = norms_over_ranks(torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32)))
+    norms, total = list(together.unbind()), torch.linalg.vector_norm(together)
     bound: float | Tensor | None = max_norm
     if zclip is not None:
         bound = zclip.bound(total).float().clamp(max=torch.inf if max_norm is None else max_norm)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -63,12 +63,20 @@ class Precision:
     def backward(self, loss: Tensor) -> None:
         (loss if self.scaler is None else loss * self.scaler.scale).backward()
 
-    def clip_gradients(self, parameters: Iterable[nn.Parameter], max_norm: float | None) -> Clipped:
-        """Unscale once, then clip. The norm is the one before clipping; after an overflow it is not finite."""
+    def clip_gradients(
+        self,
+        parameters: Iterable[nn.Parameter],
+        max_norm: float | None,
+        norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+    ) -> Clipped:
+        """Unscale once, then clip. The norm is the one before clipping; after an overflow it is not finite.
+
+        `norms_over_ranks`: from the norms of the parts that this rank has to those of whole tensors.
+        """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if self.scaler is not None:
             torch._foreach_mul_(gradients, 1.0 / self.scaler.scale)
-        return clip_gradients(gradients, max_norm, self.zclip)
+        return clip_gradients(gradients, max_norm, self.zclip, norms_over_ranks)
 
     def after_update(self, grad_norm: Tensor, applied: Tensor) -> None:
         """What the next step's scale and bound are learned from: the norm before clipping, and the verdict."""

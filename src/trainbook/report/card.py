@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,7 @@ def make_card(run: RunFolder) -> Card:
             f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(best)
         )
         card.lines.append(("best", f"{detail} at step {best['step']:,}"))
+    card.lines += _slowest(train)
     card.lines.append(("guard", _healing(train[-1].get("skipped_updates", 0) if train else 0, events)))
     if manifest.injected_faults:
         card.lines.append(("faults", f"put in on purpose: {', '.join(manifest.injected_faults)}"))
@@ -80,6 +82,22 @@ def make_card(run: RunFolder) -> Card:
     card.lines.append(("folder", str(run.path)))
     card.next_commands = _next_commands(run, manifest)
     return card
+
+
+SLOW = 1.5  # times the median of all: a rank that the others wait for
+
+
+def _slowest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """The rank that all others wait for, if there is one."""
+    seconds = next((row["rank_seconds"] for row in reversed(rows) if row.get("rank_seconds")), {})
+    if not seconds:
+        return []
+    rank, most = max(seconds.items(), key=lambda item: item[1])
+    usual = statistics.median(seconds.values())
+    if most <= SLOW * usual:
+        return []
+    computing = f"{1000 * most:.0f} ms of computing in a step, where {1000 * usual:.0f} ms are the median"
+    return [("slowest", f"rank {rank}: {computing}; the others wait for it")]
 
 
 def _healing(skipped: int, events: list[dict[str, Any]]) -> str:

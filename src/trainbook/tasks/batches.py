@@ -26,7 +26,10 @@ class StepBatch:
     num_tokens: int
     ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the samples
     epoch: float = 0.0
-    num_rows: int = 0  # what a batch size counts: samples, or packed rows of them
+    num_rows: int = 0  # of the global batch; what a batch size counts: samples, or packed rows of them
+    num_idle: int = (
+        0  # of the micro-batches, the last ones: computed along with other ranks that have more, not counted
+    )
 
     @classmethod
     def of(cls, batch: Batch, micro_batches: list[Any], num_targets: int, num_tokens: int) -> StepBatch:

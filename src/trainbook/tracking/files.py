@@ -33,3 +33,25 @@ class FileTracker:
     def close(self, status: str) -> None:
         self._metrics.close()
         self._events.close()
+
+
+class NoFiles(FileTracker):
+    """Of a process that is not the one to write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def log_event(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def fsync(self) -> None:
+        pass
+
+    def extents(self) -> dict[str, Extent]:
+        return {}
+
+    def close(self, status: str) -> None:
+        pass

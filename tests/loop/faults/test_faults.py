@@ -47,9 +47,9 @@ def gradients_by_step(lab: Any, faults: Faults, steps: int = 3) -> list[dict[str
     clip_gradients = state.precision.clip_gradients
     names = {parameter: name for name, parameter in state.task.named_parameters()}
 
-    def see(parameters: Any, max_norm: Any) -> Any:
+    def see(parameters: Any, *how: Any) -> Any:
         seen.append({names[each]: each.grad.clone() for each in parameters if each.grad is not None})
-        return clip_gradients(parameters, max_norm)
+        return clip_gradients(parameters, *how)
 
     state.precision.clip_gradients = see
     faults.install(state)

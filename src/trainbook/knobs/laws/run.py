@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
+from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect, no_effect_with
 from trainbook.knobs.values import show
 
 LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
@@ -79,3 +79,36 @@ no_effect("schedule.num_cycles", "schedule.type", "cosine_with_restarts")
 no_effect("schedule.power", "schedule.type", "polynomial")
 no_effect("schedule.decay_ratio", "schedule.type", "warmup_stable_decay")
 no_effect("schedule.decay_shape", "schedule.type", "warmup_stable_decay")
+for _path in ("find_unused_parameters", "sync_batch_norm", "bucket_mb"):
+    no_effect(f"distributed.{_path}", "distributed.strategy", "auto", "ddp")
+for _path in ("shard_over", "reshard_after_forward"):
+    no_effect(f"distributed.{_path}", "distributed.strategy", "fsdp")
+no_effect_with("distributed.timeout", "distributed.strategy", "single")
+
+# Their updates depend on a whole matrix, or on blocks of it, of which a rank has only a slice.
+NEED_WHOLE_TENSORS = ("adamw_8bit", "muon", "paged_adamw_8bit", "stable_adamw")
+
+
+@law("distributed.strategy", "optimizer.type")
+def optimizer_can_work_on_slices(s: Settings) -> Iterator[Broken]:
+    """With distributed.strategy fsdp the optimizer treats every number by itself: adamw, lion or sgd."""
+    paths = ("distributed.strategy", "optimizer.type")
+    if s.get(paths[0]) == "fsdp" and s.get(paths[1]) in NEED_WHOLE_TENSORS:
+        message = f"must be adamw, lion or sgd with fsdp, whose ranks have slices only, but got {s.show(paths[1])}."
+        yield paths[::-1], message, "Or take distributed.strategy=ddp."
+
+
+@law("distributed.strategy", "model.quantize_base")
+def packed_weights_are_not_cut(s: Settings) -> Iterator[Broken]:
+    """With distributed.strategy fsdp the base weights are not packed: model.quantize_base is none."""
+    paths = ("distributed.strategy", "model.quantize_base")
+    if s.get(paths[0]) == "fsdp" and s.get(paths[1]) != "none":
+        yield paths[::-1], f"packed weights cannot be cut into slices, but got {s.show(paths[1])} with fsdp.", ""
+
+
+@law("distributed.sync_batch_norm", "training.device")
+def batch_norms_meet_on_gpus(s: Settings) -> Iterator[Broken]:
+    """distributed.sync_batch_norm needs GPUs."""
+    paths = ("distributed.sync_batch_norm", "training.device")
+    if s.get(paths[0]) and s.get(paths[1]) == "cpu":
+        yield paths, "needs GPUs, but training.device is 'cpu'.", ""

@@ -168,6 +168,29 @@ class OptimizerStep(Section):
         aliases=("lr", "max_lr", "peak_lr"),
     )
 
+    tuned_batch_size: int | None = knob(
+        None,
+        ge=1,
+        what="The global batch at which learning_rate was found; the rate is scaled to the batch of this run. Null: "
+        "the rate is taken as it stands.",
+        why="A larger batch has less noise in its gradient and bears a longer step. Adam already divides by the size "
+        "of the gradient, noise included: its rate goes with the square root of the batch. That of sgd goes with the "
+        "batch itself.",
+        raised="A smaller scaled rate: the batch of this run is a smaller multiple of it.",
+        lowered="A larger scaled rate.",
+        cases=(
+            Case("the batch is the one that the rate was tuned at", None),
+            Case("a rate found on one GPU at 64, now 8 GPUs and 512", 64, "adamw: 2.8 times the rate; sgd: 8 times"),
+        ),
+        usual=(8, 4096),
+        interacts=("optimizer.learning_rate", "batch.global_batch_size", "optimizer.type", "distributed.strategy"),
+        symptoms=("loss not decreasing", "instability"),
+        sources=("Malladi et al. 2022 (square root rule), arXiv 2205.10287", "Goyal et al. 2017, arXiv 1706.02677"),
+        correction="More devices are no reason to scale the rate: here they share the batch that was asked for. And "
+        "the rules end where noise does: past the critical batch a longer step gains nothing.",
+        aliases=("reference_batch_size", "base_batch_size"),
+    )
+
     weight_decay: float = knob(
         0.1,
         ge=0,

@@ -124,14 +124,14 @@ class Faults:
         """Just before they are clipped: all micro-batches are in them by then, so each is changed once."""
         clip_gradients = state.precision.clip_gradients
 
-        def change_and_clip(parameters: Iterable[nn.Parameter], max_norm: float | None) -> Any:
+        def change_and_clip(parameters: Iterable[nn.Parameter], *how: Any, **more: Any) -> Any:
             parameters = list(parameters)
             for fault in faults:
                 if fault.step == state.step + 1 and fault not in self._struck:
                     _change([p.grad for p in parameters if p.grad is not None], fault.kind)
                     self._strike(fault, fault.step)
                     self.write_events()
-            return clip_gradients(parameters, max_norm)
+            return clip_gradients(parameters, *how, **more)
 
         state.precision.clip_gradients = change_and_clip
 

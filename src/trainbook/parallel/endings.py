@@ -1,0 +1,113 @@
+"""How the processes of a run ended, and what of it is told."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trainbook.runs.jsonl import loads
+
+NOTE = "TRAINBOOK_NOTE"  # the environment names a file in which a rank leaves how it ended: see cli/worker.py
+LOG = "TRAINBOOK_LOG"  # … and one for a traceback that is not for the terminal
+USER_ERROR = 2
+INTERRUPTED = (130, 143)
+LAST_LINES = 12
+
+
+@dataclass(frozen=True)
+class Ending:
+    rank: int
+    code: int  # negative: the signal that killed it
+    at: float  # by the clock of the machine
+    is_told: bool = False  # it left by itself, and has said why where it could
+    error: str = ""  # the last line of an exception that nobody caught
+    is_consequence: bool = False  # the exception says no more than that another process is gone
+    by_us: bool = False  # killed by the launcher, because of another one
+
+    @property
+    def has_failed(self) -> bool:
+        return self.code not in (0, *INTERRUPTED)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    code: int
+    guilty: Ending | None = None  # None: there is nothing more to say
+
+    @property
+    def can_be_tried_again(self) -> bool:
+        return self.code not in (0, USER_ERROR) and self.code < 128
+
+
+def judge(endings: Sequence[Ending], sent: int | None = None) -> Verdict:
+    """The exit code of the whole, and which process is to blame. `sent`: the signal that was passed on to all."""
+    by_itself = sorted((ending for ending in endings if not ending.by_us), key=lambda ending: ending.at)
+    killed = [ending for ending in endings if ending.by_us or (sent and ending.code == -sent)]
+    failed = [ending for ending in by_itself if ending.has_failed and ending not in killed]
+    wrong = [ending for ending in failed if ending.code == USER_ERROR]
+    crashed = [ending for ending in failed if not (ending.is_told or ending.is_consequence) and ending not in wrong]
+    interrupted = [ending.code for ending in by_itself if ending.code in INTERRUPTED]
+    if crashed:
+        return Verdict(1, crashed[0])
+    if sent and (interrupted or killed):
+        return Verdict(interrupted[0] if interrupted else 128 + sent)
+    if wrong:
+        return Verdict(USER_ERROR, None if any(ending.rank == 0 for ending in wrong) else wrong[0])
+    if interrupted:
+        return Verdict(interrupted[0])
+    if not failed:
+        return Verdict(0)
+    if any(ending.rank == 0 and ending.is_told for ending in failed):
+        return Verdict(1)
+    return Verdict(1, min(failed, key=lambda ending: ending.is_consequence))
+
+
+def reason(ending: Ending) -> str:
+    if ending.code < 0:
+        name = _signal_name(-ending.code)
+        from_system = ", as the system does when memory runs out" if ending.code == -signal.SIGKILL else ""
+        return f"was killed ({name}{from_system})"
+    if ending.error:
+        return f"failed: {ending.error}"
+    return f"ended with exit code {ending.code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def message(ending: Ending, nproc: int, log: Path) -> list[str]:
+    """Lines that say who has ended, why, and what it last said."""
+    lines = last_lines(log)
+    if lines:
+        where = f"{log} ends with:"
+    elif ending.rank == 0:
+        where = f"What it said is above; what the others said is in {log.parent}."
+    else:
+        where = f"{log} is empty."
+    return [f"rank {ending.rank} of {nproc} {reason(ending)}. The others were ended.", where, *lines]
+
+
+def last_lines(log: Path, number: int = LAST_LINES) -> list[str]:
+    if not log.is_file():
+        return []
+    with log.open("rb") as stream:
+        stream.seek(0, 2)
+        stream.seek(max(0, stream.tell() - 20_000))
+        text = stream.read().decode(errors="replace")
+    return [f"  {line}" for line in text.rstrip().splitlines()[-number:]]
+
+
+def read_ending(rank: int, code: int, note: Path) -> Ending:
+    """What a process left about its end; nothing, if it was killed."""
+    try:
+        left = loads(note.read_text(encoding="utf-8"))
+        return Ending(rank, code, left["at"], left["is_told"], left["error"], left["is_consequence"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return Ending(rank, code, time.time())

@@ -1,0 +1,105 @@
+"""The processes of a run, and what they tell each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from trainbook.errors import RunError, UserError
+from trainbook.knobs.sections.distributed import Distributed
+from trainbook.parallel.place import Place
+
+Value = TypeVar("Value")
+
+
+class Ranks:
+    """One of them is the first: it alone writes. With one process alone there is nobody to talk to."""
+
+    def __init__(self, place: Place) -> None:
+        self.rank, self.local_rank, self.world = place.rank, place.local_rank, place.world
+        self.local_world = place.local_world
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def are_several(self) -> bool:
+        return self.world > 1
+
+    def add_up(self, tensor: Tensor) -> Tensor:
+        """In place, over all ranks. The host does not wait for it."""
+        if self.are_several:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def of_all(self, value: Value) -> list[Value]:
+        """Each rank's value, in order of rank. Any picklable thing; the hosts wait for each other."""
+        if not self.are_several:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    def of_first(self, value: Value) -> Value:
+        """The first rank's value."""
+        if not self.are_several:
+            return value
+        told = [value]
+        dist.broadcast_object_list(told, src=0)
+        return told[0]
+
+    def first_first(self, make: Callable[[], Value]) -> Value:
+        """The first rank makes what the others then find ready, such as a cache on the disk."""
+        made = make() if self.is_first else None
+        self.of_first(None)
+        return make() if made is None else made
+
+
+ALONE = Ranks(Place())
+
+
+@contextmanager
+def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
+    """All processes of the run, met. One alone meets nobody, unless its strategy is made for several."""
+    if place.world == 1 and knobs.strategy in ("auto", "single"):
+        yield Ranks(place)
+        return
+    if device == "cuda":
+        here = torch.cuda.device_count()
+        if place.local_rank >= here:
+            raise UserError(
+                f"distributed.strategy: there must be a GPU for each process of a machine, but process "
+                f"{place.local_rank + 1} was started and PyTorch sees {here}."
+            )
+        torch.cuda.set_device(place.local_rank)
+    store = dist.HashStore() if place.world == 1 else None  # nobody has to be met, and perhaps nobody said where
+    if place.address is not None:
+        os.environ.setdefault("MASTER_ADDR", place.address)
+        os.environ.setdefault("MASTER_PORT", str(place.port))
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    limit = timedelta(seconds=knobs.timeout)
+    try:
+        dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world, timeout=limit)
+    except (ValueError, RuntimeError) as error:
+        raise RunError(
+            f"the {place.world} processes of this run could not meet: {str(error).splitlines()[0]} Whoever starts "
+            "them must set MASTER_ADDR and MASTER_PORT, as torchrun and trainbook --nproc do."
+        ) from error
+    try:
+        yield Ranks(place)
+    finally:
+        dist.destroy_process_group()
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether an exchange was given up because somebody did not take part in it."""
+    said = str(error).lower()
+    return "timed out" in said or "timeout" in said

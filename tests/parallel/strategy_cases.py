@@ -1,0 +1,248 @@
+"""What every strategy must hold: on any number of processes, the training of one device."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from tests.conftest import Lab
+from tests.parallel.worker import nan_on_one_rank
+from tests.parallel.world import run_world
+
+from trainbook import api
+
+EPOCHS = 5.44  # 20 whole steps and one of a single sample
+# Documents of unequal lengths, two micro-batches a rank, and a last step of one sample: too short for several ranks.
+SHARED: Mapping[str, Any] = {
+    "batch.global_batch_size": 16,
+    "batch.gradient_accumulation_steps": 2,
+    "batch.max_grad_norm": 0.5,
+    "model.num_hidden_layers": 2,
+    "model.dropout": 0.0,
+    "schedule.warmup_steps": 2,
+    "optimizer.learning_rate": 3e-3,
+    "evaluation.eval_steps": 10,
+    "evaluation.eval_max_samples": 13,
+    "logging.logging_steps": 1,
+    "checkpoint.save_steps": 10,
+    "training.max_steps": "null",
+    "training.num_train_epochs": EPOCHS,
+}
+BERT = {"model.type": "bert", "model.norm_position": "pre"}
+T5 = {
+    "model.type": "t5",
+    "model.position": "relative",
+    "model.norm": "rmsnorm",
+    "model.attention_scale": "none",
+    "training.task": "seq2seq",
+    "data.source": "builtin:reverse?size=70",
+    "evaluation.generate": "true",
+}
+MODELS: Mapping[str, Mapping[str, Any]] = {"gpt": {"model.position": "learned"}, "bert": BERT, "t5": T5}
+NAN_AT, STOP_AT, FLIP_AT = 7, 12, 13
+# One more than the guard bears in a row. It goes back to a snapshot from well before them, which is newer than any
+# checkpoint from then; the last of them is met on the second way.
+NAN_ROW, BACK_TO = range(15, 20), 6
+OTHERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
+    "bf16": ({"precision.compute": "bf16"}, {}),
+    "nan": ({}, {"nan_at": [NAN_AT]}),
+    "nan_row": (
+        {"guard.max_consecutive_skips": len(NAN_ROW) - 1, "guard.snapshot_steps": BACK_TO},
+        {"nan_at": list(NAN_ROW)},
+    ),
+    "stopped": ({}, {"stop_at": STOP_AT}),
+    "flipped": ({}, {"flip_at": FLIP_AT}),
+    "weighed": (
+        {
+            "model.hidden_size": 64,
+            "training.max_steps": 1,
+            "training.num_train_epochs": "null",
+            "schedule.warmup_steps": 0,
+        },
+        {"weigh": 1},
+    ),
+    "counted": (
+        {
+            "training.max_steps": 5,
+            "training.num_train_epochs": "null",
+            "logging.logging_steps": 100,
+            "logging.dense_steps": 0,
+            "guard.snapshot_steps": 100,
+        },
+        {"count": 1},
+    ),
+}
+
+
+def overrides(settings: Mapping[str, Any]) -> list[str]:
+    return [f"{path}={value}" for path, value in {**SHARED, **settings}.items()]
+
+
+class Reference:
+    """The same runs on one device alone, made when they are first asked for."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+
+    def rows(self, name: str, split: str) -> list[dict[str, Any]]:
+        self._make(name)
+        return self.lab.open(name).metrics(split)
+
+    def weights(self, name: str) -> dict[str, torch.Tensor]:
+        self._make(name)
+        return self.lab.state(name)["model"]
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        self._make(name)
+        return self.lab.open(name).events(raw=True)
+
+    def _make(self, name: str) -> None:
+        if not (self.lab.runs / name).exists():
+            settings, special = (MODELS[name], {}) if name in MODELS else OTHERS[name]
+            with self.lab.around_step(nan_on_one_rank(special.get("nan_at", ()), rank=0)):
+                self.lab.train(*overrides(settings), name=name, samples="documents")
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(Lab(tmp_path_factory.mktemp("reference")))
+
+
+class World:
+    """All cases on so many processes."""
+
+    def __init__(self, lab: Lab, world: int, strategy: Mapping[str, Any], folder: Path) -> None:
+        self.size, self.lab = world, Lab(folder)
+        settings = {f"distributed.{name}": value for name, value in strategy.items()}
+        config = lab.config("documents")
+        cases = [
+            {"name": name, "config": config, "overrides": overrides({**settings, **given}), **special}
+            for name, (given, special) in {**{name: (each, {}) for name, each in MODELS.items()}, **OTHERS}.items()
+        ]
+        self.seen = run_world(world, cases, folder)
+
+    def rows(self, name: str, split: str) -> list[dict[str, Any]]:
+        return self.lab.open(name).metrics(split)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return self.lab.open(name).events(raw=True)
+
+
+class StrategyCases:
+    """Inherited by the tests of each strategy, which says what it is and what it exchanges in a step."""
+
+    strategy: ClassVar[Mapping[str, Any]]
+    has_replicas = True  # of weights, on several ranks
+    collectives: ClassVar[
+        Mapping[int, Mapping[str, int]]
+    ]  # of one rank alone, and of several, in a step of two micro-batches
+
+    @pytest.fixture(scope="class", params=[1, 2, pytest.param(4, marks=pytest.mark.slow)])
+    @classmethod
+    def world(
+        cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
+    ) -> World:
+        folder = tmp_path_factory.mktemp(f"world-{request.param}")
+        return World(reference.lab, request.param, cls.strategy, folder)
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_losses_and_weights_are_those_of_one_device(self, world: World, reference: Reference, model: str):
+        theirs, ours = reference.rows(model, "train"), world.rows(model, "train")
+        assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+        if model == "gpt":
+            assert ours[-1]["tokens"] - ours[-2]["tokens"] < 20, "the last step has one sample, fewer than some worlds"
+        for name, relative in (("loss", 1e-5), ("grad_norm", 1e-4), ("tokens", 0), ("epoch", 0), ("learning_rate", 0)):
+            assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], rel=relative, abs=0)
+        saved = world.lab.state(model)["model"]
+        assert saved.keys() == reference.weights(model).keys()
+        for name, weights in reference.weights(model).items():
+            torch.testing.assert_close(saved[name], weights, rtol=1e-4, atol=1e-5)
+
+    @pytest.mark.parametrize("model", MODELS)
+    def test_evaluations_are_those_of_one_device(self, world: World, reference: Reference, model: str):
+        aside = ("time", "seconds", "segment")
+        theirs, ours = (
+            [{name: value for name, value in row.items() if name not in aside} for row in rows.rows(model, "eval")]
+            for rows in (reference, world)
+        )
+        assert [row.keys() for row in ours] == [row.keys() for row in theirs]
+        for one, other in zip(ours, theirs, strict=True):
+            for name, value in other.items():
+                assert one[name] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-4)), name
+
+    def test_bf16_stays_near(self, world: World, reference: Reference):
+        theirs, ours = ([row["loss"] for row in rows.rows("bf16", "train")] for rows in (reference, world))
+        assert ours == pytest.approx(theirs, rel=2e-2)
+
+    def test_what_is_not_a_number_on_one_rank_is_rejected_by_all(self, world: World):
+        """And is written down once; the schedule waits, as on one device."""
+        rows = {row["step"]: row for row in world.rows("nan", "train")}
+        assert math.isnan(rows[NAN_AT]["loss"]) and math.isnan(rows[NAN_AT]["grad_norm"])
+        last = max(rows)
+        assert rows[last]["skipped_updates"] == 1 and math.isfinite(rows[last]["loss"])
+        (skip,) = world.lab.events("skip", "nan")
+        assert skip["step"] == NAN_AT and skip["reason"] == "the loss is NaN"
+
+    def test_after_too_many_of_them_all_go_back_together_as_one_device_does(self, world: World, reference: Reference):
+        theirs, ours = (
+            [(event["kind"], event["step"], event["reason"]) for event in runs.events("nan_row") if "reason" in event]
+            for runs in (reference, world)
+        )
+        assert ours == theirs
+        back = f"Back from step {NAN_ROW[-2]} to step {BACK_TO}, from memory"
+        assert [reason.endswith(back) for kind, _, reason in ours if kind == "rollback"] == [True]
+        assert [step for kind, step, _ in ours if kind == "skip"] == list(NAN_ROW)
+        theirs, ours = reference.rows("nan_row", "train"), world.rows("nan_row", "train")
+        assert [(row["step"], row["segment"]) for row in ours] == [(row["step"], row["segment"]) for row in theirs]
+        for name, relative in (
+            ("loss", 1e-5),
+            ("tokens", 0),
+            ("epoch", 0),
+            ("learning_rate", 0),
+            ("skipped_updates", 0),
+        ):
+            expected = pytest.approx([row[name] for row in theirs], rel=relative, abs=0, nan_ok=True)
+            assert [row[name] for row in ours] == expected, name
+        for name, weights in reference.weights("nan_row").items():
+            torch.testing.assert_close(world.lab.state("nan_row")["model"][name], weights, rtol=1e-4, atol=1e-5)
+
+    def test_one_rank_that_is_told_to_stop_stops_all_and_they_go_on_alone(self, world: World, reference: Reference):
+        step = 20 if world.size > 1 else STOP_AT  # several ask each other every ten steps
+        for seen in world.seen["stopped"]:
+            assert seen["ended"].startswith(f"SIGTERM: saved at step {step}")
+        config = {**reference.lab.config("documents")}
+        api.train(config, overrides({}), name="stopped", runs_dir=world.lab.runs, quiet=True)
+        theirs = [row["loss"] for row in reference.rows("gpt", "train")]
+        assert [row["loss"] for row in world.rows("stopped", "train")] == pytest.approx(theirs, rel=1e-5)
+
+    def test_nothing_else_is_exchanged_in_a_step(self, world: World):
+        for seen in world.seen["counted"]:
+            found = [Counter(names) for names in seen["collectives"]]
+            # DDP arranges its buckets in the second step; in the last one, a row is written.
+            assert found[2:-1] == [self.collectives[min(world.size, 2)]] * (len(found) - 3)
+
+    def test_a_rank_holds_its_part_and_no_more(self, world: World):
+        """AdamW in fp32: 4 bytes a weight for it, 4 for its gradient and 8 for the averages, over those who share."""
+        shares = self.held_by(world.size)
+        for seen in world.seen["weighed"]:
+            for part, times in (("weights", 1), ("gradients", 1), ("optimizer", 2)):
+                assert seen[part] == pytest.approx(times * seen["all_weights"] / shares, rel=0.05), part
+
+    def held_by(self, world: int) -> int:
+        """How many ranks hold a copy of the model together."""
+        return 1
+
+    def test_weights_that_went_apart_are_noticed_and_not_saved(self, world: World):
+        if not self.has_replicas or world.size == 1:
+            assert {seen["ended"] for seen in world.seen["flipped"]} == {"finished"}
+            return
+        for seen in world.seen["flipped"]:
+            assert seen["ended"].startswith(
+                f"at step 20 the weights of rank {world.size - 1} are no longer those of the others"
+            )
+        assert world.lab.steps_saved("flipped") == [10]

@@ -1,0 +1,180 @@
+"""One rank of a world: joins once, runs every case in turn, and writes what it saw beside the others.
+
+python worker.py CASES.json OUT_FOLDER
+
+A case has a name of its own, and goes on with the run of an earlier one if it names that as its `run`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trainbook import api
+from trainbook.errors import Interrupted, RunError
+from trainbook.knobs import load
+from trainbook.loop import train as train_module
+from trainbook.parallel import find_place, joined
+
+
+@contextmanager
+def around_steps(change: Callable[[int, Any, Callable[[], Any]], Any]) -> Iterator[None]:
+    """`change(number, state, step)` in place of each training step; `step()` is the real one, numbered from 1."""
+    real = train_module.train_step
+    train_module.train_step = lambda state, batch, **how: change(  # pyright: ignore[reportAttributeAccessIssue]
+        state.step + 1, state, lambda: real(state, batch, **how)
+    )
+    try:
+        yield
+    finally:
+        train_module.train_step = real  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def nan_on_one_rank(at: Sequence[int], rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    """Each of these steps once: a run that went back meets it no more."""
+    left = set(at)
+
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        if number not in left or state.strategy.ranks.rank != rank:
+            return step()
+        left.remove(number)
+        real = state.losses
+        state.losses = lambda entries: {name: total * float("nan") for name, total in real(entries).items()}
+        try:
+            return step()
+        finally:
+            state.losses = real
+
+    return change
+
+
+def one_bit_on_one_rank(at: int, rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        report = step()
+        if number == at and state.strategy.ranks.rank == rank:
+            with torch.no_grad():
+                bits = state.parameters[0].view(-1).view(torch.int32)
+                bits[0] ^= 1
+        return report
+
+    return change
+
+
+def weighing(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    """Bytes that this rank holds of the model, of gradients while they are there, and of the optimizer's state."""
+
+    def size(tensors: Any) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        real = state.precision.clip_gradients
+
+        def clip(parameters: Any, *how: Any) -> Any:
+            seen["gradients"] = size(p.grad for p in parameters if p.grad is not None)
+            return real(parameters, *how)
+
+        state.precision.clip_gradients = clip
+        try:
+            report = step()
+        finally:
+            state.precision.clip_gradients = real
+        seen["weights"] = size(state.parameters)
+        seen["all_weights"] = size(state.task.parameters())
+        kept = [value for each in state.optimizer.state.values() for value in each.values()]
+        seen["optimizer"] = size(value for value in kept if isinstance(value, torch.Tensor) and value.ndim)
+        return report
+
+    return change
+
+
+def stopped_by_one_rank(training: list[Any], at: int, rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        if number == at and state.strategy.ranks.rank == rank:
+            training[0].interrupts.requested = "SIGTERM"
+        return step()
+
+    return change
+
+
+class Collectives:
+    """Counts what ranks exchange in a step, by name and by number of elements."""
+
+    NAMES = ("all_reduce", "broadcast", "all_gather_into_tensor", "reduce_scatter_tensor", "all_gather", "barrier")
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """In steps: what is recorded by PyTorch's own profiler, whoever asked for it."""
+
+        def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+                report = step()
+            events = [event.name for event in profiler.events() or () if event.name.startswith("gloo:")]
+            self.seen.append(events)
+            return report
+
+        with around_steps(change):
+            yield
+
+
+def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    collectives, made = Collectives(), []
+    around: Any = nullcontext()
+    if case.get("nan_at"):
+        around = around_steps(nan_on_one_rank(case["nan_at"], ranks.world - 1))
+    elif case.get("stop_at"):
+        init = train_module.Training.__init__
+
+        def noted(self: Any, *arguments: Any, **options: Any) -> None:
+            init(self, *arguments, **options)
+            made.append(self)
+
+        train_module.Training.__init__ = noted
+        around = around_steps(stopped_by_one_rank(made, case["stop_at"], ranks.world - 1))
+    elif case.get("flip_at"):
+        around = around_steps(one_bit_on_one_rank(case["flip_at"], ranks.world - 1))
+    elif case.get("weigh"):
+        around = around_steps(weighing(seen))
+    elif case.get("count"):
+        around = collectives.counting()
+    try:
+        with around:
+            loaded = load(case["config"], case["overrides"])
+            result = api._train(loaded, None, case.get("run", case["name"]), runs, quiet=True, ranks=ranks)
+            seen["ended"] = result.ended
+    except (Interrupted, RunError) as stop:
+        seen["ended"] = str(stop)
+    finally:
+        if case.get("stop_at"):
+            train_module.Training.__init__ = init  # pyright: ignore[reportPossiblyUnboundVariable]
+    seen["collectives"] = collectives.seen
+    return seen
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    cases = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    folder = Path(sys.argv[2])
+    place = find_place()
+    first = load(cases[0]["config"], cases[0]["overrides"]).config
+    with joined(place, first.distributed, "cpu") as ranks:
+        for case in cases:
+            seen = run(case, folder / "runs", ranks)
+            path = folder / f"{case['name']}-{ranks.rank}.json"
+            path.write_text(json.dumps(seen), encoding="utf-8")
+            if dist.is_initialized():
+                dist.barrier()
+
+
+if __name__ == "__main__":
+    main()
