@@ -36,7 +36,8 @@ class TwoRanks:
 
     def start(self, name: str, verb: str, *options: str) -> subprocess.Popen[str]:
         what = (name,) if verb == "resume" else (*self.shell.small, "--name", name)
-        process = self.shell.start(verb, *what, *options, "--nproc", "2", "--quiet", environment={MARK: name})
+        environment = {MARK: name, "TMPDIR": str(self.shell.root)}  # logs of ranks that fail are kept there
+        process = self.shell.start(verb, *what, *options, "--nproc", "2", "--quiet", environment=environment)
         self.started.append(process)
         return process
 

@@ -133,6 +133,8 @@ class Healer:
                 self.log(
                     "quarantine", rejection.step, reason="no sample of the batch stands out: none is kept out", count=0
                 )
+        # Losses may differ in their last bits from rank to rank; who is to blame may not.
+        found = self.state.strategy.ranks.of_first(found)
         return self._keep_out(found, "their own loss is unlike that of other samples")
 
     def _usual_losses(self, step: int, rejected: set[int]) -> np.ndarray:

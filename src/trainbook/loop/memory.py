@@ -39,6 +39,9 @@ class Memory:
             pass  # with the exception go the frames that hold the tensors of the failed attempt
         _release()
         number = self.job.state.step + 1
+        ranks = self.job.state.strategy.ranks
+        if ranks.are_several:  # the others are in the middle of the step, and wait for this one
+            raise RunError(f"rank {ranks.rank}: {OUT_OF_MEMORY.format(when=f'at step {number}')}")
         if self.healer.free_memory():
             self.log("oom", number, reason="copies of earlier states are moved to the host; the step is tried again")
             return None
@@ -66,6 +69,9 @@ class Memory:
             except torch.OutOfMemoryError:
                 pass
             _release()
+            ranks = self.job.state.strategy.ranks
+            if ranks.are_several:
+                raise RunError(f"rank {ranks.rank}: {OUT_OF_MEMORY.format(when='in an evaluation')}")
             if self.healer.free_memory():
                 self.log("oom", reason="in an evaluation: copies of earlier states are moved to the host")
                 continue
