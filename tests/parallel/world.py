@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).parent / "worker.py"
-SECONDS = 240  # a world that does not end is a failure, not a wait
+SECONDS = 900  # a world that does not end is a failure, not a wait
 
 
 def free_port() -> int:
