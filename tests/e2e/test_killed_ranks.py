@@ -15,7 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc")
+pytestmark = [
+    pytest.mark.slow,  # a run must be hit while it goes on: on a busy machine it may have ended by then
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds processes in /proc"),
+]
 
 MARK = "TRAINBOOK_TEST_MARK"  # in the environment of all that a test starts, and of what those start
 SECONDS = 30.0  # from the kill to the end of the command
