@@ -77,16 +77,13 @@ class Training:
                     self.after_step(report)
         except (Interrupted, CheckpointError):
             raise
-        except RuntimeError as error:
+        except (Exception, SystemExit) as error:
             if self.ranks.are_several and is_timeout(error):
                 seconds = self.job.config.distributed.timeout
                 raise RunError(
                     f"after step {self.state.step} another process did not answer for {seconds:g} seconds "
                     "(distributed.timeout): it hangs, or is gone. The newest checkpoint is kept."
                 ) from error
-            self._save_what_is_good()
-            raise
-        except (Exception, SystemExit):
             self._save_what_is_good()
             raise
         if self._saved_at != self.state.step:

@@ -102,4 +102,4 @@ def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
 def is_timeout(error: BaseException) -> bool:
     """Whether an exchange was given up because somebody did not take part in it."""
     said = str(error).lower()
-    return "timed out" in said or "timeout" in said
+    return isinstance(error, RuntimeError) and ("timed out" in said or "timeout" in said)
