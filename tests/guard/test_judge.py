@@ -53,6 +53,33 @@ def test_what_is_not_finite_is_rejected_from_the_first_update_on(bad: float, thr
     assert int(judge.rejected) == 3
 
 
+def learning(start: float, end: float, norm: float = 1.0) -> Judge:
+    """One that has seen a loss come down in twenty steps and then stay where it is, with a little noise."""
+    judge = Judge(CPU)
+    fall = [start + (end - start) * min(1.0, number / 20) for number in range(120)]
+    assert all(verdicts(judge, [loss + 0.1 * noise for loss, noise in zip(fall, NOISE, strict=False)], [norm] * 120))
+    return judge
+
+
+def test_a_loss_above_that_of_the_beginning_needs_only_half_the_distance():
+    judge = learning(start=4.0, end=3.0)
+    assert not verdict(judge, 4.2)
+    assert 5 < float(judge.deviations[0]) < 10
+    assert verdict(judge, 3.8), "far from the usual as well, but training began with more"
+    assert judge.read().rejections[0].reason.endswith(", and above the 3.943 that training began with")
+
+
+def test_a_loss_above_that_of_the_beginning_is_nothing_where_little_was_learnt():
+    judge = learning(start=3.2, end=3.0)
+    assert verdict(judge, 3.6)
+
+
+def test_what_a_run_began_with_is_in_its_state():
+    judge, twin = learning(start=4.0, end=3.0), Judge(CPU)
+    twin.load_state_dict(judge.state_dict())
+    assert not verdict(twin, 4.2)
+
+
 def test_one_nan_costs_one_update_and_leaves_no_trace():
     judge, twin = experienced(), experienced()
     assert not verdict(judge, NAN, NAN)
@@ -160,7 +187,10 @@ def test_accepted_losses_are_read_oldest_first():
     [
         (NAN, NAN, "the loss is NaN"),
         (3.0, INF, "the gradient norm is infinite"),
-        (60.0, 1.0, "the loss of 60 is .* standard deviations above the recent ones"),
+        (
+            *(60.0, 1.0),
+            "the loss of 60 is .* standard deviations above the recent ones, and above the 3.* that .* began with",
+        ),
         (0.06, 1.0, "the loss of 0.06 is .* standard deviations below the recent ones"),
         (3.0, 50.0, "the gradient norm of 50 is .* standard deviations above the recent ones"),
     ],

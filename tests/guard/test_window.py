@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor
 
 from trainbook.guard.window import RobustWindow
@@ -34,11 +35,12 @@ def expected_deviation(values: np.ndarray, value: float, floor: float | None = N
         surprises.append(now - level)
         level += (now - level) / min(number, 4)
     known = np.sort(surprises[-128:])
-    median, place = np.median(known), math.ceil((len(known) - 1) * 0.975)
+    median, place = np.median(known), min(math.ceil((len(known) - 1) * 0.975), len(known) - 4)
+    edge_in_sigmas = stats.norm.ppf((place + 1 - 3 / 8) / (len(known) + 1 / 4))
     distance = value - level - median
     edge = known[place] - median if distance > 0 else median - known[len(known) - 1 - place]
     least = LEAST_SPREAD * (abs(level) if floor is None else floor)
-    return distance / max(1.4826 * np.median(np.abs(known - median)), edge / 1.96, least)
+    return distance / max(1.4826 * np.median(np.abs(known - median)), edge / edge_in_sigmas, least)
 
 
 @pytest.mark.parametrize("count", [32, 33, 100, 128, 300])
@@ -48,6 +50,13 @@ def test_the_distance_is_in_robust_standard_deviations(count: int, value: float)
     plain = expected_deviation(values, value)
     logarithmic = expected_deviation(np.log(values), math.log(value), floor=1.0)
     assert deviation(window_of(values.tolist()), value) == pytest.approx(min(plain, logarithmic, key=abs), rel=1e-3)
+
+
+def test_odd_values_do_not_make_another_one_usual():
+    """Were the largest of few values the edge, any value as large as it would be two standard deviations away."""
+    usual = (3 + 0.05 * np.random.default_rng(3).normal(size=40)).tolist()
+    odd = [*usual[:10], 4.0, *usual[10:20], 4.0, *usual[20:30], 4.0, *usual[30:]]
+    assert deviation(window_of(odd), 4.0) > 5
 
 
 def test_a_steady_fall_is_no_surprise_however_steep():

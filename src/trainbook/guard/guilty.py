@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.guard.window import EDGE, EDGE_TO_SIGMA, MAD_TO_SIGMA
+from trainbook.guard.window import EDGE, MAD_TO_SIGMA
 
+EDGE_TO_SIGMA = 1 / 1.96
 THRESHOLD = 5.0  # robust standard deviations; the batch was rejected already, so less is asked than of a batch
 LEAST_SPREAD = 0.01  # of the median
 ENOUGH = 8  # samples to compare with

@@ -17,7 +17,9 @@ SIGNALS = ("loss", "grad_norm")
 # norm to ten times itself: a smaller one is for clipping to bound.
 LEAST_SPREADS = (0.01, math.log(10) / 10)
 DEVIATIONS = "standard deviations"
-TOGETHER = 0.4  # of the threshold is enough where loss and gradient norm are both that far above: neither is by chance
+TOGETHER = 1 / 3  # of the threshold is enough where loss and gradient norm are both that far above: not by chance
+UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
+BEGINNING = 4  # losses that the run began with
 LEDGER_ROWS = 64  # rejections that are remembered between two readings
 
 
@@ -31,6 +33,7 @@ class Rejection:
     loss_deviation: float  # in robust standard deviations of the recent accepted values
     grad_norm_deviation: float
     is_overflow: bool  # of fp16: the loss scale is still coming down
+    beginning: float = math.inf  # the loss that the run began with
 
     @property
     def reason(self) -> str:
@@ -49,7 +52,10 @@ class Rejection:
             else ("gradient norm", self.grad_norm, self.grad_norm_deviation)
         )
         side = "above" if deviation > 0 else "below"
-        return f"the {name} of {value:.4g} is {abs(deviation):.1f} {DEVIATIONS} {side} the recent ones"
+        found = f"the {name} of {value:.4g} is {abs(deviation):.1f} {DEVIATIONS} {side} the recent ones"
+        if name == "loss" and self.loss > self.beginning:
+            found += f", and above the {self.beginning:.4g} that training began with"
+        return found
 
 
 class Reading(NamedTuple):
@@ -63,7 +69,8 @@ class Reading(NamedTuple):
 
 class Judge:
     """Rejects what is not finite, always, and what lies too far from the recent accepted values, on either side for the
-    loss: one that is suddenly too low means broken data as well. Less is enough where both signals say so at once."""
+    loss: one that is suddenly too low means broken data as well. Less is enough where both signals say so at once, or
+    where the model would be better off knowing nothing."""
 
     def __init__(
         self,
@@ -82,11 +89,12 @@ class Judge:
         self.told = 0  # rejections that the host has been told of
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)  # rejected, troubled in a row
         self.deviations = torch.zeros(len(SIGNALS), device=device)  # of the last update judged
+        self.beginning = torch.zeros(len(SIGNALS), device=device)  # the mean of the first signals accepted
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
         far = math.inf if threshold is None else threshold
         self._highest = torch.full((len(SIGNALS),), far, device=device)
         self._lowest = torch.tensor([-far, -math.inf], device=device)  # a small gradient harms nobody
-        self._highest_together = TOGETHER * far
+        self._highest_together, self._highest_untrained = TOGETHER * far, UNTRAINED * far
 
     @property
     def rejected(self) -> Tensor:
@@ -103,13 +111,21 @@ class Judge:
         finite = signals.isfinite()
         self.deviations.copy_(self.window.deviations(signals))
         usual = (self.deviations <= self._highest) & (self.deviations >= self._lowest) & finite
-        accepted = usual.all() & (self.deviations.min() <= self._highest_together)
+        together = self.deviations.min() > self._highest_together
+        accepted = usual.all() & ~together & ~self._is_worse_than_untrained(signals[0])
         overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
+        share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
+        self.beginning += share * torch.where(accepted, signals - self.beginning, 0.0)
         self.window.add(signals, accepted, refresh=self.judged % REFRESH == 0)
         if not self.enabled:
             return torch.ones_like(accepted)
         self._write_down(signals, ~accepted, overflow)
         return accepted
+
+    def _is_worse_than_untrained(self, loss: Tensor) -> Tensor:
+        """Above the loss of the beginning, which is itself far from the usual by now."""
+        learnt = self.window.deviations(self.beginning)[0]
+        return (loss > self.beginning[0]) & (learnt > self._highest_untrained)
 
     def _write_down(self, signals: Tensor, rejected: Tensor, overflow: Tensor) -> None:
         place = self.counts[:1] % LEDGER_ROWS
@@ -123,14 +139,15 @@ class Judge:
 
     def read(self) -> Reading:
         """What happened since the last reading. The host waits here, for one small copy."""
-        parts = (self.counts, self.window.count, self.ledger.flatten(), self.window.values[0])
+        parts = (self.counts, self.window.count, self.beginning[:1], self.ledger.flatten(), self.window.values[0])
         everything = torch.cat([part.double() for part in parts]).cpu()
         rejected, in_a_row, count = (int(number) for number in everything[:3])
-        ledger, losses = everything[3:].split([self.ledger.numel(), self.window.size])
+        beginning, ledger, losses = everything[3:].split([1, self.ledger.numel(), self.window.size])
         rows = ledger.view_as(self.ledger).tolist()
         new = range(max(self.told, rejected - LEDGER_ROWS), rejected)
         found = [
-            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5])) for row in (rows[n % LEDGER_ROWS] for n in new)
+            Rejection(int(row[0]), *row[1:5], bool(row[5]), float(beginning) if count else math.inf)
+            for row in (rows[n % LEDGER_ROWS] for n in new)
         ]
         self.told = rejected
         return Reading(rejected, in_a_row, found, in_order(losses[None], count)[0].tolist())
@@ -147,6 +164,7 @@ class Judge:
             "told": self.told,
             "counts": self.counts,
             "ledger": self.ledger,
+            "beginning": self.beginning,
             "window": self.window.state_dict(),
         }
 
@@ -154,4 +172,5 @@ class Judge:
         self.judged, self.told = state["judged"], state["told"]
         self.counts.copy_(state["counts"])
         self.ledger.copy_(state["ledger"])
+        self.beginning.copy_(state.get("beginning", self.beginning))  # what an older version saved has none
         self.window.load_state_dict(state["window"])

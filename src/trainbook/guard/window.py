@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 MAD_TO_SIGMA = 1.4826
-EDGE, EDGE_TO_SIGMA = 0.975, 1 / 1.96
+EDGE = 0.975
+BEYOND_EDGE = 3  # values at least that lie further out than the edge: a few odd ones must not say what is usual
 TINY = 1e-12
 AVERAGED = 4  # values that the level is about the average of: few, so that a sudden good turn is soon the usual
 REFRESH = 8  # values between two looks at the window: sorting it each time would cost more than it tells
@@ -62,11 +63,12 @@ class RobustWindow:
 
     def refresh(self) -> None:
         known = self.count.clamp(max=self.size)
-        median, high, low = _places(self.surprises.sort(-1).values, known)
-        deviation = _places((self.surprises - median).abs().sort(-1).values, known)[0]
+        edge, edge_in_sigmas = _edge(known)
+        median, high, low = _places(self.surprises.sort(-1).values, known, edge)
+        deviation = _places((self.surprises - median).abs().sort(-1).values, known, edge)[0]
         level = torch.cat([self.level[: self.num_signals].abs(), torch.ones_like(self.level[self.num_signals :])])
         least = torch.maximum(deviation * MAD_TO_SIGMA, (level * self.least_spreads)[:, None] + TINY)
-        above, below = (torch.maximum(least, edge * EDGE_TO_SIGMA) for edge in (high - median, median - low))
+        above, below = (torch.maximum(least, far / edge_in_sigmas) for far in (high - median, median - low))
         fresh = torch.cat([median, above, below], dim=1)
         # A loss that was not positive has no logarithm: a band without width never gives the milder answer.
         has_logarithm = (self.values.amin(-1) > TINY).repeat(2)
@@ -107,10 +109,16 @@ def _with_logarithms(values: Tensor) -> Tensor:
     return torch.cat([values, values.clamp(min=TINY).log()])
 
 
-def _places(rows: Tensor, known: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _edge(known: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of `known` sorted numbers is the edge, and where a Gaussian has it, in standard deviations (Blom)."""
+    last = (known - 1).clamp(min=0)
+    edge = torch.minimum((last * EDGE).ceil().long(), last - BEYOND_EDGE).clamp(min=0)
+    return edge, torch.special.ndtri((edge + 0.625) / (known + 0.25))
+
+
+def _places(rows: Tensor, known: Tensor, edge: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Median, upper and lower edge of the first `known` numbers of sorted rows, as columns."""
     last = (known - 1).clamp(min=0)
-    edge = (last * EDGE).ceil().long()
     places = torch.cat([last // 2, (last + 1) // 2, edge, last - edge])
     lower, upper, high, low = rows.index_select(1, places).split(1, dim=1)
     return (lower + upper) / 2, high, low

@@ -48,7 +48,9 @@ class Guard(Section):
         why="A loss that jumps by ten deviations is no noise but a broken batch or a model that is about to break. The "
         "spread is the larger of the median absolute deviation and of the 97.5th percentile, so heavy tails widen "
         "the band by themselves. The loss is judged on both sides: one that is suddenly too low means broken data. "
-        "Where loss and norm are both above, 0.4 of it is enough: a batch of one token over and over shows in both.",
+        "Where loss and norm are both above, a third of it is enough: a batch of one token over and over shows in "
+        "both. And half of it is for a loss above the one that training began with: there the model does worse than "
+        "one that knows nothing.",
         raised="Fewer skips; milder spikes are applied, and clipping has to bound them.",
         lowered="More is kept out, at last also what is only rare: hard samples are what a model learns from.",
         cases=(
