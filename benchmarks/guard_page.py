@@ -12,7 +12,8 @@ TEXT = """# The guard
 
 Every update is judged before it is applied, on the device and without a wait: its loss and its gradient norm must lie
 within {threshold:g} robust standard deviations of what the recent accepted updates lead to expect. The loss is judged
-on both sides. What is not finite is always rejected. Then, step by step:
+on both sides. A third of that is enough where both are above, and half where the loss is above the one that training
+began with. What is not finite is always rejected. Then, step by step:
 
 1. **Skip.** Weights, moments, step counts and schedule stay as they are, to the bit.
 2. **Quarantine.** The samples of the rejected batch are measured one by one; those whose own loss is unlike that of
@@ -43,8 +44,9 @@ interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f
 ## Rates that are too high
 
 The same model for {rate_steps} steps, at rates that are far too high, against the best rate of a search. A long warm-up
-lets the model learn something before the rate is too high. Every run whose loss rises above where it began ends early,
-with the cause. A rate at which the model still learns, if badly (lion at 0.03), is not the guard's business.
+lets the model learn something before the rate is too high. Every run whose loss rises above where it began goes back
+and learns at a lower rate, or ends early with the cause. A rate at which the model still learns, if badly (lion at
+0.03), is not the guard's business.
 
 | optimizer | tuned | rate | warm-up | without the guard | with it | what it did |
 |---|---|---|---|---|---|---|
@@ -61,7 +63,7 @@ with the cause. A rate at which the model still learns, if badly (lion at 0.03),
 |---|---|---|
 {healthy}
 
-All of it on {cores} CPU cores with PyTorch {torch}: `python benchmarks/guard.py` (about half an hour).
+All of it on {cores} CPU cores with PyTorch {torch}: `python benchmarks/guard.py` (half an hour on two cores).
 """
 
 NAMES = {
