@@ -63,6 +63,7 @@ class Setup:
     clock: str = "wall"  # or "cpu": this process's processor time, which other work on the machine hardly moves
     guard: bool = True  # Trainbook only
     deterministic: bool = False  # Trainbook only
+    strategy: str = "auto"  # Trainbook only; for others than auto and single, the processes must have met
 
     @property
     def global_batch(self) -> int:
@@ -156,6 +157,7 @@ def trainbook_config(setup: Setup) -> Config:
             "checkpoint": {"save_steps": total},
             "precision": {"compute": setup.precision},
             "memory": {"compile": "on" if setup.compile else "off"},
+            "distributed": {"strategy": setup.strategy},
         }
     ).config
 

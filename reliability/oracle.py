@@ -18,7 +18,7 @@ CIRCUMSTANCES = (
     *("segment", "time", "seconds", "tokens_per_second", "step_seconds", "data_wait_seconds"),
     *("memory_bytes", "memory_kind"),
 )
-STATE_FILES = ("model.safetensors", "optimizer.safetensors", "loop.safetensors")
+STATE_FILE = re.compile(r"(model|optimizer|loop)(-\d+-of-\d+)?\.safetensors")  # numbered, where several ranks wrote it
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,11 @@ def faults_of_state(run: Path, twin: Path) -> list[str]:
     if ours is None or theirs is None or ours.step != theirs.step:
         return [f"the last checkpoint is {ours and ours.step}, the twin's is {theirs and theirs.step}"]
     faults = []
-    for name in STATE_FILES:
-        if (ours.path / name).read_bytes() != (theirs.path / name).read_bytes():
+    names = _state_files(theirs.path)
+    if _state_files(ours.path) != names:
+        faults.append(f"step {ours.step} has other files than the twin's: {', '.join(_state_files(ours.path))}")
+    for name in names:
+        if (ours.path / name).exists() and (ours.path / name).read_bytes() != (theirs.path / name).read_bytes():
             faults.append(f"{name} of step {ours.step} is not the twin's")
     left = [str(path.relative_to(run)) for path in run.rglob(".*")]
     if left:
@@ -138,6 +141,10 @@ def faults_of_state(run: Path, twin: Path) -> list[str]:
     if status != "finished":
         faults.append(f"the manifest says {status}")
     return faults
+
+
+def _state_files(checkpoint: Path) -> list[str]:
+    return sorted(path.name for path in checkpoint.iterdir() if STATE_FILE.fullmatch(path.name))
 
 
 def _left_out(run: Path) -> list[tuple[int, int]]:

@@ -162,8 +162,8 @@ def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool, ranks: 
     )
 
 
-# Knobs that may name a folder, whose files are looked for again when the run is resumed or used.
-FOLDERS = ("model.pretrained", "data.tokenizer")
+# Knobs that may name a folder or a file, whose contents are looked for again when the run is resumed or used.
+FOLDERS = ("model.pretrained", "data.tokenizer", "distributed.deepspeed_config")
 
 
 def _with_whole_paths(loaded: Loaded) -> Loaded:

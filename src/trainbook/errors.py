@@ -10,6 +10,7 @@ TrainbookError
 │   └── MissingExtra     an optional package is needed; the message has the pip line
 ├── RunError             the run failed: exit code 1
 │   ├── CheckpointError  a checkpoint could not be written or read
+│   ├── OutOfMemory      of one of several ranks: started again, all go on in smaller parts
 │   └── Diverged         updates were rejected until nothing was left to try
 └── Interrupted          stopped by the user or the scheduler and saved: exit code 130
 """
@@ -73,6 +74,13 @@ class RunError(TrainbookError):
 
 class CheckpointError(RunError):
     pass
+
+
+class OutOfMemory(RunError):
+    def __init__(self, message: str, *, is_heard: bool) -> None:
+        """`is_heard`: a launcher will tell it, and start the ranks again."""
+        super().__init__(message)
+        self.is_heard = is_heard
 
 
 class Diverged(RunError):

@@ -89,8 +89,8 @@ def test_a_marker_that_vouches_for_other_bytes_needs_its_own_hash(newest, must_b
 
 def test_a_later_format_is_named(newest, must_be_passed_over):
     path = newest / "complete.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    must_be_passed_over("format 2, but this version reads format 1")
+    path.write_text(path.read_text().replace('"format": 1', '"format": 3'))
+    must_be_passed_over("format 3, but this version reads formats 1 and 2")
 
 
 def test_a_folder_renamed_to_another_step_is_not_believed(store, newest, events, tmp_path):

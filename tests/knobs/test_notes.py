@@ -70,7 +70,7 @@ PARAMETERS = [
     Named(1, "num_warmup_steps", "schedule.warmup_steps", 500),
     Named(1, "num_training_steps", "training.max_steps", 50000),
     Named(1, "strategy", "distributed.strategy", "ddp"),
-    Named(1, "strategy", TO_COME, "deepspeed"),
+    Named(1, "strategy", "distributed.strategy", "deepspeed"),
     Named(1, "find_unused_parameters", "distributed.find_unused_parameters", False),
     Named(1, "sync_batch_norm", "distributed.sync_batch_norm", True),
     Named(1, "evaluation_strategy", "evaluation.eval_strategy", "steps"),
@@ -150,7 +150,7 @@ REMEDIES = [
     Named(2, "question batches over 4-8 million tokens", TO_COME),
     Named(2, "transfer over width by muP", TO_COME),
     Named(4, "change one hyper-parameter at a time", TO_COME),
-    Named(4, "larger models: DeepSpeed", TO_COME),
+    Named(4, "larger models: DeepSpeed", "distributed.strategy"),
     Named(4, "monitor training and validation loss", "evaluation.eval_strategy"),
 ]
 

@@ -10,11 +10,22 @@ import pytest
 import torch
 from tests.conftest import Lab
 from tests.parallel.strategy_cases import overrides
+from tests.parallel.worker import nan_on_one_rank
 from tests.parallel.world import run_world
+
+from trainbook.checkpoints import CheckpointStore
+from trainbook.loop.export import export_run
+
+pytestmark = pytest.mark.xdist_group("across-worlds")  # worlds are made once, by one worker
 
 STOP_AT = 10  # of 21 steps; where several ranks ask each other whether to stop, so that all worlds stop there
 SINGLE, DDP, FSDP = ({"distributed.strategy": name} for name in ("single", "ddp", "fsdp"))
+HYBRID = {**FSDP, "distributed.shard_over": 2}
 # Chance takes part: each rank has its own, which must come again.
+DAMAGED_AT = 20  # the checkpoint of which a bit is flipped, so that the one before is taken
+# Updates are rejected until the run goes back, to a checkpoint: there is no room for copies in memory.
+GOES_BACK = {"guard.max_consecutive_skips": 4, "checkpoint.save_steps": 5, "checkpoint.save_total_limit": 9}
+NAN_ROW, BACK_TO = [15, 16, 17, 18], 5
 WITH_CHANCE = {"model.dropout": 0.1, "data.padding": "bucketed"}
 
 
@@ -23,6 +34,7 @@ class Worlds:
 
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(folder)
+        self.seen: dict[str, list[dict[str, Any]]] = {}  # of the last world
         self.lab.train(*overrides(SINGLE), name="whole", samples="documents")
 
     def begin_alone(self, run: str) -> None:
@@ -37,10 +49,11 @@ class Worlds:
         return {"name": name, "run": run, "config": self.lab.config("documents"), "overrides": given, **special}
 
     def run(self, world: int, *cases: dict[str, Any]) -> None:
-        seen = run_world(world, list(cases), self.lab.root)
+        self.seen = run_world(world, list(cases), self.lab.root)
         for case in cases:
-            ended = f"SIGTERM: saved at step {STOP_AT}" if "stop_at" in case else "finished"
-            assert all(each["ended"].startswith(ended) for each in seen[case["name"]]), seen[case["name"]]
+            ended = f"SIGTERM: saved at step {case['stop_at']}" if "stop_at" in case else "finished"
+            ended = case.get("ends", ended)
+            assert all(each["ended"].startswith(ended) for each in self.seen[case["name"]]), self.seen[case["name"]]
 
     def must_be_as_if_nothing_had_happened(self, run: str) -> None:
         (resumed,) = self.lab.events("resume", run)
@@ -90,6 +103,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
             worlds.case(f"{name}-twice", f"{name}-twice begun", settings, stop_at=STOP_AT),
             worlds.case(f"{name}-twice", f"{name}-twice", settings),
         ]
+    damaged = f"step-{DAMAGED_AT:08d}/optimizer-00002-of-00002.safetensors"
+    failure = f"The checkpoint of step {DAMAGED_AT} could not be written"
+    back = {**FSDP, **GOES_BACK}
+    cases += [
+        worlds.case("flipped", "flipped begun", FSDP, stop_at=DAMAGED_AT),
+        worlds.case("flipped", "flipped", FSDP, flip=damaged),
+        worlds.case("full", "full", FSDP, full_disk_at=DAMAGED_AT, ends=failure),
+        worlds.case("weighed", "weighed", {**FSDP, "model.hidden_size": 64}, weigh_saves=1),
+        worlds.case("back", "back", back, nan_at=NAN_ROW, no_snapshots=1),
+    ]
     worlds.run(2, *cases)
     worlds.go_on_alone("fsdp-single")
     return worlds
@@ -112,11 +135,87 @@ def test_each_process_has_chance_of_its_own(two: Worlds):
     assert two.lab.rows("ddp-whole")[0]["loss"] != pytest.approx(two.lab.rows("whole")[0]["loss"], rel=1e-5)
 
 
+def test_a_bit_that_is_flipped_in_any_ranks_file_is_noticed_and_all_take_the_older_checkpoint(two: Worlds):
+    (told,) = two.lab.events("checkpoint_damaged", "flipped")
+    assert told["step"] == DAMAGED_AT and "optimizer-00002-of-00002.safetensors has changed" in told["reason"]
+    two.must_be_as_if_nothing_had_happened("flipped")
+
+
+def test_a_rank_that_cannot_write_ends_all_with_one_message_and_the_older_checkpoint_is_whole(two: Worlds):
+    checkpoints = two.lab.open("full").checkpoints
+    (message,) = {each["ended"] for each in two.seen["full"]}
+    assert f"to {checkpoints}/step-{DAMAGED_AT:08d}: for rank 1, the disk is full (No space left on device)" in message
+    assert message.endswith(f"The last complete checkpoint is step 10 at {checkpoints}/step-00000010.")
+    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", "step-00000010"]
+    assert two.lab.state("full")["loop"]["step"] == 10
+    assert [event["reason"] for event in two.lab.events("failure", "full")] == [message]
+
+
+def test_no_rank_saves_more_than_its_slices(two: Worlds):
+    """That nothing is brought together for it is seen to by the rank itself: see `saving.py`."""
+    state = two.lab.state("weighed")
+    tensors = [*state["model"].values(), *flat(state["optimizer"]).values()]
+    whole = sum(tensor.nbytes for tensor in {id(tensor): tensor for tensor in tensors}.values())
+    for seen in two.seen["weighed"]:
+        assert 0.45 * whole < seen["saved"] < 0.55 * whole
+
+
+def test_ranks_go_back_to_a_checkpoint_together_as_one_device_does(two: Worlds, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainbook.loop.heal.SHARE_OF_HOST", 0.0)
+    with two.lab.around_step(nan_on_one_rank(NAN_ROW, rank=0)):
+        two.lab.train(*overrides({**SINGLE, **GOES_BACK}), name="back-alone", samples="documents")
+    theirs, ours = two.lab.events("rollback", "back-alone"), two.lab.events("rollback", "back")
+    assert [event["reason"] for event in ours] == [event["reason"] for event in theirs]
+    assert ours[0]["reason"].endswith(f"Back from step {NAN_ROW[-1]} to step {BACK_TO}, from a checkpoint")
+    theirs, ours = two.lab.rows("back-alone"), two.lab.rows("back")
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs]
+    assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-5, nan_ok=True)
+
+
+def test_a_checkpoint_of_slices_is_exported_as_if_one_rank_had_written_it(two: Worlds, tmp_path: Path):
+    pytest.importorskip("transformers")
+    run = two.lab.open("fsdp-whole")
+    assert len(list((run.checkpoints / "step-00000021").glob("model-*"))) == 2
+    export_run(run, tmp_path / "sliced", checkpoint="21")
+    state = two.lab.state("fsdp-whole", 21)
+    for path in run.checkpoints.iterdir():  # the run is read by nobody after this
+        path.rename(tmp_path / path.name)
+    CheckpointStore(run.checkpoints).save(21, state)
+    assert (run.checkpoints / "step-00000021/model.safetensors").exists()
+    export_run(run, tmp_path / "gathered", checkpoint="21")
+    names = sorted(path.name for path in (tmp_path / "sliced").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "gathered").iterdir()) and "model.safetensors" in names
+    for name in names:
+        assert (tmp_path / "sliced" / name).read_bytes() == (tmp_path / "gathered" / name).read_bytes(), name
+
+
 @pytest.mark.slow
-def test_a_run_of_four_processes_goes_on_with_one_and_with_two(tmp_path_factory: pytest.TempPathFactory):
+def test_a_run_of_four_processes_goes_on_with_any_others_and_they_with_four(tmp_path_factory: pytest.TempPathFactory):
     worlds = Worlds(tmp_path_factory.mktemp("four"))
-    worlds.run(4, *(worlds.case(run, run, FSDP, stop_at=STOP_AT) for run in ("four-one", "four-two")))
+    begun = {"four-one": FSDP, "four-two": FSDP, "four-fsdp": FSDP, "hybrid-two": HYBRID, "hybrid-one": HYBRID}
+    worlds.run(4, *(worlds.case(run, run, strategy, stop_at=STOP_AT) for run, strategy in begun.items()))
     worlds.go_on_alone("four-one")
-    worlds.run(2, worlds.case("four-two", "four-two again", DDP))
-    for run in ("four-one", "four-two"):
+    worlds.go_on_alone("hybrid-one")
+    worlds.run(
+        2,
+        worlds.case("four-two", "four-two again", DDP),
+        worlds.case("four-fsdp", "four-fsdp again", FSDP),
+        worlds.case("hybrid-two", "hybrid-two again", FSDP),
+        *(worlds.case(run, run, FSDP, stop_at=STOP_AT) for run in ("two-four", "two-hybrid")),
+    )
+    worlds.run(
+        4, worlds.case("two-four", "two-four again", FSDP), worlds.case("two-hybrid", "two-hybrid again", HYBRID)
+    )
+    for run in (*begun, "two-four", "two-hybrid"):
         worlds.must_be_as_if_nothing_had_happened(run)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_while_it_saves_costs_that_checkpoint_alone(tmp_path_factory: pytest.TempPathFactory):
+    worlds = Worlds(tmp_path_factory.mktemp("dies"))
+    with pytest.raises(AssertionError, match=r"RuntimeError: .*gloo"):  # what the other says at once, and leaves
+        worlds.run(2, worlds.case("dies", "dies", FSDP, die_at=DAMAGED_AT))
+    checkpoints = worlds.lab.open("dies").checkpoints
+    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", f"step-{STOP_AT:08d}"]
+    worlds.go_on_alone("dies")
+    worlds.must_be_as_if_nothing_had_happened("dies")

@@ -1,11 +1,23 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from trainbook.parallel.endings import Ending, Verdict, judge, last_lines, message, read_ending, reason
+from trainbook.parallel.endings import (
+    NOTE,
+    Ending,
+    Verdict,
+    ask_to_start_again,
+    asks_for_start,
+    judge,
+    last_lines,
+    message,
+    read_ending,
+    reason,
+)
 
 
 def crash(rank: int, at: float = 0.0) -> Ending:
@@ -108,3 +120,24 @@ def test_a_note_that_was_cut_short_is_none(tmp_path: Path, text: str):
     ending = read_ending(1, -9, tmp_path / "note")
     assert (ending.rank, ending.code, ending.is_told, ending.error) == (1, -9, False, "")
     assert read_ending(1, -9, tmp_path / "none").code == -9
+
+
+def test_a_rank_that_asks_for_it_has_all_started_again():
+    """Whatever became of the others, who only waited for it; also if it hung before it ended, and was killed."""
+    asking = replace(told(1, 1), again="rank 1 ran out of memory.")
+    for others in (lost(0), ended_by_us(0), crash(0), told(0, 1)):
+        verdict = judge([others, asking])
+        assert (verdict.code, verdict.guilty, verdict.again) == (1, None, "rank 1 ran out of memory.")
+    assert judge([lost(0), replace(ended_by_us(1), again="why")]).again == "why"
+    assert not judge([told(0, 130), asking], signal.SIGINT).again, "the user wants to stop"
+
+
+def test_what_a_rank_asks_is_heard_by_its_launcher_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    note = tmp_path / "rank-1.json"
+    monkeypatch.delenv(NOTE, raising=False)
+    assert not ask_to_start_again("rank 1 ran out of memory.", "with 2 at a time")
+    assert not asks_for_start(note) and read_ending(1, 1, note).again == ""
+    monkeypatch.setenv(NOTE, str(note))
+    assert ask_to_start_again("rank 1 ran out of memory.", "with 2 at a time")
+    assert asks_for_start(note)
+    assert read_ending(1, 1, note).again == "rank 1 ran out of memory. All ranks are started again, with 2 at a time."

@@ -3,23 +3,40 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-from tests.parallel.strategy_cases import Reference, StrategyCases, World, reference
+from tests.parallel.strategy_cases import OwnStepCases, Reference, StrategyCases, World, reference
 
 __all__ = ["reference"]
 
 pytestmark = pytest.mark.xdist_group("fsdp")  # a world is made once, by one worker
 
 
-class TestFullyShard(StrategyCases):
+class TestFullyShard(OwnStepCases):
     strategy: ClassVar = {"strategy": "fsdp"}
     has_replicas = False
     # Weights of the two blocks and of the rest are brought together for each of two micro-batches, those of blocks for
     # the backward pass again; gradients of the three are added up once (gloo does that by all_reduce). The others: the
     # number of targets, the losses, the norms.
-    collectives: ClassVar = {1: {"gloo:all_reduce": 1}, 2: {"gloo:all_gather": 10, "gloo:all_reduce": 6}}
+    collectives: ClassVar = {1: {}, 2: {"gloo:all_gather": 10, "gloo:all_reduce": 6}}
+
+    allowed = ("bf16_sums", "bf16_gathered", "stable")
 
     def held_by(self, world: int) -> int:
         return world
+
+    def test_an_optimizer_that_looks_at_whole_tensors_sees_them_over_ranks(self, world: World, reference: Reference):
+        theirs, ours = ([row["loss"] for row in rows.rows("stable", "train")] for rows in (reference, world))
+        assert ours == pytest.approx(theirs, rel=1e-5)
+        plain = [row["loss"] for row in reference.rows("gpt", "train")]
+        assert ours != pytest.approx(plain, rel=1e-4), "some update was shortened"
+
+    def test_weights_may_be_brought_together_in_bf16(self, world: World, reference: Reference):
+        """As near to one device as bf16 is by itself; the norms' weights are rounded as well, so they are not equal."""
+        theirs, near, ours = (
+            [row["loss"] for row in rows.rows(name, "train")]
+            for rows, name in ((reference, "bf16"), (world, "bf16"), (world, "bf16_gathered"))
+        )
+        assert ours == pytest.approx(theirs, rel=2e-2)
+        assert ours != near
 
 
 @pytest.mark.slow

@@ -61,8 +61,8 @@ class Ended(NamedTuple):
 class Place:
     """A folder with a worker.py. The launcher is this process, but for one that has the terminal's group to itself."""
 
-    def __init__(self, root: Path, capfd: pytest.CaptureFixture[str]) -> None:
-        self.root, self.capfd = root, capfd
+    def __init__(self, root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.capfd, self.monkeypatch = root, capfd, monkeypatch
 
     def write(self, worker: str) -> None:
         (self.root / "worker.py").write_text(BEGIN + worker)
@@ -104,7 +104,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capture
     monkeypatch.chdir(tmp_path)
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    return Place(tmp_path, capfd)
+    return Place(tmp_path, capfd, monkeypatch)
 
 
 def must_be_gone(pid: int) -> None:
@@ -307,4 +307,22 @@ def test_mistakes_and_interruptions_are_not_tried_again(place: Place, code: int)
 def test_what_cannot_be_started_is_an_error(place: Place):
     with pytest.raises(RunError, match=r"the 2 processes could not be started: .*nowhere"):
         launcher.run_processes(["nowhere"], 2)
+    assert place.left_over == []
+
+
+def test_a_start_that_ranks_ask_for_is_not_counted_and_tells_them_that_it_is_one(place: Place):
+    """The second one asks, and the first one waits for it; it is told once, and no log is left."""
+    worker = """
+from pathlib import Path
+write("starts", os.environ["TORCHELASTIC_RESTART_COUNT"])
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    if rank == 1:
+        Path(os.environ["TRAINBOOK_NOTE"]).with_suffix(".again").write_text("Less, please.")
+        sys.exit(1)
+    time.sleep(60)
+"""
+    place.monkeypatch.setattr(launcher, "GRACE_SECONDS", 0.2)
+    ended = place.run(worker)
+    assert (ended.code, ended.err) == (0, "Less, please.\n")
+    assert [place.read(f"starts-{rank}").split() for rank in range(2)] == [["0", "1"]] * 2
     assert place.left_over == []

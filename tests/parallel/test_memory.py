@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from tests.conftest import Lab
 
-from trainbook.errors import RunError
+from trainbook.errors import OutOfMemory, RunError
 from trainbook.loop.memory import Memory
+from trainbook.loop.shortage import Shortage, shortages_in
 from trainbook.parallel import Place, Ranks
 
 
@@ -24,3 +26,32 @@ def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
         memory.attempt(fail)
     with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory in an evaluation\."):
         memory.evaluate(fail)
+
+
+def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_path: Path):
+    """Whoever starts the ranks again goes on with it; both kinds are kept, the newest of each."""
+    job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
+    job.state.strategy.ranks = Ranks(Place(rank=3, world=4))
+    memory = Memory(job, cast(Any, None), cast(Any, None), file)
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("no more")
+
+    assert shortages_in(file) == []
+    with pytest.raises(OutOfMemory, match=r"^rank 3 ran out of memory at step 1, with 4 sequences at a time\. Nothing"):
+        memory.attempt(fail)
+    assert shortages_in(file) == [Shortage("training", step=1, rank=3, rows=2, rows_before=4)]
+    with pytest.raises(OutOfMemory, match=r"^rank 3 ran out of memory in the evaluation after step 0"):
+        memory.evaluate(fail)
+    with pytest.raises(OutOfMemory, match="with 1 at a time and the same results"):
+        memory.attempt(fail)
+    assert [(each.kind, each.rows) for each in shortages_in(file)] == [("evaluation", 1), ("training", 1)]
+    with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1, with 1 sequence at a time"):
+        memory.attempt(fail)
+    for shortage in shortages_in(file):
+        fresh = lab.build("batch.per_device_train_batch_size=4").job
+        fresh.limit_rows(shortage.kind, shortage.rows)
+        assert fresh.state.micro_batch == (1 if shortage.kind == "training" else 4)
+        assert fresh.state.most_rows == (1 if shortage.kind == "training" else None)
+    file.write_text("[{")
+    assert shortages_in(file) == [], "it is met again"

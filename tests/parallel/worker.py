@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+from tests.parallel.saving import put_in
 
 from trainbook import api
 from trainbook.errors import Interrupted, RunError
@@ -55,6 +57,21 @@ def nan_on_one_rank(at: Sequence[int], rank: int) -> Callable[[int, Any, Callabl
     return change
 
 
+def rejected(at: Sequence[int]) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    """The guard's verdict on these steps is no, although all of their numbers are in order."""
+
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        real = state.judge.judge
+        if number in at:
+            state.judge.judge = lambda *seen: torch.zeros_like(real(*seen))
+        try:
+            return step()
+        finally:
+            state.judge.judge = real
+
+    return change
+
+
 def one_bit_on_one_rank(at: int, rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
     def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
         report = step()
@@ -67,6 +84,36 @@ def one_bit_on_one_rank(at: int, rank: int) -> Callable[[int, Any, Callable[[], 
     return change
 
 
+def in_memory(tensors: Any) -> int:
+    """Bytes behind them: views of one tensor count once, and as a whole."""
+    behind = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(behind.values())
+
+
+def engine_holds(state: Any) -> dict[str, Any]:
+    """Weights in both of their forms: those that are computed with, and the fp32 slices that are updated. And the whole
+    size of the parameters of which a part lies in this rank's slices."""
+    computed_with = [getattr(each, "ds_tensor", each).detach() for each in state.task.parameters()]
+    pieces = {id(state.strategy._parameters[name]): piece for name, piece in state.strategy._pieces.items()}
+    touched = sum(piece.shape.numel() for piece in pieces.values() if piece.length)
+    return {"both_weights": in_memory([*computed_with, *state.parameters]), "touched": 4 * touched}
+
+
+def watch_accumulation(state: Any, seen: dict[str, Any]) -> None:
+    """What there is of gradients between two micro-batches."""
+    sync, zero = state.strategy.sync_gradients, state.strategy.engine.optimizer
+
+    def before(is_last: bool) -> Any:
+        if is_last:
+            kept = getattr(zero, "all_grad_tensors", None) or zero.averaged_gradients
+            lists = [each for each in kept.values() if each is not None]
+            gradients = [each.grad for each in state.task.parameters() if each.grad is not None]
+            seen["accumulated"] = in_memory([*gradients, *(each for group in lists for each in group)])
+        return sync(is_last)
+
+    state.strategy.sync_gradients = before
+
+
 def weighing(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], Any]:
     """Bytes that this rank holds of the model, of gradients while they are there, and of the optimizer's state."""
 
@@ -74,19 +121,24 @@ def weighing(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], An
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
-        real = state.precision.clip_gradients
+        real = state.strategy.collect_gradients
 
-        def clip(parameters: Any, *how: Any) -> Any:
-            seen["gradients"] = size(p.grad for p in parameters if p.grad is not None)
-            return real(parameters, *how)
+        def collect() -> None:
+            real()
+            seen["gradients"] = size(state.strategy.gradients(state.parameters))
 
-        state.precision.clip_gradients = clip
+        if state.strategy.has_engine:
+            watch_accumulation(state, seen)
+        state.strategy.collect_gradients = collect
         try:
             report = step()
         finally:
-            state.precision.clip_gradients = real
+            state.strategy.collect_gradients = real
         seen["weights"] = size(state.parameters)
-        seen["all_weights"] = size(state.task.parameters())
+        shapes = [getattr(parameter, "ds_shape", parameter.shape) for parameter in state.task.parameters()]
+        seen["all_weights"] = 4 * sum(shape.numel() for shape in shapes)
+        if state.strategy.has_engine:
+            seen.update(engine_holds(state))
         kept = [value for each in state.optimizer.state.values() for value in each.values()]
         seen["optimizer"] = size(value for value in kept if isinstance(value, torch.Tensor) and value.ndim)
         return report
@@ -141,14 +193,18 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
 
         train_module.Training.__init__ = noted
         around = around_steps(stopped_by_one_rank(made, case["stop_at"], ranks.world - 1))
+    elif case.get("reject_at"):
+        around = around_steps(rejected(case["reject_at"]))
     elif case.get("flip_at"):
         around = around_steps(one_bit_on_one_rank(case["flip_at"], ranks.world - 1))
     elif case.get("weigh"):
         around = around_steps(weighing(seen))
     elif case.get("count"):
         around = collectives.counting()
+    elif case.get("on_host"):  # what is refused on a CPU, because it saves nothing there
+        around = patch("trainbook.parallel.engine.must_suit_engine")
     try:
-        with around:
+        with around, put_in(case, ranks, runs, seen):
             loaded = load(case["config"], case["overrides"])
             result = api._train(loaded, None, case.get("run", case["name"]), runs, quiet=True, ranks=ranks)
             seen["ended"] = result.ended

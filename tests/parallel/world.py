@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).parent / "worker.py"
+ROOT = WORKER.parents[2]
 SECONDS = 900  # a world that does not end is a failure, not a wait
 
 
@@ -23,7 +24,9 @@ def free_port() -> int:
 def environment(rank: int, world: int, port: int) -> dict[str, str]:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMP_NUM_THREADS": 1}
-    return {**os.environ, **{name: str(value) for name, value in {**place, **meeting}.items()}}
+    found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])  # the tests are its modules too
+    given = {**place, **meeting, "PYTHONPATH": found}
+    return {**os.environ, **{name: str(value) for name, value in given.items()}}
 
 
 def run_world(world: int, cases: list[dict[str, Any]], folder: Path) -> dict[str, list[dict[str, Any]]]:

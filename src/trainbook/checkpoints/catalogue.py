@@ -79,27 +79,43 @@ def best_of(entries: Iterable[Entry]) -> Entry | None:
     return max(marked, key=lambda entry: entry.best_mark, default=None)
 
 
-def add(folder: Path, new: NewCheckpoint, *, is_best: bool) -> tuple[Path, Marker]:
-    """Writes a checkpoint beside the others and then gives it its name. Before that, no reader can see it."""
-    entries = scan(folder)
-    save_number = max((entry.marker.save_number for entry in entries if entry.marker), default=0) + 1
-    name = step_name(new.step)
-    writing = hidden_path(folder, "writing", name)
-    remove(writing)
-    try:
-        os.mkdir(writing)
+class Addition:
+    """A checkpoint that is written beside the others and then gets its name. Before that, no reader can see it."""
+
+    def __init__(self, folder: Path, step: int, *, is_best: bool) -> None:
+        self.folder, self.step, self.is_best = folder, step, is_best
+        self.path = folder / step_name(step)
+        self._writing = hidden_path(folder, "writing", self.path.name)
+
+    def begin(self) -> tuple[Path, int]:
+        """An empty folder to write to, and the number of this save."""
+        entries = scan(self.folder)
+        remove(self._writing)
+        os.mkdir(self._writing)
         former_best = best_of(entries)
-        if is_best:
-            _write_mark(writing, entries)
-        elif former_best is not None and former_best.step == new.step:
-            _write_mark(writing, [], former_best.best_mark)  # the same step trained again is still the best one known
-        marker = new.write(writing, save_number)
-        _give_name(writing, folder / name)
-    except BaseException:
+        if self.is_best:
+            _write_mark(self._writing, entries)
+        elif former_best is not None and former_best.step == self.step:
+            # The same step trained again is still the best one known.
+            _write_mark(self._writing, [], former_best.best_mark)
+        return self._writing, max((entry.marker.save_number for entry in entries if entry.marker), default=0) + 1
+
+    def finish(self) -> None:
+        _give_name(self._writing, self.path)
+
+    def abandon(self) -> None:
         with contextlib.suppress(OSError):  # the first error is the one to tell
-            remove(writing)
+            remove(self._writing)
+
+
+def add(addition: Addition, new: NewCheckpoint) -> Marker:
+    try:
+        marker = new.write(*addition.begin())
+        addition.finish()
+    except BaseException:
+        addition.abandon()
         raise
-    return folder / name, marker
+    return marker
 
 
 def mark_best(entry: Entry, entries: Sequence[Entry]) -> None:

@@ -8,6 +8,8 @@ JSON alone loses what a state dict needs: integer keys, tuples, NaN, tensors. So
     {"float": "7ff8000000000000"} NaN or an infinity, by its bits; a finite float is a JSON number, which is exact
     {"tensor": "state.0.exp_avg"} a tensor in the part's safetensors file
     {"tensor": …, "dtype": "complex128", "shape": […]}  one of a type that safetensors lacks, kept as raw bytes
+
+A slice, of which other ranks have the rest, is a tensor here like any other.
 """
 
 from __future__ import annotations
@@ -16,13 +18,14 @@ import math
 import re
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from trainbook.checkpoints.tensors import NATIVE_DTYPES, RAW_DTYPES, snapshot
 from trainbook.errors import CheckpointError
+from trainbook.parallel.slices import Slice, Unread
 
 PART_NAME = re.compile(r"[a-z][a-z0-9_-]*")  # lower case: a file name that means the same on every file system
 
@@ -30,7 +33,16 @@ PART_NAME = re.compile(r"[a-z][a-z0-9_-]*")  # lower case: a file name that mean
 @dataclass(frozen=True)
 class EncodedPart:
     tree: Any
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor | Slice]
+
+    @property
+    def slices(self) -> dict[str, Slice]:
+        return {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, Slice)}
+
+    @property
+    def plain(self) -> dict[str, torch.Tensor]:
+        """Those that every rank has whole."""
+        return {name: tensor for name, tensor in self.tensors.items() if isinstance(tensor, torch.Tensor)}
 
 
 def encode_state(state: Mapping[str, Any]) -> dict[str, EncodedPart]:
@@ -48,9 +60,15 @@ def encode_state(state: Mapping[str, Any]) -> dict[str, EncodedPart]:
 def snapshot_parts(parts: Mapping[str, EncodedPart]) -> dict[str, EncodedPart]:
     """The same parts with tensors of their own in host memory; returns when the copies are finished."""
     flat = {(part, name): tensor for part, encoded in parts.items() for name, tensor in encoded.tensors.items()}
-    copies = dict(zip(flat, snapshot(list(flat.values())), strict=True))
+    values = [tensor.values if isinstance(tensor, Slice) else tensor for tensor in flat.values()]
+    copies = dict(zip(flat, snapshot(values), strict=True))
+
+    def copied(part: str, name: str, tensor: torch.Tensor | Slice) -> torch.Tensor | Slice:
+        copy = copies[part, name]
+        return replace(tensor, values=copy) if isinstance(tensor, Slice) else copy
+
     return {
-        part: EncodedPart(encoded.tree, {name: copies[part, name] for name in encoded.tensors})
+        part: EncodedPart(encoded.tree, {name: copied(part, name, tensor) for name, tensor in encoded.tensors.items()})
         for part, encoded in parts.items()
     }
 
@@ -58,11 +76,11 @@ def snapshot_parts(parts: Mapping[str, EncodedPart]) -> dict[str, EncodedPart]:
 class _Encoder:
     def __init__(self, part: str) -> None:
         self.part = part
-        self.tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, torch.Tensor | Slice] = {}
         self._name_of_view: dict[tuple[Any, ...], str] = {}
 
     def node(self, value: Any, path: tuple[str, ...]) -> Any:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, (torch.Tensor, Slice)):
             return self._tensor(value, path)
         if isinstance(value, Mapping):
             return self._mapping(value, path)
@@ -88,10 +106,14 @@ class _Encoder:
             "booleans, strings, None, lists, tuples and mappings of these.",
         )
 
-    def _tensor(self, tensor: torch.Tensor, path: tuple[str, ...]) -> dict[str, Any]:
+    def _tensor(self, given: torch.Tensor | Slice, path: tuple[str, ...]) -> dict[str, Any]:
+        tensor = given.values if isinstance(given, Slice) else given
         self._must_be_storable(tensor, path)
+        if isinstance(given, Slice) and tensor.dtype not in NATIVE_DTYPES:
+            raise self._refusal(path, f"is a slice of type {tensor.dtype}, which safetensors lacks.")
         # Tied tensors are stored once and come back tied. Views that only overlap are stored each on its own.
         view = (
+            (given.offsets, given.whole) if isinstance(given, Slice) else None,
             tensor.untyped_storage().data_ptr(),
             tensor.storage_offset(),
             tensor.shape,
@@ -105,7 +127,8 @@ class _Encoder:
         if name is None:
             name = self._new_name(path)
             self._name_of_view[view] = name
-            self.tensors[name] = tensor.detach()
+            plain = tensor.detach()
+            self.tensors[name] = replace(given, values=plain) if isinstance(given, Slice) else plain
         if tensor.dtype in NATIVE_DTYPES:
             return {"tensor": name}
         return {"tensor": name, "dtype": RAW_DTYPES[tensor.dtype], "shape": list(tensor.shape)}
@@ -133,7 +156,7 @@ class _Encoder:
         return CheckpointError(f"The state cannot be saved: {'.'.join((self.part, *path))} {what}")
 
 
-def decode(node: Any, tensor_named: Callable[[str], torch.Tensor]) -> Any:
+def decode(node: Any, tensor_named: Callable[[str], torch.Tensor | Unread]) -> Any:
     if isinstance(node, list):
         return [decode(item, tensor_named) for item in node]
     if not isinstance(node, dict):
@@ -147,4 +170,7 @@ def decode(node: Any, tensor_named: Callable[[str], torch.Tensor]) -> Any:
     if "float" in node:
         return struct.unpack(">d", bytes.fromhex(node["float"]))[0]
     tensor = tensor_named(node["tensor"])
-    return tensor.view(getattr(torch, node["dtype"])).reshape(node["shape"]) if "dtype" in node else tensor
+    if "dtype" not in node:
+        return tensor
+    raw = tensor if isinstance(tensor, torch.Tensor) else tensor.read()
+    return raw.view(getattr(torch, node["dtype"])).reshape(node["shape"])

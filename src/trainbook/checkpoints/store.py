@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 import torch
+from torch.distributed.checkpoint import CheckpointException
 
-from trainbook.checkpoints import catalogue
-from trainbook.checkpoints.encoding import encode_state, snapshot_parts
-from trainbook.checkpoints.files import free_bytes, human_bytes, is_full_disk, plain_words
-from trainbook.checkpoints.folder import Damaged, NewCheckpoint, read_state
+from trainbook.checkpoints import catalogue, failures
+from trainbook.checkpoints.encoding import EncodedPart, encode_state, snapshot_parts
+from trainbook.checkpoints.files import plain_words
+from trainbook.checkpoints.folder import Damaged, NewCheckpoint
+from trainbook.checkpoints.reading import Contents, Wanted, read_state, verified
+from trainbook.checkpoints.sliced import SlicedCheckpoint, write_together
 from trainbook.errors import CheckpointError
+from trainbook.parallel.ranks import ALONE, Ranks
 
 LOOKS = 3  # how often the folder is listed when a writer removes or replaces what is being read
+Found = TypeVar("Found")
+New = NewCheckpoint | SlicedCheckpoint
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class CheckpointStore:
     time; the callback must not call the store. Without `on_event`, what is wrong becomes a Python warning.
 
     `read_only` changes nothing on the disk, not even leftovers of a writer that died.
+
+    With `ranks`, each of them has a store of the same folder, and they save and load together: a checkpoint is written,
+    or found damaged, for all of them or for none. Their group must be one that nothing else is exchanged over, since a
+    save goes on beside the training. The first rank alone writes, but for slices (`Slice`) of tensors, which each rank
+    writes itself; and it alone tells events, but for damage.
     """
 
     def __init__(
@@ -55,17 +64,19 @@ class CheckpointStore:
         asynchronous: bool = False,
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
         read_only: bool = False,
+        ranks: Ranks = ALONE,
     ) -> None:
         if save_total_limit is not None and save_total_limit < 1:
             raise ValueError(f"save_total_limit must be None or >= 1, but got {save_total_limit}")
         self.folder = Path(folder)
         self.save_total_limit = save_total_limit
         self.read_only = read_only
-        self._on_event = on_event or _warn
+        self.ranks = ranks
+        self._on_event = on_event or failures.warn
         self._closed = False
         self._in_flight: Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, "checkpoint") if asynchronous and not read_only else None
-        if not read_only:
+        if not read_only and ranks.is_first:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 catalogue.clear_leftovers(self.folder)
@@ -94,13 +105,23 @@ class CheckpointStore:
         self.wait()
         parts = encode_state(state)
         numbers = encode_state({"metrics": {name: float(value) for name, value in (metrics or {}).items()}})["metrics"]
-        new = NewCheckpoint(step, parts, numbers.tree)
-        self._refuse_if_too_large(new)
+        new = self._checkpoint(step, parts, numbers.tree)
+        if isinstance(new, NewCheckpoint):
+            if not self.ranks.is_first:
+                return
+            self._refuse_if_too_large(new)
         if self._thread is None:
             self._write(new, is_best)
         else:
-            held = NewCheckpoint(step, snapshot_parts(parts), numbers.tree)
+            held = self._checkpoint(step, snapshot_parts(parts), numbers.tree)
             self._in_flight = self._thread.submit(self._write, held, is_best)
+
+    def _checkpoint(
+        self, step: int, parts: Mapping[str, EncodedPart], metrics: Any
+    ) -> NewCheckpoint | SlicedCheckpoint:
+        if any(part.slices for part in parts.values()):
+            return SlicedCheckpoint(step, parts, metrics, self.ranks.is_first)
+        return NewCheckpoint(step, parts, metrics)
 
     def mark_best(self, step: int) -> None:
         """Names a saved checkpoint the best one: rotation spares it from then on, and the former best no longer."""
@@ -109,13 +130,13 @@ class CheckpointStore:
         entries = catalogue.scan(self.folder)
         entry = next((e for e in catalogue.complete(entries) if e.step == step), None)
         if entry is None:
-            raise CheckpointError(f"Step {step} cannot be marked as the best: {self._absent(step, entries)}")
+            absent = failures.absent(self.folder, step, entries)
+            raise CheckpointError(f"Step {step} cannot be marked as the best: {absent}")
         try:
             catalogue.mark_best(entry, entries)
         except OSError as error:
-            raise CheckpointError(
-                f"{entry.path} could not be marked as the best: {plain_words(error)}. {self._last_complete()}"
-            ) from error
+            told = f"{entry.path} could not be marked as the best: {plain_words(error)}."
+            raise CheckpointError(f"{told} {failures.last_complete(self.folder)}") from error
         self._upkeep(rotate=False)
 
     def load(
@@ -123,29 +144,28 @@ class CheckpointStore:
         which: Literal["latest", "best"] | int = "latest",
         *,
         parts: Sequence[str] | None = None,
+        unread: Sequence[str] = (),
         device: torch.device | str = "cpu",
     ) -> LoadedCheckpoint | None:
         """The state as it was saved, verified file by file; None when there is nothing to load.
 
         `latest` is the one written last; a damaged one is named in an event and the next older one taken. `best` and an
         explicit step are that checkpoint or an error. `parts` names the parts wanted: the files of others are not read.
+        The tensors of `unread` parts are not read either until each is asked for: they come as `Unread`.
         A save in flight is waited for; what it raised is left for the next save, wait or close.
         """
         if isinstance(which, str) and which not in ("latest", "best"):
             raise ValueError(f"which must be 'latest', 'best' or a step, but got {which!r}")
         if self._in_flight is not None:
             wait_for([self._in_flight])
+        wanted = Wanted(parts, unread, device, self.ranks.rank, self.ranks.world)
         damaged: dict[Path, str] = {}
         for _ in range(LOOKS):
-            entries = catalogue.scan(self.folder)
-            for entry in self._wanted(which, entries):
+            for entry in self._as_first(lambda: self._wanted(which, catalogue.scan(self.folder))):
                 try:
-                    if entry.marker is None or entry.marker.step != entry.step:
-                        raise Damaged(entry.damage)
-                    state, metrics = read_state(entry.path, entry.marker, parts, device)
-                    return LoadedCheckpoint(entry.step, state, entry.path, metrics)
+                    return self._read(entry, wanted)
                 except Damaged as error:
-                    if catalogue.has_changed(entry):
+                    if self._has_changed(entry):
                         break
                     if entry.path not in damaged:
                         damaged[entry.path] = str(error)
@@ -153,9 +173,49 @@ class CheckpointStore:
                         self._on_event("checkpoint_damaged", facts)
             else:
                 if damaged:
-                    raise CheckpointError(_all_damaged(which, damaged))
+                    raise CheckpointError(failures.all_damaged(which, damaged))
                 return None
         raise CheckpointError(f"The checkpoints in {self.folder} change faster than they can be read.")
+
+    def _read(self, entry: catalogue.Entry, wanted: Wanted) -> LoadedCheckpoint:
+        def verify() -> Contents:
+            if entry.marker is None or entry.marker.step != entry.step:
+                raise Damaged(entry.damage)
+            return verified(entry.path, entry.marker, wanted)
+
+        contents = self._agreed(verify)
+        state, metrics = self._agreed(lambda: read_state(entry.path, contents, wanted))
+        if self._has_changed(entry):
+            raise Damaged("another one took its place while it was read")
+        return LoadedCheckpoint(entry.step, state, entry.path, metrics)
+
+    def _has_changed(self, entry: catalogue.Entry) -> bool:
+        return self.ranks.of_first(self.ranks.is_first and catalogue.has_changed(entry))
+
+    def _agreed(self, work: Callable[[], Found]) -> Found:
+        """What this rank finds, if none of them finds damage."""
+        found, damage = None, ""
+        try:
+            found = work()
+        except Damaged as error:
+            damage = str(error)
+        for rank, seen in enumerate(self.ranks.of_all(damage)):
+            if seen:
+                raise Damaged(f"rank {rank} finds that {seen}" if rank else seen)
+        return cast(Found, found)
+
+    def _as_first(self, find: Callable[[], Found]) -> Found:
+        """What the first rank finds, or its error, on all of them."""
+        told: tuple[Found | None, CheckpointError | None] = None, None
+        if self.ranks.is_first:
+            try:
+                told = find(), None
+            except CheckpointError as error:
+                told = None, error
+        found, error = self.ranks.of_first(told)
+        if error is not None:
+            raise error
+        return cast(Found, found)
 
     def steps(self) -> list[int]:
         """The steps that are complete by their marker and file sizes; content is verified when it is loaded."""
@@ -177,26 +237,25 @@ class CheckpointStore:
             if self._thread is not None:
                 self._thread.shutdown()
 
-    def _write(self, new: NewCheckpoint, is_best: bool) -> None:
+    def _write(self, new: New, is_best: bool) -> None:
         started = time.monotonic()
+        addition = catalogue.Addition(self.folder, new.step, is_best=is_best)
         try:
-            path, marker = catalogue.add(self.folder, new, is_best=is_best)
+            if isinstance(new, SlicedCheckpoint):
+                marker = write_together(new, addition, self.ranks, lambda: self._refuse_if_too_large(new))
+            else:
+                marker = catalogue.add(addition, new)
         except OSError as error:
-            if is_full_disk(error):
-                raise self._disk_full(new, plain_words(error)) from error
-            raise self._not_written(new, plain_words(error)) from error
+            raise failures.not_written(self.folder, new, error) from error
+        except CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
+            told = failures.not_written(self.folder, new, cause, rank)
+            raise CheckpointError(self.ranks.of_first(str(told))) from error  # all are here, and say the same
+        if marker is None:
+            return
+        facts = {"step": new.step, "path": str(addition.path), "bytes": marker.size, "best": is_best}
         removed = self._upkeep(rotate=True)
-        self._on_event(
-            "checkpoint",
-            {
-                "step": new.step,
-                "path": str(path),
-                "bytes": marker.size,
-                "seconds": time.monotonic() - started,
-                "best": is_best,
-                "removed": removed,
-            },
-        )
+        self._on_event("checkpoint", {**facts, "seconds": time.monotonic() - started, "removed": removed})
 
     def _upkeep(self, *, rotate: bool) -> list[int]:
         """What follows a checkpoint that is already safe: its failure is told, and tried again at the next save."""
@@ -220,60 +279,14 @@ class CheckpointStore:
             return [best] if best else []
         wanted = [entry for entry in entries if entry.step == which]
         if not wanted:
-            raise CheckpointError(f"Step {which} cannot be loaded: {self._absent(int(which), entries)}")
+            raise CheckpointError(f"Step {which} cannot be loaded: {failures.absent(self.folder, int(which), entries)}")
         return wanted
 
-    def _absent(self, step: int, entries: list[catalogue.Entry]) -> str:
-        damaged = next((entry for entry in entries if entry.step == step), None)
-        if damaged is not None:
-            return f"{damaged.path} is damaged: {damaged.damage}."
-        steps = ", ".join(str(entry.step) for entry in sorted(entries, key=lambda e: e.step)) or "no checkpoints"
-        return f"{self.folder} has no checkpoint of this step; it has {steps}."
+    def _refuse_if_too_large(self, new: New) -> None:
+        failures.refuse_if_too_large(self.folder, new)
 
     def _must_be_writable(self) -> None:
         if self.read_only:
             raise CheckpointError(f"The checkpoint folder {self.folder} was opened for reading only.")
         if self._closed:
             raise CheckpointError(f"The checkpoint folder {self.folder} was closed; nothing can be saved any more.")
-
-    def _refuse_if_too_large(self, new: NewCheckpoint) -> None:
-        try:
-            free = free_bytes(self.folder)
-        except OSError as error:
-            raise self._not_written(new, plain_words(error)) from error
-        if free is not None and free < new.bytes_needed:
-            raise self._disk_full(new, plain_words(OSError(errno.ENOSPC, "nothing was written")))
-
-    def _disk_full(self, new: NewCheckpoint, cause: str) -> CheckpointError:
-        try:
-            free = free_bytes(self.folder)
-        except OSError:
-            free = None
-        room = "an unknown amount is" if free is None else f"{human_bytes(free)} are"
-        return self._not_written(new, f"{cause}: it needs {human_bytes(new.bytes_needed)} and {room} free")
-
-    def _not_written(self, new: NewCheckpoint, cause: str) -> CheckpointError:
-        path = self.folder / catalogue.step_name(new.step)
-        return CheckpointError(
-            f"The checkpoint of step {new.step} could not be written to {path}: {cause}. {self._last_complete()}"
-        )
-
-    def _last_complete(self) -> str:
-        whole = catalogue.complete(catalogue.scan(self.folder))
-        if not whole:
-            return f"There is no complete checkpoint in {self.folder}."
-        return f"The last complete checkpoint is step {whole[0].step} at {whole[0].path}."
-
-
-def _all_damaged(which: str | int, damaged: Mapping[Path, str]) -> str:
-    listed = "\n".join(f"  {path}: {reason}" for path, reason in damaged.items())
-    if which == "latest":
-        return f"No checkpoint can be loaded; every one is damaged:\n{listed}"
-    return f"The checkpoint asked for ({which}) is damaged:\n{listed}"
-
-
-def _warn(kind: str, facts: dict[str, Any]) -> None:
-    if kind == "checkpoint_damaged":
-        warnings.warn(f"The checkpoint {facts['path']} is damaged and not used: {facts['reason']}", stacklevel=3)
-    elif kind == "checkpoint_upkeep_failed":
-        warnings.warn(f"The checkpoints in {facts['path']} could not be tidied: {facts['reason']}", stacklevel=3)

@@ -42,15 +42,18 @@ RAW_DTYPES = {  # not in the format, or only in its newest version: kept as a ro
     )
     if hasattr(torch, name)
 }
+# Where the slices of a file belong: PyTorch's own readers of such files (HuggingFaceStorageReader) know it by this.
+SLICES, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
 
 class TensorFile:
     """A safetensors file that is about to be written; its size is known before."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, str] | None = None) -> None:
+        """`about`: words for the header, which readers that do not know them pass over."""
         # Wide types first: then each tensor starts at a multiple of its own width.
         self._tensors = sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0]))
-        header: dict[str, object] = {}
+        header: dict[str, object] = {} if about is None else {"__metadata__": dict(about)}
         offset = 0
         for name, tensor in self._tensors:
             end = offset + tensor.nbytes

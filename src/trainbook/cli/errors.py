@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 
 import typer
 
-from trainbook.errors import ConfigError, Interrupted, TrainbookError
+from trainbook.errors import ConfigError, Interrupted, OutOfMemory, TrainbookError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,7 +36,8 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             typer.echo(str(error), err=True)
             raise typer.Exit(error.exit_code) from None
         except TrainbookError as error:
-            typer.echo(_shown(error), err=True)
+            if not (isinstance(error, OutOfMemory) and error.is_heard):
+                typer.echo(_shown(error), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             typer.echo(STOPPED.get(command.__name__, "interrupted"), err=True)

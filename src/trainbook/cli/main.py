@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
 import typer
 
-from trainbook.cli import data, explain, export, generate, predict, resume, train
+from trainbook.cli import convert, data, explain, export, generate, predict, resume, train
 
 app = typer.Typer(
     name="trainbook",
@@ -26,6 +27,7 @@ app.command("resume", context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(re
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("export", epilog=export.EXAMPLES)(export.export)
+app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
 app.command("explain", context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
 app.command("data", context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
 
@@ -42,7 +44,12 @@ def _version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
 ) -> None:
-    pass
+    # Where DeepSpeed is installed, others import it as well, and it warns on stdout: that is for what was asked.
+    logging.getLogger("DeepSpeed").addFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 def run() -> None:

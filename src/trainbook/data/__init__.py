@@ -10,8 +10,11 @@ import numpy as np
 
 from trainbook.data import quarantine
 from trainbook.data.batches import Batch, Ragged
-from trainbook.data.cache import CachedCorpus, prepare
+from trainbook.data.cache import prepare
+from trainbook.data.cached import CachedCorpus
 from trainbook.data.chat import open_chat
+from trainbook.data.corpus import Corpus
+from trainbook.data.crew import ALONE, Crew
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
 from trainbook.data.fields import Wanted
 from trainbook.data.frame import Frame
@@ -20,7 +23,8 @@ from trainbook.data.records import Document, LabelKind, RecordKind
 from trainbook.data.request import Request
 from trainbook.data.sides import Sides, open_sides
 from trainbook.data.sources import Source, open_source
-from trainbook.data.tokenise import Corpus
+from trainbook.data.sources.opening import BUILTIN_PREFIX
+from trainbook.data.sources.reader import FileReader
 from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
 from trainbook.knobs.sections.data import Data
 
@@ -62,12 +66,13 @@ class DataBundle:
     kept_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ids of samples, by a quarantine
 
 
-def build(data: Data, seed: int, request: Request) -> DataBundle:
-    """Everything that the `data` section asks for. The text is tokenised once and found again in the cache."""
+def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBundle:
+    """Everything that the `data` section asks for. The text is tokenised once and found again in the cache; several
+    processes share the work, and each gets the whole."""
     config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
     source, validation = open_sources(data, request)
     corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter)
-    cached = prepare(corpus, data.cache_dir)
+    cached = prepare(corpus, data.cache_dir, crew)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
     check_specials(data.tokenizer, request.specials, cached.tokenizer)
 
@@ -79,7 +84,7 @@ def build(data: Data, seed: int, request: Request) -> DataBundle:
     kept_out, its_notices = _kept_out(data, train, cached)
     summary = _summary(data, request, cached, train, held_out)
     summary["left_out"] = _left_out(data, cached, train, len(kept_out))
-    summary["notices"] = _notices(data, source, validation) + its_notices
+    summary["notices"] = _notices(data, source, validation) + _told(cached, source, validation) + its_notices
     return DataBundle(
         train,
         held_out,
@@ -170,6 +175,25 @@ def _notices(data: Data, source: Source, validation: Source | None) -> list[str]
         return []
     named = [name for name in ("text_field", "label_field", "target_field", "group_field") if getattr(data, name)]
     return [f"data.{name} has no effect: {data.source} is plain text, which has no fields." for name in named]
+
+
+def _told(cached: CachedCorpus, source: Source, validation: Source | None) -> list[str]:
+    """What is odd about the files, and yet allowed."""
+    told = []
+    for each, prefix in ((source, ""), (validation, "validation_")):
+        if each is None:
+            continue
+        reader = each.reader
+        if isinstance(reader, FileReader) and len(set(reader.formats)) > 1:
+            kinds = ", ".join(f"{count:,} *{kind}" for kind, count in reader.kinds.items())
+            told.append(f"{each.knob}: '{each.name}' has files of several kinds, each read as its name says: {kinds}.")
+        if (empty := cached.index["read"].get(f"{prefix}empty_files")) and not each.name.startswith(BUILTIN_PREFIX):
+            among = f"{empty['count']:,} of its {len(reader.files):,} files" if isinstance(reader, FileReader) else ""
+            told.append(f"{each.knob}: '{each.name}': {among} have no text, such as {empty['such_as'][0]}.")
+    if sample := cached.index["read"].get("tokenizer_sample"):
+        share = f"{sample['characters']:,} of {sample['of']:,} characters"
+        told.append(f"data.tokenizer: it was trained on a sample of the text, {share}.")
+    return told
 
 
 def _samples(

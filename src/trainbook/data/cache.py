@@ -1,85 +1,44 @@
-"""Tokens are made once. A cached corpus is found by what determines it and believed only when it is whole."""
+"""Tokens are made once, part by part. A corpus is found by what determines it and believed only when it is whole.
+
+Below the root of the cache:
+
+    surveys/KEY.npz   what a first reading of a part told
+    parts/KEY/        the tokens of a part, and all that comes with them
+    tokens/KEY/       of a corpus: its tokenizer, which documents are held out, and in index.json the parts that it has
+    hashes/           what files contain, so that they need not be read to be known
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainbook.data import gopher
-from trainbook.data.documents import DocumentTable, load_table
-from trainbook.data.tokenise import TOKENIZER_FOLDER, Corpus, tokenise
-from trainbook.data.tokenizers import Tokenizer, load_tokenizer
-from trainbook.data.writing import LABELS_FILE, MARKS_FILE, MARKS_TYPE, TARGETS_FILE, TARGETS_TABLE_FILE, TOKENS_FILE
+from trainbook.data.cached import CachedCorpus, total
+from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, Decided, Placed, with_places
+from trainbook.data.crew import ALONE, Crew, of_the_first, share_out
+from trainbook.data.decide import decide
+from trainbook.data.hashes import Hashes
+from trainbook.data.parts import Part, contents_of, divide
+from trainbook.data.progress import stage
+from trainbook.data.shelf import Shelf, digest_of, read_checked, write_checked
+from trainbook.data.sides import must_leave_something
+from trainbook.data.sources import Source
+from trainbook.data.sources.reader import FileReader
+from trainbook.data.surveys import Counts, joined_survey, read_counts, write_survey
+from trainbook.data.tokenise import encode
+from trainbook.data.tokenizers import load_tokenizer
+from trainbook.data.writing import Encoding
 from trainbook.errors import DataError
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 INDEX_FILE = "index.json"
-
-
-@dataclass(frozen=True)
-class CachedCorpus:
-    folder: Path
-    index: dict[str, Any]
-    tokenizer: Tokenizer
-    reused: bool  # found ready, not made by this call
-
-    @property
-    def sides(self) -> dict[str, dict[str, int]]:
-        """Of "train" and, where there is one, "validation": the number of tokens, documents and bytes."""
-        return self.index["sides"]
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the tokens themselves and of their meaning, wherever they came from."""
-        contents = self._contents()
-        return _digest([contents, self.label_names] if self.label_names else contents)
-
-    @property
-    def train_fingerprint(self) -> str:
-        """Of the training side alone: where it is the same, the id of a sample means the same one."""
-        return _digest({name: content for name, content in self._contents().items() if name.startswith("train/")})
-
-    def _contents(self) -> dict[str, str]:
-        files = sorted(self.index["files"].items())
-        return {name: facts[1] for name, facts in files if not name.endswith(".jsonl")}
-
-    @property
-    def label_names(self) -> tuple[str, ...]:
-        """The class of each number in labels, or in the marks of tagged words."""
-        return tuple(self.index["label_names"])
-
-    def tokens(self, side: str) -> np.ndarray:
-        return _mapped(self.folder / side / TOKENS_FILE, self.index["dtype"])
-
-    def documents(self, side: str, root: str) -> DocumentTable:
-        return load_table(self.folder / side, root)
-
-    def targets(self, side: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Of pairs: the tokens of all texts to produce, and where each begins and how long it is."""
-        if not (self.folder / side / TARGETS_FILE).exists():
-            return None
-        table = np.load(self.folder / side / TARGETS_TABLE_FILE, allow_pickle=False)
-        return _mapped(self.folder / side / TARGETS_FILE, self.index["dtype"]), table[:, 0], table[:, 1]
-
-    def labels(self, side: str) -> np.ndarray | None:
-        """Of labelled records: classes (int64), numbers (float32), or a flag for each class (float32)."""
-        path = self.folder / side / LABELS_FILE
-        return np.load(path, allow_pickle=False) if path.exists() else None
-
-    def marks(self, side: str) -> np.ndarray | None:
-        """Of tagged words and conversations, a number for each token: a class, or 1 where it is learned; -1: none."""
-        path = self.folder / side / MARKS_FILE
-        return _mapped(path, MARKS_TYPE) if path.exists() else None
 
 
 def cache_root(cache_dir: str | None) -> Path:
@@ -92,127 +51,220 @@ def cache_root(cache_dir: str | None) -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "trainbook"
 
 
-def cache_key(corpus: Corpus) -> str:
+def prepare(corpus: Corpus, cache_dir: str | None, crew: Crew = ALONE) -> CachedCorpus:
+    """The tokens of a corpus, from the cache where it has them. Several processes share what is to be done."""
+    preparation = _Preparation(corpus, cache_root(cache_dir), crew)
+    try:
+        return preparation.run()
+    finally:
+        preparation.hashes.save()
+
+
+class _Preparation:
+    def __init__(self, corpus: Corpus, root: Path, crew: Crew) -> None:
+        self.corpus, self.root, self.crew = corpus, root, crew
+        self.hashes = Hashes(root / "hashes", crew.rank)
+        self.parts_shelf = Shelf(root / "parts", self.hashes)
+        self.shelf = Shelf(root / "tokens", self.hashes)
+        contents = contents_of(corpus.source, self.hashes, crew)
+        self.parts: list[tuple[Part, bool]] = [(part, False) for part in divide(corpus.source, contents)]
+        its_contents = None
+        if corpus.validation is not None:
+            its_contents = contents_of(corpus.validation, self.hashes, crew)
+            self.parts += [(part, True) for part in divide(corpus.validation, its_contents)]
+        self.key = _key(corpus, contents, its_contents)
+        self.folder = self.shelf.place(self.key)
+
+    def run(self) -> CachedCorpus:
+        if found := self._load():
+            return found
+        with ExitStack() as held:
+            self.scratch = self.folder.with_name(f"{self.folder.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
+            of_the_first(self.crew, lambda: self._begin(held))
+            # Another process may have made it while this one waited.
+            if found := self._load():
+                return found
+            held.callback(shutil.rmtree, self.scratch, ignore_errors=True)
+            self._make()
+            made = self._load()
+        if made is None:
+            where = f"the token cache in '{self.folder}'"
+            raise DataError(f"{where} cannot be read back as it was written. Is the disk sound?")
+        return CachedCorpus(made.folder, made.index, made.tokenizer, reused=False)
+
+    def _begin(self, held: ExitStack) -> None:
+        """The lock, for all of this crew, and a place without what others have left there."""
+        with self._writing():
+            self.shelf.folder.mkdir(parents=True, exist_ok=True)
+            lock = self.folder.with_name(f"{self.folder.name}.lock")
+            if held.enter_context(_one_at_a_time(lock, self.crew.advance)):
+                for leftover in self.shelf.folder.glob(f"{self.folder.name}.*.partial"):
+                    shutil.rmtree(leftover, ignore_errors=True)
+
+    def _make(self) -> None:
+        surveys = [self._survey_key(part) for part, _ in self.parts]
+        with stage("reading", self._share(len(surveys)), self.crew.rank == 0) as bar:
+            pairs = [(part, key) for (part, _), key in zip(self.parts, surveys, strict=True)]
+            counts = share_out(self.crew, pairs, lambda pair: self._survey(*pair, bar))
+        placed = with_places(self.parts, counts)
+        facts = of_the_first(self.crew, lambda: self._decide(placed, surveys))
+        decided = Decided(self.corpus, self.folder, facts)
+        encoding = decided.load_encoding()
+        keys = [decided.key(one, key, encoding) for one, key in zip(placed, surveys, strict=True)]
+        with stage("tokenising", self._share(len(keys)), self.crew.rank == 0) as bar:
+            pairs = list(zip(placed, keys, strict=True))
+            made = share_out(self.crew, pairs, lambda pair: self._encode(decided, *pair, encoding, bar))
+        of_the_first(self.crew, lambda: self._publish(facts, made, encoding))
+
+    def _share(self, count: int) -> int:
+        return len(range(self.crew.rank, count, self.crew.world))
+
+    def _survey_key(self, part: Part) -> str:
+        alphabet = self.corpus.tokenizer["kind"] if self.corpus.symbols else None
+        return digest_of([FORMAT_VERSION, part.identity, alphabet])
+
+    def _survey_path(self, key: str) -> Path:
+        return self.root / "surveys" / f"{key[:32]}.npz"
+
+    def _survey(self, part: Part, key: str, bar: Any) -> Counts:
+        path = self._survey_path(key)
+        counts = read_counts(path)
+        if counts is None:
+            with self._writing():
+                counts = write_survey(path, part, self.corpus.symbols, self.crew.advance)
+            try:
+                part.must_be_unchanged(self.hashes)
+            except DataError:
+                path.unlink(missing_ok=True)
+                raise
+        bar.part_done()
+        return counts
+
+    def _decide(self, placed: Sequence[Placed], surveys: Sequence[str]) -> dict[str, Any]:
+        if found := self.shelf.find(self.key):
+            return found
+        paths: dict[bool, list[Path]] = {False: [], True: []}
+        for one, key in zip(placed, surveys, strict=True):
+            paths[one.of_validation].append(self._survey_path(key))
+        seen = joined_survey(paths[False])
+        seen_validation = joined_survey(paths[True]) if self.corpus.validation is not None else None
+
+        def write(folder: Path) -> dict[str, Any]:
+            return decide(self.corpus, placed, seen, seen_validation, folder, self.crew.advance)
+
+        with self._writing():
+            return self.shelf.make(self.key, self.scratch, write)
+
+    def _encode(self, decided: Decided, one: Placed, key: str, encoding: Encoding, bar: Any) -> dict[str, Any]:
+        def write(folder: Path) -> dict[str, Any]:
+            facts = encode(decided, one, encoding, folder, lambda characters: self.crew.advance())
+            one.part.must_be_unchanged(self.hashes)
+            return facts
+
+        found = self.parts_shelf.find(key)
+        if found is None:
+            with self._writing():
+                found = self.parts_shelf.make(key, self.scratch, write)
+        bar.part_done()
+        return found
+
+    def _publish(self, facts: dict[str, Any], made: Sequence[dict[str, Any]], encoding: Encoding) -> None:
+        sides = {side: total(made, side, encoding) for side in ("train", "validation")}
+        index = {
+            "format": FORMAT_VERSION,
+            "key": self.key,
+            "dtype": facts["dtype"],
+            "label_names": facts["label_names"],
+            "read": dict(facts["read"]),
+            "sides": {side: its for side, its in sides.items() if side == "train" or self.corpus.has_validation},
+            "parts": [{name: part[name] for name in ("key", "sides", "files")} for part in made],
+            "shelf": os.path.relpath(self.parts_shelf.folder, self.folder),
+            "files": facts["files"],
+        }
+        if self.corpus.gopher_filter:
+            index["read"]["gopher"] = _added([part["gopher"] for part in made if "gopher" in part])
+            must_leave_something(self.corpus.source, index["read"]["gopher"])
+        if "also_in_train" in facts:
+            index["sides"]["validation"]["also_in_train"] = facts["also_in_train"]
+        unhashed = CachedCorpus(self.folder, index, encoding.tokenizer, reused=False)
+        index["contents"] = unhashed.hash_contents(self.crew.advance)
+        with self._writing():
+            write_checked(self.folder / INDEX_FILE, index)
+
+    def _load(self) -> CachedCorpus | None:
+        """The cached corpus, or None where there is none or any file of it is not as it was written."""
+        # The first alone looks for it: a file system may remember for others that they did not find it.
+        index = of_the_first(self.crew, lambda: read_checked(self.folder / INDEX_FILE))
+        if index is None or index.get("key") != self.key or index.get("format") != FORMAT_VERSION:
+            return None
+        checks = [(self.shelf, self.key, index["files"])]
+        checks += [(self.parts_shelf, part["key"], part["files"]) for part in index["parts"]]
+        if not all(share_out(self.crew, checks, lambda check: check[0].is_whole(*check[1:]))):
+            return None
+        return CachedCorpus(self.folder, index, load_tokenizer(self.folder / TOKENIZER_FOLDER), reused=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise DataError(
+                f"the token cache cannot be written to '{self.shelf.folder}': {error.strerror or error}. "
+                "Choose another folder with data.cache_dir."
+            ) from error
+
+
+def _key(corpus: Corpus, contents: list[Any], validation_contents: list[Any] | None) -> str:
     tokenizer = {name: value for name, value in corpus.tokenizer.items() if name != "path"}
     determining = {
         "format": FORMAT_VERSION,
-        "source": corpus.source.fingerprint(),
-        "validation": corpus.validation.fingerprint() if corpus.validation else None,
+        "source": _identity(corpus.source, contents),
+        "validation": None if corpus.validation is None else _identity(corpus.validation, validation_contents),
         "validation_ratio": None if corpus.validation else corpus.validation_ratio,
         "tokenizer": tokenizer,
     }
-    return _digest({**determining, "gopher_filter": gopher.VERSION} if corpus.gopher_filter else determining)
+    return digest_of({**determining, "gopher_filter": gopher.VERSION} if corpus.gopher_filter else determining)
 
 
-def prepare(corpus: Corpus, cache_dir: str | None) -> CachedCorpus:
-    """The tokens of a corpus, from the cache where it has them."""
-    key = cache_key(corpus)
-    parent = cache_root(cache_dir) / "tokens"
-    folder = parent / key[:32]
-    if found := _load(folder, key):
-        return found
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        with _one_at_a_time(parent / f"{folder.name}.lock") as alone:
-            # Another process may have made it while this one waited.
-            if found := _load(folder, key):
-                return found
-            if alone:
-                for leftover in parent.glob(f"{folder.name}.*.partial"):
-                    shutil.rmtree(leftover, ignore_errors=True)
-            _make(corpus, key, folder)
-    except OSError as error:
-        raise DataError(
-            f"the token cache cannot be written to '{parent}': {error.strerror or error}. "
-            "Choose another folder with data.cache_dir."
-        ) from error
-    if made := _load(folder, key):
-        return CachedCorpus(made.folder, made.index, made.tokenizer, reused=False)
-    raise DataError(f"the token cache in '{folder}' cannot be read back as it was written. Is the disk sound?")
+def _identity(source: Source, contents: Any) -> list[Any]:
+    """What determines the documents. Fields do so only where there are some."""
+    reader = source.reader
+    how = [reader.formats, reader.settings] if isinstance(reader, FileReader) else []
+    return [contents, how, source.wanted.facts() if reader.has_fields else None]
 
 
-def _make(corpus: Corpus, key: str, folder: Path) -> None:
-    partial = _partial_name(folder)
-    partial.mkdir()
-    try:
-        index = {"format": FORMAT_VERSION, "key": key, **tokenise(corpus, partial)}
-        if cache_key(corpus) != key:
-            raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' {corpus.source.reader.changed}")
-        index["files"] = {
-            path.relative_to(partial).as_posix(): _file_facts(path)
-            for path in sorted(partial.rglob("*"))
-            if path.is_file()
-        }
-        content = json.dumps({**index, "checksum": _digest(index)}, indent=1, sort_keys=True)
-        (partial / INDEX_FILE).write_text(content, encoding="utf-8")
-        _publish(partial, folder, key)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _publish(partial: Path, folder: Path, key: str) -> None:
-    try:
-        os.replace(partial, folder)
-    except OSError:
-        if not folder.exists():
-            raise
-        if _load(folder, key):
-            return  # somebody was faster, where locks do not work
-        damaged = _partial_name(folder)
-        os.replace(folder, damaged)
-        os.replace(partial, folder)
-        shutil.rmtree(damaged, ignore_errors=True)
-
-
-def _load(folder: Path, key: str) -> CachedCorpus | None:
-    """The cached corpus, or None where there is none or any file of it is not as it was written."""
-    try:
-        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
-        checksum = index.pop("checksum")
-        if checksum != _digest(index) or index["key"] != key or index["format"] != FORMAT_VERSION:
-            return None
-        # Sizes first: they cost nothing.
-        if any((folder / name).stat().st_size != size for name, (size, _) in index["files"].items()):
-            return None
-        if any(_file_facts(folder / name) != facts for name, facts in index["files"].items()):
-            return None
-        return CachedCorpus(folder, index, load_tokenizer(folder / TOKENIZER_FOLDER), reused=True)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
-def _mapped(path: Path, dtype: str) -> np.ndarray:
-    if path.stat().st_size == 0:
-        return np.empty(0, dtype=dtype)
-    return np.memmap(path, dtype=dtype, mode="r")
-
-
-def _file_facts(path: Path) -> list[Any]:
-    with path.open("rb") as stream:
-        return [os.fstat(stream.fileno()).st_size, hashlib.file_digest(stream, "sha256").hexdigest()]
-
-
-def _digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("utf-8")).hexdigest()
-
-
-def _partial_name(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
+def _added(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    rules: dict[str, int] = {}
+    for each in facts:
+        for rule, count in each["rules"].items():
+            rules[rule] = rules.get(rule, 0) + count
+    return {
+        "left_out": sum(each["left_out"] for each in facts),
+        "of": sum(each["of"] for each in facts),
+        "rules": rules,
+    }
 
 
 @contextmanager
-def _one_at_a_time(path: Path) -> Iterator[bool]:
-    """Hold a lock while making, so that ranks that start together do the work once. False: no lock could be had,
-    which costs double work and no more: what is published is always whole."""
+def _one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Hold a lock while making, so that runs that start together do the work once. False: no lock could be had, which
+    costs double work and no more: what is published is always whole."""
     with path.open("a") as stream:
-        yield _lock(stream.fileno())
+        yield _lock(stream.fileno(), waiting)
 
 
-def _lock(descriptor: int) -> bool:
+def _lock(descriptor: int, waiting: Callable[[], None]) -> bool:
     try:
         import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except (ImportError, OSError):
+    except ImportError:
         return False
-    return True
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            time.sleep(0.1)
+        except OSError:
+            return False
+        else:
+            return True

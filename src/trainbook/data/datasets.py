@@ -10,7 +10,7 @@ from trainbook.data.batches import Ragged
 from trainbook.data.documents import DocumentTable, excerpt
 from trainbook.data.frame import Frame, counted, framed
 from trainbook.data.ranges import Ranges
-from trainbook.data.repeats import RULE, has_repeat, repeats_in
+from trainbook.data.repeats import CHUNK, RULE, has_repeat, repeats_in
 from trainbook.data.samples import Samples, Stream
 from trainbook.data.seeding import generator
 from trainbook.data.tokenizers import Tokenizer
@@ -214,7 +214,7 @@ class TokenDocuments(Samples):
         if self._marks is not None:
             # The first token of a causal sample is read and never predicted.
             unpredicted = max(self.frame.shift - len(self.frame.prefix), 0)
-            marked = np.flatnonzero(self._marks >= 0)
+            marked = _places_of_marks(self._marks)
             first, behind = (
                 np.searchsorted(marked, self._body_starts + edge) for edge in (unpredicted, self._body_lengths)
             )
@@ -285,6 +285,12 @@ def _what_is_usable(frame: Frame, targets: Any, marks: Any) -> str:
     if targets is not None:
         return "a pair of texts of at least 1 token each"
     return f"a document of at least {1 + frame.shift} token{'s' if frame.shift else ''}"
+
+
+def _places_of_marks(marks: np.ndarray) -> np.ndarray:
+    """Some at a time: they may lie in many files."""
+    found = [begin + np.flatnonzero(marks[begin : begin + CHUNK] >= 0) for begin in range(0, len(marks), CHUNK)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
 def _no_room(frame: Frame) -> DataError:

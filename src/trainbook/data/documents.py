@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +23,14 @@ class DocumentTable:
     starts: np.ndarray  # position of each document's first token
     lengths: np.ndarray  # tokens of each document, without the end of text
     first_lines: np.ndarray  # the line of the file on which it begins; 0 where the origin names the line
-    origins: Sequence[str] | Path  # relative origins, or the file that has one a line: it is read only to describe
+    origins: Sequence[str] | Sequence[Path]  # relative, or files with one a line: read only to describe
     root: str = ""
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def origin(self, document: int) -> str:
-        if not isinstance(self.origins, Path):
-            return self.root + self.origins[document]
-        with self.origins.open(encoding="utf-8") as lines:
-            return self.root + json.loads(next(itertools.islice(lines, document, None)))
+        return self.root + next(itertools.islice(self._origins(), document, None))
 
     def source(self, document: int) -> str:
         """Where a document comes from, as it is shown."""
@@ -40,12 +38,16 @@ class DocumentTable:
 
     def sources(self) -> Iterator[str]:
         """The same of all documents, in one reading."""
-        if not isinstance(self.origins, Path):
-            yield from (self.source(document) for document in range(len(self)))
-            return
-        with self.origins.open(encoding="utf-8") as lines:
-            for origin, first_line in zip(lines, self.first_lines, strict=True):
-                yield _with_line(self.root + json.loads(origin), first_line)
+        for origin, first_line in zip(self._origins(), self.first_lines, strict=True):
+            yield _with_line(self.root + origin, first_line)
+
+    def _origins(self) -> Iterator[str]:
+        for origin in self.origins:
+            if isinstance(origin, Path):
+                with origin.open(encoding="utf-8") as lines:
+                    yield from map(json.loads, lines)
+            else:
+                yield origin
 
     def document_at(self, position: int) -> int:
         """The document that has the token at this position; an end of text belongs to what it ends."""
@@ -66,9 +68,43 @@ def _with_line(origin: str, first_line: int) -> str:
     return f"{origin}:{first_line}" if first_line > 1 else origin
 
 
+class StoredTable(DocumentTable):
+    """The documents of several folders, one behind the other. The table is read when it is first asked for: who only
+    cuts windows out of a stream never does."""
+
+    _folders: list[Path]
+    _num_tokens: list[int]
+
+    def __init__(self, folders: Sequence[Path], num_tokens: Sequence[int], root: str) -> None:
+        vars(self).update(_folders=list(folders), _num_tokens=list(num_tokens), root=root)
+
+    @cached_property
+    def _columns(self) -> np.ndarray:
+        columns, begin = [np.empty((0, 3), dtype=np.int64)], 0
+        for folder, num_tokens in zip(self._folders, self._num_tokens, strict=True):
+            columns.append(np.load(folder / TABLE_FILE, allow_pickle=False) + np.array([begin, 0, 0]))
+            begin += num_tokens
+        return np.concatenate(columns)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        return self._columns[:, 0]
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        return self._columns[:, 1]
+
+    @cached_property
+    def first_lines(self) -> np.ndarray:
+        return self._columns[:, 2]
+
+    @cached_property
+    def origins(self) -> list[Path]:
+        return [folder / ORIGINS_FILE for folder in self._folders]
+
+
 def load_table(folder: Path, root: str) -> DocumentTable:
-    columns = np.load(folder / TABLE_FILE, allow_pickle=False)
-    return DocumentTable(columns[:, 0], columns[:, 1], columns[:, 2], folder / ORIGINS_FILE, root)
+    return StoredTable([folder], [0], root)
 
 
 def excerpt(tokens: np.ndarray, tokenizer: Tokenizer | None) -> str:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -98,6 +99,31 @@ def _repeated_characters(names: np.ndarray, characters: np.ndarray, n: int) -> i
     return total
 
 
+Item = TypeVar("Item")
+
+
+class Left:
+    """Documents that are left out on the way, counted."""
+
+    def __init__(self) -> None:
+        self.of, self.left_out, self.rules = 0, 0, Counter[str]()
+
+    def out_of(self, documents: Iterable[Item], texts_of: Callable[[Item], Sequence[str]]) -> Iterator[Item]:
+        """Those that may stay. One text of a document that breaks a rule is enough to leave it out."""
+        for document in documents:
+            self.of += 1
+            rule = next(filter(None, map(broken_rule, texts_of(document))), None)
+            if rule is None:
+                yield document
+            else:
+                self.left_out += 1
+                self.rules[rule] += 1
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"left_out": self.left_out, "of": self.of, "rules": dict(self.rules)}
+
+
 @dataclass(frozen=True)
 class Verdicts:
     """Which of many documents break a rule."""
@@ -112,5 +138,5 @@ class Verdicts:
         return cls(np.array([rule is not None for rule in broken], dtype=bool), dict(Counter(filter(None, broken))))
 
     @property
-    def facts(self) -> dict[str, object]:
+    def facts(self) -> dict[str, Any]:
         return {"left_out": int(self.is_left_out.sum()), "of": len(self.is_left_out), "rules": self.rules}

@@ -107,16 +107,19 @@ def _as_path(value: Any) -> Any:
         return Stream(*map(_as_path, value))
     # A slice of a map is an ordinary array on top of it: only a whole file can be named by its path.
     if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.offset == 0:
-        return _Mapped(str(value.filename), value.dtype.str)
+        return _Mapped(str(value.filename), value.dtype.str, len(value))
     return value
 
 
 def _as_array(value: Any) -> Any:
     if isinstance(value, Stream):
         return Stream(*map(_as_array, value))
-    return np.memmap(value.path, dtype=value.dtype, mode="r") if isinstance(value, _Mapped) else value
+    if isinstance(value, _Mapped):
+        return np.memmap(value.path, dtype=value.dtype, mode="r", shape=(value.length,))
+    return value
 
 
 class _Mapped(NamedTuple):
     path: str
     dtype: str
+    length: int  # which may be less than the file has

@@ -9,76 +9,57 @@ from typing import Any
 from trainbook.data.gopher import Verdicts
 from trainbook.data.records import Document
 from trainbook.data.sources import Source
+from trainbook.data.sources.source import Passed
 from trainbook.data.split import Split, Survey, split, survey
 from trainbook.errors import DataError
 
 Documents = Callable[[], Iterator[Document]]  # each call reads them anew
+Symbols = Callable[[str], Iterable[str]]  # what of a text belongs to an alphabet
 
 
 @dataclass(frozen=True)
 class Sides:
     train: Documents
     validation: Documents | None
-    classes: set[str]  # of the training side
-    seen: Survey
-    seen_validation: Survey | None  # of a source of its own
     facts: dict[str, Any]  # the fields that were found, how many records were passed over, what a filter left out
-
-    @property
-    def surveys(self) -> list[Survey]:
-        return [self.seen, self.seen_validation] if self.seen_validation else [self.seen]
 
 
 def open_sides(
-    source: Source,
-    validation: Source | None,
-    validation_ratio: float,
-    symbols: Callable[[str], Iterable[str]] | None = None,
-    gopher_filter: bool = False,
+    source: Source, validation: Source | None, validation_ratio: float, gopher_filter: bool = False
 ) -> Sides:
-    """Read everything once, to know what is there and to decide where it goes. `symbols` says what of a text belongs to
-    the alphabet, if anybody asks for one. A filter is for the training side alone: both are divided without it."""
-    sides = _divided(source, validation, validation_ratio, symbols)
+    """Read everything once, to know what is there and to decide where it goes. A filter is for the training side alone:
+    both are divided without it."""
+    sides = _divided(source, validation, validation_ratio)
     return _filtered(sides, source) if gopher_filter else sides
 
 
-def _divided(
-    source: Source,
-    validation: Source | None,
-    validation_ratio: float,
-    symbols: Callable[[str], Iterable[str]] | None,
-) -> Sides:
-    seen, facts = _surveyed(source, symbols)
+def _divided(source: Source, validation: Source | None, validation_ratio: float) -> Sides:
+    seen = survey(source.documents())
+    facts = facts_of(source, seen.num_documents, source.passed)
     if validation is not None:
-        seen_validation, its_facts = _surveyed(validation, symbols)
+        seen_validation = survey(validation.documents())
+        its_facts = facts_of(validation, seen_validation.num_documents, validation.passed)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
-        classes = set().union(*seen.classes)
-        return Sides(source.documents, validation.documents, classes, seen, seen_validation, facts)
-    plan = split(seen, validation_ratio, may_cut=source.wanted.records == "text")
+        return Sides(source.documents, validation.documents, facts)
+    plan = divided(seen, source, validation_ratio)
+    held_out = (lambda: side_of(source, plan, 1)) if validation_ratio > 0 else None
+    return Sides(lambda: side_of(source, plan, 0), held_out, facts)
+
+
+def divided(seen: Survey, source: Source, ratio: float) -> Split:
+    plan = split(seen, ratio, may_cut=source.wanted.records == "text")
     if plan is None:
         raise DataError(
             f"data.validation_ratio: '{source.name}' cannot be divided: all of its records have the same text or "
             "group. Give a source of its own with data.validation, or set data.validation_ratio=0."
         )
-    trained = seen.classes
-    if plan.is_validation is not None:
-        trained = [names for names, held_out in zip(seen.classes, plan.is_validation, strict=True) if not held_out]
-    held_out = (lambda: _side(source, plan, 1)) if validation_ratio > 0 else None
-    return Sides(lambda: _side(source, plan, 0), held_out, set().union(*trained), seen, None, facts)
+    return plan
 
 
 def _filtered(sides: Sides, source: Source) -> Sides:
-    if source.wanted.chat is not None:
-        raise DataError(
-            "data.gopher_filter: is for texts, but the task reads conversations, whose template repeats itself each "
-            "turn. Set data.gopher_filter=false; data.repetition_filter is for conversations too."
-        )
+    must_be_for_texts(source)
     verdicts = Verdicts.of(source.wanted.texts_of(document) for document in sides.train())
-    if verdicts.is_left_out.all():
-        raise DataError(
-            f"data.gopher_filter: nothing is left to train on: each document of '{source.name}' breaks a rule "
-            f"({', '.join(verdicts.rules)}). The rules are for prose from the web; set data.gopher_filter=false."
-        )
+    must_leave_something(source, verdicts.facts)
 
     def train() -> Iterator[Document]:
         pairs = zip(sides.train(), verdicts.is_left_out, strict=True)
@@ -87,12 +68,30 @@ def _filtered(sides: Sides, source: Source) -> Sides:
     return replace(sides, train=train, facts={**sides.facts, "gopher": verdicts.facts})
 
 
-def _surveyed(source: Source, symbols: Callable[[str], Iterable[str]] | None) -> tuple[Survey, dict[str, Any]]:
+def must_be_for_texts(source: Source) -> None:
+    if source.wanted.chat is not None:
+        raise DataError(
+            "data.gopher_filter: is for texts, but the task reads conversations, whose template repeats itself each "
+            "turn. Set data.gopher_filter=false; data.repetition_filter is for conversations too."
+        )
+
+
+def must_leave_something(source: Source, gopher: dict[str, Any]) -> None:
+    if gopher["left_out"] == gopher["of"]:
+        raise DataError(
+            f"data.gopher_filter: nothing is left to train on: each document of '{source.name}' breaks a rule "
+            f"({', '.join(gopher['rules'])}). The rules are for prose from the web; set data.gopher_filter=false."
+        )
+
+
+def alphabet_of_texts(source: Source, symbols: Symbols | None) -> Callable[[Document], Iterable[Iterable[str]]] | None:
     texts_of = source.wanted.texts_of
-    alphabet_of = None if symbols is None else lambda document: [symbols(text) for text in texts_of(document)]
-    seen = survey(source.documents(), alphabet_of)
-    if seen.num_documents == 0:
-        passed = source.passed
+    return None if symbols is None else lambda document: [symbols(text) for text in texts_of(document)]
+
+
+def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, Any]:
+    """What is said of a source that was read; one without any text is refused."""
+    if num_documents == 0:
         reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
         reason = f"all of its {passed.blank} records are blank" if passed.blank and source.fields else reason
         raise DataError(f"{source.knob}: '{source.name}' has no text: {reason}.")
@@ -101,12 +100,12 @@ def _surveyed(source: Source, symbols: Callable[[str], Iterable[str]] | None) ->
         facts["fields"] = {**source.fields.roles, **source.fields.extras}
         if source.fields.unused:
             facts["unused_fields"] = list(source.fields.unused)
-        facts["skipped_records"] = source.passed.bad
-        facts["blank_records"] = source.passed.blank
-    return seen, facts
+        facts["skipped_records"] = passed.bad
+        facts["blank_records"] = passed.blank
+    return facts
 
 
-def _side(source: Source, plan: Split, side: int) -> Iterator[Document]:
+def side_of(source: Source, plan: Split, side: int) -> Iterator[Document]:
     for index, document in enumerate(source.documents()):
         part = plan.parts(index, document)[side]
         if part is not None:

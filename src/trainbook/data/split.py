@@ -7,6 +7,7 @@ documents a class the shares come out alike by themselves; the one thing seen to
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -21,16 +22,26 @@ MIN_DOCUMENTS = 10  # fewer texts than this are cut, each at the same share of i
 class Survey:
     """What a first reading of a source tells without keeping its text."""
 
-    origins: tuple[str, ...]
-    digests: tuple[bytes, ...]  # of each document's text
-    groups: tuple[bytes | None, ...]  # of the group that it says it belongs to
-    classes: tuple[tuple[str, ...], ...]  # of each document or of its words
+    origins: Iterable[str]
+    digests: np.ndarray  # (N, 2) uint64: of each document's text
+    groups: np.ndarray  # (N, 2) uint64: of the group that it says it belongs to; 0, 0 where it says nothing
+    class_sets: tuple[tuple[str, ...], ...]  # that occur
+    class_numbers: np.ndarray  # (N,): which of them are the classes of each document or of its words
     num_characters: int
     alphabet: frozenset[str]
 
     @property
     def num_documents(self) -> int:
-        return len(self.origins)
+        return len(self.digests)
+
+    def classes(self, among: np.ndarray | None = None) -> set[str]:
+        """Of all documents, or of those with a flag."""
+        numbers = np.unique(self.class_numbers if among is None else self.class_numbers[among])
+        return set().union(*(self.class_sets[number] for number in numbers))
+
+    def num_also_in(self, other: Survey) -> int:
+        """Documents with a text that the other has too."""
+        return int(np.isin(_one_number(self.digests), _one_number(other.digests)).sum())
 
 
 @dataclass(frozen=True)
@@ -57,75 +68,95 @@ def survey(
 ) -> Survey:
     """`alphabet_of` gives what of a document counts for the alphabet, text by text; None: nobody asks for it."""
     origins: list[str] = []
-    digests: list[bytes] = []
-    groups: list[bytes | None] = []
-    classes: list[tuple[str, ...]] = []
-    kept: dict[tuple[str, ...], tuple[str, ...]] = {}  # the same classes are kept once
+    digests, groups = bytearray(), bytearray()
+    class_sets: dict[tuple[str, ...], int] = {}
+    class_numbers = array("q")
     alphabet: set[str] = set()
     num_characters = 0
     for document in documents:
         origins.append(document.origin)
-        digests.append(_digest(document.text))
-        groups.append(None if document.group is None else _digest(document.group))
-        classes.append(kept.setdefault(document.classes, document.classes))
+        digests += _digest(document.text)
+        groups += bytes(16) if document.group is None else _digest(document.group)
+        class_numbers.append(class_sets.setdefault(document.classes, len(class_sets)))
         num_characters += len(document.text) + len(document.target or "")
         if alphabet_of is not None:
             alphabet.update(*alphabet_of(document))
-    return Survey(tuple(origins), tuple(digests), tuple(groups), tuple(classes), num_characters, frozenset(alphabet))
+    return Survey(
+        origins,
+        np.frombuffer(bytes(digests), dtype="<u8").reshape(-1, 2),
+        np.frombuffer(bytes(groups), dtype="<u8").reshape(-1, 2),
+        tuple(class_sets),
+        np.array(class_numbers, dtype=np.int64),
+        num_characters,
+        frozenset(alphabet),
+    )
 
 
 def split(seen: Survey, ratio: float, may_cut: bool = True) -> Split | None:
     """Documents with the same text or of the same group stay together. None: they cannot be divided."""
     if ratio == 0:
         return Split(ratio, np.zeros(seen.num_documents, dtype=bool))
-    keys = _group_keys(seen)
-    group_names: dict[bytes, str] = {}
-    for origin, key in zip(seen.origins, keys, strict=True):
-        # The least origin stands for the group, so that the order of documents does not matter.
-        group_names[key] = min(origin, group_names.get(key, origin))
-    if len(group_names) < 2 or (may_cut and seen.num_documents < MIN_DOCUMENTS):
+    groups = _group_numbers(seen)
+    num_groups = int(groups.max(initial=-1)) + 1
+    if num_groups < 2 or (may_cut and seen.num_documents < MIN_DOCUMENTS):
         return Split(ratio, None) if may_cut else None
-    shares = {key: _share(name) for key, name in group_names.items()}
-    in_validation = {key for key, share in shares.items() if share < ratio}
+    shares = _shares(seen, groups, num_groups)
+    in_validation = shares < ratio
     # Chance may leave a side without documents: it then gets the group that was nearest to it.
-    if not in_validation:
-        in_validation.add(min(shares, key=lambda key: shares[key]))
-    if len(in_validation) == len(shares):
-        in_validation.remove(max(shares, key=lambda key: shares[key]))
-    in_validation -= _with_classes_of_their_own(seen, keys, in_validation)
-    return Split(ratio, np.array([key in in_validation for key in keys]))
+    if not in_validation.any():
+        in_validation[np.argmin(shares)] = True
+    if in_validation.all():
+        in_validation[np.argmax(shares)] = False
+    in_validation &= ~_with_classes_of_their_own(seen, groups, in_validation)
+    return Split(ratio, in_validation[groups])
 
 
-def _with_classes_of_their_own(seen: Survey, keys: list[bytes], in_validation: set[bytes]) -> set[bytes]:
+def _shares(seen: Survey, groups: np.ndarray, num_groups: int) -> np.ndarray:
+    """A number in [0, 1) for each group. The least origin stands for it, so that the order of documents does not
+    matter."""
+    shares = np.empty(num_groups)
+    is_alone = (np.bincount(groups, minlength=num_groups) == 1)[groups]
+    least: dict[int, str] = {}
+    for origin, group, alone in zip(seen.origins, groups.tolist(), is_alone.tolist(), strict=True):
+        if alone:
+            shares[group] = _share(origin)
+        else:
+            least[group] = min(origin, least.get(group, origin))
+    for group, origin in least.items():
+        shares[group] = _share(origin)
+    return shares
+
+
+def _with_classes_of_their_own(seen: Survey, groups: np.ndarray, in_validation: np.ndarray) -> np.ndarray:
     """Groups with a class that training would not have: they are given to training, unless all would be."""
-    trained = {
-        name for key, names in zip(keys, seen.classes, strict=True) if key not in in_validation for name in names
-    }
-    found = {
-        key
-        for key, names in zip(keys, seen.classes, strict=True)
-        if key in in_validation and not trained.issuperset(names)
-    }
-    return set() if found == in_validation else found
+    trained = seen.classes(~in_validation[groups])
+    lacking = np.array([not trained.issuperset(names) for names in seen.class_sets], dtype=bool)
+    found = np.zeros_like(in_validation)
+    found[groups[lacking[seen.class_numbers]]] = True
+    found &= in_validation
+    return np.zeros_like(found) if (found == in_validation).all() else found
 
 
-def _group_keys(seen: Survey) -> list[bytes]:
-    """One key for all documents that are linked by their text or their group, be it over others."""
-    if not any(seen.groups):
-        return list(seen.digests)
-    parents: dict[bytes, bytes] = {}
+def _group_numbers(seen: Survey) -> np.ndarray:
+    """One number for all documents that are linked by their text or their group, be it over others."""
+    _, texts = np.unique(_one_number(seen.digests), return_inverse=True)
+    has_group = seen.groups.any(axis=1)
+    if not has_group.any():
+        return texts
+    _, groups = np.unique(_one_number(seen.groups[has_group]), return_inverse=True)
+    from scipy import sparse
+    from scipy.sparse.csgraph import connected_components
 
-    def top(key: bytes) -> bytes:
-        while (parent := parents.get(key, key)) != key:
-            parents[key] = parents.get(parent, parent)
-            key = parent
-        return key
+    num_texts = int(texts.max()) + 1
+    size = num_texts + int(groups.max()) + 1
+    links = np.ones(len(groups), dtype=bool), (texts[has_group], num_texts + groups)
+    _, linked = connected_components(sparse.coo_array(links, shape=(size, size)), directed=False)
+    return np.unique(linked[texts], return_inverse=True)[1]
 
-    for digest, group in zip(seen.digests, seen.groups, strict=True):
-        if group is not None:
-            first, second = sorted((top(b"text" + digest), top(b"group" + group)))
-            parents[second] = first
-    return [top(b"text" + digest) for digest in seen.digests]
+
+def _one_number(digests: np.ndarray) -> np.ndarray:
+    """16 bytes as one value that can be sorted and compared."""
+    return np.ascontiguousarray(digests).view("V16").reshape(-1)
 
 
 def _digest(text: str) -> bytes:

@@ -60,9 +60,11 @@ def write_side(
     encoding: Encoding,
     advance: Callable[[int], None] = lambda characters: None,
     root: str = "",
+    closed: bool = False,
 ) -> dict[str, int]:
-    """Write a side into its folder; the answer is what there is of everything."""
-    writer = _Writer(folder, encoding, root)
+    """Write a side into its folder; the answer is what there is of everything. A side that is `closed` has an end of
+    text behind its last document too, so that another may follow it."""
+    writer = _Writer(folder, encoding, root, closed)
     with writer:
         in_pieces = encoding.tokenizer.joins_pieces and not encoding.has_marks
         for batch in _batches(documents, in_pieces):
@@ -97,8 +99,8 @@ def _batches(documents: Iterable[Document], in_pieces: bool) -> Iterator[list[_P
 
 
 class _Writer:
-    def __init__(self, folder: Path, encoding: Encoding, root: str) -> None:
-        self.folder, self.encoding, self.root = folder, encoding, root
+    def __init__(self, folder: Path, encoding: Encoding, root: str, closed: bool) -> None:
+        self.folder, self.encoding, self.root, self.closed = folder, encoding, root, closed
         self.tokenizer = encoding.tokenizer
         self.starts, self.lengths, self.first_lines = array("q"), array("q"), array("q")
         self.target_starts, self.target_lengths = array("q"), array("q")
@@ -121,6 +123,8 @@ class _Writer:
         self._marks = (self.folder / MARKS_FILE).open("wb") if self.encoding.has_marks else None
 
     def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None and self.closed:
+            self._end()
         for stream in (self._tokens, self._origins, self._targets, self._marks):
             if stream is not None:
                 stream.close()
@@ -152,11 +156,7 @@ class _Writer:
                 self.facts["target_bytes"] += len(_target(piece).encode("utf-8"))
 
     def _begin(self, document: Document) -> None:
-        end = self.tokenizer.end_of_text
-        if self.starts and end is not None:
-            self._append(self._tokens, np.array([end]), self.encoding.dtype, "tokens")
-            if self._marks is not None:
-                self._marks.write(np.array([-1], dtype=MARKS_TYPE).tobytes())
+        self._end()
         self.starts.append(self.facts["tokens"])
         self.lengths.append(0)
         self.first_lines.append(document.first_line)
@@ -164,6 +164,14 @@ class _Writer:
         if self.encoding.wanted.records == "labelled":
             self._append_label(document)
         self.facts["documents"] += 1
+
+    def _end(self) -> None:
+        """The end of the document before, if there is one."""
+        end = self.tokenizer.end_of_text
+        if self.starts and end is not None:
+            self._append(self._tokens, np.array([end]), self.encoding.dtype, "tokens")
+            if self._marks is not None:
+                self._marks.write(np.array([-1], dtype=MARKS_TYPE).tobytes())
 
     def _append_label(self, document: Document) -> None:
         if self.encoding.wanted.labels == "number":

@@ -146,7 +146,9 @@ class Judge:
         rows = ledger.view_as(self.ledger).tolist()
         new = range(max(self.told, rejected - LEDGER_ROWS), rejected)
         found = [
-            Rejection(int(row[0]), *row[1:5], bool(row[5]), float(beginning) if count else math.inf)
+            Rejection(
+                int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=float(beginning) if count else math.inf
+            )
             for row in (rows[n % LEDGER_ROWS] for n in new)
         ]
         self.told = rejected

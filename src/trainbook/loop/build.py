@@ -7,7 +7,9 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,15 +27,18 @@ from trainbook.knobs.duration import Duration
 from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import has_tokenizer
 from trainbook.loop.baseline import baseline
+from trainbook.loop.crew import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing
+from trainbook.loop.evaluate import in_step as evaluated_in_step
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.restore import build_task, has_checkpoint, write_facts
 from trainbook.loop.samples import PlannedSamples
+from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
 from trainbook.loop.watch import probe
-from trainbook.parallel import ALONE, Ranks, strategy_for
-from trainbook.precision import Precision
+from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
+from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.metrics import must_fit_task
@@ -67,10 +72,11 @@ def request_of(config: Config) -> Request:
 def build(config: Config, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE) -> Built:
     """`run` is the folder to train in, which may have begun already."""
     must_fit_task(task_name(config), config.evaluation)
+    must_suit(config, ranks, device, resolve_compute(config.precision.compute, config.precision.weights, device))
     if run is not None and has_checkpoint(run):
         config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
-    # What is made of the source lies in a cache afterwards: one rank makes it, and the others find it.
-    data = ranks.first_first(lambda: build_data(config.data, config.training.seed, request_of(config)))
+    seed, request = config.training.seed, request_of(config)
+    data = prepared(ranks, config, lambda crew: build_data(config.data, seed, request, crew))
     _must_be_the_models_tokenizer(config, data)
     return assemble(config, data, device, run, ranks)
 
@@ -109,7 +115,7 @@ def assemble(
     config: Config, data: DataBundle, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE
 ) -> Built:
     batch = batch_shape(config, ranks.world)
-    strategy = strategy_for(config.distributed, ranks)
+    strategy = strategy_for(config, ranks)
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
     plan = BatchPlan(
@@ -132,12 +138,12 @@ def assemble(
     facts = Facts.of(data)
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
-    called = strategy.wrap(task)
+    counted = _count(task)  # before it is cut up
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
     compiled = should_compile(config, device, total_updates, varies)
-    if compiled:
-        called = _compiled(called, dynamic=True if varies else None)
+    how = partial(_compiled, dynamic=True if varies else None) if compiled else None
+    called = strategy.wrap(task, how, precision.cast_to)
     state = build_state(
         with_scaled_rate(config, batch.global_batch),
         task,
@@ -172,21 +178,21 @@ def assemble(
     validation = data.validation
     to_beat = baseline(config, request_of(config)) if validation is not None else {}
 
-    def evaluate_task() -> dict[str, float]:
-        with strategy.whole():
-            return evaluate_whole()
+    # How often a task of the user's own calls its network in an evaluation is not known.
+    are_in_step = ":" not in task_name(config)
 
-    def evaluate_whole() -> dict[str, float]:
+    def evaluate_task() -> dict[str, float]:
         assert validation is not None
-        limit, eval_size = config.evaluation.eval_max_samples, sizes.evaluation
+        limit, eval_size, padding = config.evaluation.eval_max_samples, sizes.evaluation, config.data.padding
         eval_collate = task.collate(config, data, eval_size)
-        batches = eval_batches(
-            validation, eval_size * ranks.world, limit, ranks.rank, ranks.world, padding=config.data.padding
-        )
-        metrics = evaluate(state, task, (eval_collate(part) for part in batches if part.num_rows))
+        batches = eval_batches(validation, eval_size * ranks.world, limit, ranks.rank, ranks.world, padding=padding)
+        any_sample = partial(next, eval_batches(validation, 1, 1, padding=padding))
+        with strategy.in_step() if are_in_step else strategy.whole():
+            metrics = evaluate(state, task, evaluated_in_step(batches, eval_collate, any_sample))
         if config.evaluation.generate:
             assert isinstance(task, TokenTask)
-            metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
+            with strategy.whole():
+                metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
         return {**metrics, **to_beat}
 
     def probe_task(step_batch: StepBatch) -> dict[str, Tensor]:
@@ -208,8 +214,9 @@ def assemble(
         probe=probe_task,
         halve_batch=sizes.halve_batch,
         halve_evaluation=sizes.halve_evaluation,
+        limit_rows=sizes.limit,
     )
-    return Built(job, data, batch, compiled, samples, *_count(task), notes, to_beat.get("baseline_accuracy"))
+    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat.get("baseline_accuracy"))
 
 
 def with_scaled_rate(config: Config, global_batch: int) -> Config:
@@ -232,6 +239,13 @@ class Sizes:
             return None
         self.state.micro_batch = self.state.most_rows = self.state.micro_batch // 2
         return self.state.micro_batch
+
+    def limit(self, kind: Kind, rows: int) -> None:
+        if kind == "evaluation":
+            self._evaluation = min(self.evaluation, rows)
+            return
+        self.state.most_rows = min(rows, self.state.most_rows or rows)
+        self.state.micro_batch = min(self.state.micro_batch, rows)
 
     def halve_evaluation(self) -> int | None:
         if self.evaluation <= 1:
@@ -256,15 +270,15 @@ def in_step(
             yield batch
 
 
-def _compiled(task: Callable[..., dict[str, Tensor]], dynamic: bool | None) -> Callable[..., dict[str, Tensor]]:
+def _compiled(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
     """How many positions are chosen differs from batch to batch: said at once, it is compiled for any number."""
-    called = torch.compile(task, dynamic=dynamic)
+    called = torch.compile(function, dynamic=dynamic)
 
-    def call(targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+    def call(*parts: Any, **inputs: Any) -> Any:
         if "chosen" in inputs:
-            for counted in (targets, inputs["chosen"]):
+            for counted in (inputs["targets"], inputs["chosen"]):
                 torch._dynamo.maybe_mark_dynamic(counted, 0)
-        return called(targets=targets, **inputs)
+        return called(*parts, **inputs)
 
     return call
 

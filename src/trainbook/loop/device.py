@@ -87,6 +87,8 @@ def _described(config: Config, device: torch.device) -> dict[str, Any]:
 def should_compile(config: Config, device: torch.device, total_updates: int, widths_vary: bool = False) -> bool:
     """By itself only where it pays: a model for rows of any width takes minutes to compile and gains little."""
     if config.memory.compile == "auto":
+        if config.distributed.strategy == "deepspeed":
+            return False  # see its contract
         return device.type == "cuda" and total_updates >= COMPILE_MIN_STEPS and not widths_vary
     return config.memory.compile == "on"
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
 
 from trainbook.data import Samples, Tokenizer
+from trainbook.data.batches import Batch
 from trainbook.data.loader import eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
@@ -26,10 +27,11 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
     num_targets = 0
     for batch in batches:
         num_targets += batch.num_targets
-        for micro_batch in batch.micro_batches:
+        num_counted = len(batch.micro_batches) - batch.num_idle
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
             with state.precision.autocast():
                 found = task.evaluation_sums(**to_device(micro_batch, state.device))
-            for name, total in found.items():
+            for name, total in found.items() if number <= num_counted else ():
                 sums[name] = sums[name] + total if name in sums else total
     task.train()
     ranks = state.strategy.ranks
@@ -37,6 +39,19 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
         num_targets, sums = _added_up(ranks, num_targets, sums)
     metrics = task.metrics({name: total.cpu() for name, total in sums.items()}, max(1, num_targets))
     return {**metrics, "targets": num_targets}
+
+
+def in_step(batches: Iterable[Batch], collate: Collate, stand_in: Callable[[], Batch]) -> Iterator[StepBatch]:
+    """A rank's batches. Where the last is too short for all ranks, those without a row compute one that does not count:
+    weights are brought together by all of them or by none."""
+    last: Batch | None = None
+    for batch in batches:
+        is_idle = not batch.num_rows
+        last = (last or stand_in()) if is_idle else batch
+        made = collate(last)
+        if is_idle:
+            made.num_targets, made.num_idle = 0, len(made.micro_batches)
+        yield made
 
 
 def _added_up(ranks: Ranks, num_targets: int, sums: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:

@@ -233,7 +233,7 @@ class Healer:
         if in_memory is not None and in_memory[0] >= max(on_disk, default=0):
             return *in_memory, "memory"
         if on_disk:
-            found = self.store.load(max(on_disk))
+            found = self.store.load(max(on_disk), unread=self.state.unread_parts)
             assert found is not None
             return found.step, found.state, "a checkpoint"
         if self._ring is not None and self._ring.steps:

@@ -17,6 +17,7 @@ from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.guard import Judge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
+from trainbook.loop.shortage import Kind
 from trainbook.loop.state import RateTable, TrainState
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups, shares
@@ -61,6 +62,7 @@ class Job:
     after_step: Callable[[int], None] = lambda step: None
     halve_batch: Callable[[], int | None] = lambda: None  # rows computed at a time from now on; None: it is one already
     halve_evaluation: Callable[[], int | None] = lambda: None  # the new size; None: it cannot be smaller
+    limit_rows: Callable[[Kind, int], None] = lambda kind, rows: None  # at a time, for which there is memory
 
     @property
     def eval_steps(self) -> int:
@@ -82,12 +84,12 @@ class Job:
         return self.evaluation_is_due(step) or (not by_steps and step % self.eval_steps == 0)
 
 
-def _judge(config: Config, precision: Precision, device: torch.device) -> Judge:
+def _judge(config: Config, precision: Precision, strategy: SingleDevice, device: torch.device) -> Judge:
     knobs = config.guard
     return Judge(
         device,
         # fp16 overflows are part of its loss scaling: those updates are skipped whatever the guard is told.
-        enabled=knobs.enabled or precision.scaler is not None,
+        enabled=knobs.enabled or precision.scaler is not None or strategy.has_engine,
         threshold=knobs.skip_threshold if knobs.enabled else None,
         window=knobs.window,
     )
@@ -119,11 +121,13 @@ def build_state(
     return TrainState(
         task=task,
         losses=losses,
-        optimizer=build_optimizer(groups, config.optimizer, rates.rate),
+        optimizer=build_optimizer(
+            groups, config.optimizer, rates.rate, strategy.norms_over_ranks, strategy.size_of_whole
+        ),
         rates=rates,
         precision=precision,
         strategy=strategy,
-        judge=_judge(config, precision, device),
+        judge=_judge(config, precision, strategy, device),
         device=device,
         seed=config.training.seed,
         max_grad_norm=config.batch.max_grad_norm,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainbook import tracking
-from trainbook.checkpoints import CheckpointStore
+from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
 from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
@@ -24,6 +24,7 @@ from trainbook.loop.job import Job
 from trainbook.loop.memory import OUT_OF_MEMORY
 from trainbook.loop.recover import Kept, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.samples import PlannedSamples
+from trainbook.loop.shortage import Shortage, shortages_in
 from trainbook.loop.train import Training, must_be_the_same_data, must_not_be_over
 from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
@@ -88,15 +89,15 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             raise RunError(OUT_OF_MEMORY.format(when="while the model was built")) from error
         store_events = StoreEvents()
         # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
-        found = CheckpointStore(run.checkpoints, read_only=True, on_event=store_events).load("latest")
+        found = _newest(run, job, ranks, store_events)
         lost: list[str] = []
         if found is not None:
             must_be_the_same_data(job, found)
             must_not_be_over(job, found)
-            job.state.load_state_dict(found.state)
+            _load(job, found)
             kept = Kept.of(found, run)
             lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
-        ranks.of_first(found.step if found is not None else None)
+        shortages = _limit_rows(run, job, ranks)
         tracking.must_be_installed(config.logging)
         gone, segment = _newest_told(run), run.next_segment()
         manifest, differing = _manifest(run, fresh)
@@ -105,6 +106,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             save_total_limit=config.checkpoint.save_total_limit,
             asynchronous=config.checkpoint.asynchronous,
             on_event=store_events,
+            ranks=ranks.aside,
         )
         with closing(store):
             trackers = tracking.build(
@@ -132,6 +134,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 begin_segment,
                 run.quarantine_file,
                 lambda: record(plan.config_text, manifest, trackers.extents(), job.base_step),
+                run.shortage_file,
             )
             status, detail = "failed", ""
             manifest.start_segment(segment, found.step if found else 0)
@@ -142,6 +145,9 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                     trackers.log_event("resume", found.step, reason=f"from {step_name(found.step)}", saved_in=saved_in)
                 else:
                     trackers.log_event("start", 0, total_updates=job.total_updates, left_out=list(job.left_out))
+                for shortage in shortages:
+                    if not any(map(shortage.is_told_by, run.events(raw=True))):
+                        trackers.log_event("oom", shortage.step, reason=shortage.reason, **shortage.facts)
                 _put_in(plan.faults, job, store, trackers)
                 store_events.write(trackers)  # such as damaged checkpoints that were passed over
                 if gone is not None and not (run.checkpoints / step_name(gone)).exists():
@@ -169,12 +175,15 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 detail = str(error) if isinstance(error, TrainbookError) else f"{type(error).__name__}: {error}"
                 if isinstance(error, (Interrupted, KeyboardInterrupt)):
                     status, detail = "interrupted", str(error)
-                with suppress(RunError):
+                new_shortage = [each for each in shortages_in(run.shortage_file) if each not in shortages]
+                if new_shortage:  # perhaps of another rank: what came over this one then only follows from it
+                    detail = new_shortage[0].told
+                with suppress(RunError, RuntimeError):
                     store.wait()  # a save under way is still reported; its own error is not the one to tell
                 with suppress(RunError):
                     store_events.write(trackers)
                     plan.faults.write_events()
-                    if status == "failed":
+                    if status == "failed" and not new_shortage:
                         trackers.log_event("failure", job.state.step, reason=detail)
                 raise
             finally:
@@ -196,16 +205,47 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
         device = choose_device(config.training.device, ranks.local_rank)
         held.enter_context(prepared_device(config, device, plan.width))
         job = build_job(device)
-        store = CheckpointStore(plan.run.checkpoints, read_only=True)
-        step: int | None = ranks.of_first(None)
-        found = store.load(step) if step is not None else None
-        trackers = tracking.silent(0, step or 0)
-        training = Training(job, trackers, store, interrupts, lambda trackers: None)
+        found = _newest(plan.run, job, ranks, lambda kind, facts: None)
         if found is not None:
-            job.state.load_state_dict(found.state)
-            training.restore(found)
-        _put_in(plan.faults, job, store, trackers)
-        return training.run()
+            _load(job, found)
+        _limit_rows(plan.run, job, ranks)
+        store = CheckpointStore(
+            plan.run.checkpoints,
+            asynchronous=config.checkpoint.asynchronous,
+            on_event=lambda kind, facts: None,
+            ranks=ranks.aside,
+        )
+        with closing(store):
+            trackers = tracking.silent(0, found.step if found else 0)
+            file = plan.run.shortage_file
+            training = Training(job, trackers, store, interrupts, lambda trackers: None, shortage_file=file)
+            if found is not None:
+                training.restore(found)
+            _put_in(plan.faults, job, store, trackers)
+            return training.run()
+
+
+def _newest(
+    run: RunFolder, job: Job, ranks: Ranks, on_event: Callable[[str, dict[str, Any]], None]
+) -> LoadedCheckpoint | None:
+    """For all ranks the same one."""
+    store = CheckpointStore(run.checkpoints, read_only=True, on_event=on_event, ranks=ranks.aside)
+    return store.load("latest", unread=job.state.unread_parts)
+
+
+def _load(job: Job, found: LoadedCheckpoint) -> None:
+    """What is large is held twice for no longer than that takes."""
+    job.state.load_state_dict(found.state)
+    del found.state["model"], found.state["optimizer"]
+
+
+def _limit_rows(run: RunFolder, job: Job, ranks: Ranks) -> list[Shortage]:
+    """What memory was not enough for when the ranks were started before. Whether the run may go on at all is for the
+    first one to say: the others wait for it here."""
+    shortages = ranks.of_first(shortages_in(run.shortage_file) if ranks.is_first else [])
+    for shortage in shortages:
+        job.limit_rows(shortage.kind, shortage.rows)
+    return shortages
 
 
 def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers) -> None:

@@ -6,13 +6,16 @@ The global batch stays what it is, so that the training is the same; only more m
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from trainbook.errors import RunError
+from trainbook.errors import OutOfMemory, RunError
 from trainbook.loop.heal import Healer, Log
 from trainbook.loop.job import Job
+from trainbook.loop.shortage import Kind, Shortage
+from trainbook.parallel.endings import ask_to_start_again
 
 Found = TypeVar("Found")
 
@@ -25,11 +28,13 @@ OF_NO_MORE_HELP = (
     "the GPU ran out of memory {when}, with {rows} at a time. Nothing saved is lost. In this order, try: "
     "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
 )
+AGAIN = "Start the same run again: it goes on from its newest checkpoint, with {rows} at a time and the same results."
 
 
 class Memory:
-    def __init__(self, job: Job, healer: Healer, log: Log) -> None:
+    def __init__(self, job: Job, healer: Healer, log: Log, shortage_file: Path | None = None) -> None:
         self.job, self.healer, self.log = job, healer, log
+        self.shortage_file = shortage_file
 
     def attempt(self, step: Callable[[], Found]) -> Found | None:
         """None: memory was not enough, and there is more of it now: the same step is to be tried again."""
@@ -39,9 +44,9 @@ class Memory:
             pass  # with the exception go the frames that hold the tensors of the failed attempt
         _release()
         number = self.job.state.step + 1
-        ranks = self.job.state.strategy.ranks
-        if ranks.are_several:  # the others are in the middle of the step, and wait for this one
-            raise RunError(f"rank {ranks.rank}: {OUT_OF_MEMORY.format(when=f'at step {number}')}")
+        strategy = self.job.state.strategy
+        if strategy.ranks.are_several or strategy.has_engine:  # which cannot begin a step anew
+            raise self._out_of_memory("training", number, self.job.state.micro_batch, self.job.halve_batch())
         if self.healer.free_memory():
             self.log("oom", number, reason="copies of earlier states are moved to the host; the step is tried again")
             return None
@@ -69,9 +74,8 @@ class Memory:
             except torch.OutOfMemoryError:
                 pass
             _release()
-            ranks = self.job.state.strategy.ranks
-            if ranks.are_several:
-                raise RunError(f"rank {ranks.rank}: {OUT_OF_MEMORY.format(when='in an evaluation')}")
+            if self.job.state.strategy.ranks.are_several:
+                raise self._out_of_memory("evaluation", self.job.state.step, None, self.job.halve_evaluation())
             if self.healer.free_memory():
                 self.log("oom", reason="in an evaluation: copies of earlier states are moved to the host")
                 continue
@@ -79,6 +83,18 @@ class Memory:
             if rows is None:
                 raise RunError(OF_NO_MORE_HELP.format(when="in an evaluation", rows="1 sequence"))
             self.log("oom", reason=f"in an evaluation: {rows} sequences at a time from here on", rows=rows)
+
+    def _out_of_memory(self, kind: Kind, step: int, before: int | None, rows: int | None) -> RunError:
+        """On one of several ranks. The others are in the middle of the step, and wait for it."""
+        rank = self.job.state.strategy.ranks.rank
+        when = f"at step {step}" if kind == "training" else "in an evaluation"
+        if rows is None or self.shortage_file is None:
+            text = OF_NO_MORE_HELP if rows is None and before != 0 else OUT_OF_MEMORY
+            return RunError(f"rank {rank}: {text.format(when=when, rows='1 sequence')}")
+        shortage = Shortage(kind, step, rank, rows, before)
+        shortage.keep(self.shortage_file)
+        is_heard = ask_to_start_again(f"{shortage.told}.", f"with {rows} at a time and the same results")
+        return OutOfMemory(f"{shortage.told}. Nothing saved is lost. {AGAIN.format(rows=rows)}", is_heard=is_heard)
 
 
 def _release() -> None:

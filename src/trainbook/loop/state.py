@@ -93,6 +93,11 @@ class TrainState:
             **self._besides(),
         }
 
+    @property
+    def unread_parts(self) -> tuple[str, ...]:
+        """Of a checkpoint: those of which this rank reads only what it holds, when it loads them."""
+        return ("model", "optimizer") if self.strategy.reads_slices else ()
+
     def held_state(self) -> dict[str, Any]:
         """The same of what this rank holds, to `go_back` to."""
         return {
@@ -120,7 +125,7 @@ class TrainState:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._load_whole(state)
+        self._load_saved(state)
         self.precision.load_state_dict(state["precision"])
         self.judge.load_state_dict(state["guard"])
         self.most_rows = state["loop"]["most_rows"]
@@ -130,7 +135,7 @@ class TrainState:
         self.rates.apply(self.remedies)
         self._load_place(state["loop"])
 
-    def _load_whole(self, state: dict[str, Any]) -> None:
+    def _load_saved(self, state: dict[str, Any]) -> None:
         load_saved_state(self.task, dict(self.strategy.own_model(state["model"])))
         load_optimizer_state(self.optimizer, self.strategy.own_optimizer(state["optimizer"]))
 
@@ -143,7 +148,7 @@ class TrainState:
             load_saved_state(self.task, dict(self.strategy.from_held(state["model"])))
             load_optimizer_state(self.optimizer, state["optimizer"])
         else:
-            self._load_whole(state)
+            self._load_saved(state)
         self.precision.load_state_dict(state["precision"])
         self.judge.go_back(state["guard"], judged=state["loop"]["step"])
         self._load_place(state["loop"])

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainbook.loop import watch
 from trainbook.loop.state import TrainState
 from trainbook.optim import apply_update
+from trainbook.precision import Clipped, clipped_elsewhere
 from trainbook.tasks import StepBatch, to_device
 
 
@@ -36,21 +37,19 @@ def train_step(state: TrainState, batch: StepBatch, *, watched: bool = False) ->
     try:
         losses = _accumulate(state, batch)
     except BaseException:  # a step that fails has changed nothing
-        state.optimizer.zero_grad(set_to_none=True)
-        state.strategy.drop_gradients()
+        state.strategy.drop_gradients(state.optimizer)
         _restore(state.buffers, buffers_before)
         raise
 
     state.strategy.collect_gradients()
-    clipped = state.precision.clip_gradients(state.parameters, state.max_grad_norm, state.strategy.norms_over_ranks)
+    clipped = _clip(state)
     seen = watch.before_update(state, clipped) if watched else None
     apply = state.judge.judge(torch.stack(list(losses.values())).sum(), clipped.norm, state.precision.can_be_lowered)
     state.rates.set_for(state.applied)
-    apply_update(state.optimizer, apply)
+    state.strategy.update(apply_update, state.optimizer, apply)
     _restore(state.buffers, buffers_before, unless=apply)
     state.precision.after_update(clipped.norm, apply)
-    state.optimizer.zero_grad(set_to_none=True)
-    state.strategy.drop_gradients()
+    state.strategy.drop_gradients(state.optimizer)
 
     state.applied += apply
     state.clipped += clipped.scaled
@@ -81,6 +80,13 @@ def _accumulate(state: TrainState, batch: StepBatch) -> dict[str, Tensor]:
         for name, mean in means.items():
             losses[name] = losses[name] + mean.detach() if name in losses else mean.detach()
     return strategy.agree_on(losses)
+
+
+def _clip(state: TrainState) -> Clipped:
+    norm = state.strategy.gradient_norm()
+    if norm is not None:  # an engine clips as it updates
+        return clipped_elsewhere(norm, state.max_grad_norm)
+    return state.precision.clip_gradients(state.parameters, state.max_grad_norm, state.strategy.norms_over_ranks)
 
 
 def _restore(buffers: list[Tensor], before: list[Tensor], unless: Tensor | None = None) -> None:

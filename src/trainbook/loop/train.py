@@ -45,6 +45,7 @@ class Training:
         begin_segment: Callable[[int], None] = lambda step: None,
         quarantine_file: Path | None = None,
         record: Callable[[], Mapping[str, Any]] = dict,
+        shortage_file: Path | None = None,
     ) -> None:
         """`record` gives what each checkpoint keeps of the run's own files."""
         self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
@@ -55,7 +56,7 @@ class Training:
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
         self.healer = Healer(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
-        self.memory = Memory(job, self.healer, trackers.log_event)
+        self.memory = Memory(job, self.healer, trackers.log_event, shortage_file)
         self.stop_reason: str | None = None
         self._feed_is_stale = False  # the batches after this step are no longer those that were prepared
         self._planned_end = job.total_updates
@@ -286,9 +287,8 @@ class Training:
             PART: self.record(),
         }
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
-        if self.ranks.is_first:
-            is_best = self.progress.best_step == self.state.step
-            self.store.save(self.state.step, state, is_best=is_best, metrics=metrics)
+        is_best = self.progress.best_step == self.state.step
+        self.store.save(self.state.step, state, is_best=is_best, metrics=metrics)
         self._saved_at = self.state.step
         self._row_started += time.perf_counter() - started
 
@@ -313,7 +313,7 @@ class Training:
         if self._saved_at == self.state.step or self.ranks.are_several:  # others may be in the middle of a step
             return
         with suppress(Exception):  # the failure itself is what the user has to hear of
-            self.state.optimizer.zero_grad(set_to_none=True)
+            self.state.strategy.drop_gradients(self.state.optimizer)
             self.save()
             self.store.wait()
 

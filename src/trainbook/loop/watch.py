@@ -96,7 +96,10 @@ def _norm(parts: list[Tensor] | tuple[Tensor, ...], weights: list[float]) -> Ten
 
 def layer_norms(names: Iterable[str], norms: Iterable[Tensor]) -> dict[str, Tensor]:
     """From the norm of each parameter's gradient to that of each layer's, whatever order the parameters come in."""
-    stacked = torch.stack(list(norms))
+    norms = list(norms)
+    if not norms:  # an engine keeps them to itself
+        return {}
+    stacked = torch.stack(norms)
     layers, places = _layers(tuple(names), stacked.device)
     # Gathered and not added where they belong: on a GPU that would be done in any order, and so not to the bit again.
     # In double: a norm's square may be more than fp32 holds.

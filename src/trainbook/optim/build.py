@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
@@ -14,8 +16,17 @@ from trainbook.optim.sgd import Sgd
 from trainbook.optim.stable_adamw import StableAdamW
 
 
-def build_optimizer(groups: list[dict], knobs: OptimizerKnobs, rate: Tensor) -> Optimizer:
-    """All groups share one rate, a tensor on the device: the schedule moves it without the host knowing."""
+def build_optimizer(
+    groups: list[dict],
+    knobs: OptimizerKnobs,
+    rate: Tensor,
+    norms_of_whole: Callable[[Tensor], Tensor] = lambda norms: norms,
+    size_of_whole: Callable[[Tensor], int] = Tensor.numel,
+) -> Optimizer:
+    """All groups share one rate, a tensor on the device: the schedule moves it without the host knowing.
+
+    `norms_of_whole`, `size_of_whole`: of tensors that ranks hold slices of.
+    """
     betas = (knobs.beta1, knobs.beta2)
     match knobs.type:
         case "adamw":
@@ -23,7 +34,7 @@ def build_optimizer(groups: list[dict], knobs: OptimizerKnobs, rate: Tensor) -> 
         case "adamw_8bit" | "paged_adamw_8bit":
             return low_bit_adamw(groups, rate, betas, knobs.epsilon, paged=knobs.type == "paged_adamw_8bit")
         case "stable_adamw":
-            return StableAdamW(groups, rate, betas, knobs.epsilon)
+            return StableAdamW(groups, rate, betas, knobs.epsilon, norms_of_whole, size_of_whole)
         case "lion":
             return Lion(groups, rate, betas)
         case "muon":

@@ -10,6 +10,7 @@ Keeps the two averages of AdamW: 8 bytes a parameter in fp32.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -18,8 +19,18 @@ from trainbook.optim.selective import SelectiveOptimizer, average, gradients_of,
 
 
 class StableAdamW(SelectiveOptimizer):
-    def __init__(self, groups: list[dict], rate: Tensor, betas: tuple[float, float], epsilon: float) -> None:
+    def __init__(
+        self,
+        groups: list[dict],
+        rate: Tensor,
+        betas: tuple[float, float],
+        epsilon: float,
+        norms_of_whole: Callable[[Tensor], Tensor] = lambda norms: norms,
+        size_of_whole: Callable[[Tensor], int] = Tensor.numel,
+    ) -> None:
+        """`norms_of_whole` and `size_of_whole`: of tensors that ranks hold slices of, from those of the slices."""
         super().__init__(groups, {"lr": rate, "betas": betas, "eps": epsilon, "weight_decay": 0.0})
+        self.norms_of_whole, self.size_of_whole = norms_of_whole, size_of_whole
         for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
             self.state[parameter] = {
                 "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
@@ -40,8 +51,9 @@ class StableAdamW(SelectiveOptimizer):
         updates = torch.stack(steps) + 1  # of each parameter, with this one
         scales = torch._foreach_sqrt(squares)
         torch._foreach_div_(scales, _one_minus_power(beta2, updates).sqrt().unbind())
-        surprise = torch._foreach_norm(torch._foreach_div(gradients, torch._foreach_maximum(scales, epsilon)))
-        torch._foreach_div_(surprise, [math.sqrt(parameter.numel()) for parameter in parameters])
+        norms = torch._foreach_norm(torch._foreach_div(gradients, torch._foreach_maximum(scales, epsilon)))
+        surprise = list(self.norms_of_whole(torch.stack(norms)).unbind())
+        torch._foreach_div_(surprise, [math.sqrt(self.size_of_whole(parameter)) for parameter in parameters])
         torch._foreach_maximum_(surprise, 1.0)
 
         torch._foreach_add_(scales, epsilon)

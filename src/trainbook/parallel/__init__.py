@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from trainbook.errors import UserError
-from trainbook.knobs.sections.distributed import Distributed
+from trainbook.knobs.config import Config
 from trainbook.parallel.ddp import DataParallel
 from trainbook.parallel.place import Place, find_place
 from trainbook.parallel.ranks import ALONE, Ranks, is_timeout, joined
@@ -18,12 +20,22 @@ __all__ = [
     "find_place",
     "is_timeout",
     "joined",
+    "must_suit",
     "strategy_for",
 ]
 
 
-def strategy_for(knobs: Distributed, ranks: Ranks) -> SingleDevice:
+def must_suit(config: Config, ranks: Ranks, device: torch.device, compute: str) -> None:
+    """Refuse what a strategy cannot do here, before anything is built. `compute`: the type that is computed in."""
+    if config.distributed.strategy == "deepspeed":
+        from trainbook.parallel.engine import must_suit_engine
+
+        must_suit_engine(config, ranks.world, device, compute)
+
+
+def strategy_for(config: Config, ranks: Ranks) -> SingleDevice:
     """`auto`: one device alone where there is one process, data parallel where there are several."""
+    knobs = config.distributed
     if knobs.strategy == "single" and ranks.are_several:
         raise UserError(
             f"distributed.strategy: single is one process, but this is one of {ranks.world}. Take auto or ddp."
@@ -34,4 +46,8 @@ def strategy_for(knobs: Distributed, ranks: Ranks) -> SingleDevice:
         from trainbook.parallel.fsdp import FullyShard  # slow to import, and seldom wanted
 
         return FullyShard(ranks, knobs)
+    if knobs.strategy == "deepspeed":
+        from trainbook.parallel.deepspeed import ZeroShard
+
+        return ZeroShard(ranks, config)
     return DataParallel(ranks, knobs)

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import GradBucket
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from trainbook.knobs.sections.distributed import Distributed
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.single import SingleDevice
+from trainbook.parallel.single import Compile, Losses, SingleDevice
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class DataParallel(SingleDevice):
@@ -22,10 +28,17 @@ class DataParallel(SingleDevice):
         self.knobs = knobs
         self._wrapped: DistributedDataParallel | None = None
 
-    def wrap(self, task: nn.Module) -> Callable[..., dict[str, Tensor]]:
+    @property
+    def reduce_dtype(self) -> torch.dtype | None:
+        """None where there is nothing to add up."""
+        return DTYPES[self.knobs.reduce_dtype] if self.ranks.are_several else None
+
+    def wrap(self, task: nn.Module, compiled: Compile | None = None, cast_to: torch.dtype | None = None) -> Losses:
         device = next(task.parameters()).device
         if self.knobs.sync_batch_norm:
             nn.SyncBatchNorm.convert_sync_batchnorm(task)
+        if compiled is not None:
+            task.forward = compiled(task.forward)  # inside: what DDP does around it is no part of the graph
         self._wrapped = DistributedDataParallel(
             task,
             device_ids=[device.index] if device.type == "cuda" else None,
@@ -33,6 +46,13 @@ class DataParallel(SingleDevice):
             bucket_cap_mb=self.knobs.bucket_mb,
             gradient_as_bucket_view=True,
         )
+        trained = {parameter.dtype for parameter in task.parameters() if parameter.requires_grad}
+        if self.reduce_dtype is not None and trained != {self.reduce_dtype}:
+            # DDP wants a hook's types to be the very objects, or none: not names of them, as they are in this file.
+            how = (self.reduce_dtype, self.ranks.world)
+            self._wrapped.register_comm_hook(how, lambda state, bucket: mean_in(state, bucket))
+        if compiled is not None and not self.ranks.are_several:
+            return _in_one_graph(self._wrapped)
         return self._wrapped
 
     def total(self, number: int, device: torch.device) -> Tensor:
@@ -58,6 +78,27 @@ class DataParallel(SingleDevice):
     def agree_on(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         together = self.ranks.add_up(torch.stack([loss.double() for loss in losses.values()]))
         return {name: loss.to(losses[name].dtype) for name, loss in zip(losses, together.unbind(), strict=True)}
+
+
+def mean_in(how: tuple[torch.dtype, int], bucket: GradBucket) -> Future[Tensor]:
+    """Exchange gradients in another type than theirs; divided first, so that 16 bits are not asked to hold the sum."""
+    dtype, world = how
+    gradients = bucket.buffer()
+    sent = gradients.to(torch.promote_types(gradients.dtype, dtype)).div(world).to(dtype)
+    sending = dist.all_reduce(sent, async_op=True)
+    assert sending is not None
+    return sending.get_future().then(lambda sum_of_all: gradients.copy_(sum_of_all.value()[0]))
+
+
+def _in_one_graph(wrapped: nn.Module) -> Callable[..., dict[str, Tensor]]:
+    """torch.compile cuts the graph of a DDP module at each bucket, so that sending overlaps the backward pass. With one
+    process nothing is sent, and the cuts would only cost."""
+
+    def call(**inputs: Any) -> dict[str, Tensor]:
+        with torch._dynamo.config.patch(optimize_ddp=False):
+            return wrapped(**inputs)
+
+    return call
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ class Ending:
     error: str = ""  # the last line of an exception that nobody caught
     is_consequence: bool = False  # the exception says no more than that another process is gone
     by_us: bool = False  # killed by the launcher, because of another one
+    again: str = ""  # it asks that all be started again, and says why; that is no failure of the run
 
     @property
     def has_failed(self) -> bool:
@@ -36,6 +38,7 @@ class Ending:
 class Verdict:
     code: int
     guilty: Ending | None = None  # None: there is nothing more to say
+    again: str = ""  # one of them asks for it: what to tell
 
     @property
     def can_be_tried_again(self) -> bool:
@@ -50,6 +53,9 @@ def judge(endings: Sequence[Ending], sent: int | None = None) -> Verdict:
     wrong = [ending for ending in failed if ending.code == USER_ERROR]
     crashed = [ending for ending in failed if not (ending.is_told or ending.is_consequence) and ending not in wrong]
     interrupted = [ending.code for ending in by_itself if ending.code in INTERRUPTED]
+    asking = [ending for ending in endings if ending.again]
+    if asking and not sent:
+        return Verdict(1, again=asking[0].again)
     if crashed:
         return Verdict(1, crashed[0])
     if sent and (interrupted or killed):
@@ -104,10 +110,28 @@ def last_lines(log: Path, number: int = LAST_LINES) -> list[str]:
     return [f"  {line}" for line in text.rstrip().splitlines()[-number:]]
 
 
+def ask_to_start_again(why: str, how: str) -> bool:
+    """Of the launcher, by a rank that is about to end. False: there is none that would hear it."""
+    note = os.environ.get(NOTE)
+    if note is None:
+        return False
+    _asking(Path(note)).write_text(f"{why} All ranks are started again, {how}.", encoding="utf-8")
+    return True
+
+
+def asks_for_start(note: Path) -> bool:
+    return _asking(note).is_file()
+
+
+def _asking(note: Path) -> Path:
+    return note.with_suffix(".again")
+
+
 def read_ending(rank: int, code: int, note: Path) -> Ending:
     """What a process left about its end; nothing, if it was killed."""
+    again = _asking(note).read_text(encoding="utf-8") if asks_for_start(note) else ""
     try:
         left = loads(note.read_text(encoding="utf-8"))
-        return Ending(rank, code, left["at"], left["is_told"], left["error"], left["is_consequence"])
+        return Ending(rank, code, left["at"], left["is_told"], left["error"], left["is_consequence"], again=again)
     except (OSError, ValueError, LookupError, TypeError):
-        return Ending(rank, code, time.time())
+        return Ending(rank, code, time.time(), again=again)

@@ -7,21 +7,27 @@ parameters. That is exact for optimizers that treat every number by itself, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+from torch.optim import Optimizer
 
-from trainbook.errors import UserError
+from trainbook.errors import ResumeError, UserError
 from trainbook.knobs.sections.distributed import Distributed
+from trainbook.parallel.blocks import compile_parts, compute_norms_in_fp32, repeated_blocks
+from trainbook.parallel.clock import BlockClock
 from trainbook.parallel.ddp import DataParallel, bits_of
 from trainbook.parallel.ranks import Ranks
+from trainbook.parallel.single import Compile, Losses
+from trainbook.parallel.slices import Slice, Unread, read_whole
 
 
 class FullyShard(DataParallel):
@@ -33,20 +39,33 @@ class FullyShard(DataParallel):
         self._parameters: dict[str, DTensor] = {}  # sharded, by name
         self._slices: list[tuple[DTensor, nn.Parameter]] = []  # what the optimizer has of each that it trains
         self._mesh: DeviceMesh | None = None
+        self._sizes: dict[Tensor, int] = {}  # of the whole, by slice
+        self._reshards = knobs.reshard_after_forward
+        self._clock: BlockClock | None = None
 
-    def wrap(self, task: nn.Module) -> Callable[..., dict[str, Tensor]]:
+    def wrap(self, task: nn.Module, compiled: Compile | None = None, cast_to: torch.dtype | None = None) -> Losses:
         device = next(task.parameters()).device
         self._mesh = self._make_mesh(device.type)
-        how: dict[str, Any] = {
-            "mesh": self._mesh,
-            "reshard_after_forward": self.knobs.reshard_after_forward,
-            # The forward pass chooses its types itself, by autocast; gradients are added up as they are.
-            "mp_policy": MixedPrecisionPolicy(),
-        }
-        for block in repeated_blocks(task):
-            fully_shard(block, **how)
-        # The rest is needed first and last: between the two passes there would be nothing to gain.
-        self._root = cast(FSDPModule, fully_shard(task, **{**how, "reshard_after_forward": False}))
+        # Where a slice is the whole, letting go of it saves nothing.
+        self._reshards = self.knobs.reshard_after_forward and self._mesh["shard"].size() > 1
+        blocks = repeated_blocks(task)
+        if compiled is not None:
+            compile_parts(task, blocks, compiled)
+        # The forward pass chooses its types itself, by autocast, and so the type of what blocks are given stays.
+        gathered = cast_to if self.knobs.gather_dtype == "compute" else None
+        types = MixedPrecisionPolicy(gathered, self.reduce_dtype, cast_forward_inputs=False)
+        if gathered is not None:
+            compute_norms_in_fp32(blocks)
+        for block in blocks:
+            fully_shard(block, mesh=self._mesh, reshard_after_forward=self._reshards, mp_policy=types)
+        # The rest is needed first and last: between the two passes there would be nothing to gain. Embeddings are read
+        # as they are, and begin the residual stream: they are not rounded.
+        types = MixedPrecisionPolicy(reduce_dtype=self.reduce_dtype, cast_forward_inputs=False)
+        self._root = cast(FSDPModule, fully_shard(task, mesh=self._mesh, reshard_after_forward=False, mp_policy=types))
+        if hasattr(task, "evaluation_sums"):
+            register_fsdp_forward_method(task, "evaluation_sums")
+        if self.ranks.are_several:
+            self._clock = BlockClock(blocks, device)
         # Tied ones by each of their names: a checkpoint has them all.
         named = task.named_parameters(remove_duplicate=False)
         self._parameters = {name: parameter for name, parameter in named if isinstance(parameter, DTensor)}
@@ -66,7 +85,25 @@ class FullyShard(DataParallel):
     def sync_gradients(self, is_last: bool) -> AbstractContextManager:
         assert self._root is not None
         self._root.set_requires_gradient_sync(is_last)
+        if not self._reshards:  # the next micro-batch needs the same weights: they change after the last one
+            self._root.set_reshard_after_backward(is_last)
         return nullcontext()
+
+    def total(self, number: int, device: torch.device) -> Tensor:
+        if self._clock is not None:
+            self._clock.begin_step()
+        return super().total(number, device)
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """Block by block as in training; afterwards no rank holds more than its slices."""
+        assert self._root is not None
+        try:
+            yield
+        finally:
+            for module in cast(nn.Module, self._root).modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -81,12 +118,12 @@ class FullyShard(DataParallel):
             yield
         finally:
             for module in modules:
-                keeps = module is root or not self.knobs.reshard_after_forward
+                keeps = module is root or not self._reshards
                 module.set_reshard_after_forward(not keeps, recurse=False)
                 module.reshard()
 
     def own_seconds(self) -> float | None:
-        return None
+        return None if self._clock is None else self._clock.seconds()
 
     def fingerprint(self) -> tuple[int, int] | None:
         assert self._mesh is not None
@@ -104,44 +141,56 @@ class FullyShard(DataParallel):
             return parameter
         own = nn.Parameter(parameter.to_local().detach())
         self._slices.append((parameter, own))
+        self._sizes[own] = parameter.numel()
         return own
 
     def collect_gradients(self) -> None:
         for parameter, own in self._slices:
             own.grad = None if parameter.grad is None else cast(DTensor, parameter.grad).to_local()
 
-    def drop_gradients(self) -> None:
+    def drop_gradients(self, optimizer: Optimizer) -> None:
+        super().drop_gradients(optimizer)
         for parameter, _ in self._slices:
             parameter.grad = None
 
     def norms_over_ranks(self, norms: Tensor) -> Tensor:
         assert self._mesh is not None
+        if self._mesh["shard"].size() == 1:
+            return norms
         squares = norms.double().square()
         dist.all_reduce(squares, group=self._mesh.get_group("shard"))
         return squares.sqrt().to(norms.dtype)
 
-    # Whole tensors for checkpoints, and back
+    def size_of_whole(self, parameter: Tensor) -> int:
+        return self._sizes.get(parameter, parameter.numel())
 
-    def whole_model(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in state.items()}
+    # Slices for checkpoints, and back: no rank ever has the whole
 
-    def own_model(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    reads_slices = True
+
+    def whole_model(self, state: Mapping[str, Tensor]) -> dict[str, Tensor | Slice]:
         return {
-            name: self._as_sharded(name, self._cut(name, value)) if name in self._parameters else value
+            name: self._as_slice(value, value.to_local()) if isinstance(value, DTensor) else value
+            for name, value in state.items()
+        }
+
+    def own_model(self, state: Mapping[str, Tensor | Unread]) -> dict[str, Tensor]:
+        return {
+            name: self._as_sharded(name, self._cut(name, value)) if name in self._parameters else read_whole(value)
             for name, value in state.items()
         }
 
     def whole_optimizer(self, state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         def whole(name: str, value: Any) -> Any:
             is_slice = isinstance(value, Tensor) and value.ndim > 0 and name in self._parameters
-            return self._as_sharded(name, value).full_tensor() if is_slice else value
+            return self._as_slice(self._parameters[name], value) if is_slice else value
 
         return {name: {key: whole(name, value) for key, value in kept.items()} for name, kept in state.items()}
 
     def own_optimizer(self, state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         def own(name: str, value: Any) -> Any:
-            is_whole = isinstance(value, Tensor) and value.ndim > 0 and name in self._parameters
-            return self._cut(name, value) if is_whole else value
+            is_whole = isinstance(value, (Tensor, Unread)) and value.ndim > 0 and name in self._parameters
+            return self._cut(name, value) if is_whole else read_whole(value)
 
         return {name: {key: own(name, value) for key, value in kept.items()} for name, kept in state.items()}
 
@@ -153,9 +202,21 @@ class FullyShard(DataParallel):
             name: self._as_sharded(name, value) if name in self._parameters else value for name, value in state.items()
         }
 
-    def _cut(self, name: str, value: Tensor) -> Tensor:
+    def _as_slice(self, like: DTensor, values: Tensor) -> Tensor | Slice:
+        assert self._mesh is not None
+        if self._mesh["shard"].size() == 1:
+            return values  # every rank has the whole
+        _, offsets = compute_local_shape_and_global_offset(like.shape, like.device_mesh, like.placements)
+        return Slice(values, tuple(offsets), like.shape)
+
+    def _cut(self, name: str, value: Tensor | Unread) -> Tensor:
         like = self._parameters[name]
+        if value.shape != like.shape:
+            shapes = f"{tuple(value.shape)} there and {tuple(like.shape)} here"
+            raise ResumeError(f"the checkpoint is of another model: {name} is {shapes}.")
         shape, offset = compute_local_shape_and_global_offset(value.shape, like.device_mesh, like.placements)
+        if not isinstance(value, Tensor):
+            return value.read(offset, shape).to(like.device)
         for dim, (size, start) in enumerate(zip(shape, offset, strict=True)):
             value = value.narrow(dim, min(start, value.shape[dim]), size)
         return value.to(like.device)
@@ -170,16 +231,3 @@ class FullyShard(DataParallel):
             shape=like.shape,
             stride=like.stride(),
         )
-
-
-def repeated_blocks(task: nn.Module) -> list[nn.Module]:
-    """The blocks of a stack, wherever it lies: members of a list of several of one kind. The outermost ones."""
-    found: list[nn.Module] = []
-    inside: set[nn.Module] = set()
-    for module in task.modules():
-        if module in inside or not isinstance(module, nn.ModuleList) or len(module) < 2:
-            continue
-        if len({type(member) for member in module}) == 1 and next(module[0].parameters(), None) is not None:
-            found += list(module)
-            inside |= {part for member in module for part in member.modules()}
-    return found

@@ -10,6 +10,7 @@ What the agent does by itself, and what is done here instead:
   Ctrl-C that is the second signal, "at once"; to one that is about to say what is wrong, an interruption. So the agent
   hears of an end only when all have ended; those that another one's failure leaves hanging are killed here.
 - It starts all again after any failure, also after a mistake of the user's and after Ctrl-C. Not here.
+- A start that the ranks ask for themselves, in less memory, is not counted as one of those after a failure.
 - With one address for all starts, ranks that are started again find the addresses of those that are gone.
 - It puts a rank's number in place of ${local_rank} in arguments, and $ in place of $$. Here they arrive as they are.
 """
@@ -39,7 +40,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStore
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainbook.errors import RunError
-from trainbook.parallel.endings import LOG, NOTE, Ending, Verdict, judge, message, read_ending
+from trainbook.parallel.endings import LOG, NOTE, Ending, Verdict, asks_for_start, judge, message, read_ending
 
 ADDRESS = "127.0.0.1"
 GRACE_SECONDS = 10.0  # for the others, once one has failed: to end by themselves, and to say why
@@ -94,23 +95,24 @@ class RankFiles(LogsSpecs):
     def __init__(self, folder: Path) -> None:
         super().__init__(str(folder))
         self.folder = folder
+        self.start = 0  # how often all were started again, for whatever reason
 
     @property
     def root_log_dir(self) -> str:
         return str(self.folder)
 
-    def log(self, rank: int, restart: int) -> Path:
-        return self.folder / (f"rank-{rank}-restart-{restart}.log" if restart else f"rank-{rank}.log")
+    def log(self, rank: int) -> Path:
+        return self.folder / (f"rank-{rank}-restart-{self.start}.log" if self.start else f"rank-{rank}.log")
 
-    def note(self, rank: int, restart: int) -> Path:
-        return self.log(rank, restart).with_suffix(".json")
+    def note(self, rank: int) -> Path:
+        return self.log(rank).with_suffix(".json")
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         where = LogsDest(filtered_stdout=os.devnull, filtered_stderr=os.devnull)
         for rank, environment in envs.items():
-            restart = int(environment["TORCHELASTIC_RESTART_COUNT"])
-            log = self.log(rank, restart)
-            environment[LOG], environment[NOTE] = str(log), str(self.note(rank, restart))
+            log = self.log(rank)
+            environment[LOG], environment[NOTE] = str(log), str(self.note(rank))
+            environment["TORCHELASTIC_RESTART_COUNT"] = str(self.start)
             environment.setdefault("OMP_NUM_THREADS", str(_threads(len(envs))))
             environment["TORCHELASTIC_ERROR_FILE"] = ""
             where.error_files[rank] = os.devnull
@@ -170,7 +172,9 @@ class Agent(LocalElasticAgent):
             if rank not in self.endings and (code := process.poll()) is not None:
                 if code < 0:  # data workers that it left hold its connections open, and others wait for it on those
                     _to_group(process, signal.SIGKILL)
-                self._note(read_ending(rank, code, self.files.note(rank, self.restarts)))
+                self._note(read_ending(rank, code, self.files.note(rank)))
+        if self.kill_at is None and any(asks_for_start(self.files.note(rank)) for rank in self._alive()):
+            self.kill_at = time.monotonic() + GRACE_SECONDS  # it may hang before it ends: the others wait for it
         if self._alive() and self.kill_at is not None and time.monotonic() > self.kill_at:
             self.kill_all()
         if self._alive():
@@ -187,12 +191,17 @@ class Agent(LocalElasticAgent):
 
     def _judge(self) -> None:
         self.verdict = judge(list(self.endings.values()), self.sent)
+        if self.verdict.again:
+            self._remaining_restarts += 1  # it takes one off for each start
+            self.files.start += 1
+            print(self.verdict.again, file=sys.stderr, flush=True)
+            return
         is_tried_again = self.verdict.can_be_tried_again and self.sent is None and self._remaining_restarts > 0
         if not is_tried_again:
             self._remaining_restarts = 0
         told = []
         if (guilty := self.verdict.guilty) is not None:
-            log = self.files.log(guilty.rank, self.restarts)
+            log = self.files.log(guilty.rank)
             told += message(guilty, self.spec.local_world_size, log)
             self.has_told = True
         if is_tried_again:
@@ -202,6 +211,7 @@ class Agent(LocalElasticAgent):
         if told:
             print("\n".join(told), file=sys.stderr, flush=True)
         self.restarts += is_tried_again
+        self.files.start += is_tried_again
 
     def _pass_on_signals(self) -> None:
         """Only to the ranks themselves: what they started ends with them."""
@@ -228,7 +238,7 @@ class Agent(LocalElasticAgent):
         self._to_groups(signal.SIGKILL)
         for rank, process in self._alive().items():
             code = process.wait()
-            ending = read_ending(rank, code, self.files.note(rank, self.restarts))
+            ending = read_ending(rank, code, self.files.note(rank))
             self.endings[rank] = replace(ending, by_us=code == -signal.SIGKILL)
 
     def _to_groups(self, number: int) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import cached_property
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -17,14 +19,18 @@ from trainbook.knobs.sections.distributed import Distributed
 from trainbook.parallel.place import Place
 
 Value = TypeVar("Value")
+ASIDE_LIMIT = timedelta(minutes=30)
 
 
 class Ranks:
     """One of them is the first: it alone writes. With one process alone there is nobody to talk to."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, group: dist.ProcessGroup | None = None, limit: timedelta = ASIDE_LIMIT) -> None:
+        """`group`: over which they talk; None: that of the training. `limit`: how long one is waited for."""
         self.rank, self.local_rank, self.world = place.rank, place.local_rank, place.world
         self.local_world = place.local_world
+        self.group = group
+        self._place, self._limit = place, limit
 
     @property
     def is_first(self) -> bool:
@@ -34,10 +40,20 @@ class Ranks:
     def are_several(self) -> bool:
         return self.world > 1
 
+    @cached_property
+    def aside(self) -> Ranks:
+        """The same ranks over a group of their own, for what goes on beside the training. All must ask together."""
+        if not self.are_several:
+            return self
+        # Disks differ more than devices: a rank that still writes is given longer than one that computes.
+        limit = max(self._limit, ASIDE_LIMIT)
+        group = dist.new_group(backend="gloo", timeout=limit)
+        return Ranks(self._place, cast(dist.ProcessGroup, group), limit)
+
     def add_up(self, tensor: Tensor) -> Tensor:
         """In place, over all ranks. The host does not wait for it."""
         if self.are_several:
-            dist.all_reduce(tensor)
+            dist.all_reduce(tensor, group=self.group)
         return tensor
 
     def of_all(self, value: Value) -> list[Value]:
@@ -45,7 +61,7 @@ class Ranks:
         if not self.are_several:
             return [value]
         found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
+        dist.all_gather_object(found, value, group=self.group)
         return found
 
     def of_first(self, value: Value) -> Value:
@@ -53,7 +69,7 @@ class Ranks:
         if not self.are_several:
             return value
         told = [value]
-        dist.broadcast_object_list(told, src=0)
+        dist.broadcast_object_list(told, src=0, group=self.group)
         return told[0]
 
     def first_first(self, make: Callable[[], Value]) -> Value:
@@ -94,9 +110,15 @@ def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
             "them must set MASTER_ADDR and MASTER_PORT, as torchrun and trainbook --nproc do."
         ) from error
     try:
-        yield Ranks(place)
+        yield Ranks(place, limit=limit)
     finally:
-        dist.destroy_process_group()
+        _leave()
+
+
+def _leave() -> None:
+    """By way of DeepSpeed where it has joined too: it remembers groups, which the next run would be given."""
+    engine = sys.modules.get("deepspeed.comm")
+    (engine if engine is not None and engine.is_initialized() else dist).destroy_process_group()
 
 
 def is_timeout(error: BaseException) -> bool:

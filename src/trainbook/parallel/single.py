@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainbook.parallel.ranks import ALONE, Ranks
+from trainbook.parallel.slices import Slice
+
+Losses = Callable[..., dict[str, Tensor]]
+Update = Callable[[Optimizer, Tensor], None]  # of all that the optimizer has, if the tensor says so
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class SingleDevice:
     """Also what every strategy is, but for what it does differently."""
 
     name = "single"
+    has_engine = False  # that updates: it never applies what is not finite, and cannot begin a step anew
 
     def __init__(self, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks
 
-    def wrap(self, task: nn.Module) -> Callable[..., dict[str, Tensor]]:
-        """What is called in place of the task, so that its gradients are exchanged."""
-        return task
+    def wrap(self, task: nn.Module, compiled: Compile | None = None, cast_to: torch.dtype | None = None) -> Losses:
+        """What is called in place of the task, so that its gradients are exchanged.
+
+        `compiled` makes a fast function of a function; `cast_to` is the type that autocast computes in, if it does.
+        """
+        return task if compiled is None else compiled(task)
 
     def total(self, number: int, device: Any) -> int | Tensor:
         """The sum of a number over ranks, at least 1; where it takes an exchange, still on the device."""
@@ -38,6 +49,10 @@ class SingleDevice:
     def agree_on(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Each rank's share of the losses becomes the whole."""
         return losses
+
+    def in_step(self) -> AbstractContextManager:
+        """Around passes beside the training steps that all ranks make equally often."""
+        return self.whole()
 
     def whole(self) -> AbstractContextManager:
         """Around what is computed with the model beside its steps, where ranks may not be in step with each other."""
@@ -60,19 +75,40 @@ class SingleDevice:
     def collect_gradients(self) -> None:
         """Bring them to what the optimizer works on."""
 
-    def drop_gradients(self) -> None:
-        """Those of the model, once the optimizer's are gone."""
+    def gradients(self, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+        """What this rank has of them, once they are collected."""
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def gradient_norm(self) -> Tensor | None:
+        """Of all gradients, if the strategy clips them itself as it updates; None: they are ours to clip."""
+        return None
+
+    def update(self, apply_update: Update, optimizer: Optimizer, apply: Tensor) -> None:
+        """At once, or when an engine that owns the update asks for it."""
+        apply_update(optimizer, apply)
+
+    def drop_gradients(self, optimizer: Optimizer) -> None:
+        optimizer.zero_grad(set_to_none=True)
 
     def norms_over_ranks(self, norms: Tensor) -> Tensor:
         """Of whole tensors, from those of the parts that ranks hold."""
         return norms
 
-    # What a rank holds, and the whole that a checkpoint keeps. All ranks must ask together.
+    def size_of_whole(self, parameter: Tensor) -> int:
+        return parameter.numel()
 
-    def whole_model(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    # What a checkpoint keeps, and what this rank holds of it. All ranks must ask together.
+
+    reads_slices = False  # own_* are given what lies on the disk (`Unread`), and not whole tensors
+
+    def whole_model(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor | Slice]:
+        """Whole tensors, which the first rank writes; or slices that are the whole together, each written by its rank.
+
+        All ranks must have slices of the same tensors.
+        """
         return state
 
-    def own_model(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def own_model(self, state: Mapping[str, Any]) -> Mapping[str, Tensor]:
         return state
 
     def whole_optimizer(self, state: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:

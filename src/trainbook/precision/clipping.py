@@ -19,6 +19,12 @@ class Clipped(NamedTuple):
     scaled: Tensor  # whether gradients were scaled down
 
 
+def clipped_elsewhere(norm: Tensor, max_norm: float | None) -> Clipped:
+    """By whoever has the gradients, with the same factor as here; only their global norm is known."""
+    scaled = torch.zeros_like(norm, dtype=torch.bool) if max_norm is None else max_norm / (norm + 1e-6) < 1.0
+    return Clipped(norm, [], scaled)
+
+
 def clip_gradients(
     gradients: list[Tensor],
     max_norm: float | None,

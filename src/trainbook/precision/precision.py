@@ -51,10 +51,17 @@ class Precision:
             self.zclip = ZClip(device, threshold=batch.zclip_threshold, alpha=batch.zclip_alpha)
 
     def autocast(self) -> AbstractContextManager:
-        is_of_one_type = self.weight_dtype == self.compute_dtype and not self.has_frozen_weights
-        if self.compute == "fp32" or is_of_one_type:
+        if self.cast_to is None:
             return nullcontext()
-        return torch.autocast(self.device.type, self.compute_dtype)
+        # Its cache would keep the rounded copy of every weight to the end of the forward pass, also of blocks that are
+        # recomputed, or whose weights are let go of. A weight is used once in it: there is nothing to save.
+        return torch.autocast(self.device.type, self.cast_to, cache_enabled=False)
+
+    @property
+    def cast_to(self) -> torch.dtype | None:
+        """What autocast computes in; None where there is nothing to cast."""
+        is_of_one_type = self.weight_dtype == self.compute_dtype and not self.has_frozen_weights
+        return None if self.compute == "fp32" or is_of_one_type else self.compute_dtype
 
     @property
     def compute_dtype(self) -> torch.dtype:

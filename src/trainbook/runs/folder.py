@@ -40,6 +40,7 @@ class RunFolder:
         self.metrics_file = self.path / "metrics.jsonl"
         self.events_file = self.path / "events.jsonl"
         self.quarantine_file = self.path / "quarantine.jsonl"  # samples that the run keeps out of its batches
+        self.shortage_file = self.path / "shortage.json"  # what memory was not enough for, on one of several ranks
         self.checkpoints = self.path / "checkpoints"
         self.tokenizer = self.path / "tokenizer"
         self.network = self.path / "network"  # of a model that is not ours: what it is built from

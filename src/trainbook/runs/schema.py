@@ -134,7 +134,9 @@ METRICS = _by_name(
     Metric("data_wait_seconds", "seconds", TRAIN, "logging", "mean time a step waited for its batch"),
     Metric("memory_bytes", "bytes", TRAIN, "logging", "memory in use, of the kind that memory_kind names"),
     Metric("rank_memory", "bytes", TRAIN, "logging", "the same of each process, where there are several", per="rank"),
-    Metric("rank_seconds", "seconds", TRAIN, "logging", "computing of each process in a step, with ddp", per="rank"),
+    Metric(
+        "rank_seconds", "seconds", TRAIN, "logging", "computing of each process in a step, with ddp or fsdp", per="rank"
+    ),
     Metric("memory_kind", "name", TRAIN, "logging", "host_rss, or device_peak since the last row"),
     Metric("gpu_utilisation", "share", TRAIN, "logging", "share of time the device was busy, where it can be read"),
     _lower("perplexity", "ratio", "exp of the cross entropy per target"),

@@ -74,11 +74,17 @@ class CausalLanguageModel(CausalTask):
     def initialise(self, seed: int) -> None:
         initialise(self, self.body.shape, seed)
 
-    def logits(self, input_ids: Tensor, document_ids: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
-        return self.capped(self.head(self.body(input_ids, document_ids=document_ids, positions=positions)))
+    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.read_out(self.hidden(*inputs, **named))
+
+    def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
+        return self.body(input_ids, document_ids=document_ids, positions=positions)
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        return self.capped(self.head(hidden))
 
     def next_logits(self, input_ids: Tensor, caches: list[KeyValueCache]) -> Tensor:
-        return self.capped(self.head(self.body(input_ids, caches)[:, -1]))[:, : self.vocab_size]
+        return self.read_out(self.body(input_ids, caches)[:, -1])[:, : self.vocab_size]
 
 
 class ChatModel(ChatTask, CausalLanguageModel):

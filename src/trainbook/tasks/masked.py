@@ -65,7 +65,10 @@ class MaskedLanguageModel(MaskedTask):
     def initialise(self, seed: int) -> None:
         initialise(self, self.body.shape, seed)
 
-    def logits(
+    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.read_out(self.hidden(*inputs, **named))
+
+    def hidden(
         self,
         input_ids: Tensor,
         chosen: Tensor,
@@ -73,7 +76,9 @@ class MaskedLanguageModel(MaskedTask):
         positions: Tensor | None = None,
     ) -> Tensor:
         """Only at the chosen positions: the head over the vocabulary costs more than the rest of a small model."""
-        hidden = self.body(input_ids, document_ids=document_ids, positions=positions).flatten(0, 1)[chosen]
+        return self.body(input_ids, document_ids=document_ids, positions=positions).flatten(0, 1)[chosen]
+
+    def read_out(self, hidden: Tensor) -> Tensor:
         return self.capped(self.head(self.transform_norm(self.activation(self.transform(hidden)))))
 
 

@@ -67,7 +67,10 @@ class Seq2SeqModel(Seq2SeqTask):
     def initialise(self, seed: int) -> None:
         initialise(self, self.body.shape, seed)
 
-    def logits(
+    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.read_out(self.hidden(*inputs, **named))
+
+    def hidden(
         self,
         input_ids: Tensor,
         decoder_input_ids: Tensor,
@@ -76,7 +79,7 @@ class Seq2SeqModel(Seq2SeqTask):
         decoder_document_ids: Tensor | None = None,
         decoder_positions: Tensor | None = None,
     ) -> Tensor:
-        hidden = self.body(
+        return self.body(
             input_ids,
             decoder_input_ids,
             document_ids=document_ids,
@@ -84,7 +87,6 @@ class Seq2SeqModel(Seq2SeqTask):
             decoder_document_ids=decoder_document_ids,
             decoder_positions=decoder_positions,
         )
-        return self.read_out(hidden)
 
     def read_out(self, hidden: Tensor) -> Tensor:
         return self.capped(self.head(hidden * self.head_scale))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from trainbook.tasks import beam
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.losses import IGNORED, cross_entropy_parts, soft_cap
 from trainbook.tasks.task import Facts, Task
+
+PARTS = ("forward", "logits", "hidden")  # of a forward pass, that a subclass may have its own of
 
 
 class TokenTask(Task):
@@ -31,8 +33,30 @@ class TokenTask(Task):
         is_padding = torch.arange(logits.shape[-1], device=logits.device) >= self.vocab_size
         return logits.masked_fill(is_padding, float("-inf"))
 
+    def hidden(self, **inputs: Tensor) -> Tensor:
+        """What the network makes of its inputs, before the head: `logits` is `read_out` of it. A network that has its
+        head inside gives its logits at once."""
+        return self.logits(**inputs)
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        return hidden
+
     def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
-        logits = self.logits(**inputs)
+        return self.losses_of(self.logits(**inputs), targets)
+
+    def compile_end(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Head and loss as one function, where the network before them cannot be part of it: compiled together, they
+        write the logits once. A subclass whose forward pass or logits are its own is left as it is."""
+        owner = {name: next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in PARTS}
+        if owner["forward"] is not TokenTask:
+            return
+        if owner["logits"] is owner["hidden"]:
+            begin, end = self.hidden, compiled(lambda hidden, targets: self.losses_of(self.read_out(hidden), targets))
+        else:
+            begin, end = self.logits, compiled(self.losses_of)
+        self.forward = lambda targets, **inputs: end(begin(**inputs), targets)
+
+    def losses_of(self, logits: Tensor, targets: Tensor) -> dict[str, Tensor]:
         return cross_entropy_parts(
             logits.flatten(0, -2),
             targets.flatten(),

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from trainbook.data.sources.compressed import BROKEN, is_compressed, open_inner
 from trainbook.errors import DataError
+
+HashOf = Callable[[Path], tuple[int, str]]  # the size of a file and a hash of its contents
+
+
+def hashed(path: Path) -> tuple[int, str]:
+    with path.open("rb") as stream:
+        return os.fstat(stream.fileno()).st_size, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -25,23 +33,29 @@ class File:
 
     @contextmanager
     def open(self) -> Iterator[BufferedReader]:
+        """What the file contains; of a compressed one, what is inside."""
         try:
             stream = self.path.open("rb")
         except OSError as error:
             raise self.unreadable(error) from None
         with stream:
             try:
-                yield stream
-            except OSError as error:
+                # An empty file is not even a compressed nothing.
+                is_packed = is_compressed(self.name) and os.fstat(stream.fileno()).st_size > 0
+                yield open_inner(stream, self.name, self.shown) if is_packed else stream
+            except (OSError, *BROKEN) as error:
                 raise self.unreadable(error) from None
 
-    def facts(self) -> list[Any]:
+    def facts(self, hash_of: HashOf = hashed) -> list[Any]:
         """What the file contains, and neither when it was written nor where it lies."""
-        with self.open() as stream:
-            return [self.name, os.fstat(stream.fileno()).st_size, hashlib.file_digest(stream, "sha256").hexdigest()]
+        try:
+            return [self.name, *hash_of(self.path)]
+        except OSError as error:
+            raise self.unreadable(error) from None
 
-    def unreadable(self, error: OSError) -> DataError:
-        return DataError(f"{self.knob}: '{self.shown}' cannot be read: {error.strerror or error}.")
+    def unreadable(self, error: Exception) -> DataError:
+        reason = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
+        return DataError(f"{self.knob}: '{self.shown}' cannot be read: {reason}.")
 
 
 def decode(content: bytes, shown: str, line: int = 1) -> str:

@@ -1,4 +1,4 @@
-"""What a source's name means: a built-in set, a function, a dataset, a file, a folder or a glob."""
+"""What a source's name means: a built-in set, a function, a dataset, a file, a folder, a glob or a list of those."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from pathlib import Path
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
 from trainbook.data.fields import TEXT_ONLY, Wanted
 from trainbook.data.names import nearest
-from trainbook.data.sources.files import File
+from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.folders import files_below
 from trainbook.data.sources.huggingface import files_of, is_dataset
 from trainbook.data.sources.python import is_python_path, open_python
-from trainbook.data.sources.reader import FOLDER_SUFFIXES, FileReader, Reader
+from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
 from trainbook.data.sources.source import Source
 from trainbook.errors import DataError
+
+LIST_PREFIX = "@"
 
 
 def open_source(name: str, wanted: Wanted = TEXT_ONLY, knob: str = "data.source", like: Source | None = None) -> Source:
@@ -32,17 +34,15 @@ def _open(name: str, wanted: Wanted, knob: str) -> Reader:
     if path.is_dir():
         if is_dataset(path):
             return _files(f"{name.rstrip('/')}/", path, files_of(path, None, name, knob), knob)
-        files = files_below(path, FOLDER_SUFFIXES)
-        if not files:
-            kinds = ", ".join(f"*{suffix}" for suffix in FOLDER_SUFFIXES)
-            raise DataError(f"{knob}: the folder '{name}' has no file of the kinds {kinds}.")
-        return _files(f"{name.rstrip('/')}/", path, files, knob)
+        return _files(f"{name.rstrip('/')}/", path, _in_folder(path, name, knob), knob)
     if path.exists():
         return _files(name[: len(name) - len(path.name)], path.parent, [path.name], knob)
     if split and is_dataset(folder := Path(before).expanduser()):
         return _files(f"{before.rstrip('/')}/", folder, files_of(folder, split, before, knob), knob)
     if is_python_path(name):
         return open_python(name, knob)
+    if name.startswith(LIST_PREFIX):
+        return _open_list(name, knob)
     if glob.has_magic(name):
         return _open_glob(name, knob)
     raise _missing(name, path, knob)
@@ -52,11 +52,63 @@ def _files(root: str, folder: Path, names: Iterable[str], knob: str) -> FileRead
     return FileReader(root, tuple(File(folder / name, name, f"{root}{name}", knob) for name in names))
 
 
+def _in_folder(path: Path, name: str, knob: str) -> tuple[str, ...]:
+    files = files_below(path, IN_FOLDERS)
+    if not files:
+        kinds = ", ".join(f"*{suffix}" for suffix in FOLDER_SUFFIXES)
+        raise DataError(f"{knob}: the folder '{name}' has no file of the kinds {kinds}.")
+    return files
+
+
+def _open_list(name: str, knob: str) -> FileReader:
+    """A file that names a file, a folder or a glob on each line, relative to itself. Their order is the list's."""
+    path = Path(name.removeprefix(LIST_PREFIX)).expanduser()
+    listing = File(path, path.name, str(path), knob)
+    if not path.exists():
+        raise _missing(str(path), path, knob)
+    with listing.open() as stream:
+        lines = decode(stream.read(), str(path)).splitlines()
+    found: dict[Path, None] = {}
+    for number, line in enumerate(lines, start=1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        for file in _named_in_list(path.parent / Path(entry).expanduser(), f"{path}:{number}", knob):
+            if file in found:
+                raise DataError(f"{path}:{number}: '{file}' is named twice.")
+            found[file] = None
+    if not found:
+        raise DataError(f"{knob}: the list '{path}' names no file.")
+    if all(file.is_relative_to(path.parent) for file in found):
+        root = "" if path.parent == Path(".") else f"{path.parent.as_posix().rstrip('/')}/"
+        return _files(root, path.parent, [file.relative_to(path.parent).as_posix() for file in found], knob)
+    return _files("/", Path("/"), [Path(os.path.abspath(file)).as_posix().lstrip("/") for file in found], knob)
+
+
+def _named_in_list(path: Path, place: str, knob: str) -> list[Path]:
+    if path.is_dir():
+        return [path / file for file in _in_folder(path, str(path), f"{place}: {knob}")]
+    if path.exists():
+        return [path]
+    if not glob.has_magic(str(path)):
+        raise _missing(str(path), path, f"{place}: {knob}")
+    return [Path(match) for match in _matches(str(path), str(path), f"{place}: {knob}")]
+
+
+def _matches(pattern: str, shown: str, knob: str) -> list[str]:
+    matches = sorted(match for match in glob.glob(pattern, recursive=True) if os.path.isfile(match))
+    if matches:
+        return matches
+    parent = Path(pattern).parent
+    while glob.has_magic(str(parent)):
+        parent = parent.parent
+    hint = "" if parent.is_dir() else f" There is no folder '{parent}' either."
+    raise DataError(f"{knob}: no file matches '{shown}'.{hint}")
+
+
 def _open_glob(pattern: str, knob: str) -> FileReader:
     expanded = os.path.expanduser(pattern)
-    matches = [match for match in glob.glob(expanded, recursive=True) if os.path.isfile(match)]
-    if not matches:
-        raise DataError(f"{knob}: no file matches '{pattern}'.")
+    matches = _matches(expanded, pattern, knob)
     # The root is the part of the pattern before its first wildcard, so that it does not depend on what matches.
     parts = Path(expanded).parts
     first_wildcard = next(index for index, part in enumerate(parts) if glob.has_magic(part))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.arrow import read_arrow, read_parquet
+from trainbook.data.sources.compressed import SUFFIXES as COMPRESSED
+from trainbook.data.sources.compressed import inner_name, is_compressed
 from trainbook.data.sources.conll import read_conll
 from trainbook.data.sources.files import File
 from trainbook.data.sources.jsonl import read_json, read_jsonl
 from trainbook.data.sources.plain import read_text, read_text_leniently
 from trainbook.data.sources.tables import read_csv, read_tsv
+from trainbook.errors import DataError
 
 ReadFile = Callable[[File, Complain], Iterator[Record]]
 
-# How files are read, by the end of their name; any other is read as text.
+# How files are read, by the end of their name, without what says how they are compressed; any other is read as text.
 FORMATS: dict[str, ReadFile] = {
     ".txt": read_text,
     ".md": read_text,
@@ -33,6 +38,9 @@ FORMATS: dict[str, ReadFile] = {
 }
 # What a folder is searched for. A JSON file in a folder is as often a setting as it is data: it has to be named.
 FOLDER_SUFFIXES = (".txt", ".md", ".py", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".conll")
+IN_FOLDERS = FOLDER_SUFFIXES + tuple(
+    suffix + packing for suffix in FOLDER_SUFFIXES if suffix != ".parquet" for packing in COMPRESSED
+)
 
 
 class Reader(Protocol):
@@ -88,9 +96,18 @@ class FileReader:
     def changed(self) -> str:
         return "changed while it was being read. Try again."
 
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many files there are of each kind, by the end of their names, the most frequent first."""
+        found = Counter(Path(inner_name(file.name)).suffix.lower() or "(no ending)" for file in self.files)
+        return dict(found.most_common())
+
+    @property
+    def formats(self) -> list[str]:
+        return [self._format(file).__name__ for file in self.files]
+
     def fingerprint(self) -> dict[str, Any]:
-        formats = [self._format(file).__name__ for file in self.files]
-        return {"files": [file.facts() for file in self.files], "formats": formats, "settings": self.settings}
+        return {"files": [file.facts() for file in self.files], "formats": self.formats, "settings": self.settings}
 
     def records(self, complain: Complain) -> Iterator[Record]:
         for file in self.files:
@@ -102,7 +119,15 @@ class FileReader:
         return list(itertools.islice(found, count))
 
     def _format(self, file: File) -> ReadFile:
-        return self.read or FORMATS.get(file.path.suffix.lower(), read_text)
+        if self.read is not None:
+            return self.read
+        found = FORMATS.get(Path(inner_name(file.name)).suffix.lower(), read_text)
+        if found in (read_parquet, read_arrow) and is_compressed(file.name):
+            raise DataError(
+                f"{file.knob}: '{file.shown}' cannot be read: Parquet and Arrow files are compressed within, if at "
+                "all, and are read from several places. Unpack it first."
+            )
+        return found
 
 
 def _has_fields(read: ReadFile) -> bool:

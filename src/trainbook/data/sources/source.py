@@ -36,6 +36,10 @@ class Source:
     wanted: Wanted = TEXT_ONLY
     like: Source | None = None  # whose fields are taken where this one has them too: both sides are to mean the same
     passed: Passed = field(default_factory=Passed)
+    whole: Source | None = None  # what this is a part of: its fields are those of the whole
+
+    def part(self, reader: Reader) -> Source:
+        return Source(self.knob, self.name, reader, self.wanted, whole=self.whole or self)
 
     @property
     def root(self) -> str:
@@ -66,6 +70,8 @@ class Source:
     @cached_property
     def fields(self) -> Fields | None:
         """Which field has what, found in the first records; None where there are no fields."""
+        if self.whole is not None:
+            return self.whole.fields
         first = self.reader.first(FIRST_RECORDS) if self.reader.has_fields else []
         if not first:
             return None

@@ -30,6 +30,10 @@ class Settings:
         """The user wrote it down, be it with the value it has by default."""
         return self.origins[path].is_the_users
 
+    def is_overridden(self, path: str) -> bool:
+        """The user wrote it on the command line, over what a file says."""
+        return self.origins[path].kind == "override"
+
     def show(self, path: str) -> str:
         by_default = " (the default)" if self.origins[path].kind == "default" else ""
         return show(self.get(path)) + by_default
@@ -81,6 +85,9 @@ def no_effect(path: str, unless: str, *needed: Any) -> None:
     words = " or ".join(show(value) for value in needed)
 
     def check(s: Settings) -> Iterator[Broken]:
+        # A file that says how a run was spread may be run in another way: that is said last, on the command line.
+        if path.startswith("distributed.") and s.is_overridden(unless) and not s.is_overridden(path):
+            return
         if s.is_set(path) and s.get(unless) not in needed:
             yield (path, unless), f"has no effect unless {unless} is {words}, but that is {s.show(unless)}.", ""
 

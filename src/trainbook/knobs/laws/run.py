@@ -79,23 +79,37 @@ no_effect("schedule.num_cycles", "schedule.type", "cosine_with_restarts")
 no_effect("schedule.power", "schedule.type", "polynomial")
 no_effect("schedule.decay_ratio", "schedule.type", "warmup_stable_decay")
 no_effect("schedule.decay_shape", "schedule.type", "warmup_stable_decay")
-for _path in ("find_unused_parameters", "sync_batch_norm", "bucket_mb"):
+for _path in ("find_unused_parameters", "sync_batch_norm"):
     no_effect(f"distributed.{_path}", "distributed.strategy", "auto", "ddp")
-for _path in ("shard_over", "reshard_after_forward"):
+no_effect("distributed.bucket_mb", "distributed.strategy", "auto", "ddp", "deepspeed")
+for _path in ("shard_over", "reshard_after_forward", "gather_dtype"):
     no_effect(f"distributed.{_path}", "distributed.strategy", "fsdp")
+no_effect("distributed.reduce_dtype", "distributed.strategy", "auto", "ddp", "fsdp")
+no_effect_with("distributed.gather_dtype", "precision.compute", "fp32")
 no_effect_with("distributed.timeout", "distributed.strategy", "single")
 
 # Their updates depend on a whole matrix, or on blocks of it, of which a rank has only a slice.
-NEED_WHOLE_TENSORS = ("adamw_8bit", "muon", "paged_adamw_8bit", "stable_adamw")
+NEED_WHOLE_TENSORS = ("adamw_8bit", "muon", "paged_adamw_8bit")
 
 
 @law("distributed.strategy", "optimizer.type")
 def optimizer_can_work_on_slices(s: Settings) -> Iterator[Broken]:
-    """With distributed.strategy fsdp the optimizer treats every number by itself: adamw, lion or sgd."""
+    """With distributed.strategy fsdp the optimizer works on slices of tensors: adamw, stable_adamw, lion or sgd."""
     paths = ("distributed.strategy", "optimizer.type")
     if s.get(paths[0]) == "fsdp" and s.get(paths[1]) in NEED_WHOLE_TENSORS:
-        message = f"must be adamw, lion or sgd with fsdp, whose ranks have slices only, but got {s.show(paths[1])}."
+        message = f"must be adamw, stable_adamw, lion or sgd with fsdp, which cuts tensors, but got {s.show(paths[1])}."
         yield paths[::-1], message, "Or take distributed.strategy=ddp."
+
+
+@law("distributed.strategy", "precision.weights", "model.lora_rank")
+def sharded_weights_are_of_one_type(s: Settings) -> Iterator[Broken]:
+    """With distributed.strategy fsdp the weights that are trained are fp32: precision.weights is fp32, or there are
+    adapters, which always are."""
+    paths = ("distributed.strategy", "precision.weights", "model.lora_rank")
+    if s.get(paths[0]) == "fsdp" and s.get(paths[1]) != "fp32" and s.get(paths[2]) is None:
+        message = f"must be fp32 with fsdp, beside whose slices norms cannot stay fp32, but got {s.show(paths[1])}."
+        hint = "distributed.gather_dtype=compute sends 16 bits; or take distributed.strategy=ddp."
+        yield paths[1::-1], message, hint
 
 
 @law("distributed.strategy", "model.quantize_base")

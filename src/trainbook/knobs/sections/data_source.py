@@ -14,7 +14,8 @@ class DataSource(Section):
         "builtin:pystdlib",
         min_length=1,
         what="The data to train on: a built-in set, a file (text, JSONL, JSON, CSV, TSV, Parquet, CoNLL), a folder, a "
-        "glob, a Hugging Face dataset on disk, or a Python function as package.module:function.",
+        "glob, a list of those (@list.txt), a Hugging Face dataset on disk, or a Python function as "
+        "package.module:function. Text files may be compressed (.gz, .bz2, .xz, .zst).",
         why="Nothing matters more than the data. The built-in source, Python's own standard library split by file, is "
         "on every machine, so that a first run needs no download.",
         raised="More text: less repetition, less overfitting, a longer epoch; variety helps more than volume.",
@@ -26,6 +27,8 @@ class DataSource(Section):
             Case("text to text, to try", "builtin:cmudict", "letters to sounds; builtin:reverse is made up"),
             Case("one split of a saved Hugging Face dataset", "folder#train", "train is taken if none is named"),
             Case("many files", "texts/*.txt", "each file is a document"),
+            Case("thousands of shards", "shards/*.jsonl.gz", "prepared one by one, shared among processes"),
+            Case("shards in an order of your own", "@shards.txt", "a file, a folder or a glob a line"),
         ),
         interacts=(
             "data.validation",

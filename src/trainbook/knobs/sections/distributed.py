@@ -10,27 +10,30 @@ from trainbook.knobs.knob import Case, Section, knob
 class Distributed(Section):
     """How many devices, and who holds what."""
 
-    strategy: Literal["auto", "single", "ddp", "fsdp"] = knob(
+    strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = knob(
         "auto",
         what="How training is spread over devices.",
         why="It decides what one device has to hold and what an update waits for. On one device there is nothing to "
         "exchange: all of the model, its gradients and its optimizer state must fit there. With ddp every device "
         "holds all of that as well, computes its share of each batch, and gradients are added up over devices. With "
-        "fsdp each holds a slice of it, and weights are brought together block by block as they are needed.",
-        raised="ddp, fsdp: as many shares of a batch at once as there are processes, started by --nproc, torchrun, "
-        "Slurm or Kubernetes. ddp exchanges gradients once an update; fsdp also sends the weights around, and needs "
-        "about the memory of one device divided by their number.",
+        "fsdp each holds a slice of it, and weights are brought together block by block as they are needed. deepspeed "
+        "hands exchange, clipping and update to DeepSpeed's engine, which cuts up as much of it as zero_stage says.",
+        raised="ddp, fsdp, deepspeed: as many shares of a batch at once as there are processes, started by --nproc, "
+        "torchrun, Slurm or Kubernetes. ddp exchanges gradients once an update; fsdp also sends the weights around, "
+        "and needs about the memory of one device divided by their number.",
         lowered="single: one process, which refuses to be one of several.",
         values={
             "auto": "one process: single; several: ddp",
             "single": "trains on one device",
             "ddp": "every device has the whole model and a share of the batch (PyTorch DistributedDataParallel)",
             "fsdp": "every device has a slice of model, gradients and optimizer state (PyTorch FSDP2)",
+            "deepspeed": "slices of optimizer state, then of gradients, then of weights (DeepSpeed's ZeRO 1, 2, 3)",
         },
         cases=(
             Case("one GPU, or a CPU", "auto"),
             Case("several GPUs, and the model with its optimizer fits on each", "ddp", "the fastest where it fits"),
             Case("several GPUs, and the model with its optimizer does not fit on one", "fsdp"),
+            Case("you have a DeepSpeed configuration, or need ZeRO's offloading", "deepspeed"),
             Case("a machine with several GPUs, one of them wanted", "single", "says so in the configuration"),
         ),
         interacts=(
@@ -40,10 +43,15 @@ class Distributed(Section):
             "batch.gradient_accumulation_steps",
             "distributed.bucket_mb",
             "distributed.shard_over",
+            "distributed.zero_stage",
             "optimizer.type",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=("playbook notes", "PyTorch documentation of DistributedDataParallel and fully_shard"),
+        sources=(
+            "playbook notes",
+            "PyTorch documentation of DistributedDataParallel and fully_shard",
+            "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054",
+        ),
         correction="More devices are not the only way to a large batch: gradient accumulation gives the same update on "
         "one device, only later. And more devices do not change the batch here: the global batch stays what was asked "
         "for, and each device gets a smaller share.",
@@ -89,7 +97,7 @@ class Distributed(Section):
     bucket_mb: float = knob(
         25.0,
         gt=0,
-        what="With ddp, how many MiB of gradients are exchanged at a time.",
+        what="With ddp or deepspeed, how many MiB of gradients are exchanged at a time.",
         why="Gradients are sent while the backward pass still computes the next ones. Small buckets start earlier but "
         "pay the delay of a message each; large ones leave a long last one that nothing hides.",
         raised="Fewer messages: better on networks with long delays.",
@@ -103,7 +111,7 @@ class Distributed(Section):
         symptoms=("too slow",),
         sources=("Li et al. 2020 (PyTorch Distributed), arXiv 2006.15704",),
         correction="It changes when gradients are sent, never what is trained.",
-        aliases=("bucket_cap_mb", "ddp_bucket_cap_mb"),
+        aliases=("bucket_cap_mb", "ddp_bucket_cap_mb", "reduce_bucket_mb"),
     )
 
     timeout: float = knob(
@@ -111,11 +119,11 @@ class Distributed(Section):
         gt=0,
         what="Seconds after which a process that does not answer is given up, and the run ends.",
         why="A rank that hangs makes all the others wait in their next exchange, for ever if nobody looks.",
-        raised="Slow beginnings are waited for, such as the preparation of a large text by the first process.",
+        raised="Slow beginnings are waited for. The preparation of data is waited for in any case, while it goes on.",
         lowered="A hang is noticed sooner.",
         cases=(
             Case("most runs", 600.0),
-            Case("a source that takes an hour to tokenise for the first time", 7200.0),
+            Case("machines that start far apart", 1800.0),
         ),
         usual=(30.0, 7200.0),
         interacts=("distributed.strategy", "data.source"),
@@ -161,4 +169,129 @@ class Distributed(Section):
         sources=("PyTorch documentation of fully_shard", "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054"),
         correction="It changes when weights travel, never what is trained.",
         aliases=("fsdp_reshard_after_forward",),
+    )
+
+    reduce_dtype: Literal["fp32", "bf16"] = knob(
+        "fp32",
+        what="With ddp and fsdp, the type that gradients are added up in over devices.",
+        why="The sum of many gradients is where small ones are lost: bf16 keeps three digits of it, and each device "
+        "that is added rounds again. fp32 costs twice the traffic.",
+        raised="fp32: the gradient of one device to its last digits, also where weights and gradients have 16 bits.",
+        lowered="bf16: half the traffic of gradients, and a sum of three digits.",
+        values={
+            "fp32": "the exact sum, whatever type the gradients have",
+            "bf16": "half the traffic; sums are rounded to three digits",
+        },
+        cases=(
+            Case("most runs", "fp32"),
+            Case("machines with slow wires between them, where gradients are waited for", "bf16"),
+        ),
+        interacts=("distributed.strategy", "precision.compute", "precision.weights", "distributed.gather_dtype"),
+        symptoms=("too slow", "instability"),
+        sources=(
+            "PyTorch documentation of MixedPrecisionPolicy and of DDP communication hooks",
+            "Zhao et al. 2023 (PyTorch FSDP), arXiv 2304.11277",
+        ),
+        correction="It has nothing to do with the type that is computed in: with precision.compute=bf16 gradients are "
+        "still fp32 when they are added up.",
+        aliases=("grad_reduce_dtype", "gradient_reduce_dtype"),
+    )
+
+    gather_dtype: Literal["weights", "compute"] = knob(
+        "weights",
+        what="With fsdp, the type in which the weights of blocks are brought together.",
+        why="With fp32 weights and 16-bit computing, matrices are rounded after they have travelled; rounded before, "
+        "half as many bytes travel. But a norm's few weights, computed in fp32 otherwise, are rounded as well.",
+        raised="compute: half the traffic of weights, and half the memory of whole blocks.",
+        lowered="weights: as they are held; the training of one device.",
+        values={
+            "weights": "as precision.weights says: what one device computes",
+            "compute": "as precision.compute says: half the traffic, with the weights of norms in 16 bits too",
+        },
+        cases=(
+            Case("most runs", "weights"),
+            Case("fp32 weights computed in bf16 over many devices, where weights are waited for", "compute"),
+        ),
+        interacts=("distributed.strategy", "precision.compute", "precision.weights", "distributed.reduce_dtype"),
+        symptoms=("too slow", "out of memory"),
+        sources=("PyTorch documentation of MixedPrecisionPolicy", "torchtitan's param_dtype"),
+        correction="The weights that are trained stay fp32: only the copies that a step computes with are rounded. "
+        "Embeddings and the head are brought together as they are held.",
+        aliases=("fsdp_param_dtype",),
+    )
+
+    zero_stage: int = knob(
+        2,
+        ge=1,
+        le=3,
+        what="With deepspeed, what is cut into slices: optimizer state (1), gradients too (2), weights too (3).",
+        why="Trained in fp32 with AdamW, a weight takes 4 bytes, its gradient 4, its averages 8; ZeRO keeps 4 more for "
+        "the slice of weights that a device updates. Each stage divides one more of these by the number of devices.",
+        raised="Less memory on each device. 2 exchanges gradients after every micro-batch, 3 sends weights around in "
+        "both passes.",
+        lowered="Less traffic: 1 exchanges gradients once an update.",
+        cases=(
+            Case("the optimizer's state is the problem, and batches are accumulated", 1),
+            Case("most models", 2),
+            Case("the weights themselves do not fit on one device", 3),
+        ),
+        interacts=("distributed.strategy", "batch.gradient_accumulation_steps", "distributed.offload_optimizer"),
+        symptoms=("out of memory", "too slow"),
+        sources=("Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054", "DeepSpeed documentation of ZeRO"),
+        correction="Stages change where numbers lie, never what is trained: the losses of all three are those of one "
+        "device.",
+        aliases=("zero_optimization_stage", "ds_zero_stage"),
+    )
+
+    offload_optimizer: Literal["none", "cpu"] = knob(
+        "none",
+        what="With deepspeed on GPUs, where the optimizer's slices lie and are updated.",
+        why="12 of the 16 bytes that a weight takes in training are touched once an update. In the host's memory they "
+        "leave the GPU to weights and activations.",
+        raised="cpu: 8 to 12 bytes a weight leave the GPU; an update waits for the bus and the CPU.",
+        lowered="none: everything on the GPU; the fastest.",
+        values={"none": "on the GPU", "cpu": "in the host's memory, updated by the CPU"},
+        cases=(
+            Case("it fits on the GPUs", "none"),
+            Case("one or two GPUs, a model whose averages do not fit, and much host memory", "cpu"),
+        ),
+        interacts=("distributed.strategy", "distributed.zero_stage", "optimizer.type", "training.device"),
+        symptoms=("out of memory", "too slow"),
+        sources=("Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840", "DeepSpeed documentation of ZeRO"),
+        correction="It does not help where activations are the problem: recompute those first.",
+        aliases=("zero_offload_optimizer",),
+    )
+
+    offload_parameters: Literal["none", "cpu"] = knob(
+        "none",
+        what="With deepspeed's stage 3 on GPUs, where the slices of weights lie while nobody computes with them.",
+        why="A block's weights are needed for two moments of a step.",
+        raised="cpu: only the blocks in use are on the GPU; every step sends all weights over the bus twice.",
+        lowered="none: slices stay on the GPU.",
+        values={"none": "on the GPU", "cpu": "in the host's memory"},
+        cases=(
+            Case("slices fit on the GPUs", "none"),
+            Case("a model that does not fit even in slices", "cpu", "and distributed.offload_optimizer=cpu first"),
+        ),
+        interacts=("distributed.strategy", "distributed.zero_stage", "distributed.offload_optimizer"),
+        symptoms=("out of memory", "too slow"),
+        sources=("Rajbhandari et al. 2021 (ZeRO-Infinity), arXiv 2104.07857", "DeepSpeed documentation of ZeRO"),
+        correction="Offload the optimizer first: it is three times as large, and is needed once an update.",
+        aliases=("offload_param", "zero_offload_param"),
+    )
+
+    deepspeed_config: str | None = knob(
+        None,
+        what="With deepspeed, a DeepSpeed JSON file whose settings the engine gets too.",
+        why="Many have one, and it says much twice: rates, batch sizes, clipping and number types are knobs here.",
+        raised='A path: what only DeepSpeed knows is passed on; "auto" is filled in; what says otherwise than the '
+        "knobs is an error that names both.",
+        lowered="null: the knobs say everything.",
+        cases=(Case("most runs", None), Case("settings of ZeRO that are no knobs here", "ds_config.json")),
+        interacts=("distributed.strategy", "distributed.zero_stage", "distributed.bucket_mb"),
+        symptoms=("too slow",),
+        sources=("DeepSpeed documentation of its configuration",),
+        correction="It does not set knobs: a rate in the file that differs from optimizer.learning_rate is refused, "
+        "not taken.",
+        aliases=("ds_config", "deepspeed_config_file"),
     )

@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import wait as wait_for
 from copy import copy
 from functools import partial
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore, catalogue
-from trainbook.checkpoints.folder import Marker, NewCheckpoint
+from trainbook.checkpoints.folder import Marker
 from trainbook.data.loader import BatchPlan
 from trainbook.data.seeding import generator
 from trainbook.loop.faults.kinds import KINDS, OF_SAMPLES, Fault
@@ -98,7 +98,7 @@ class Faults:
 
     def after_step(self, step: int, store: CheckpointStore) -> None:
         """Once all that belongs to the step is done, its checkpoint included."""
-        for fault in self._ahead("corrupt-checkpoint"):
+        for fault in self._ahead("corrupt-checkpoint") if store.ranks.is_first else ():  # a second flip would undo it
             if step >= fault.step and fault not in self._struck and (path := flip_a_bit(store)) is not None:
                 self._strike(fault, step, path=path)
         for fault in self._ahead(*TRACKERS):
@@ -122,18 +122,17 @@ class Faults:
 
     def _change_gradients(self, faults: Sequence[Fault], state: TrainState) -> None:
         """Just before they are clipped: all micro-batches are in them by then, so each is changed once."""
-        clip_gradients = state.precision.clip_gradients
+        collect_gradients = state.strategy.collect_gradients
 
-        def change_and_clip(parameters: Iterable[nn.Parameter], *how: Any, **more: Any) -> Any:
-            parameters = list(parameters)
+        def collect_and_change() -> None:
+            collect_gradients()
             for fault in faults:
                 if fault.step == state.step + 1 and fault not in self._struck:
-                    _change([p.grad for p in parameters if p.grad is not None], fault.kind)
+                    _change(state.strategy.gradients(state.parameters), fault.kind)
                     self._strike(fault, fault.step)
                     self.write_events()
-            return clip_gradients(parameters, *how, **more)
 
-        state.precision.clip_gradients = change_and_clip
+        state.strategy.collect_gradients = collect_and_change
 
     def _shrink_memory(self, fault: Fault, state: TrainState) -> None:
         losses, first_rows = state.losses, None
@@ -154,7 +153,7 @@ class Faults:
         """Of this store alone, so that the run's other files are still written; perhaps in the store's own thread."""
         write, attempts_left = store._write, FULL_DISK_ATTEMPTS
 
-        def write_to_full_disk(new: NewCheckpoint, is_best: bool) -> None:
+        def write_to_full_disk(new: Any, is_best: bool) -> None:
             nonlocal attempts_left
             if new.step >= fault.step and attempts_left > 0:
                 attempts_left -= 1

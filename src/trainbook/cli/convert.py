@@ -1,0 +1,65 @@
+"""trainbook convert"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, RunsDir
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook convert runs/first-try --to checkpoints/first-try
+
+trainbook convert first-try --from checkpoints/first-try
+"""
+
+
+@reports_errors
+def convert(
+    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    to: Annotated[
+        Path | None,
+        typer.Option(help="Write the run's checkpoint as a folder that DeepSpeed's engine.load_checkpoint loads."),
+    ] = None,
+    origin: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Give the run a new checkpoint, from a folder of DeepSpeed's engine.save_checkpoint. It is a pickle: "
+            "take it only from people whom you trust.",
+        ),
+    ] = None,
+    checkpoint: Annotated[str, typer.Option(help="With --to: latest, best, or a step.")] = "latest",
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's checkpoint in DeepSpeed's own format, or take one from there: weights and optimizer state."""
+    from trainbook.errors import UserError
+    from trainbook.loop.convert import from_deepspeed, to_deepspeed
+    from trainbook.runs import RunFolder
+
+    if (to is None) == (origin is None):
+        raise UserError("one of --to DIR and --from DIR must be given.")
+    folder = RunFolder.open(run, runs_dir)
+    if to is not None:
+        done = to_deepspeed(folder, to, checkpoint)
+    else:
+        assert origin is not None
+        done = from_deepspeed(folder, origin)
+    if as_json:
+        from dataclasses import asdict
+
+        from trainbook.cli.output import print_json
+
+        print_json(asdict(done))
+        return
+    what = f"step {done.step}, ZeRO stage {done.zero_stage} of one process, {done.parameters:,} parameters"
+    if to is not None:
+        typer.echo(f"{done.folder}: {what}")
+    else:
+        typer.echo(f"{folder.path}: a checkpoint from {done.folder}: {what}")
+        typer.echo(f"go on with: trainbook resume {folder.path}")

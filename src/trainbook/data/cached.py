@@ -1,0 +1,158 @@
+"""A corpus in the cache, as arrays: one file each, or the files of many parts read as one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from trainbook.data.documents import TABLE_FILE, DocumentTable, StoredTable
+from trainbook.data.joined import Joined
+from trainbook.data.shelf import digest_of
+from trainbook.data.tokenizers import Tokenizer
+from trainbook.data.writing import (
+    LABELS_FILE,
+    MARKS_FILE,
+    MARKS_TYPE,
+    TARGETS_FILE,
+    TARGETS_TABLE_FILE,
+    TOKENS_FILE,
+    Encoding,
+)
+
+CHUNK = 1 << 20  # numbers that are hashed at a time
+
+
+@dataclass(frozen=True)
+class CachedCorpus:
+    folder: Path
+    index: dict[str, Any]
+    tokenizer: Tokenizer
+    reused: bool  # found ready, not made by this call
+
+    @property
+    def sides(self) -> dict[str, dict[str, int]]:
+        """Of "train" and, where there is one, "validation": the number of tokens, documents and bytes."""
+        return self.index["sides"]
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tokens themselves and of their meaning, wherever they came from and in whatever parts they lie."""
+        contents = self.index["contents"]
+        return digest_of([contents, list(self.label_names)] if self.label_names else contents)
+
+    @property
+    def train_fingerprint(self) -> str:
+        """Of the training side alone: where it is the same, the id of a sample means the same one."""
+        return digest_of({name: its for name, its in self.index["contents"].items() if name.startswith("train/")})
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The class of each number in labels, or in the marks of tagged words."""
+        return tuple(self.index["label_names"])
+
+    def tokens(self, side: str) -> np.ndarray:
+        return self._stream(side, TOKENS_FILE, self.index["dtype"], "tokens", self.sides[side]["tokens"])
+
+    def documents(self, side: str, root: str) -> DocumentTable:
+        parts = self._parts(side)
+        return StoredTable([folder for folder, _ in parts], [facts["tokens"] for _, facts in parts], root)
+
+    def targets(self, side: str) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Of pairs: the tokens of all texts to produce, and where each begins and how long it is."""
+        if "target_tokens" not in self.sides[side]:
+            return None
+        tables = []
+        begin = 0
+        for folder, facts in self._parts(side):
+            table = np.load(folder / TARGETS_TABLE_FILE, allow_pickle=False)
+            tables.append(table + np.array([begin, 0]))
+            begin += facts["target_tokens"]
+        table = np.concatenate([*tables, np.empty((0, 2), dtype=np.int64)])
+        return self._stream(side, TARGETS_FILE, self.index["dtype"], "target_tokens", begin), table[:, 0], table[:, 1]
+
+    def labels(self, side: str) -> np.ndarray | None:
+        """Of labelled records: classes (int64), numbers (float32), or a flag for each class (float32)."""
+        paths = [folder / LABELS_FILE for folder, _ in self._parts(side)]
+        if not paths or not paths[0].exists():
+            return None
+        return np.concatenate([np.load(path, allow_pickle=False) for path in paths])
+
+    def marks(self, side: str) -> np.ndarray | None:
+        """Of tagged words and conversations, a number for each token: a class, or 1 where it is learned; -1: none."""
+        if "marked_tokens" not in self.sides[side]:
+            return None
+        return self._stream(side, MARKS_FILE, MARKS_TYPE, "tokens", self.sides[side]["tokens"])
+
+    def hash_contents(self, advance: Callable[[], None]) -> dict[str, str]:
+        """Of each array and of the tokenizer: as if every array were a file of its own."""
+        contents = {name: facts[1] for name, facts in self.index["files"].items() if name.startswith("tokenizer/")}
+        for side in self.sides:
+            table = self.documents(side, "")
+            columns = np.stack([table.starts, table.lengths, table.first_lines], axis=1)
+            contents[f"{side}/{TOKENS_FILE}"] = _hash(self.tokens(side), advance)
+            contents[f"{side}/{TABLE_FILE}"] = _hash_saved(columns)
+            if (targets := self.targets(side)) is not None:
+                contents[f"{side}/{TARGETS_FILE}"] = _hash(targets[0], advance)
+                contents[f"{side}/{TARGETS_TABLE_FILE}"] = _hash_saved(np.stack(targets[1:], axis=1))
+            if (labels := self.labels(side)) is not None:
+                contents[f"{side}/{LABELS_FILE}"] = _hash_saved(labels)
+            if (marks := self.marks(side)) is not None:
+                contents[f"{side}/{MARKS_FILE}"] = _hash(marks, advance)
+        return dict(sorted(contents.items()))
+
+    def _parts(self, side: str) -> list[tuple[Path, dict[str, int]]]:
+        """The folder of each part that has something of a side, and how much."""
+        shelf = self.folder / self.index["shelf"]
+        parts = [(shelf / part["key"][:32] / side, part["sides"].get(side)) for part in self.index["parts"]]
+        return [(folder, facts) for folder, facts in parts if facts is not None and facts["documents"] > 0]
+
+    def _stream(self, side: str, name: str, dtype: str, count: str, length: int) -> np.ndarray:
+        """Behind the last document of all nothing follows, so an end of text there is none of the stream."""
+        parts = self._parts(side)
+        if length == 0:
+            return np.empty(0, dtype=dtype)
+        if len(parts) == 1:
+            return np.memmap(parts[0][0] / name, dtype=dtype, mode="r", shape=(length,))
+        lengths = [facts[count] for _, facts in parts]
+        lengths[-1] -= sum(lengths) - length
+        # Samples read their arrays in no other way than it offers.
+        return cast(np.ndarray, Joined([folder / name for folder, _ in parts], lengths, dtype))
+
+
+def total(parts: Sequence[dict[str, Any]], side: str, encoding: Encoding) -> dict[str, int]:
+    """How much there is of everything on a side. Each part ends with an end of text, of which the last is too many."""
+    found = [part["sides"][side] for part in parts if side in part["sides"]]
+    names = dict.fromkeys(name for facts in found for name in facts) or dict.fromkeys(("tokens", "documents", "bytes"))
+    facts = {name: sum(each[name] for each in found) for name in names}
+    if facts["documents"] > 0 and encoding.tokenizer.end_of_text is not None:
+        facts["tokens"] -= 1
+    return facts
+
+
+class _Hashing:
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def write(self, content: Any) -> int:
+        self.digest.update(content)
+        return len(content)
+
+
+def _hash(stream: np.ndarray, advance: Callable[[], None]) -> str:
+    hashing = _Hashing()
+    for begin in range(0, len(stream), CHUNK):
+        hashing.write(np.ascontiguousarray(stream[begin : begin + CHUNK]).tobytes())
+        advance()
+    return hashing.digest.hexdigest()
+
+
+def _hash_saved(values: np.ndarray) -> str:
+    """Of the file that numpy would write."""
+    hashing = _Hashing()
+    np.save(cast(Any, hashing), values, allow_pickle=False)
+    return hashing.digest.hexdigest()

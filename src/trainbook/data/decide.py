@@ -1,0 +1,142 @@
+"""What is decided for all parts before any of them is tokenised: what is held out, the classes, the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainbook.data.chat import check_prompts, special_tokens
+from trainbook.data.corpus import FLAGS_FILE, SYMBOLS, TOKENIZER_FOLDER, Corpus, Decided, Placed
+from trainbook.data.shelf import digest_of
+from trainbook.data.sides import divided, facts_of, must_be_for_texts
+from trainbook.data.split import Split, Survey
+from trainbook.data.surveys import Counts
+from trainbook.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    train_bpe,
+)
+from trainbook.data.values import in_order
+from trainbook.data.writing import MARKS_TYPE, PIECE_CHARACTERS, pieces
+from trainbook.errors import DataError
+
+# A tokenizer is trained on all of the text up to this many characters, and on a sample of it beyond.
+BPE_CHARACTERS = 1 << 27
+
+
+def decide(
+    corpus: Corpus, placed: Sequence[Placed], seen: Survey, seen_validation: Survey | None, folder: Path, advance: Any
+) -> dict[str, Any]:
+    """Write the tokenizer and which documents are held out; the answer is all else that every part has to know."""
+    counts = sum((one.counts for one in placed if not one.of_validation), Counts())
+    facts = facts_of(corpus.source, counts.documents, counts.passed)
+    facts |= _empty(counts)
+    if corpus.validation is not None:
+        its_counts = sum((one.counts for one in placed if one.of_validation), Counts())
+        its_facts = facts_of(corpus.validation, its_counts.documents, its_counts.passed) | _empty(its_counts)
+        facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
+    plan = Split(0, None) if corpus.validation is not None else divided(seen, corpus.source, corpus.validation_ratio)
+    if corpus.validation is None and plan.is_validation is not None:
+        np.save(folder / FLAGS_FILE, plan.is_validation, allow_pickle=False)
+    is_cut = corpus.validation is None and plan.is_validation is None
+    names = _label_names(corpus, seen.classes(None if plan.is_validation is None else ~plan.is_validation))
+    decided = Decided(corpus, folder, {"is_cut": is_cut, "label_names": list(names)})
+    if corpus.gopher_filter:
+        must_be_for_texts(corpus.source)
+    surveys = [seen] if seen_validation is None else [seen, seen_validation]
+    tokenizer = _make_tokenizer(corpus, surveys, decided, placed, facts, advance)
+    tokenizer.save(folder / TOKENIZER_FOLDER)
+    if corpus.wanted.chat is not None:
+        trained = (document for one in placed for document in decided.documents(one, "train"))
+        check_prompts(trained, corpus.wanted.chat, tokenizer, special_tokens(tokenizer))
+    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    also = {} if seen_validation is None else {"also_in_train": seen_validation.num_also_in(seen)}
+    return {"dtype": dtype, "label_names": list(names), "is_cut": is_cut, "read": facts, **also}
+
+
+def _empty(counts: Counts) -> dict[str, Any]:
+    return {"empty_files": {"count": counts.empty, "such_as": list(counts.empty_named)}} if counts.empty else {}
+
+
+def _label_names(corpus: Corpus, names: set[str]) -> tuple[str, ...]:
+    """The classes of the training side."""
+    wanted = corpus.wanted
+    if wanted.records not in ("labelled", "tagged") or wanted.labels == "number":
+        return ()
+    least = 1 if wanted.labels == "classes" else 2
+    if len(names) < least:
+        has = f"has only {next(iter(names))!r}" if names else "has none"
+        raise DataError(
+            f"{corpus.source.knob}: the training part of '{corpus.source.name}' must have at least {least} "
+            f"class{'es' if least > 1 else ''}, but {has}."
+        )
+    if wanted.records == "tagged" and len(names) > np.iinfo(MARKS_TYPE).max:
+        raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' has {len(names)} tags, more than can be kept.")
+    return in_order(names)
+
+
+def _make_tokenizer(
+    corpus: Corpus,
+    surveys: Sequence[Survey],
+    decided: Decided,
+    placed: Sequence[Placed],
+    facts: dict[str, Any],
+    advance: Callable[[], None],
+) -> Tokenizer:
+    config = corpus.tokenizer
+    specials = config.get("specials", ())
+    if config["kind"] == "byte":
+        return ByteTokenizer(specials)
+    if config["kind"] in SYMBOLS:
+        alphabet = frozenset().union(*(seen.alphabet for seen in surveys))
+        # A conversation or a target must end, that of cut-out spans too; of texts, only several need something between.
+        several = any(seen.num_documents > 1 for seen in surveys)
+        must_end = corpus.wanted.records != "text" or "sentinels" in specials
+        kind = CharTokenizer if config["kind"] == "char" else WordTokenizer
+        return kind(alphabet, several or must_end, specials)
+    if config["kind"] == "bpe":
+        chosen = _to_learn_from([one for one in placed if not one.of_validation])
+        total = sum(one.counts.characters for one in placed if not one.of_validation)
+        if total > BPE_CHARACTERS:
+            facts["tokenizer_sample"] = {"characters": min(BPE_CHARACTERS, total), "of": total}
+        return train_bpe(_training_texts(corpus, decided, chosen, advance), config["vocab_size"], specials)
+    return load_tokenizer(config["path"])
+
+
+def _to_learn_from(placed: Sequence[Placed]) -> list[Placed]:
+    """All parts, or of many some that are chosen by their names: those are the same ones when others come or go."""
+    if sum(one.counts.characters for one in placed) <= BPE_CHARACTERS:
+        return list(placed)
+    by_chance = sorted(range(len(placed)), key=lambda number: _by_name(placed[number]))
+    chosen: list[int] = []
+    for number in by_chance:
+        if sum(placed[other].counts.characters for other in chosen) >= BPE_CHARACTERS:
+            break
+        chosen.append(number)
+    return [placed[number] for number in sorted(chosen)]
+
+
+def _by_name(one: Placed) -> str:
+    contents = one.part.contents
+    return digest_of([facts[0] for facts in contents] if isinstance(contents, list) else contents)
+
+
+def _training_texts(
+    corpus: Corpus, decided: Decided, chosen: Sequence[Placed], advance: Callable[[], None]
+) -> Iterator[str]:
+    left = BPE_CHARACTERS
+    for one in chosen:
+        for document in decided.documents(one, "train"):
+            for text in corpus.wanted.texts_of(document):
+                for part in pieces(text, PIECE_CHARACTERS):
+                    advance()
+                    yield part
+                    left -= len(part)
+                    if left <= 0:
+                        return

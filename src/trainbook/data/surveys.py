@@ -1,0 +1,146 @@
+"""Surveys of parts: each is made once, kept in a file, and read with the others as the survey of the whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainbook.data.parts import Part
+from trainbook.data.records import Document
+from trainbook.data.sides import Symbols, alphabet_of_texts
+from trainbook.data.sources.source import Passed
+from trainbook.data.split import Survey, survey
+
+# What a damaged file raises, whichever part of it is damaged.
+DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+NAMED = 3
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is known of a part, or of several, without opening its survey."""
+
+    documents: int = 0
+    characters: int = 0
+    bad: int = 0
+    blank: int = 0
+    empty: int = 0  # files that gave no document
+    empty_named: tuple[str, ...] = ()  # the first few of them
+
+    def __add__(self, other: Counts) -> Counts:
+        added = {name: mine + getattr(other, name) for name, mine in vars(self).items()}
+        return Counts(**{**added, "empty_named": added["empty_named"][:NAMED]})
+
+    @property
+    def passed(self) -> Passed:
+        return Passed(self.bad, self.blank)
+
+
+def write_survey(path: Path, part: Part, symbols: Symbols | None, advance: Callable[[], None]) -> Counts:
+    """Read a part and keep what is seen of it."""
+    counts = Counts()
+
+    def documents() -> Iterator[Document]:
+        nonlocal counts
+        for file_name, source in part.by_file():
+            number = 0
+            for document in source.documents():
+                number += 1
+                advance()
+                yield document
+            is_empty = number == 0 and file_name is not None
+            named = (file_name,) if file_name is not None and is_empty else ()
+            counts += Counts(number, 0, source.passed.bad, source.passed.blank, int(is_empty), named)
+
+    seen = survey(documents(), alphabet_of_texts(part.source, symbols))
+    counts += Counts(characters=seen.num_characters)
+    facts = {"counts": asdict(counts), "classes": seen.class_sets, "alphabet": sorted(seen.alphabet)}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        with partial.open("wb") as stream:
+            np.savez(
+                stream,
+                digests=seen.digests,
+                groups=seen.groups if seen.groups.any() else np.empty((0, 2), dtype=np.uint64),
+                class_numbers=seen.class_numbers.astype(np.int32),
+                facts=_as_bytes([json.dumps(facts)]),
+                origins=_as_bytes(map(json.dumps, seen.origins)),
+            )
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return counts
+
+
+def read_counts(path: Path) -> Counts | None:
+    """None where there is no survey, or one that is damaged: the archive has a checksum of all that is in it."""
+    try:
+        with np.load(path, allow_pickle=False) as found:
+            for name in found.files:
+                found[name]
+            return _counts(_facts(found))
+    except DAMAGED:
+        return None
+
+
+def joined_survey(paths: Sequence[Path]) -> Survey:
+    """The survey of all parts."""
+    digests, groups, numbers = [], [], []
+    class_sets: dict[tuple[str, ...], int] = {}
+    alphabet: set[str] = set()
+    characters = 0
+    for path in paths:
+        with np.load(path, allow_pickle=False) as found:
+            facts, its_digests, its_groups = _facts(found), found["digests"], found["groups"]
+            digests.append(its_digests)
+            groups.append(its_groups if len(its_groups) else np.zeros_like(its_digests))
+            its_sets = [class_sets.setdefault(tuple(names), len(class_sets)) for names in facts["classes"]]
+            numbers.append(np.array(its_sets, dtype=np.int32)[found["class_numbers"]] if its_sets else _none)
+            alphabet.update(facts["alphabet"])
+            characters += _counts(facts).characters
+    none = np.empty((0, 2), dtype=np.uint64)
+    return Survey(
+        _Origins(paths),
+        np.concatenate([none, *digests]),
+        np.concatenate([none, *groups]),
+        tuple(class_sets),
+        np.concatenate([_none, *numbers]),
+        characters,
+        frozenset(alphabet),
+    )
+
+
+_none = np.empty(0, dtype=np.int32)
+
+
+class _Origins:
+    """What each document is called, read from the files of surveys each time that it is asked for."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = paths
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self.paths:
+            with np.load(path, allow_pickle=False) as found:
+                yield from map(json.loads, found["origins"].tobytes().splitlines())
+
+
+def _as_bytes(lines: Any) -> np.ndarray:
+    return np.frombuffer("\n".join(lines).encode("utf-8"), dtype=np.uint8)
+
+
+def _facts(found: Any) -> dict[str, Any]:
+    return json.loads(found["facts"].tobytes())
+
+
+def _counts(facts: dict[str, Any]) -> Counts:
+    return Counts(**{**facts["counts"], "empty_named": tuple(facts["counts"]["empty_named"])})

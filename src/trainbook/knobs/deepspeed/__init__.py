@@ -1,0 +1,1 @@
+"""What DeepSpeed's engine is told, what it honours, and what a DeepSpeed file may say beside the knobs."""

@@ -1,0 +1,205 @@
+"""A DeepSpeed file beside the knobs: what it may say, what must agree, and what goes on to the engine."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Config
+from trainbook.knobs.deepspeed.names import OPTIMIZERS, PASSED, REFUSED, TAKEN_APART, ZERO_PASSED, ZERO_REFUSED
+from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.text import read_file
+from trainbook.knobs.values import show
+
+KNOB = "distributed.deepspeed_config"
+AUTO = "auto"  # filled in by the knobs; of what is no knob, by DeepSpeed
+BYTES_OF_A_GRADIENT = 4  # they are fp32
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What both the file and the knobs say."""
+
+    key: str  # in the file
+    knob: str
+    value: Callable[[Config], Any]  # as the file would have it
+    means: Callable[[Any], Any] = lambda given: given  # what the file's value is in our words
+
+
+SHARED = (
+    Shared("gradient_clipping", "batch.max_grad_norm", lambda config: config.batch.max_grad_norm or 0.0),
+    Shared("zero_optimization.stage", "distributed.zero_stage", lambda config: config.distributed.zero_stage),
+    Shared(
+        "zero_optimization.offload_optimizer.device",
+        "distributed.offload_optimizer",
+        lambda config: config.distributed.offload_optimizer,
+    ),
+    Shared(
+        "zero_optimization.offload_param.device",
+        "distributed.offload_parameters",
+        lambda config: config.distributed.offload_parameters,
+    ),
+    Shared(
+        "optimizer.type",
+        "optimizer.type",
+        lambda config: config.optimizer.type,
+        lambda given: OPTIMIZERS.get(str(given).lower(), given),
+    ),
+    Shared("optimizer.params.lr", "optimizer.learning_rate", lambda config: config.optimizer.learning_rate),
+    Shared(
+        "optimizer.params.betas", "optimizer.beta1", lambda config: [config.optimizer.beta1, config.optimizer.beta2]
+    ),
+    Shared("optimizer.params.eps", "optimizer.epsilon", lambda config: config.optimizer.epsilon),
+    Shared("optimizer.params.weight_decay", "optimizer.weight_decay", lambda config: config.optimizer.weight_decay),
+    Shared("optimizer.params.momentum", "optimizer.momentum", lambda config: config.optimizer.momentum),
+    Shared("fp16.enabled", "precision.compute", lambda config: config.precision.compute == "fp16"),
+)
+BUCKET = Shared("zero_optimization.reduce_bucket_size", "distributed.bucket_mb", lambda config: bucket_numbers(config))
+COMPUTE = Shared("bf16.enabled", "precision.compute", lambda config: config.precision.compute == "bf16")
+# What must be known besides: the number of processes.
+BATCH = (
+    Shared("train_batch_size", "batch.global_batch_size", lambda config: None),
+    Shared("train_micro_batch_size_per_gpu", "batch.per_device_train_batch_size", lambda config: None),
+    Shared("gradient_accumulation_steps", "batch.gradient_accumulation_steps", lambda config: None),
+)
+SAID_TWICE = {each.key: each for each in (*SHARED, BUCKET, COMPUTE, *BATCH)}
+
+
+def bucket_numbers(config: Config) -> int:
+    return max(1, int(config.distributed.bucket_mb * 2**20 / BYTES_OF_A_GRADIENT))
+
+
+def read(config: Config) -> dict[str, Any]:
+    """The file's settings by dotted keys; nothing where there is no file."""
+    named = config.distributed.deepspeed_config
+    return {} if named is None else dict(_flat(_parsed(Path(named).expanduser())))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(read_file(path))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}:{error.lineno}: is not JSON: {error.msg}.") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: must be a JSON object, but got {show(found)}.")
+    return found
+
+
+def _flat(block: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Only blocks that are looked into are taken apart."""
+    for key, value in block.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and name in TAKEN_APART:
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def problems(config: Config) -> list[Problem]:
+    """Everything in the file that is unknown, cannot be honoured, or says otherwise than the knobs.
+
+    What depends on the number of processes is for `batch_problems`.
+    """
+    try:
+        given = read(config)
+    except UserError as error:
+        return [Problem(str(config.distributed.deepspeed_config), KNOB, str(error))]
+    found: list[Problem] = []
+    for key, value in given.items():
+        reason = _refusal(key, value)
+        if reason is not None:
+            found.append(_problem(config, key, reason))
+    for each in SHARED:
+        found += _disagreement(config, given, each, each.value(config))
+    if config.distributed.bucket_mb != by_path()["distributed.bucket_mb"].field.default:
+        found += _disagreement(config, given, BUCKET, BUCKET.value(config))
+    if config.precision.compute != AUTO:
+        found += _disagreement(config, given, COMPUTE, COMPUTE.value(config))
+    return found
+
+
+def must_agree(config: Config, world: int, compute: str) -> None:
+    """What could be judged only now: batch sizes over so many processes, and the type that `auto` has become."""
+    given = read(config)
+    shape = batch_shape(config, world)
+    values = (shape.global_batch, shape.micro_batch, shape.accumulation)
+    found = [
+        problem
+        for each, value in zip(BATCH, values, strict=True)
+        for problem in _disagreement(config, given, each, value)
+    ]
+    found += _disagreement(config, given, COMPUTE, compute == "bf16")
+    if found:
+        raise ConfigError(found)
+
+
+def passed_on(config: Config) -> dict[str, Any]:
+    """What only DeepSpeed knows, and a bucket size that no knob was given for."""
+    answer: dict[str, Any] = {}
+    for key, value in read(config).items():
+        is_bucket = key == BUCKET.key
+        if value == AUTO or (key in SAID_TWICE and not is_bucket) or key.startswith(("optimizer", "fp16", "bf16")):
+            continue
+        if is_bucket and config.distributed.bucket_mb != by_path()["distributed.bucket_mb"].field.default:
+            continue
+        *above, last = key.split(".")
+        block = answer
+        for name in above:
+            block = block.setdefault(name, {})
+        block[last] = value
+    return answer
+
+
+def _refusal(key: str, value: Any) -> str | None:
+    """Why the engine cannot be told this; None: it can."""
+    block, _, name = key.rpartition(".")
+    if key in REFUSED:
+        return REFUSED[key]
+    if key in SAID_TWICE or key in PASSED:
+        return None
+    if block == "zero_optimization":
+        if name in ZERO_REFUSED:
+            return ZERO_REFUSED[name]
+        return None if name in ZERO_PASSED else _unknown(name, [*ZERO_PASSED, "stage", "reduce_bucket_size"])
+    if block in ("zero_optimization.offload_optimizer", "zero_optimization.offload_param"):
+        return None if name == "pin_memory" else "is not served with offloading to the host's memory."
+    if block == "fp16":
+        return None  # of no effect while fp16.enabled is false, which it must be
+    if block:
+        return _unknown(name, [each.key.rpartition(".")[2] for each in SHARED if each.key.startswith(block)])
+    return _unknown(key, [*PASSED, *(each.split(".")[0] for each in SAID_TWICE)])
+
+
+def _unknown(name: str, known: list[str]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return "is no setting that is passed on to DeepSpeed." + (f" Did you mean {near[0]}?" if near else "")
+
+
+def _disagreement(config: Config, given: Mapping[str, Any], shared: Shared, value: Any) -> list[Problem]:
+    said = given.get(shared.key, AUTO)
+    if said == AUTO or _equal(shared.means(said), value):
+        return []
+    own = show(config.get(shared.knob))
+    derived = "" if _equal(config.get(shared.knob), value) else f", which makes {show(value)}"
+    return [_problem(config, shared.key, f"is {show(said)}, but {shared.knob} is {own}{derived}.")]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    if isinstance(one, bool) or isinstance(other, bool) or isinstance(one, str) or isinstance(other, str):
+        return one == other
+    if isinstance(one, int | float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-6)
+    return one == other
+
+
+def _problem(config: Config, key: str, message: str) -> Problem:
+    return Problem(str(config.distributed.deepspeed_config), key, message)

@@ -1,0 +1,126 @@
+"""Between a run's checkpoint and a folder of DeepSpeed's own format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trainbook.checkpoints import CheckpointStore
+from trainbook.errors import RunFolderError, UserError
+from trainbook.knobs import load
+from trainbook.knobs.derive import batch_shape
+from trainbook.loop.restore import load_task
+from trainbook.models import named_roles
+from trainbook.optim import build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
+from trainbook.parallel import Place, joined, must_suit
+from trainbook.runs import RunFolder
+from trainbook.tasks.adapters import saved_state
+
+CPU = torch.device("cpu")
+# What an engine of one process on a CPU needs; what else the run's configuration says must suit DeepSpeed.
+HERE = (
+    "distributed.strategy=deepspeed",
+    "distributed.offload_optimizer=none",
+    "distributed.offload_parameters=none",
+    "distributed.deepspeed_config=null",
+    "training.device=cpu",
+    "memory.compile=off",
+)
+
+
+@dataclass(frozen=True)
+class Converted:
+    folder: str
+    step: int
+    zero_stage: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class _Engine:
+    strategy: Any
+    optimizer: Optimizer
+    task: torch.nn.Module
+    parameters: int
+    step: int  # of the checkpoint that its weights are of
+
+
+def to_deepspeed(run: RunFolder, folder: Path, checkpoint: str = "latest") -> Converted:
+    """Write the model and the optimizer's state of a checkpoint as DeepSpeed's engine of one process would."""
+    if folder.exists():
+        raise UserError(f"--to: {folder} exists already: name a folder that does not.")
+    with _engine_of(run, checkpoint) as engine:
+        from trainbook.parallel.native import save_native
+
+        kept = _checkpoint(run, engine.step, ("optimizer",))["optimizer"]
+        load_optimizer_state(engine.optimizer, engine.strategy.own_optimizer(kept))
+        save_native(engine.strategy, engine.optimizer, folder, engine.step)
+        return Converted(str(folder), engine.step, engine.strategy.stage, engine.parameters)
+
+
+def from_deepspeed(run: RunFolder, folder: Path) -> Converted:
+    """A new checkpoint of the run, with the model and the optimizer's state from DeepSpeed's folder.
+
+    The run's newest checkpoint says the rest, counted on to the number of updates that the folder says.
+    """
+    from trainbook.parallel.native import load_native, stage_of
+
+    stage = stage_of(folder)
+    with run.lock(), _engine_of(run, "latest", f"distributed.zero_stage={stage}") as engine:
+        strategy, optimizer, step = engine.strategy, engine.optimizer, engine.step
+        reached = load_native(strategy, optimizer, folder)
+        if reached <= step:
+            raise UserError(f"--from: {folder} has made {reached} updates, but {run.path} is at step {step} already.")
+        state = _checkpoint(run, step)
+        state |= {
+            "model": strategy.whole_model(saved_state(engine.task)),
+            "optimizer": strategy.whole_optimizer(optimizer_state(optimizer)),
+            "loop": _counted_on(state["loop"], reached - step, batch_shape(run.recorded()).global_batch),
+        }
+        store = CheckpointStore(run.checkpoints, save_total_limit=run.recorded().checkpoint.save_total_limit)
+        store.save(reached, state)
+        store.close()
+        return Converted(str(folder), reached, stage, engine.parameters)
+
+
+@contextmanager
+def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]:
+    """With the weights of that checkpoint, and an optimizer that has made no step yet."""
+    config = load(run.config, [*HERE, *more]).config
+    with joined(Place(), config.distributed, "cpu") as ranks:
+        must_suit(config, ranks, CPU, "fp32")
+        from trainbook.parallel.deepspeed import ZeroShard
+
+        restored = load_task(run, checkpoint, CPU)
+        task, strategy = restored.task.train(), ZeroShard(ranks, config)
+        counted = sum(parameter.numel() for parameter in task.parameters())
+        strategy.wrap(task)
+        groups = strategy.slices_of(parameter_groups(task, named_roles(task), config.optimizer))
+        optimizer = build_optimizer(groups, config.optimizer, torch.tensor(config.optimizer.learning_rate))
+        yield _Engine(strategy, optimizer, task, counted, restored.step)
+
+
+def _checkpoint(run: RunFolder, step: int, parts: tuple[str, ...] | None = None) -> dict[str, Any]:
+    found = CheckpointStore(run.checkpoints, read_only=True).load(step, parts=parts)
+    if found is None:
+        raise RunFolderError(f"{run.path} has no checkpoint of step {step} any more.")
+    return found.state
+
+
+def _counted_on(loop: Mapping[str, Any], updates: int, rows: int) -> dict[str, Any]:
+    """As if the run had made these updates itself, each of the usual number of tokens."""
+    tokens = math.ceil(loop["tokens"] / max(1, loop["step"]))
+    return {
+        **loop,
+        "step": loop["step"] + updates,
+        "applied": loop["applied"] + updates,
+        "samples": loop["samples"] + updates * rows,
+        "tokens": loop["tokens"] + updates * tokens,
+    }

@@ -1,0 +1,62 @@
+"""What memory was not enough for on one of several ranks, kept in the run folder until all are started again.
+
+A rank that runs out of memory leaves the others waiting in the middle of a step: they cannot be told, and cannot go
+back together. So all end. Whoever starts them again, each time, goes on from the newest checkpoint in smaller parts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from trainbook.runs import write_text_atomically
+
+Kind = Literal["training", "evaluation"]
+
+
+@dataclass(frozen=True)
+class Shortage:
+    kind: Kind
+    step: int
+    rank: int
+    rows: int  # computed at a time from now on
+    rows_before: int | None = None
+
+    @property
+    def told(self) -> str:
+        if self.kind == "evaluation":
+            return f"rank {self.rank} ran out of memory in the evaluation after step {self.step}"
+        return f"rank {self.rank} ran out of memory at step {self.step}, with {self.rows_before} sequences at a time"
+
+    @property
+    def reason(self) -> str:
+        """Of the event."""
+        kept = ", with the same global batch" if self.kind == "training" else ""
+        return (
+            f"{self.told}: {self.rows} from here on{kept}. All ranks were started again. If that is too slow: "
+            "memory.gradient_checkpointing=selective, precision.compute=bf16, or distributed.strategy=fsdp"
+        )
+
+    @property
+    def facts(self) -> dict[str, int | None]:
+        """Of the event too."""
+        return {"rank": self.rank, "rows": self.rows, "rows_before": self.rows_before}
+
+    def keep(self, file: Path) -> None:
+        """Any rank may do so: should several of them, they have the same to say."""
+        others = [each for each in shortages_in(file) if each.kind != self.kind]
+        write_text_atomically(file, json.dumps([asdict(each) for each in [*others, self]], indent=1) + "\n")
+
+    def is_told_by(self, event: Mapping[str, Any]) -> bool:
+        return (event["kind"], event["step"]) == ("oom", self.step) and self.facts.items() <= event.items()
+
+
+def shortages_in(file: Path) -> list[Shortage]:
+    """At most one of a kind, its newest. What cannot be read is met again."""
+    try:
+        return [Shortage(**each) for each in json.loads(file.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError):
+        return []

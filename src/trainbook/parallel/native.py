@@ -1,0 +1,59 @@
+"""DeepSpeed's own checkpoints, as `engine.save_checkpoint` writes them, from and into an engine of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trainbook.errors import UserError
+from trainbook.parallel.deepspeed import ZeroShard
+from trainbook.parallel.engine import import_deepspeed, silent
+
+OF_A_RANK = "*zero_pp_rank_*_optim_states.pt"
+
+
+def save_native(strategy: ZeroShard, optimizer: Optimizer, folder: Path, step: int) -> None:
+    """With the state of our optimizer: AdamW's and SGD's have the form of PyTorch's."""
+    own = strategy.engine.basic_optimizer
+    own.state = optimizer.state
+    for number, group in zip(strategy.group_of, optimizer.param_groups, strict=True):
+        options = {key: value for key, value in group.items() if key not in ("params", "names")}
+        own.param_groups[number].update({**options, "lr": float(group["lr"])})
+    strategy.engine.global_steps = step
+    with silent():
+        strategy.engine.save_checkpoint(str(folder), tag=f"global_step{step}")
+
+
+def load_native(strategy: ZeroShard, optimizer: Optimizer, folder: Path) -> int:
+    """Into the engine's weights and into our optimizer. Returns the number of updates that were made."""
+    with silent():
+        loaded, _ = strategy.engine.load_checkpoint(str(folder), load_lr_scheduler_states=False)
+    if loaded is None:
+        raise UserError(f"{folder}: DeepSpeed could not load a checkpoint from there.")
+    found = strategy.engine.basic_optimizer.state
+    for flat, group in zip(strategy.slices, optimizer.param_groups, strict=True):
+        for key, value in optimizer.state[group["params"][0]].items():
+            if key not in found[flat]:
+                raise UserError(f"{folder}: its optimizer has no {key}: it is of another kind than this run's.")
+            value.copy_(found[flat][key])
+    return strategy.engine.global_steps
+
+
+def stage_of(folder: Path) -> int:
+    """Of the newest checkpoint in the folder, which must have been written by one process.
+
+    It is a pickle: whoever wrote it can make this process do anything.
+    """
+    latest = folder / "latest"
+    if not latest.is_file():
+        raise UserError(f"{folder}: has no file `latest`, as a folder of DeepSpeed's save_checkpoint has.")
+    files = sorted((folder / latest.read_text(encoding="utf-8").strip()).glob(OF_A_RANK))
+    if len(files) != 1:
+        written = f"was written by {len(files)} processes" if files else "has no optimizer state"
+        raise UserError(f"{folder}: must be a checkpoint of one process, but it {written}.")
+    import_deepspeed(torch.device("cpu"))  # whose classes are in it
+    kept: dict[str, Any] = torch.load(files[0], map_location="cpu", weights_only=False)
+    return int(kept["optimizer_state_dict"]["zero_stage"])

@@ -1,0 +1,125 @@
+"""What the forward pass keeps for the backward pass, in bytes, counted operation by operation.
+
+Of one block and one token, with width h, query width q, key-value width k, inner width f, in bytes of the residual
+stream (r: 4 with fp32 weights) and of computing (c: 2 in 16 bits):
+
+    norms             2 (r h + statistics)          their input: the residual stream, twice
+    their answers     2 c h                         input of the first products, rounded
+    attention         c (q + 2k) + c q + 4 heads    queries, keys, values; its answer; a sum for each head (flash)
+      rotary, qk_norm c (q + k)                     turned or normalised queries and keys, beside the first ones
+      rotary          c q                           its answer lies by heads then, and is copied to lie by tokens
+    feed-forward      2 c f                         before and after the activation (relu: after it only)
+      gated           4 c f                         gate, up, activated gate, their product
+    dropout           2 h                           two masks
+
+GPT-2's block (q = k = h, f = 4h, no dropout) is 36 h bytes in bf16: near the 34 h of Korthikanti et al. 2022, which has
+dropout and a 16-bit stream. The square of the length appears nowhere: attention is PyTorch's fused one.
+
+Recomputed in full, a block keeps its input alone (r h), and the whole of one block is there while it is computed again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import max_target_length, task_name
+from trainbook.plan.network import Network, Stack
+from trainbook.plan.types import Types
+
+LOGIT_BYTES = 12  # fp32: log-probabilities, their gradient, that of the logits
+LABELS = ("classify", "classify_many", "regress")
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Tokens of a row: what is read, what is written (by a decoder), and positions with a target."""
+
+    read: int
+    written: int
+    targets: int
+
+    def of(self, stack: Stack) -> int:
+        return self.written if stack.looks_across else self.read
+
+
+def lengths_of(config: Config) -> Lengths:
+    """Rows as long as they may be: what memory must have room for."""
+    length, task = config.data.max_seq_length, task_name(config)
+    if task == "span":
+        ratio, span = config.training.mask_ratio, config.training.span_length
+        cut = ratio * (1 + 1 / span) / (1 - ratio + ratio / span)  # tokens cut out, of what is left
+        written = min(round(length * cut) + 1, max_target_length(config))
+        return Lengths(length, written, written)
+    if task == "seq2seq":
+        return Lengths(length, max_target_length(config), max_target_length(config))
+    targets = {"masked": round(length * config.training.mask_ratio)} | dict.fromkeys(LABELS, 1)
+    return Lengths(length, 0, targets.get(task, length))
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes of one micro-batch."""
+
+    kept: int  # of all blocks and around them, at the end of the forward pass
+    block: int  # more while the largest block is computed again
+    gradients: int  # of activations, while a block's backward pass runs
+    logits: int
+
+
+def activations(config: Config, model: Network, types: Types, rows: int) -> Activations:
+    lengths, how = lengths_of(config), config.memory.gradient_checkpointing
+    kept = largest = moving = 0
+    for stack in model.stacks:
+        tokens = rows * lengths.of(stack)
+        across = rows * lengths.read if stack.looks_across else 0
+        whole = _block(config, model, types, tokens, across)
+        held = {"off": whole, "selective": _products(config, model, types, tokens, across)}.get(
+            how, types.stream * model.hidden_size * tokens
+        )
+        kept += held * stack.count
+        largest = max(largest, whole - held)
+        inner = model.inner_size * (3 if model.gated else 2)
+        moving = max(moving, tokens * (2 * types.stream * model.hidden_size + types.computed * inner))
+        if config.model.position == "relative":
+            # The table of distances is spread over all pairs once a stack: in fp32, and in the type of attention.
+            kept += model.num_heads * lengths.of(stack) ** 2 * (4 + (types.computed if types.computed < 4 else 0))
+        # The last block's answer goes through the final norm; of the embedding, dropout keeps its mask.
+        kept += tokens * (types.stream * model.hidden_size + (model.hidden_size if config.model.dropout else 0))
+    targets = rows * lengths.targets
+    kept += targets * types.computed * model.hidden_size
+    logits = targets * model.num_outputs * LOGIT_BYTES
+    return Activations(kept, largest, moving, logits)
+
+
+def _block(config: Config, model: Network, types: Types, tokens: int, across: int) -> int:
+    h, q, k, f = model.hidden_size, model.query_size, model.key_value_size, model.inner_size
+    c, knobs = types.computed, config.model
+    norm = max(types.stream, types.norms) * h + (
+        8 if knobs.norm == "layernorm" else 4
+    )  # a 16-bit stream is widened for fp32 norms
+    mask = h if knobs.dropout else 0
+    attention = norm + c * h + c * (q + 2 * k) + c * q + 4 * model.num_heads + mask
+    if knobs.position == "rotary" or knobs.qk_norm:
+        attention += c * (q + k)
+    if knobs.position == "rotary":
+        attention += c * q
+    if knobs.qk_norm and c < 4:
+        attention += 4 * (q + k)  # normalised in fp32
+    inner = 4 * f if model.gated else f if knobs.activation == "relu" else 2 * f
+    total = tokens * (attention + norm + c * h + c * inner + mask)
+    if across:
+        read = c * h if c < types.stream else 0  # what the encoder gave: rounded for each block, or shared by all
+        total += tokens * (norm + c * h + 2 * c * q + 4 * model.num_heads + mask) + across * (read + 2 * c * k)
+    return total
+
+
+def _products(config: Config, model: Network, types: Types, tokens: int, across: int) -> int:
+    """Recomputed selectively: the block's input and the answers of matrix products; attention's without dropout."""
+    h, q, k = model.hidden_size, model.query_size, model.key_value_size
+    up = model.inner_size * (2 if model.gated else 1)
+    attended = 0 if config.model.dropout else types.computed * q + 4 * model.num_heads
+    total = tokens * (types.stream * h + types.computed * (q + 2 * k + h + up + h) + attended)
+    if across:
+        total += tokens * (types.computed * (q + h) + attended) + across * types.computed * 2 * k
+    return total

@@ -1,0 +1,104 @@
+"""GPUs, the wires between them, and what is assumed of both: every number with its source.
+
+A `Figure` is a fact if a maker or a measurement of others states it, and an assumption if it is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from trainbook.errors import UserError
+
+GB, GIB = 10**9, 2**30
+
+
+@dataclass(frozen=True)
+class Figure:
+    value: float
+    what: str
+    shown: str
+    source: str
+    is_fact: bool
+
+
+FIGURES: dict[str, Figure] = {
+    "peak": Figure(
+        989e12, "bf16 products of an H100 or H200 SXM, dense", "989 TFLOP/s", "NVIDIA H100 and H200 data sheets", True
+    ),
+    "H100": Figure(80 * GB, "memory of an H100 SXM", "80 GB", "NVIDIA H100 data sheet", True),
+    "H200": Figure(141 * GB, "memory of an H200 SXM", "141 GB", "NVIDIA H200 data sheet", True),
+    "inside": Figure(
+        450e9, "NVLink of a GPU, each way", "450 GB/s", "NVIDIA H100 data sheet: 900 GB/s both ways together", True
+    ),
+    "between": Figure(50e9, "InfiniBand of a GPU, each way", "400 Gb/s = 50 GB/s", "one NDR port for each GPU", True),
+    "gpus_per_machine": Figure(8, "GPUs in a machine", "8", "HGX H100 and H200", True),
+    "base_latency": Figure(8.4e-6, "begin of a collective", "8.4 µs", "NCCL's cost model (Simple protocol)", True),
+    "inside_latency": Figure(3.4e-6, "a hop over NVLink", "3.4 µs", "NCCL's cost model (ring, Simple)", True),
+    "between_latency": Figure(14e-6, "a hop between machines", "14 µs", "NCCL's cost model (ring, Simple)", True),
+    "tree_share": Figure(
+        0.92, "bandwidth of a tree, against a ring's", "0.92", "NCCL's cost model (all-reduce, trees)", True
+    ),
+    "bandwidth_share": Figure(
+        0.8,
+        "share of a wire's bandwidth that collectives reach",
+        "0.8",
+        "ours; NCCL's own model has 360 of 450 GB/s for NVLink",
+        False,
+    ),
+    "utilisation": Figure(
+        0.40,
+        "share of the peak that computing alone reaches, recomputed products counted",
+        "0.40",
+        "ours; torchtitan publishes .33 to .39 for Llama 3.1 8B on 8 and on 128 H100 (.30 to .35 as counted here)",
+        False,
+    ),
+    "overlap": Figure(
+        0.8,
+        "share of the computing time under which traffic can hide",
+        "0.8",
+        "ours; the two share memory bandwidth and some of the GPU's units",
+        False,
+    ),
+    "context": Figure(
+        1.5 * GB, "CUDA context, libraries and the buffers of NCCL", "1.5 GB", "ours; usually 1 to 2 GB", False
+    ),
+    "fragmentation": Figure(
+        0.05, "memory lost between tensors, of all that comes and goes", "5 %", "ours; usually 5 to 10 %", False
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines of equal GPUs. The defaults are H100 SXM with one 400 Gb/s port for each; see FIGURES."""
+
+    gpu: str = "H100"
+    memory: int = int(FIGURES["H100"].value)  # bytes of a GPU
+    peak: float = FIGURES["peak"].value  # FLOP/s
+    inside: float = FIGURES["inside"].value  # bytes/s each way
+    between: float = FIGURES["between"].value
+    gpus_per_machine: int = int(FIGURES["gpus_per_machine"].value)
+    base_latency: float = FIGURES["base_latency"].value  # seconds
+    inside_latency: float = FIGURES["inside_latency"].value
+    between_latency: float = FIGURES["between_latency"].value
+    tree_share: float = FIGURES["tree_share"].value
+    bandwidth_share: float = FIGURES["bandwidth_share"].value
+    utilisation: float = FIGURES["utilisation"].value
+    overlap: float = FIGURES["overlap"].value
+    context: float = FIGURES["context"].value
+    fragmentation: float = FIGURES["fragmentation"].value
+
+
+H100 = Cluster()
+H200 = Cluster(gpu="H200", memory=int(FIGURES["H200"].value))
+GPUS = {"H100": H100, "H200": H200}
+
+
+def gpu(name: str) -> Cluster:
+    """An unknown one is not guessed at: make a `Cluster` of its numbers."""
+    if name.upper() in GPUS:
+        return GPUS[name.upper()]
+    near = get_close_matches(name.upper(), GPUS, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise UserError(f"plan: the GPU must be one of {', '.join(GPUS)}, but got {name}.{hint}")

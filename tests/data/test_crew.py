@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+from tests.data.crews import Together, in_crews
+
+from trainbook.data.crew import ALONE, of_the_first, share_out
+from trainbook.errors import DataError, MissingExtra
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7])
+def test_each_does_every_nth_item_and_all_know_all_results(world: int) -> None:
+    done: dict[int, list[int]] = {rank: [] for rank in range(world)}
+
+    def work(crew: Together) -> list[int]:
+        def square(number: int) -> int:
+            done[crew.rank].append(number)
+            return number**2
+
+        return share_out(crew, range(10), square)
+
+    assert in_crews(world, work) == [[number**2 for number in range(10)]] * world
+    assert done == {rank: list(range(rank, 10, world)) for rank in range(world)}
+
+
+def test_one_alone_does_everything() -> None:
+    assert share_out(ALONE, "abc", str.upper) == ["A", "B", "C"]
+    assert of_the_first(ALONE, lambda: 3) == 3
+
+
+def test_what_is_wrong_for_one_is_raised_by_all() -> None:
+    def work(crew: Together) -> None:
+        def fail(number: int) -> None:
+            if number == 5:
+                raise DataError(f"shard {number}: is wrong")
+
+        share_out(crew, range(40), fail)
+
+    answers = in_crews(3, work)
+    assert [type(answer) for answer in answers] == [DataError] * 3
+    assert {str(answer) for answer in answers} == {"shard 5: is wrong"}
+
+
+def test_an_error_is_of_the_same_kind_for_all_whatever_its_constructor_takes() -> None:
+    def work(crew: Together) -> None:
+        def fail() -> None:
+            raise MissingExtra("reading", "pyarrow", "data")
+
+        of_the_first(crew, fail)
+
+    answers = in_crews(2, work)
+    assert [type(answer) for answer in answers] == [MissingExtra] * 2
+    assert len({str(answer) for answer in answers}) == 1

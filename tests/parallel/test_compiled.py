@@ -1,0 +1,126 @@
+"""What is compiled, and in how many graphs, under each strategy; a world of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from tests.conftest import Lab
+
+from trainbook.loop.build import Built, build
+from trainbook.loop.step import train_step
+from trainbook.parallel import Place, joined
+
+pytestmark = [
+    pytest.mark.xdist_group("fsdp"),
+    # Torch itself keeps quiet about this one while it traces, unless warnings are errors.
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+LAYERS = 3
+ON = ("memory.compile=on", f"model.num_hidden_layers={LAYERS}", "batch.gradient_accumulation_steps=2")
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
+    """Those that were made, each run as it was traced: no compiler is needed for them."""
+    made: list[torch.fx.GraphModule] = []
+    real = torch.compile
+
+    def keep(graph: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        made.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    monkeypatch.setattr(torch, "compile", lambda function, **how: real(function, backend=keep, **how))
+    yield made
+    torch.compiler.reset()
+
+
+@contextmanager
+def built(lab: Lab, strategy: str, *overrides: str) -> Iterator[Built]:
+    config = lab.load(f"distributed.strategy={strategy}", *overrides).config
+    with joined(Place(), config.distributed, "cpu") as ranks:
+        yield build(config, torch.device("cpu"), None, ranks)
+
+
+def losses(lab: Lab, strategy: str, *overrides: str, steps: int = 3) -> list[float]:
+    with built(lab, strategy, *overrides) as made:
+        assert made.compiled == ("memory.compile=on" in overrides)
+        reports = [train_step(made.job.state, batch) for batch in made.job.feed(0, steps)]
+        return [float(sum(report.losses.values())) for report in reports]
+
+
+@pytest.mark.parametrize(("strategy", "number"), [("single", 1), ("ddp", 1), ("fsdp", 2)])
+def test_each_strategy_has_few_graphs_and_the_same_losses(
+    lab: Lab, graphs: list[torch.fx.GraphModule], strategy: str, number: int
+):
+    """With fsdp: one for every block, and one for head and loss."""
+    plain = losses(lab, "single", *ON[1:])
+    assert not graphs
+    assert losses(lab, strategy, *ON) == pytest.approx(plain, rel=1e-6)
+    assert len(graphs) == number
+
+
+@pytest.mark.parametrize("model", ["bert", pytest.param("t5", marks=pytest.mark.slow)])
+def test_other_models_are_compiled_block_by_block_too(lab: Lab, graphs: list[torch.fx.GraphModule], model: str):
+    given = {
+        "bert": ("model.type=bert",),
+        "t5": (
+            "model.type=t5",
+            "model.position=relative",
+            "model.norm=rmsnorm",
+            "model.attention_scale=none",
+            "training.task=seq2seq",
+            "data.source=builtin:reverse?size=70",
+            "data.samples=documents",
+            "data.padding=max_length",
+        ),
+    }[model]
+    assert losses(lab, "fsdp", *ON, *given) == pytest.approx(losses(lab, "single", *ON[1:], *given), rel=1e-5)
+    assert graphs
+
+
+@pytest.mark.parametrize("how", ["full", "selective"])
+def test_blocks_that_are_computed_again_are_compiled_as_well(lab: Lab, graphs: list[torch.fx.GraphModule], how: str):
+    given = (*ON, f"memory.gradient_checkpointing={how}")
+    assert losses(lab, "fsdp", *given) == pytest.approx(losses(lab, "single", *ON[1:]), rel=1e-6)
+    assert len(graphs) == 2
+
+
+def test_evaluation_and_probes_are_not_compiled(lab: Lab, graphs: list[torch.fx.GraphModule]):
+    with built(lab, "fsdp", *ON) as made:
+        assert made.job.evaluate is not None
+        made.job.evaluate()
+        (batch,) = made.job.feed(0, 1)
+        assert made.job.probe(batch)
+        assert not graphs
+
+
+def test_a_sharded_evaluation_never_brings_all_weights_together(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    from torch.distributed.fsdp import FSDPModule
+
+    from trainbook.parallel.fsdp import FullyShard
+
+    with built(lab, "single", ON[1]) as alone:
+        assert alone.job.evaluate is not None
+        theirs = alone.job.evaluate()
+    monkeypatch.setattr(FullyShard, "whole", lambda strategy: pytest.fail("all weights are brought together"))
+    with built(lab, "fsdp", ON[1]) as made:
+        assert made.job.evaluate is not None
+        assert made.job.evaluate() == pytest.approx(theirs, rel=1e-6)
+        parts = [module for module in made.job.state.task.modules() if isinstance(module, FSDPModule)]
+        assert len(parts) == 1 + LAYERS
+        for part in parts:
+            for group in part._get_fsdp_state()._fsdp_param_groups:
+                assert group.is_sharded, "afterwards a rank holds its slices only"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_compiled_for_real_the_losses_are_the_same(lab: Lab, strategy: str):
+    torch.compiler.reset()
+    assert losses(lab, strategy, *ON) == pytest.approx(losses(lab, "single", *ON[1:]), rel=1e-4)

@@ -1,0 +1,49 @@
+"""One rank of a world whose exchanges are counted: as tests/parallel/worker.py, but with how much, not only how often.
+
+python counting.py CASES.json OUT_FOLDER
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.parallel import worker
+
+KINDS = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "reduce_scatter"}
+
+
+class Numbers(worker.Collectives):
+    """Of each step: what is held, and [kind, numbers that are brought together or added up] of each collective."""
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+            cpu = torch.profiler.ProfilerActivity.CPU
+            with torch.profiler.profile(activities=[cpu], record_shapes=True) as profiler:
+                report = step()
+            found: list[Any] = []
+            for event in profiler.events() or ():
+                shapes = event.input_shapes
+                if event.name in KINDS:
+                    found.append([KINDS[event.name], max(shape[0] for shape in shapes if shape)])
+                elif event.name == "gloo:all_reduce":
+                    found.append(["all_reduce", sum(shape[0] if shape else 1 for shape in shapes)])
+            self.seen.append({"exchanged": found, "held": dict(held)})  # pyright: ignore[reportArgumentType]
+            return report
+
+        held: dict[str, Any] = {}
+        with worker.around_steps(worker.weighing(held)), worker.around_steps(change):
+            yield
+
+
+if __name__ == "__main__":
+    worker.Collectives = Numbers
+    worker.main()
