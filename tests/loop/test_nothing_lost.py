@@ -15,6 +15,7 @@ import trainbook
 from trainbook.errors import Diverged, ResumeError, TrainbookError, UserError
 from trainbook.loop import build as build_module
 from trainbook.loop import train as train_module
+from trainbook.loop.launch import StoreEvents
 
 
 @pytest.mark.parametrize("strategy", ["no", "epoch"])
@@ -82,6 +83,23 @@ def test_a_checkpoint_that_is_gone_is_told(lab, lost, said):
     (event,) = lab.events("checkpoint_damaged")
     assert event["reason"] == f"the checkpoint of step 9, the newest that the run wrote, is gone: {said}"
     assert lab.rows() == lab.rows("whole") and lab.events("checkpoint_damaged", "whole") == []
+
+
+def test_a_checkpoint_that_made_room_for_one_that_nobody_told_of_is_not_missed(lab, monkeypatch):
+    """A process that is killed soon after a save has not come to tell of it."""
+    hear = StoreEvents.__call__
+
+    def hear_of_the_first(self, kind, facts):
+        if facts["step"] == 3:
+            hear(self, kind, facts)
+
+    one = ("checkpoint.save_steps=3", "checkpoint.save_total_limit=1")
+    with monkeypatch.context() as deaf, lab.crashing_at(11):
+        deaf.setattr(StoreEvents, "__call__", hear_of_the_first)
+        lab.train(*one)
+    assert [event["step"] for event in lab.events("checkpoint")] == [3] and 3 not in lab.steps_saved()
+    lab.train(*one)
+    assert lab.events("checkpoint_damaged") == []
 
 
 def test_another_metric_starts_anew_what_is_best(lab):

@@ -99,7 +99,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
         shortages = _limit_rows(run, job, ranks)
         tracking.must_be_installed(config.logging)
-        gone, segment = _newest_told(run), run.next_segment()
+        gone, segment = _newer_than(found, run), run.next_segment()
         manifest, differing = _manifest(run, fresh)
         store = CheckpointStore(
             run.checkpoints,
@@ -264,10 +264,14 @@ def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers
     job.before_step, job.after_step = faults.before_step, partial(faults.after_step, store=store)
 
 
-def _newest_told(run: RunFolder) -> int | None:
-    """The step of the checkpoint that the run said last that it wrote."""
+def _newer_than(found: LoadedCheckpoint | None, run: RunFolder) -> int | None:
+    """The step of the checkpoint that the run said last that it wrote, if that was after the one that was found.
+
+    A process that was killed may not have come to tell of its last ones: what it had told of is older then.
+    """
     told = [event["step"] for event in run.events(raw=True) if event["kind"] == "checkpoint"]
-    return told[-1] if told else None
+    is_newer = bool(told) and (found is None or found.step in told or told[-1] > found.step)
+    return told[-1] if is_newer else None
 
 
 @contextmanager
