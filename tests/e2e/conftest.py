@@ -112,7 +112,9 @@ class Shell:
     def final_files(self, name: str) -> dict[str, bytes]:
         folder = max(self.folder(name).checkpoints.glob("step-*"))
         assert folder.name == "step-00000060"
-        return {file: (folder / file).read_bytes() for file in ("model.safetensors", "optimizer.safetensors")}
+        files = [*folder.glob("model*.safetensors"), *folder.glob("optimizer*.safetensors")]  # one of each, or slices
+        assert len(files) >= 2, f"{folder} has {len(files)} files of tensors"
+        return {file.name: file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="session")

@@ -81,6 +81,8 @@ OTHERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 # Of strategies that allow them.
 OF_SOME: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "bf16_sums": ({**MODELS["gpt"], "distributed.reduce_dtype": "bf16"}, {}),
+    "each_batch": ({**MODELS["gpt"], "distributed.sync_each_batch": "true"}, {}),
+    "weighed_each": ({**OTHERS["weighed"][0], "distributed.sync_each_batch": "true"}, {"weigh": 1}),
     "stable": ({**MODELS["gpt"], "optimizer.type": "stable_adamw"}, {}),
     "bf16_weights": ({"precision.weights": "bf16", "optimizer.beta2": 0.95}, {}),
     "bf16_gathered": ({"precision.compute": "bf16", "distributed.gather_dtype": "compute"}, {}),

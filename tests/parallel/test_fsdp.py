@@ -18,7 +18,7 @@ class TestFullyShard(OwnStepCases):
     # number of targets, the losses, the norms.
     collectives: ClassVar = {1: {}, 2: {"gloo:all_gather": 10, "gloo:all_reduce": 6}}
 
-    allowed = ("bf16_sums", "bf16_gathered", "stable")
+    allowed = ("bf16_sums", "bf16_gathered", "each_batch", "weighed_each", "stable")
 
     def held_by(self, world: int) -> int:
         return world
@@ -28,6 +28,15 @@ class TestFullyShard(OwnStepCases):
         assert ours == pytest.approx(theirs, rel=1e-5)
         plain = [row["loss"] for row in reference.rows("gpt", "train")]
         assert ours != pytest.approx(plain, rel=1e-4), "some update was shortened"
+
+    def test_gradients_may_be_added_up_in_every_micro_batch(self, world: World, reference: Reference):
+        theirs, ours = reference.rows("gpt", "train"), world.rows("each_batch", "train")
+        assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-5)
+
+    def test_then_only_slices_of_them_are_kept_between_micro_batches(self, world: World):
+        for name, ranks in (("weighed", 1), ("weighed_each", world.size)):
+            for seen in world.seen[name]:
+                assert seen["accumulated"] == pytest.approx(seen["all_weights"] / ranks, rel=0.05)
 
     def test_weights_may_be_brought_together_in_bf16(self, world: World, reference: Reference):
         """As near to one device as bf16 is by itself; the norms' weights are rounded as well, so they are not equal."""

@@ -18,6 +18,8 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from tests.parallel.saving import put_in
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 
 from trainbook import api
 from trainbook.errors import Interrupted, RunError
@@ -99,16 +101,31 @@ def engine_holds(state: Any) -> dict[str, Any]:
     return {"both_weights": in_memory([*computed_with, *state.parameters]), "touched": 4 * touched}
 
 
+def accumulated(state: Any) -> list[torch.Tensor]:
+    if state.strategy.has_engine:
+        zero = state.strategy.engine.optimizer
+        kept = getattr(zero, "all_grad_tensors", None) or zero.averaged_gradients
+        lists = [each for each in kept.values() if each is not None]
+        gradients = [each.grad for each in state.task.parameters() if each.grad is not None]
+        return [*gradients, *(each for group in lists for each in group)]
+    groups = (
+        module._get_fsdp_state()._fsdp_param_group for module in state.task.modules() if isinstance(module, FSDPModule)
+    )
+    found = []
+    for kept in (each for group in groups if group is not None for each in group.fsdp_params):
+        found += [kept.unsharded_accumulated_grad, kept.sharded_param.grad]
+        if hasattr(kept, "_unsharded_param"):
+            found.append(kept._unsharded_param.grad)
+    return [each.to_local() if isinstance(each, DTensor) else each for each in found if each is not None]
+
+
 def watch_accumulation(state: Any, seen: dict[str, Any]) -> None:
     """What there is of gradients between two micro-batches."""
-    sync, zero = state.strategy.sync_gradients, state.strategy.engine.optimizer
+    sync = state.strategy.sync_gradients
 
     def before(is_last: bool) -> Any:
         if is_last:
-            kept = getattr(zero, "all_grad_tensors", None) or zero.averaged_gradients
-            lists = [each for each in kept.values() if each is not None]
-            gradients = [each.grad for each in state.task.parameters() if each.grad is not None]
-            seen["accumulated"] = in_memory([*gradients, *(each for group in lists for each in group)])
+            seen["accumulated"] = in_memory(accumulated(state))
         return sync(is_last)
 
     state.strategy.sync_gradients = before
@@ -127,7 +144,7 @@ def weighing(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], An
             real()
             seen["gradients"] = size(state.strategy.gradients(state.parameters))
 
-        if state.strategy.has_engine:
+        if state.strategy.has_engine or state.strategy.name == "fsdp":
             watch_accumulation(state, seen)
         state.strategy.collect_gradients = collect
         try:

@@ -104,6 +104,8 @@ def test_accumulated_gradients_are_there_before_the_last_micro_batch():
         # With fsdp they are whole: added up over ranks only once.
         whole = 4 * network(config, VOCAB).parameters
         assert memory(config, devices, vocab_size=VOCAB).moments[LOGITS]["gradients"] == whole
+    each = config_with(accumulating, "distributed.strategy=fsdp", "distributed.sync_each_batch=true")
+    assert memory(each, 4, vocab_size=VOCAB).moments[LOGITS]["gradients"] == held(each, 4)["gradients"]
     zero = config_with(accumulating, "distributed.strategy=deepspeed", "distributed.zero_stage=2")
     assert memory(zero, 4, vocab_size=VOCAB).moments[LOGITS]["gradients"] == held(zero, 4)["gradients"]
 

@@ -33,6 +33,7 @@ SHARED = (
 STRATEGIES = {
     "ddp": ("distributed.strategy=ddp",),
     "fsdp": ("distributed.strategy=fsdp",),
+    "each": ("distributed.strategy=fsdp", "distributed.sync_each_batch=true"),
     "kept": ("distributed.strategy=fsdp", "distributed.reshard_after_forward=false"),
 }
 

@@ -84,7 +84,8 @@ class FullyShard(DataParallel):
 
     def sync_gradients(self, is_last: bool) -> AbstractContextManager:
         assert self._root is not None
-        self._root.set_requires_gradient_sync(is_last)
+        self._root.set_requires_gradient_sync(is_last or self.knobs.sync_each_batch)
+        self._root.set_requires_all_reduce(is_last)  # over copies of the model: slices wait for that where they are
         if not self._reshards:  # the next micro-batch needs the same weights: they change after the last one
             self._root.set_reshard_after_backward(is_last)
         return nullcontext()

@@ -15,6 +15,7 @@ class Layout:
     shards: int = 1  # ranks that hold one copy together
     zero_stage: int = 0
     reshard_after_forward: bool = True
+    sync_each_batch: bool = False
     bucket_bytes: float = 25 * 2**20
 
     @property
@@ -51,4 +52,10 @@ def layout(config: Config, world: int) -> Layout:
         raise UserError(
             f"distributed.shard_over: must divide the number of processes, but {world} is not a multiple of {shards}."
         )
-    return Layout(strategy, world, shards=shards, reshard_after_forward=knobs.reshard_after_forward and shards > 1)
+    return Layout(
+        strategy,
+        world,
+        shards=shards,
+        reshard_after_forward=knobs.reshard_after_forward and shards > 1,
+        sync_each_batch=knobs.sync_each_batch,
+    )

@@ -155,12 +155,13 @@ class _Around:
         }
 
     def _gradients_before(self, held: dict[str, int]) -> int:
-        """DDP's lie in buckets that stay. FSDP2 adds up whole ones until the last micro-batch, which exchanges them."""
+        """DDP's lie in buckets that stay. FSDP2 adds up whole ones until they are exchanged, usually in the last
+        micro-batch."""
         if self.who.strategy == "ddp":
             return held["gradients"]
         if not self.accumulates:
             return 0
-        if self.who.strategy == "fsdp" and self.who.shards > 1:
+        if self.who.strategy == "fsdp" and self.who.shards > 1 and not self.who.sync_each_batch:
             return self.types.reduced * self.model.parameters
         return held["gradients"]
 

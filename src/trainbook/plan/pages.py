@@ -79,6 +79,7 @@ ZERO = ("distributed.strategy=deepspeed", "distributed.bucket_mb=500", "memory.c
 STRATEGIES: dict[str, tuple[tuple[str, ...], ...]] = {
     "`ddp`": (("distributed.strategy=ddp",),),
     "`fsdp`": (FSDP,),
+    "`fsdp`, `sync_each_batch`": ((*FSDP, "distributed.sync_each_batch=true"),),
     "`fsdp`, `shard_over=8`": ((*FSDP, "distributed.shard_over=8"),),
     "`deepspeed`, stages 1 / 2 / 3": tuple((*ZERO, f"distributed.zero_stage={stage}") for stage in (1, 2, 3)),
 }

@@ -123,8 +123,8 @@ class _Exchange:
 
     def fsdp(self) -> Iterator[Collective]:
         """Weights are brought together in each micro-batch, those of blocks twice, or else once for all of them.
-        Gradients are added up in the last one, over slices and then over copies of the model. What is first and last,
-        nothing hides."""
+        Gradients are added up over slices in the last one, or in each, and then over copies of the model in the last.
+        What is first and last, nothing hides."""
         (_, rest), *blocks = self.model.units()
         whole, rounds = self._padded(rest, self.types.kept), self.rounds if self.who.reshard_after_forward else 1
         yield self._over_slices("all_gather", "the rest", FORWARD, whole, times=rounds, waits=True)
@@ -135,9 +135,12 @@ class _Exchange:
                 yield self._over_slices(
                     "all_gather", "blocks", BACKWARD, size, times=count * rounds, in_each=rounds > 1
                 )
+        sums = self.rounds if self.who.sync_each_batch else 1
         for what, count, unit in [*(("gradients", *each) for each in blocks), ("the last gradients", 1, rest)]:
             size, waits = self._padded(unit, self.types.reduced), unit is rest
-            yield self._over_slices("reduce_scatter", what, BACKWARD, size, times=count, waits=waits)
+            yield self._over_slices(
+                "reduce_scatter", what, BACKWARD, size, times=count * sums, waits=waits, in_each=sums > 1
+            )
             yield self._over_copies("all_reduce", what, BACKWARD, size // self.who.shards, times=count, waits=waits)
 
     def zero(self) -> Iterator[Collective]:

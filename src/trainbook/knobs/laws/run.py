@@ -82,7 +82,7 @@ no_effect("schedule.decay_shape", "schedule.type", "warmup_stable_decay")
 for _path in ("find_unused_parameters", "sync_batch_norm"):
     no_effect(f"distributed.{_path}", "distributed.strategy", "auto", "ddp")
 no_effect("distributed.bucket_mb", "distributed.strategy", "auto", "ddp", "deepspeed")
-for _path in ("shard_over", "reshard_after_forward", "gather_dtype"):
+for _path in ("shard_over", "reshard_after_forward", "sync_each_batch", "gather_dtype"):
     no_effect(f"distributed.{_path}", "distributed.strategy", "fsdp")
 no_effect("distributed.reduce_dtype", "distributed.strategy", "auto", "ddp", "fsdp")
 no_effect_with("distributed.gather_dtype", "precision.compute", "fp32")

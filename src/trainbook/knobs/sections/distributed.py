@@ -171,6 +171,25 @@ class Distributed(Section):
         aliases=("fsdp_reshard_after_forward",),
     )
 
+    sync_each_batch: bool = knob(
+        False,
+        what="With fsdp, add gradients up over devices in every micro-batch, and not only in the last of an update.",
+        why="Until gradients are exchanged, every device keeps all of them: 4 bytes for each parameter of the whole "
+        "model. With several micro-batches an update that is most of a large model's memory.",
+        raised="On: only slices of gradients are kept between micro-batches; they travel in each of them.",
+        lowered="Off: gradients travel once an update, however many micro-batches it has.",
+        cases=(
+            Case("gradients of the whole model fit beside the rest", False),
+            Case("70B on 64 GPUs with several micro-batches an update", True, "349 GB a GPU without it, by the plan"),
+            Case("one micro-batch an update", False, "there is nothing to keep"),
+        ),
+        interacts=("distributed.strategy", "batch.gradient_accumulation_steps", "distributed.shard_over"),
+        symptoms=("out of memory", "too slow"),
+        sources=("PyTorch documentation of FSDPModule.set_requires_gradient_sync", "accelerate's sync_each_batch"),
+        correction="It changes when gradients travel, never what is trained.",
+        aliases=("fsdp_sync_each_batch",),
+    )
+
     reduce_dtype: Literal["fp32", "bf16"] = knob(
         "fp32",
         what="With ddp and fsdp, the type that gradients are added up in over devices.",
