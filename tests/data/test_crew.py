@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 from tests.data.crews import Together, in_crews
 
@@ -25,6 +27,17 @@ def test_each_does_every_nth_item_and_all_know_all_results(world: int) -> None:
 def test_one_alone_does_everything() -> None:
     assert share_out(ALONE, "abc", str.upper) == ["A", "B", "C"]
     assert of_the_first(ALONE, lambda: 3) == 3
+
+
+def test_the_first_is_heard_while_it_makes_something_in_one_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainbook.data.crew.BEAT_SECONDS", 0.001)
+    heard = threading.Event()
+
+    def work(crew: Together) -> bool:
+        crew.advance = heard.set  # type: ignore[method-assign]
+        return of_the_first(crew, lambda: heard.wait(60))
+
+    assert in_crews(2, work) == [True, True]
 
 
 def test_what_is_wrong_for_one_is_raised_by_all() -> None:

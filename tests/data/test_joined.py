@@ -16,10 +16,11 @@ def whole() -> np.ndarray:
 
 
 def in_files(tmp_path: Path, whole: np.ndarray, cuts: list[int], **options: Any) -> Joined:
-    """Each file has a number more than it should be read for."""
+    """Each file has a number more than it should be read for, but for those that are empty."""
     parts = np.split(whole, cuts)
     for number, part in enumerate(parts):
-        np.append(part, 7).astype(whole.dtype).tofile(tmp_path / f"{number}.bin")
+        more = [7] if len(part) else []
+        np.append(part, more).astype(whole.dtype).tofile(tmp_path / f"{number}.bin")
     paths = [tmp_path / f"{number}.bin" for number in range(len(parts))]
     return Joined(paths, [len(part) for part in parts], whole.dtype, **options)
 

@@ -16,7 +16,10 @@ import pytest
 from tests.data.crews import in_crews
 
 from trainbook.data import DataBundle, Frame, Request, build
+from trainbook.data.decide import decide
+from trainbook.data.hashes import Hashes
 from trainbook.data.joined import Joined
+from trainbook.data.parts import Part
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import Data
@@ -385,3 +388,60 @@ def test_progress_is_a_few_lines_where_nobody_looks(
     assert len(lines) == 20
     build_from(folder)
     assert capfd.readouterr().err == ""
+
+
+# Files that do not hold still
+
+
+def test_a_shard_that_grows_after_it_was_surveyed_is_said_to_have_changed(
+    build_from: BuildFrom, shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def grow_and_decide(*given: Any) -> Any:
+        path = shards / "0011.jsonl"
+        path.write_text(path.read_text(encoding="utf-8") + '{"text": "one more"}\n', encoding="utf-8")
+        return decide(*given)
+
+    monkeypatch.setattr("trainbook.data.cache.decide", grow_and_decide)
+    with pytest.raises(DataError, match="changed while it was being read"):
+        build_from(shards)
+
+
+def test_what_was_seen_of_a_shard_is_kept_only_if_it_has_not_changed(
+    build_from: BuildFrom, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the process is killed before it can take it back."""
+    kept: list[str] = []
+
+    def must_be_unchanged(self: Part, hashes: Hashes) -> None:
+        kept.extend(path.name for path in (tmp_path / "cache" / "surveys").glob("*.npz"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Part, "must_be_unchanged", must_be_unchanged)
+    with pytest.raises(KeyboardInterrupt):
+        build_from(shards)
+    assert kept == []
+    assert list((tmp_path / "cache" / "surveys").iterdir()) == []
+
+
+def test_processes_that_see_other_files_are_told_so(shards: Path, tmp_path: Path) -> None:
+    request = Request(frame=lambda tokenizer: Frame(32, shift=1))
+    other = tmp_path / "other"
+    shutil.copytree(shards, other)
+    write_shard(other, 12)
+
+    def prepare(crew: Any) -> DataBundle:
+        source = shards if crew.rank == 0 else other
+        return build(Data(source=str(source), cache_dir=str(tmp_path / "cache")), 7, request, crew)
+
+    answers = in_crews(2, prepare)
+    assert [type(answer) for answer in answers] == [DataError] * 2
+    assert all("not all processes see the same files" in str(answer) for answer in answers)
+
+
+def test_hidden_files_and_folders_are_left_alone(build_from: BuildFrom, shards: Path) -> None:
+    """Such as those that other systems and editors leave beside a file."""
+    before = build_from(shards).fingerprint
+    (shards / "._0001.jsonl").write_bytes(b"\x00\x05\x16\x07\xff")
+    (shards / ".cache").mkdir()
+    write_shard(shards / ".cache", 99)
+    assert build_from(shards).fingerprint == before

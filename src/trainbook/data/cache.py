@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,9 @@ class _Preparation:
         path = self._survey_path(key)
         counts = read_counts(path)
         if counts is None:
+            check = partial(part.must_be_unchanged, self.hashes)
             with self._writing():
-                counts = write_survey(path, part, self.corpus.symbols, self.crew.advance)
-            try:
-                part.must_be_unchanged(self.hashes)
-            except DataError:
-                path.unlink(missing_ok=True)
-                raise
+                counts = write_survey(path, part, self.corpus.symbols, self.crew.advance, check)
         bar.part_done()
         return counts
 
@@ -157,7 +154,11 @@ class _Preparation:
 
     def _encode(self, decided: Decided, one: Placed, key: str, encoding: Encoding, bar: Any) -> dict[str, Any]:
         def write(folder: Path) -> dict[str, Any]:
-            facts = encode(decided, one, encoding, folder, lambda characters: self.crew.advance())
+            try:
+                facts = encode(decided, one, encoding, folder, lambda characters: self.crew.advance())
+            except DataError:  # a record or a character that was not there before, or half of one
+                one.part.must_be_unchanged(self.hashes)
+                raise
             one.part.must_be_unchanged(self.hashes)
             return facts
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from trainbook.errors import TrainbookError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+BEAT_SECONDS = 1.0
 
 
 class Crew(Protocol):
@@ -88,4 +92,29 @@ def _as_told(wrong: tuple[int, type[TrainbookError], str] | None) -> TrainbookEr
 
 def of_the_first(crew: Crew, make: Callable[[], Result]) -> Result:
     """What the first of them makes, or what is wrong with it, told to all."""
-    return share_out(crew, [None], lambda _: make())[0]
+
+    def make_and_be_heard() -> Result:
+        with _heard(crew):
+            return make()
+
+    return share_out(crew, [None], lambda _: make_and_be_heard())[0]
+
+
+@contextmanager
+def _heard(crew: Crew) -> Iterator[None]:
+    """What takes long in one call, such as dividing a hundred million documents, says nothing itself."""
+    done = threading.Event()
+
+    def beat() -> None:
+        while not done.wait(BEAT_SECONDS):
+            crew.advance()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    if crew.world > 1:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if crew.world > 1:
+            thread.join()

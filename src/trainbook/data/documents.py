@@ -30,7 +30,8 @@ class DocumentTable:
         return len(self.starts)
 
     def origin(self, document: int) -> str:
-        return self.root + next(itertools.islice(self._origins(), document, None))
+        line = next(itertools.islice(self._lines(), document, None))
+        return self.root + (json.loads(line) if isinstance(line, bytes) else line)
 
     def source(self, document: int) -> str:
         """Where a document comes from, as it is shown."""
@@ -42,10 +43,14 @@ class DocumentTable:
             yield _with_line(self.root + origin, first_line)
 
     def _origins(self) -> Iterator[str]:
+        return (json.loads(line) if isinstance(line, bytes) else line for line in self._lines())
+
+    def _lines(self) -> Iterator[str | bytes]:
+        """Those of files are not parsed: the one that is asked for may be the millionth."""
         for origin in self.origins:
             if isinstance(origin, Path):
-                with origin.open(encoding="utf-8") as lines:
-                    yield from map(json.loads, lines)
+                with origin.open("rb") as lines:
+                    yield from lines
             else:
                 yield origin
 

@@ -50,6 +50,8 @@ class Joined:
         pieces = []
         for file in range(first, min(last + 1, len(self.paths))):
             start = int(self.bounds[file])
+            if self.bounds[file + 1] == start:
+                continue  # an empty file cannot be mapped
             pieces.append(self._read(file, slice(max(begin - start, 0), min(end, int(self.bounds[file + 1])) - start)))
         return np.concatenate([*pieces, np.empty(0, dtype=self.dtype)])
 

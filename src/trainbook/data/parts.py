@@ -57,6 +57,13 @@ def contents_of(source: Source, hashes: Hashes, crew: Crew) -> list[Any]:
     """What each file contains; of anything else, what all of it does. Each process reads its share of the files."""
     reader, book = source.reader, _book(source)
     items: list[Any] = list(reader.files) if isinstance(reader, FileReader) else [reader]
+    if isinstance(reader, FileReader):
+        listed = hashlib.sha256("\n".join(file.name for file in reader.files).encode()).hexdigest()
+        if len({*crew.meet(listed)}) > 1:
+            raise DataError(
+                f"{source.knob}: '{source.name}': not all processes see the same files. Are some still being written? "
+                "Try again."
+            )
     return share_out(crew, items, lambda item: _contents(item, hashes, book))
 
 

@@ -107,6 +107,8 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
 
 def side_of(source: Source, plan: Split, side: int) -> Iterator[Document]:
     for index, document in enumerate(source.documents()):
+        if plan.is_validation is not None and index >= len(plan.is_validation):
+            raise DataError(f"{source.knob}: '{source.name}' {source.reader.changed}")
         part = plan.parts(index, document)[side]
         if part is not None:
             yield part

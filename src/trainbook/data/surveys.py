@@ -44,8 +44,10 @@ class Counts:
         return Passed(self.bad, self.blank)
 
 
-def write_survey(path: Path, part: Part, symbols: Symbols | None, advance: Callable[[], None]) -> Counts:
-    """Read a part and keep what is seen of it."""
+def write_survey(
+    path: Path, part: Part, symbols: Symbols | None, advance: Callable[[], None], check: Callable[[], None]
+) -> Counts:
+    """Read a part and keep what is seen of it, if `check` finds nothing wrong then."""
     counts = Counts()
 
     def documents() -> Iterator[Document]:
@@ -75,6 +77,7 @@ def write_survey(path: Path, part: Part, symbols: Symbols | None, advance: Calla
                 facts=_as_bytes([json.dumps(facts)]),
                 origins=_as_bytes(map(json.dumps, seen.origins)),
             )
+        check()
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
