@@ -80,6 +80,13 @@ def test_what_a_run_began_with_is_in_its_state():
     assert not verdict(twin, 4.2)
 
 
+def test_a_state_that_does_not_know_the_beginning_says_nothing_of_it():
+    judge, twin = learning(start=4.0, end=3.0), Judge(CPU)
+    twin.load_state_dict({name: value for name, value in judge.state_dict().items() if name != "beginning"})
+    assert not verdict(twin, 60.0)
+    assert "began with" not in twin.read().rejections[0].reason
+
+
 def test_one_nan_costs_one_update_and_leaves_no_trace():
     judge, twin = experienced(), experienced()
     assert not verdict(judge, NAN, NAN)

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from trainbook.errors import ConfigError
 from trainbook.knobs import Change, Config, declarations, dump, dump_changes, load
 from trainbook.knobs.dumping import untrue
+from trainbook.knobs.recipes import names
 
 ODD_STRINGS = [
     "no",
@@ -94,3 +96,22 @@ def test_lines_that_are_missing_are_written(tmp_path: Path):
 
 def load_text(text: str) -> Config:
     return load(Path("config.yaml"), text=text).config
+
+
+@pytest.mark.parametrize("strategy", ["no", "epoch"])
+@pytest.mark.parametrize("recipe", names())
+def test_what_a_run_writes_down_can_be_read_again_though_some_of_the_recipe_is_idle_now(
+    recipe: str, strategy: str, tmp_path: Path
+) -> None:
+    loaded = load(recipe, [f"evaluation.eval_strategy={strategy}"])
+    (tmp_path / "config.yaml").write_text(dump(loaded), encoding="utf-8")
+    assert load(tmp_path / "config.yaml").config == loaded.config
+
+
+def test_what_the_user_wrote_beside_it_is_still_judged(tmp_path: Path) -> None:
+    text = dump(load("gpt-tiny", ["evaluation.eval_strategy=no"]))
+    edited = text.replace("eval_steps: 100  # recipe", "eval_steps: 7  # not of a recipe")
+    assert edited != text
+    (tmp_path / "config.yaml").write_text(edited, encoding="utf-8")
+    with pytest.raises(ConfigError, match="eval_steps: has no effect"):
+        load(tmp_path / "config.yaml")

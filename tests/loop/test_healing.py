@@ -210,6 +210,14 @@ def test_a_resumed_run_remembers_how_much_there_is_memory_for(lab: Lab):
     assert lab.state()["loop"]["most_rows"] == 2 and len(told(lab, "run", "oom")) == 1
 
 
+def test_a_resumed_run_that_needs_less_memory_tries_the_larger_parts_again(lab: Lab):
+    """Else what the event advises could only make it slower."""
+    with lab.crashing_at(10):
+        lab.train("batch.global_batch_size=4", "checkpoint.save_steps=3", inject=["out-of-memory@5"])
+    lab.train("batch.global_batch_size=4", "checkpoint.save_steps=3", "memory.gradient_checkpointing=full")
+    assert lab.state()["loop"]["most_rows"] is None
+
+
 def test_dropout_and_buffers_are_as_if_the_failed_attempt_had_never_been(lab: Lab):
     """A step that fails half-way has changed nothing: neither gradients nor averages of norms."""
     built = lab.build("batch.global_batch_size=4", "batch.per_device_train_batch_size=1")

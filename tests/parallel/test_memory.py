@@ -8,9 +8,12 @@ import torch
 from tests.conftest import Lab
 
 from trainbook.errors import OutOfMemory, RunError
+from trainbook.knobs.sections.distributed import Distributed
 from trainbook.loop.memory import Memory
 from trainbook.loop.shortage import Shortage, shortages_in
 from trainbook.parallel import Place, Ranks
+from trainbook.parallel.ddp import DataParallel
+from trainbook.parallel.fsdp import FullyShard
 
 
 def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
@@ -26,6 +29,20 @@ def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
         memory.attempt(fail)
     with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory in an evaluation\."):
         memory.evaluate(fail)
+
+
+@pytest.mark.parametrize("strategy", [DataParallel, FullyShard])
+def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strategy: type, tmp_path: Path):
+    """One process alone: DDP's reducer and FSDP2 keep what a failed pass has left behind, and would add it up."""
+    job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
+    job.state.strategy = strategy(Ranks(Place()), Distributed())
+    memory = Memory(job, cast(Any, None), cast(Any, None), file)
+
+    def fail() -> None:
+        raise torch.OutOfMemoryError("no more")
+
+    with pytest.raises(OutOfMemory, match="with 2 at a time and the same results"):
+        memory.attempt(fail)
 
 
 def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_path: Path):

@@ -58,7 +58,8 @@ def contents_of(source: Source, hashes: Hashes, crew: Crew) -> list[Any]:
     reader, book = source.reader, _book(source)
     items: list[Any] = list(reader.files) if isinstance(reader, FileReader) else [reader]
     if isinstance(reader, FileReader):
-        listed = hashlib.sha256("\n".join(file.name for file in reader.files).encode()).hexdigest()
+        names = "\n".join(file.name for file in reader.files)
+        listed = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
         if len({*crew.meet(listed)}) > 1:
             raise DataError(
                 f"{source.knob}: '{source.name}': not all processes see the same files. Are some still being written? "

@@ -145,10 +145,9 @@ class Judge:
         beginning, ledger, losses = everything[3:].split([1, self.ledger.numel(), self.window.size])
         rows = ledger.view_as(self.ledger).tolist()
         new = range(max(self.told, rejected - LEDGER_ROWS), rejected)
+        known = float(beginning) or math.inf  # nothing was accepted yet, or an older version has not kept it
         found = [
-            Rejection(
-                int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=float(beginning) if count else math.inf
-            )
+            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=known)
             for row in (rows[n % LEDGER_ROWS] for n in new)
         ]
         self.told = rejected

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from trainbook.knobs.resolve import Assignment, Resolver
 from trainbook.knobs.settle import notices, settle
 from trainbook.knobs.text import Block, from_mapping, parse, parse_override, read_file
 from trainbook.knobs.values import show
+
+FROM_RECIPE = re.compile(r"  # recipe [\w.-]+:\d+(?: |$)")  # as `dump` writes it
 
 
 def load(
@@ -72,10 +76,21 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
         return resolver
     path, origin = _locate(source)
     resolver = Resolver(origin)
-    block, problems = parse(read_file(path) if text is None else text, origin.where)
+    text = read_file(path) if text is None else text
+    block, problems = parse(text, origin.where)
     resolver.problems += problems
     resolver.read(block)
+    if origin.kind == "file":
+        resolver.assignments = [_with_recipe(done, text.splitlines()) for done in resolver.assignments]
     return resolver
+
+
+def _with_recipe(done: Assignment, lines: list[str]) -> Assignment:
+    """A run's own configuration says behind each value where it came from. What a recipe has chosen is not asked for by
+    the user, here as little as there."""
+    line = lines[done.origin.line - 1] if done.origin.line and done.origin.line <= len(lines) else ""
+    is_recipes = FROM_RECIPE.search(line) is not None
+    return replace(done, origin=replace(done.origin, is_recipes=is_recipes)) if is_recipes else done
 
 
 def _locate(source: str | Path) -> tuple[Path, Origin]:

@@ -16,6 +16,7 @@ class Origin:
     where: str = ""  # "run.yaml", "recipe gpt-tiny", "models/bert/config.json"; for a derived value: the reason
     line: int | None = None
     written_as: str = ""  # the name that was used, such as "lr" or "scheduler.type"
+    is_recipes: bool = False  # a file that a run has written says that the value was a packaged recipe's
 
     @property
     def place(self) -> str:

@@ -228,6 +228,7 @@ class Healer:
     def _earlier_state(self, at_most: int) -> tuple[int, dict[str, Any], str]:
         """The newest from before the trouble; if there is none, the oldest that there is."""
         in_memory = self._ring.newest(at_most) if self._ring is not None else None
+        self.store.wait()  # a save in flight may remove the very one that is chosen
         # One rank looks: while it is writing another one, the others would see what it does not.
         on_disk = self.state.strategy.ranks.of_first([step for step in self.store.steps() if step <= at_most])
         if in_memory is not None and in_memory[0] >= max(on_disk, default=0):

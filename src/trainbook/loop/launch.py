@@ -46,6 +46,9 @@ class Launch:
     faults: Faults = field(default_factory=Faults)  # to put in on purpose
 
 
+MAKES_ROOM = ("memory.", "precision.", "distributed.", "batch.per_device_train_batch_size", "data.max_seq_length")
+
+
 class StoreEvents:
     """What the checkpoint store reports, perhaps from its own thread, written by the loop's thread when it comes by."""
 
@@ -90,14 +93,15 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
         store_events = StoreEvents()
         # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
         found = _newest(run, job, ranks, store_events)
+        has_new_room = ranks.of_first(_has_new_room(plan))
         lost: list[str] = []
         if found is not None:
             must_be_the_same_data(job, found)
             must_not_be_over(job, found)
-            _load(job, found)
+            _load(job, found, has_new_room)
             kept = Kept.of(found, run)
             lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
-        shortages = _limit_rows(run, job, ranks)
+        shortages = _limit_rows(run, job, ranks, has_new_room)
         tracking.must_be_installed(config.logging)
         gone, segment = _newer_than(found, run), run.next_segment()
         manifest, differing = _manifest(run, fresh)
@@ -206,9 +210,10 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
         held.enter_context(prepared_device(config, device, plan.width))
         job = build_job(device)
         found = _newest(plan.run, job, ranks, lambda kind, facts: None)
+        has_new_room = ranks.of_first(_has_new_room(plan))
         if found is not None:
-            _load(job, found)
-        _limit_rows(plan.run, job, ranks)
+            _load(job, found, has_new_room)
+        _limit_rows(plan.run, job, ranks, has_new_room)
         store = CheckpointStore(
             plan.run.checkpoints,
             asynchronous=config.checkpoint.asynchronous,
@@ -233,15 +238,24 @@ def _newest(
     return store.load("latest", unread=job.state.unread_parts)
 
 
-def _load(job: Job, found: LoadedCheckpoint) -> None:
+def _has_new_room(plan: Launch) -> bool:
+    """The user has changed what memory depends on: what there was no room for before is tried again."""
+    return any(change.path.startswith(MAKES_ROOM) for change in plan.changes)
+
+
+def _load(job: Job, found: LoadedCheckpoint, has_new_room: bool) -> None:
     """What is large is held twice for no longer than that takes."""
+    if has_new_room:
+        found.state["loop"]["most_rows"] = None
     job.state.load_state_dict(found.state)
     del found.state["model"], found.state["optimizer"]
 
 
-def _limit_rows(run: RunFolder, job: Job, ranks: Ranks) -> list[Shortage]:
+def _limit_rows(run: RunFolder, job: Job, ranks: Ranks, has_new_room: bool) -> list[Shortage]:
     """What memory was not enough for when the ranks were started before. Whether the run may go on at all is for the
     first one to say: the others wait for it here."""
+    if has_new_room and ranks.is_first:
+        run.shortage_file.unlink(missing_ok=True)
     shortages = ranks.of_first(shortages_in(run.shortage_file) if ranks.is_first else [])
     for shortage in shortages:
         job.limit_rows(shortage.kind, shortage.rows)

@@ -45,7 +45,7 @@ class Memory:
         _release()
         number = self.job.state.step + 1
         strategy = self.job.state.strategy
-        if strategy.ranks.are_several or strategy.has_engine:  # which cannot begin a step anew
+        if strategy.ranks.are_several or not strategy.can_begin_anew:
             raise self._out_of_memory("training", number, self.job.state.micro_batch, self.job.halve_batch())
         if self.healer.free_memory():
             self.log("oom", number, reason="copies of earlier states are moved to the host; the step is tried again")

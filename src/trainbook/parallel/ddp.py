@@ -22,6 +22,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 class DataParallel(SingleDevice):
     name = "ddp"
+    can_begin_anew = False  # the reducer is in the middle of its buckets; FSDP2 keeps whole gradients to itself
 
     def __init__(self, ranks: Ranks, knobs: Distributed) -> None:
         super().__init__(ranks)

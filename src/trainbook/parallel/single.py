@@ -22,7 +22,8 @@ class SingleDevice:
     """Also what every strategy is, but for what it does differently."""
 
     name = "single"
-    has_engine = False  # that updates: it never applies what is not finite, and cannot begin a step anew
+    can_begin_anew = True  # a step that failed halfway: nothing of it is left where nobody can drop it
+    has_engine = False  # that updates: it never applies what is not finite
 
     def __init__(self, ranks: Ranks = ALONE) -> None:
         self.ranks = ranks

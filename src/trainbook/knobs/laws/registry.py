@@ -24,7 +24,10 @@ class Settings:
         return self.config.get(path)
 
     def is_set(self, path: str) -> bool:
-        return self.origins[path].is_the_users and self.get(path) != by_path()[path].field.default
+        """The user asked for something else than the default: a recipe's value may be idle beside what was asked."""
+        origin = self.origins[path]
+        is_asked = origin.is_the_users and not origin.is_recipes
+        return is_asked and self.get(path) != by_path()[path].field.default
 
     def is_written(self, path: str) -> bool:
         """The user wrote it down, be it with the value it has by default."""
