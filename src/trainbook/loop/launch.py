@@ -30,6 +30,9 @@ from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.tracking import Trackers
 
+# A change of these is a reason to try again what there was no memory for.
+MAKES_ROOM = ("memory.", "precision.", "distributed.", "batch.per_device_train_batch_size", "data.max_seq_length")
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -44,9 +47,6 @@ class Launch:
     quiet: bool = False
     width: int | None = None  # of the model, if it is one of ours
     faults: Faults = field(default_factory=Faults)  # to put in on purpose
-
-
-MAKES_ROOM = ("memory.", "precision.", "distributed.", "batch.per_device_train_batch_size", "data.max_seq_length")
 
 
 class StoreEvents:

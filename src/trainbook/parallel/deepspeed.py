@@ -25,6 +25,7 @@ from trainbook.parallel.engine import EngineOptimizer, import_deepspeed, start_e
 from trainbook.parallel.pieces import Piece, pieces_of, slices_of
 from trainbook.parallel.ranks import Ranks
 from trainbook.parallel.single import Compile, Losses, Update
+from trainbook.parallel.slices import read_whole
 
 NAME = "slice {}"  # of what the optimizer has in place of parameters
 
@@ -155,7 +156,7 @@ class ZeroShard(DataParallel):
         self._let_go()
         answer: dict[str, Tensor] = {}
         for name, value in state.items():
-            whole = _read(value)
+            whole = read_whole(value)
             if name in self._pieces:
                 _must_fit(name, whole, self._pieces[name])
                 self._pieces[name].of(self.slices).copy_(self._pieces[name].cut(whole))
@@ -184,7 +185,7 @@ class ZeroShard(DataParallel):
             piece, into = self._pieces[name], answer[NAME.format(self._pieces[name].slice)]
             flat = self.slices[piece.slice]
             for key, value in state[name].items():
-                value = _read(value)
+                value = read_whole(value)
                 if isinstance(value, Tensor) and value.ndim > 0:
                     slices = into.setdefault(key, torch.zeros_like(flat, dtype=value.dtype).detach())
                     slices.narrow(0, piece.start, piece.length).copy_(piece.cut(value))
@@ -228,11 +229,6 @@ class ZeroShard(DataParallel):
 
 def _named(dtype: torch.dtype | None) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
-
-
-def _read(value: Any) -> Any:
-    """A tensor of a checkpoint may still lie on the disk."""
-    return value.read() if hasattr(value, "read") else value
 
 
 def _must_fit(name: str, whole: Tensor, piece: Piece) -> None:

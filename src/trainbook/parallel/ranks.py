@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cached_property
@@ -71,12 +71,6 @@ class Ranks:
         told = [value]
         dist.broadcast_object_list(told, src=0, group=self.group)
         return told[0]
-
-    def first_first(self, make: Callable[[], Value]) -> Value:
-        """The first rank makes what the others then find ready, such as a cache on the disk."""
-        made = make() if self.is_first else None
-        self.of_first(None)
-        return make() if made is None else made
 
 
 ALONE = Ranks(Place())
