@@ -44,6 +44,8 @@ from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.metrics import must_fit_task
 from trainbook.tasks.tokens import TokenTask
 
+MOST_GRAPHS = 64  # of one model, for all its widths
+
 
 @dataclass
 class Built:
@@ -272,6 +274,9 @@ def in_step(
 
 def _compiled(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
     """How many positions are chosen differs from batch to batch: said at once, it is compiled for any number."""
+    # What is made for any width is made again where another width allows another kernel. After 8 of these PyTorch would
+    # go on uncompiled; the widths of buckets are more, but not many.
+    torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
     called = torch.compile(function, dynamic=dynamic)
 
     def call(*parts: Any, **inputs: Any) -> Any:
