@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainbook.models import Shape, Transformer, initialise
-from trainbook.models.attention import Sight
+from trainbook.models.attention import Sight, kernel_takes_groups
 
 BEFORE = Sight(causal=True)
 BASE = Shape(
@@ -157,6 +157,38 @@ def test_neighbouring_heads_share_keys_and_values(kv_heads: int, qk_norm: bool):
     torch.testing.assert_close(
         layer.attention(x, BEFORE), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_heads_share_in_the_same_way_where_the_kernel_knows_no_groups(kv_heads: int, monkeypatch: pytest.MonkeyPatch):
+    layer: Any = make(num_key_value_heads=kv_heads, position="none").blocks[0]
+    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    asked: list[bool] = []
+    fused = F.scaled_dot_product_attention
+    monkeypatch.setattr(
+        F, "scaled_dot_product_attention", lambda *parts, **how: asked.append(how["enable_gqa"]) or fused(*parts, **how)
+    )
+    monkeypatch.setattr("trainbook.models.attention.kernel_takes_groups", lambda *_, **__: False)
+    torch.testing.assert_close(
+        layer.attention(x, BEFORE), attention_by_hand(layer.attention, x, kv_heads), rtol=1e-5, atol=1e-5
+    )
+    assert asked == [False]
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "has_mask", "takes"),
+    [
+        ("cpu", torch.float32, True, True),
+        ("cuda", torch.bfloat16, False, True),
+        ("cuda", torch.float16, False, True),
+        ("cuda", torch.float32, False, False),
+        ("cuda", torch.bfloat16, True, False),
+    ],
+)
+def test_on_a_gpu_only_16_bits_without_a_mask_leave_groups_to_the_kernel(
+    device: str, dtype: torch.dtype, has_mask: bool, takes: bool
+):
+    assert kernel_takes_groups(device, dtype, has_mask=has_mask) is takes
 
 
 def test_head_norms_bound_the_attention_scores_whatever_the_weights():

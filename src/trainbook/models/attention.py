@@ -169,6 +169,14 @@ class KeyValueCache:
         self.values[:, :, : self.length] = values.index_select(0, index)
 
 
+def kernel_takes_groups(device_type: str, dtype: torch.dtype, *, has_mask: bool) -> bool:
+    """Whether queries may share keys inside PyTorch's fused attention.
+
+    On a GPU only its flash kernel knows groups, in 16 bits and without a mask: otherwise PyTorch would compute, and
+    keep, the scores of all pairs."""
+    return device_type != "cuda" or (dtype in (torch.bfloat16, torch.float16) and not has_mask)
+
+
 class _Heads(nn.Module):
     """What self-attention and cross-attention share."""
 
@@ -192,6 +200,10 @@ class _Heads(nn.Module):
         is_causal = sight.causal and queries.shape[2] > 1
         if _recorder is not None:
             _recorder.note(queries, keys, self.scale, sight, is_causal)
+        is_grouped = self.num_kv_heads != self.num_heads
+        if is_grouped and not kernel_takes_groups(queries.device.type, queries.dtype, has_mask=mask is not None):
+            each = self.num_heads // self.num_kv_heads
+            keys, values, is_grouped = keys.repeat_interleave(each, 1), values.repeat_interleave(each, 1), False
         attended = F.scaled_dot_product_attention(
             queries,
             keys,
@@ -200,7 +212,7 @@ class _Heads(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             is_causal=is_causal,
             scale=self.scale,
-            enable_gqa=self.num_kv_heads != self.num_heads,
+            enable_gqa=is_grouped,
         )
         return attended.transpose(1, 2).reshape(queries.shape[0], queries.shape[2], -1)
 
