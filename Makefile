@@ -26,10 +26,11 @@ lint: $(VENV)/installed-test
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
-# The reference pages of the knobs, generated from their declarations, and the tables of docs/scale.md from formulas.
+# The reference pages of knobs and rules, generated from their declarations, and the tables of docs/scale.md from formulas.
 pages: $(VENV)/installed
 	$(BIN)/python -m trainbook.knobs.pages docs/knobs
 	$(BIN)/python -m trainbook.plan.pages docs/scale.md
+	$(BIN)/python -m trainbook.doctor.pages docs/doctor
 
 # The pictures of the pages, from real commands.
 pictures: $(VENV)/installed-test

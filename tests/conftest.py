@@ -109,6 +109,9 @@ class Lab:
             "rank_memory",
             "rank_seconds",
             "seconds",
+            "future_leak",  # looked for once a process
+            "repeated_rows",  # as far back as the process remembers
+            "repeated_batches",
         )
         rows = self.open(name).metrics(split)
         return [{key: value for key, value in row.items() if key not in around} for row in rows]

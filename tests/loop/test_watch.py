@@ -211,7 +211,10 @@ def test_around_an_update_each_layer_has_its_norm_and_those_without_a_gradient_a
         for parameter in parameters:
             parameter *= 1.25
     values = watch.after_update(state, seen)
-    assert values.keys() == {"update_ratio", "grad_norms"}
+    assert values.keys() == {"update_ratio", "update_ratios", "weight_norm", "grad_norms"}
+    assert {name: float(ratio) for name, ratio in values["update_ratios"].items()} == pytest.approx(
+        dict.fromkeys([watch.layer_of(name) for name in state.optimizer.param_groups[0]["names"]], 0.25), rel=1e-5
+    )
     assert float(values["update_ratio"]) == pytest.approx(0.25, rel=1e-5)
     assert {name: float(norm) for name, norm in values["grad_norms"].items()} == pytest.approx(exact, rel=1e-5)
     total = math.sqrt(sum(float(norm) ** 2 for norm in values["grad_norms"].values()))
@@ -269,6 +272,9 @@ def batch_of(task: str, *, packed: bool = False) -> dict[str, Tensor]:
 
 
 CHOOSING = ("causal", "masked", "seq2seq", "classify", "tag")
+OF_LOGITS = ("log_z", "probe_loss")
+OFFSETS: dict[str, tuple[str, ...]] = {"causal": ("offset_losses",), "seq2seq": ("offset_losses",)}
+CAUSAL = {"attention_logit_max", "log_z", "probe_loss", "offset_losses", "dead_units"}
 TASKS = (*CHOOSING, "classify_many", "regress")
 
 
@@ -301,7 +307,12 @@ def without_targets(batch: dict[str, Tensor]) -> dict[str, Tensor]:
 def test_what_is_found_of_each_task(task: str, packed: bool):
     micro_batch, model = batch_of(task, packed=packed), make(task)
     found = probe(model, micro_batch, FP32, CPU)
-    assert found.keys() == {"attention_logit_max", *(["log_z"] if task in CHOOSING else [])}
+    assert found.keys() == {
+        "attention_logit_max",
+        "dead_units",
+        *(OF_LOGITS if task in CHOOSING else ()),
+        *OFFSETS.get(task, ()),
+    }
     cut, model = first_rows(micro_batch), model.eval()
     with recorded_logits() as recorder, torch.no_grad():
         logits = model.logits(**without_targets(cut))
@@ -314,7 +325,13 @@ def test_what_is_found_of_each_task(task: str, packed: bool):
             if target != IGNORED
         ]
         assert float(found["log_z"]) == pytest.approx(sum(exact) / len(exact), rel=1e-5)
-    assert all(value.shape == () and value.grad_fn is None for value in found.values())
+        losses = torch.nn.functional.cross_entropy(rows, targets, ignore_index=IGNORED)
+        assert float(found["probe_loss"]) == pytest.approx(float(losses), rel=1e-5)
+    assert all(value.shape == () and value.grad_fn is None for value in flat(found))
+
+
+def flat(found: dict[str, Any]) -> list[Tensor]:
+    return [item for value in found.values() for item in (value.values() if isinstance(value, dict) else [value])]
 
 
 def test_logits_are_summed_in_parts_where_there_are_many(monkeypatch: pytest.MonkeyPatch):
@@ -340,10 +357,10 @@ def test_it_computes_in_the_type_of_training_and_answers_in_fp32():
     model, micro_batch = make("causal"), batch_of("causal")
     exact = probe(model, micro_batch, FP32, CPU)
     found = probe(model, micro_batch, Precision(PrecisionKnobs(compute="bf16"), CPU), CPU)
-    for name, value in exact.items():
-        assert found[name].dtype is torch.float32
-        assert not torch.equal(found[name], value)
-        torch.testing.assert_close(found[name], value, rtol=0.05, atol=0.05)
+    assert all(value.dtype is torch.float32 for value in flat(found))
+    for name in ("attention_logit_max", "log_z", "probe_loss"):
+        assert not torch.equal(found[name], exact[name])
+        torch.testing.assert_close(found[name], exact[name], rtol=0.05, atol=0.05)
 
 
 # A look inside: no trace
@@ -374,7 +391,7 @@ def test_a_run_that_is_probed_is_the_same_to_the_bit(task: str):
 
 
 def test_a_whole_run_is_the_same_to_the_bit_however_often_it_is_watched(lab):
-    watched = {"update_ratio", "grad_norms", "attention_logit_max", "log_z"}
+    watched = {"update_ratio", "update_ratios", "weight_norm", "grad_norms", "target_match", "ordered_rows"} | CAUSAL
     for name, every in (("often", 1), ("seldom", 100)):
         lab.train("model.dropout=0.2", f"logging.logging_steps={every}", "logging.dense_steps=0", name=name)
     often, seldom = lab.rows("often"), lab.rows("seldom")
@@ -406,7 +423,7 @@ def test_a_compiled_task_is_not_compiled_again_because_it_was_probed():
     inputs = without_targets(micro_batch)
     for _ in range(3):
         compiled(model, **inputs)
-        assert len(probe(model, micro_batch, FP32, CPU)) == 2
+        assert probe(model, micro_batch, FP32, CPU).keys() == CAUSAL
     assert len(graphs) == 1
 
 
@@ -455,7 +472,7 @@ def test_random_numbers_modes_buffers_and_gradients_are_as_before_even_if_it_fai
     torch.manual_seed(0)
     before = torch.get_rng_state(), random.getstate(), numpy_state()
     found = probe(model, batch_of("causal"), FP32, CPU)
-    assert found.keys() == (set() if kind is Failing else {"attention_logit_max", "log_z"})
+    assert found.keys() == (set() if kind is Failing else CAUSAL)
     assert [part.training for part in model.modules()] == modes
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
     assert numpy_state() == before[2]
@@ -491,7 +508,7 @@ def test_of_a_network_that_is_not_ours_there_is_what_its_logits_tell(task: str, 
     cut = first_rows(batch_of(task))
     with torch.no_grad():
         log_z = model.logits(**without_targets(cut)).logsumexp(-1).flatten()
-    assert found.keys() == {"log_z"}
+    assert found.keys() == {*OF_LOGITS, *OFFSETS.get(task, ())}
     assert float(found["log_z"]) == pytest.approx(float(log_z[cut["targets"].flatten() != IGNORED].mean()), rel=1e-5)
 
 
@@ -508,7 +525,7 @@ def test_of_a_model_of_transformers_too():
     assert network.training
     with torch.no_grad():
         logits = network.eval()(input_ids=cut["input_ids"]).logits
-    assert found.keys() == {"log_z"}
+    assert found.keys() == {*OF_LOGITS, "offset_losses"}
     expected = logits.logsumexp(-1)[cut["targets"] != IGNORED].mean()
     assert float(found["log_z"]) == pytest.approx(float(expected), rel=1e-5)
 
@@ -524,7 +541,7 @@ def test_a_task_with_inputs_of_its_own_is_given_all_of_them():
 
     model = Weighted.build(config_of("causal"), FACTS, CPU, torch.float32)
     micro_batch = {**batch_of("causal"), "weights": torch.ones(17)}
-    assert probe(model, micro_batch, FP32, CPU).keys() == {"attention_logit_max", "log_z"}
+    assert probe(model, micro_batch, FP32, CPU).keys() == CAUSAL
     assert model.seen == (len(LENGTHS), 17)
 
 
@@ -595,4 +612,6 @@ def test_a_probe_waits_for_nothing(task: str, packed: bool, monkeypatch: pytest.
     model.logits = lambda **inputs: asked.append(1) or real(**inputs)
     with nothing_waits(monkeypatch):
         found = probe(model, micro_batch, FP32, CPU)
-    assert asked and len(found) == (2 if task in CHOOSING else 1), "an error in it would leave them out"
+    assert asked and len(found) == (2 + (2 + (task in OFFSETS)) * (task in CHOOSING)), (
+        "an error in it would leave them out"
+    )

@@ -96,7 +96,7 @@ def test_evaluation_and_probes_are_not_compiled(lab: Lab, graphs: list[torch.fx.
         assert made.job.evaluate is not None
         made.job.evaluate()
         (batch,) = made.job.feed(0, 1)
-        assert made.job.probe(batch)
+        assert made.job.probe(batch, True)
         assert not graphs
 
 

@@ -8,7 +8,7 @@ from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups
 from trainbook.plan import H100, H200, held_states, layout, memory, network
 from trainbook.plan.layout import Layout
-from trainbook.plan.memory import BACKWARD, LAST, LOGITS
+from trainbook.plan.memory import BACKWARD, BESIDES, EVALUATION, FIRST, LAST, LOGITS, SNAPSHOT, UPDATE
 from trainbook.plan.network import Network, Weight
 from trainbook.plan.types import Types, types_of
 from trainbook.roles import Kind
@@ -89,12 +89,21 @@ def test_offloaded_states_are_not_on_the_gpu():
     assert held(gone, 4) == {**held(there, 4), "optimizer state": 0}
 
 
+def test_paged_averages_are_not_counted_as_the_gpus():
+    plain, paged = (
+        held(config_with(f"optimizer.type={kind}", "model.hidden_size=512"))
+        for kind in ("adamw_8bit", "paged_adamw_8bit")
+    )
+    assert 0 < paged["optimizer state"] < 0.01 * plain["optimizer state"]
+
+
 def test_the_highest_moment_counts_and_its_parts_add_up():
     found = memory(config_with(), vocab_size=VOCAB)
-    assert set(found.moments) == {LOGITS, BACKWARD, LAST}
+    assert set(found.moments) == {LOGITS, BACKWARD, FIRST, LAST, UPDATE, EVALUATION, SNAPSHOT}
     assert found.total == max(sum(parts.values()) for parts in found.moments.values()) == sum(found.parts.values())
     assert found.moments[LOGITS]["gradients"] == 0 < found.moments[LAST]["gradients"]
     assert "activations" not in found.moments[LAST]
+    assert found.allocated == found.total - sum(found.parts[part] for part in BESIDES)
 
 
 def test_accumulated_gradients_are_there_before_the_last_micro_batch():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from trainbook.errors import UserError
-from trainbook.knobs import Config, load
+from trainbook.knobs import Config, load, recipes
 from trainbook.models import named_roles
 from trainbook.plan import network
 from trainbook.plan.pages import MODELS, config_of
+from trainbook.plan.vocabulary import vocabulary
 from trainbook.tasks import Facts, task_class
 
 BASE = {"data": {"source": "text", "max_seq_length": 16}, "training": {"max_steps": 1}}
@@ -71,7 +75,107 @@ def test_llama_3_has_as_many_parameters_as_published(name: str, published: int):
 def test_what_is_not_known_on_paper_is_refused():
     with pytest.raises(UserError, match=r"model\.type must be gpt, bert or t5"):
         network(load({**BASE, "model": {"type": "my.module:Net"}}).config, vocab_size=100)
-    with pytest.raises(UserError, match=r"model\.lora_rank: frozen weights with adapters are not counted yet"):
-        config = load(BASE).config
-        adapted = config.model.model_copy(update={"lora_rank": 8})
+
+
+WITH_A_SIZE = {"gpt2-124m": 50_257, "llama-1b": 32_000, "bert-base": 30_522, "t5-base": 32_128, "large-scale": 50_257}
+
+
+@pytest.mark.parametrize("name", [name for name in recipes.names() if name != "finetune-chat"])
+def test_every_recipe_has_as_many_parameters_as_its_model_once_it_is_built(name: str):
+    """The one that is left out fine-tunes a model of the user's."""
+    config = load(name).config
+    stated = WITH_A_SIZE.get(name, 65 if config.data.tokenizer in ("char", "word") else None)
+    size = vocabulary(config, stated)
+    found = network(config, size, num_labels=3)
+    assert found.parameters == sum(weight.numel() for weight in built(config, size).parameters())
+
+
+@pytest.mark.parametrize("targets", [None, ("query_key_value", "up")], ids=["all", "some"])
+@pytest.mark.parametrize("task_of", ["causal", "classify"])
+def test_adapters_are_counted_as_they_are_built(targets: tuple[str, ...] | None, task_of: str):
+    pytest.importorskip("peft")
+    from trainbook.tasks.adapters import apply_adapters
+
+    kind = "bert" if task_of == "classify" else "gpt"
+    knobs = [f"model.type={kind}", "model.hidden_size=32", "model.num_attention_heads=2", f"training.task={task_of}"]
+    config = load(BASE, knobs).config
+    adapted = config.model.model_copy(update={"lora_rank": 2, "lora_targets": targets})
+    config = config.model_copy(update={"model": adapted})
+    task = task_class(config).build(config, Facts(100, ("a", "b", "c")), torch.device("cpu"), torch.float32)
+    if kind == "bert":
+        task.fresh = tuple(name for name, _ in task.named_parameters() if name.startswith(("head.", "pooler.")))
+    apply_adapters(task, config, torch.device("cpu"), torch.float32)
+    found = network(config, vocab_size=100, num_labels=3)
+    assert found.parameters == sum(weight.numel() for weight in task.parameters())
+    assert found.trained == sum(weight.numel() for weight in task.parameters() if weight.requires_grad)
+    assert 0 < found.trained < 0.5 * found.parameters
+
+
+def test_an_adapter_for_a_layer_that_is_not_there_is_refused():
+    config = load(BASE).config
+    adapted = config.model.model_copy(update={"lora_rank": 8, "lora_targets": ("q_proj",)})
+    with pytest.raises(UserError, match=r"model\.lora_targets: no linear layer's name ends with 'q_proj'\. There are"):
         network(config.model_copy(update={"model": adapted}), vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "auto", "task"),
+    [
+        ("gpt2", {"n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 64}, "AutoModelForCausalLM", "causal"),
+        (
+            "llama",
+            {
+                "num_hidden_layers": 2,
+                "hidden_size": 32,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 2,
+                "intermediate_size": 48,
+                "rope_scaling": {"rope_type": "linear", "factor": 2.0},  # which our own models do not have
+            },
+            "AutoModelForCausalLM",
+            "causal",
+        ),
+        (
+            "bert",
+            {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64},
+            "AutoModelForMaskedLM",
+            "masked",
+        ),
+        (
+            "t5",
+            {"num_layers": 2, "d_model": 32, "d_kv": 8, "num_heads": 2, "d_ff": 64},
+            "AutoModelForSeq2SeqLM",
+            "seq2seq",
+        ),
+    ],
+)
+def test_a_model_of_hugging_face_is_counted_from_its_config_alone(
+    tmp_path: Path, kind: str, settings: dict[str, Any], auto: str, task: str
+):
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoConfig.for_model(kind, vocab_size=120, **settings)
+    theirs.save_pretrained(tmp_path)
+    with torch.device("meta"):
+        model = getattr(transformers, auto).from_config(theirs)
+    config = load(BASE).config
+    named = config.model.model_copy(update={"type": "hf", "pretrained": str(tmp_path)})
+    what = config.training.model_copy(update={"task": task})
+    tokenizer = config.data.model_copy(update={"tokenizer": str(tmp_path)})
+    config = config.model_copy(update={"model": named, "training": what, "data": tokenizer})
+    assert vocabulary(config) == 120
+    assert network(config, vocabulary(config)).parameters == model.num_parameters()
+    peft = pytest.importorskip("peft")
+    adapted = config.model_copy(update={"model": named.model_copy(update={"lora_rank": 2})})
+    beside = peft.get_peft_model(
+        model, peft.LoraConfig(r=2, target_modules="all-linear", fan_in_fan_out=kind == "gpt2")
+    )
+    trained = sum(weight.numel() for weight in beside.parameters() if weight.requires_grad)
+    assert network(adapted, 120).trained == trained
+
+
+def test_a_model_of_a_kind_that_nobody_knows_is_refused(tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}', encoding="utf-8")
+    config = load(BASE).config
+    named = config.model.model_copy(update={"type": "hf", "pretrained": str(tmp_path)})
+    with pytest.raises(UserError, match="of the kind 'mamba', whose size is known only once it is built"):
+        network(config.model_copy(update={"model": named}), vocab_size=100)

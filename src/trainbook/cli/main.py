@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from trainbook.cli import convert, data, explain, export, generate, predict, resume, train
+from trainbook.cli import check, compare, convert, data, doctor, explain, export, generate, plan, predict, resume, train
 
 app = typer.Typer(
     name="trainbook",
@@ -29,7 +29,11 @@ app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
 app.command("explain", context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
+app.command("check", context_settings=KNOBS_ALLOWED, epilog=check.EXAMPLES)(check.check)
+app.command("doctor", context_settings=KNOBS_ALLOWED, epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("plan", context_settings=KNOBS_ALLOWED, epilog=plan.EXAMPLES)(plan.plan)
 app.command("data", context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
+app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 
 
 def _version(value: bool) -> None:

@@ -80,7 +80,7 @@ def train(
         tokenizer_config(loaded.config.data.tokenizer, loaded.config.data.vocab_size)
         if request := reading_request(task_name(loaded.config)):
             open_sources(loaded.config.data, request)
-        return _show(loaded, as_json)
+        return _show(loaded, as_json, nproc)
     if starts_others:
         from trainbook.runs import default_name
 
@@ -113,17 +113,26 @@ def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as
     return ["--runs-dir", str(runs_dir), *(flag for flag, is_set in flags.items() if is_set), *faults]
 
 
-def _show(loaded: Any, as_json: bool) -> None:
+def _show(loaded: Any, as_json: bool, world: int) -> None:
     from rich.console import Console
 
     from trainbook.cli.output import print_json
+    from trainbook.cli.plan import plan_or_reason
     from trainbook.knobs import explain_config
     from trainbook.knobs.render import render_config
+    from trainbook.plan.render import render_plan
 
+    facts = explain_config(loaded)
+    planned, reason = plan_or_reason(loaded, world)
     if as_json:
-        print_json(explain_config(loaded))
+        return print_json({**facts, "plan": planned})
+    console = Console()
+    render_config(facts, console, everything=True)
+    console.print()
+    if planned is not None:
+        render_plan(planned, console)
     else:
-        render_config(explain_config(loaded), Console(), everything=True)
+        console.print(f"No plan: {reason}", markup=False)
 
 
 def finish(result: Any, as_json: bool, quiet: bool) -> None:

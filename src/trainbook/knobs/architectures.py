@@ -111,6 +111,25 @@ def read_model(name: str, model_type: str | None) -> Reading:
     return Reading(folder, ordered, trained_length)
 
 
+def shape_of_pretrained(name: str) -> dict[str, Any]:
+    """The knobs of a built-in model of the same shapes, for whoever only plans: what it would compute differently does
+    not count. UserError where its kind is not known here."""
+    folder = find_folder(name)
+    config = read_config(folder)
+    family = str(config.get("model_type"))
+    if family not in _READERS:
+        raise UserError(
+            f"model.pretrained: {folder / CONFIG} is of the kind {show(family)}, whose size is known only once it is "
+            f"built. Known on paper are {', '.join(_READERS)}."
+        )
+    try:
+        values = _READERS[family](_Source(config))
+    except (TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"model.pretrained: {folder / CONFIG} is not what a {family} has ({error}).") from None
+    values.pop("trained_length", None)
+    return {path: value for path, value in values.items() if value is not None}
+
+
 def _refuse(folder: Path, why: str) -> NoReturn:
     raise ConfigError([Problem(str(folder / CONFIG), "model.pretrained", why, "Use model.type=hf for it.")])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
@@ -31,7 +30,9 @@ from trainbook.loop.crew import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing
 from trainbook.loop.evaluate import in_step as evaluated_in_step
+from trainbook.loop.facts import data_facts, model_facts
 from trainbook.loop.job import Job, build_state
+from trainbook.loop.needs import needs
 from trainbook.loop.restore import build_task, has_checkpoint, write_facts
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
@@ -58,6 +59,7 @@ class Built:
     num_trained: int
     notes: list[str]  # what became of pretrained weights
     baseline_accuracy: float | None = None  # of a linear model on words
+    needed: Sequence[str] = ()  # memory, on paper
 
 
 def request_of(config: Config) -> Request:
@@ -135,9 +137,10 @@ def assemble(
     else:
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
+    facts = Facts.of(data)
+    needed = needs(config, facts, device, ranks.world)  # refused before anything is allocated
     has_frozen_weights = config.model.lora_rank is not None
     precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
-    facts = Facts.of(data)
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
     counted = _count(task)  # before it is cut up
@@ -197,9 +200,16 @@ def assemble(
                 metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
         return {**metrics, **to_beat}
 
-    def probe_task(step_batch: StepBatch) -> dict[str, Tensor]:
+    def probe_task(step_batch: StepBatch, for_leaks: bool) -> dict[str, Any]:
         with strategy.whole():
-            return probe(task, step_batch.micro_batches[0], precision, device)
+            return probe(task, step_batch.micro_batches[0], precision, device, for_leaks=for_leaks)
+
+    def facts_of_all() -> dict[str, Any]:
+        # Of weights that are spread over ranks, one alone cannot say anything.
+        of_model = {} if ranks.are_several else model_facts(task, is_fresh=config.model.pretrained is None)
+        sizes_of_model = {"num_parameters": counted[0], "num_trained": counted[1]}
+        known = {**sizes_of_model, "steps_per_epoch": samples / batch.global_batch}
+        return {**known, **of_model, **data_facts(data, task)}
 
     job = Job(
         config=config,
@@ -213,12 +223,13 @@ def assemble(
         write_files=lambda folder: write_facts(folder, task, data.tokenizer),
         left_out=data.summary.get("left_out", ()),
         samples=PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint),
+        facts=facts_of_all,
         probe=probe_task,
         halve_batch=sizes.halve_batch,
         halve_evaluation=sizes.halve_evaluation,
         limit_rows=sizes.limit,
     )
-    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat.get("baseline_accuracy"))
+    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat.get("baseline_accuracy"), needed)
 
 
 def with_scaled_rate(config: Config, global_batch: int) -> Config:

@@ -50,12 +50,14 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         ),
         ("device", f"{_spread(built)}{where}, {job.state.precision.compute}{compiled}{exact}"),
     ]
+    lines += [("needs", told) for told in built.needed]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
     lines[2:2] = [("weights", note) for note in built.notes]
     if built.baseline_accuracy is not None:
         lines.insert(
-            len(lines) - 3, ("baseline", f"a linear model on words is right in {built.baseline_accuracy:.1%} of cases")
+            len(lines) - 3 - len(built.needed),
+            ("baseline", f"a linear model on words is right in {built.baseline_accuracy:.1%} of cases"),
         )
     return lines
 

@@ -81,6 +81,11 @@ class Healer:
         if self._ring.size and step not in self._ring.steps:
             self._ring.take(step, state, spare=self.ladder.best_step)
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of snapshots that lie beside the model itself."""
+        return self._ring.bytes if self._ring is not None and self._ring.device is None else 0
+
     def free_memory(self) -> bool:
         """Move the snapshots off the device, or give them up if the host has no room for them either."""
         if (

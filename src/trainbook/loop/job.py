@@ -57,12 +57,20 @@ class Job:
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
     left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
     samples: Samples | None = None  # None: the data is the user's own, and its samples have no names
-    probe: Callable[[StepBatch], dict[str, Tensor]] = lambda batch: {}  # what a watched step measures of the model
+    facts: Callable[[], dict[str, Any]] = dict  # what is known of model and data before the first step
+    # What a watched step measures of the model; true: also whether it sees what it has to guess.
+    probe: Callable[[StepBatch, bool], dict[str, Any]] = lambda batch, for_leaks: {}
     before_step: Callable[[int], None] = lambda step: None  # where faults are put in on purpose
     after_step: Callable[[int], None] = lambda step: None
     halve_batch: Callable[[], int | None] = lambda: None  # rows computed at a time from now on; None: it is one already
     halve_evaluation: Callable[[], int | None] = lambda: None  # the new size; None: it cannot be smaller
     limit_rows: Callable[[Kind, int], None] = lambda kind, rows: None  # at a time, for which there is memory
+    stop_at: int | None = None  # pause after this step; the schedule is that of the whole run
+
+    @property
+    def last_step(self) -> int:
+        """Where it ends if no update is skipped."""
+        return self.total_updates if self.stop_at is None else min(self.stop_at, self.total_updates)
 
     @property
     def eval_steps(self) -> int:

@@ -19,13 +19,14 @@ from trainbook.errors import Interrupted, RunError, TrainbookError
 from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.faults.faults import Faults
+from trainbook.loop.findings import Bedside
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.memory import OUT_OF_MEMORY
 from trainbook.loop.recover import Kept, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Shortage, shortages_in
-from trainbook.loop.train import Training, must_be_the_same_data, must_not_be_over
+from trainbook.loop.train import PAUSED, Training, must_be_the_same_data, must_not_be_over
 from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
 from trainbook.tracking import Trackers
@@ -47,6 +48,7 @@ class Launch:
     quiet: bool = False
     width: int | None = None  # of the model, if it is one of ours
     faults: Faults = field(default_factory=Faults)  # to put in on purpose
+    parent_run: str | None = None  # the folder of the run that this one is a variant of
 
 
 class StoreEvents:
@@ -82,6 +84,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             command=sys.argv,
             config=config.model_dump(mode="json"),
             seed=config.training.seed,
+            parent_run=plan.parent_run,
             gpus=[torch.cuda.get_device_name(device)] * ranks.world if device.type == "cuda" else [],
             determinism={**switches, **({"world": ranks.world} if ranks.are_several else {})},
             injected_faults=plan.faults.names,
@@ -113,14 +116,16 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             ranks=ranks.aside,
         )
         with closing(store):
+            bedside = _bedside(run, config, found)
             trackers = tracking.build(
                 config.logging,
                 run,
                 segment=segment,
-                total_steps=job.total_updates,
+                total_steps=job.last_step,
                 start_step=found.step if found else 0,
                 quiet=plan.quiet,
                 config_dict=config.model_dump(mode="json"),
+                on_event=bedside.note_event,
             )
 
             def begin_segment(step: int) -> None:
@@ -139,6 +144,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 run.quarantine_file,
                 lambda: record(plan.config_text, manifest, trackers.extents(), job.base_step),
                 run.shortage_file,
+                bedside,
             )
             status, detail = "failed", ""
             manifest.start_segment(segment, found.step if found else 0)
@@ -148,7 +154,8 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                     saved_in = found.state["segment"]
                     trackers.log_event("resume", found.step, reason=f"from {step_name(found.step)}", saved_in=saved_in)
                 else:
-                    trackers.log_event("start", 0, total_updates=job.total_updates, left_out=list(job.left_out))
+                    left_out = list(job.left_out)
+                    trackers.log_event("start", 0, total_updates=job.total_updates, left_out=left_out, **_facts(job))
                 for shortage in shortages:
                     if not any(map(shortage.is_told_by, run.events(raw=True))):
                         trackers.log_event("oom", shortage.step, reason=shortage.reason, **shortage.facts)
@@ -173,8 +180,12 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 plan.faults.write_events()
                 for fault in plan.faults.not_met:
                     trackers.log_event("notice", job.state.step, reason=f"the run ended before {fault} could strike")
-                trackers.log_event("finish", job.state.step, reason=detail)
-                status = "finished"
+                if detail == PAUSED:  # it can be resumed, and then goes on to the end
+                    status, detail = "interrupted", f"paused after step {job.state.step}, as asked"
+                    trackers.log_event("notice", job.state.step, reason=detail)
+                else:
+                    trackers.log_event("finish", job.state.step, reason=detail)
+                    status = "finished"
             except BaseException as error:
                 detail = str(error) if isinstance(error, TrainbookError) else f"{type(error).__name__}: {error}"
                 if isinstance(error, (Interrupted, KeyboardInterrupt)):
@@ -228,6 +239,22 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
                 training.restore(found)
             _put_in(plan.faults, job, store, trackers)
             return training.run()
+
+
+def _bedside(run: RunFolder, config: Config, found: LoadedCheckpoint | None) -> Bedside:
+    """The doctor of this run, who remembers what was before it was resumed."""
+    if found is None:
+        return Bedside(run.name, config)
+    events = [event for event in run.events() if event["step"] <= found.step]
+    return Bedside(run.name, config, [row for row in run.metrics() if row["step"] <= found.step], events)
+
+
+def _facts(job: Job) -> dict[str, Any]:
+    """For whoever judges the run. Nothing that is trained depends on them, so they cannot stop it."""
+    try:
+        return job.facts()
+    except Exception as error:
+        return {"facts_missing": f"{type(error).__name__}: {error}"}
 
 
 def _newest(

@@ -16,22 +16,26 @@ from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
+from trainbook.loop import inside
 from trainbook.loop.device import gpu_utilisation, memory_in_use
+from trainbook.loop.findings import Bedside
 from trainbook.loop.heal import Healer
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.memory import Memory
 from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.recover import PART
+from trainbook.loop.rows_seen import RowsSeen, of_batch
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import StepReport, train_step
 from trainbook.parallel import is_timeout
-from trainbook.runs.schema import METRICS
+from trainbook.runs.schema import METRICS, Split
 from trainbook.tasks import StepBatch
 from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
 
 ASKED_EVERY = 10  # steps, where several ranks have to stop together
+PAUSED = "paused"  # how a run ends that was asked to stop before its end
 
 
 class Training:
@@ -46,8 +50,10 @@ class Training:
         quarantine_file: Path | None = None,
         record: Callable[[], Mapping[str, Any]] = dict,
         shortage_file: Path | None = None,
+        bedside: Bedside | None = None,
     ) -> None:
-        """`record` gives what each checkpoint keeps of the run's own files."""
+        """`record` gives what each checkpoint keeps of the run's own files; `bedside` watches, on the first rank."""
+        self.bedside = bedside
         self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
         self.write_store_events = write_store_events
@@ -62,12 +68,15 @@ class Training:
         self._planned_end = job.total_updates
         self._counted_tokens = self.state.tokens  # of all ranks; what came since is this rank's own
         self._saved_at = -1
+        self._rows_seen = RowsSeen()
+        self._looked: dict[str, Any] = {}
         self._start_row()
 
     def run(self) -> str:
         """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved was."""
         self.interrupts.can_save = True
         self._stop_early_if_due()  # it was about to, if it was killed between its last evaluation and its end
+        self._pause_if_asked()
         try:
             if self._evaluation_is_owed():
                 self.evaluate()
@@ -87,6 +96,7 @@ class Training:
                 ) from error
             self._save_what_is_good()
             raise
+        self._ask_the_doctor()
         if self._saved_at != self.state.step:
             self.save()
         self.store.wait()
@@ -99,14 +109,14 @@ class Training:
             return False
         if step == 0:
             return job.config.evaluation.eval_on_start
-        is_last = int(self.state.applied) >= job.total_updates and job.config.evaluation.eval_strategy != "no"
-        return is_last or job.evaluation_is_due(step)
+        is_last = step == job.stop_at or int(self.state.applied) >= job.total_updates
+        return (is_last and job.config.evaluation.eval_strategy != "no") or job.evaluation_is_due(step)
 
     def steps(self) -> Generator[StepReport]:
         """Attempt updates until the asked number was applied; the device is asked how many after so many tries."""
         state = self.state
         while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
-            self._planned_end = state.step + remaining
+            self._planned_end = min(state.step + remaining, self.job.stop_at or state.step + remaining)
             self._feed_is_stale = False
             with closing(self.job.feed(state.step, self._planned_end)) as batches:
                 while self.stop_reason is None and state.step < self._planned_end and not self._feed_is_stale:
@@ -116,6 +126,7 @@ class Training:
                     asked = time.perf_counter()
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
+                    self._rows_seen.note(batch)
                     # Each rank its own, so that dropout is not the same in all; the first one's are those of one alone.
                     seed_everything(state.seed, state.step, *([self.ranks.rank] if self.ranks.rank else []))
                     self.job.before_step(state.step + 1)
@@ -129,7 +140,9 @@ class Training:
         number = self.state.step + 1
         is_watched = self._row_is_due(number) or number == self._planned_end  # that may be the last one
         # Before the update: what a row tells of the model is told of the one that its loss was computed with.
-        probed = self.job.probe(batch) if is_watched else {}
+        # What a model can see does not change while it trains: that is asked once.
+        probed = self.job.probe(batch, number == 1) if is_watched else {}
+        self._looked = {**inside.look(self.state.task, batch.micro_batches[0]), **of_batch(batch)} if is_watched else {}
         report = train_step(self.state, batch, watched=is_watched)
         return replace(report, watched={**probed, **report.watched}) if is_watched else report
 
@@ -139,7 +152,9 @@ class Training:
 
     def after_step(self, report: StepReport) -> None:
         config, step = self.job.config, report.step
-        is_last = step == self._planned_end and int(self.state.applied) >= self.job.total_updates
+        is_last = step == self.job.stop_at or (
+            step == self._planned_end and int(self.state.applied) >= self.job.total_updates
+        )
         row_is_due = is_last or self._row_is_due(step)
         if row_is_due:
             self.write_row(report)
@@ -150,6 +165,7 @@ class Training:
             self.evaluate()
         if is_last or self.job.checkpoint_is_due(step) or self.progress.best_step == step:
             self.save()
+        self._pause_if_asked()
         self.job.after_step(step)
         requested = self._interruption(step)
         if requested is not None and not is_last:
@@ -174,6 +190,9 @@ class Training:
         went_back = self.state.step < step
         if went_back:
             self._counted_tokens = self.state.tokens
+            self._rows_seen = RowsSeen()  # rows that come again are not news
+            if self.bedside is not None:
+                self.bedside.go_back(self.state.step)
             self.save()  # should the run be killed now, it goes on from here and not from within the trouble
             self._start_row()
         self._row_started += time.perf_counter() - started
@@ -194,6 +213,7 @@ class Training:
             "clipped": state.clipped,
             "was_applied": report.applied,
             **({} if scale is None else {"loss_scale": scale}),
+            **updates_seen(state.optimizer, state.device),
         }
         values = read_together({**on_device, **report.watched})
         losses = [values[name] for name in report.losses]
@@ -217,6 +237,8 @@ class Training:
             "data_wait_seconds": self._data_wait / max(1, self._steps_since_start),
             "memory_bytes": memory,
             "memory_kind": memory_kind,
+            **self._looked,
+            **self._rows_seen.read(),
         }
         if self.ranks.are_several:
             of_all = self.ranks.of_all((memory, state.strategy.own_seconds()))
@@ -227,7 +249,7 @@ class Training:
         utilisation = gpu_utilisation(state.device)
         if utilisation is not None:
             row["gpu_utilisation"] = utilisation
-        self.trackers.log_metrics(report.step, "train", row)
+        self._log_row(report.step, "train", row)
         self.write_store_events(self.trackers)
         state.clipped.zero_()
         state.steps_since_row = 0
@@ -256,10 +278,20 @@ class Training:
             progress.patience_value, progress.evaluations_without_gain = value, 0
         else:
             progress.evaluations_without_gain += 1
-        self.trackers.log_metrics(
-            step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best}
-        )
+        self._log_row(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
+        self._ask_the_doctor()
         self._stop_early_if_due()
+
+    def _log_row(self, step: int, split: Split, row: dict[str, Any]) -> None:
+        self.trackers.log_metrics(step, split, row)
+        if self.bedside is not None:
+            self.bedside.note(split, {"step": step, "segment": self.trackers.segment, **row})
+
+    def _ask_the_doctor(self) -> None:
+        if self.bedside is not None:
+            started = time.perf_counter()
+            self.bedside.speak(self.state.step, self.trackers.log_event)
+            self._row_started += time.perf_counter() - started
 
     def _stop_early_if_due(self) -> None:
         knobs = self.job.config.evaluation
@@ -273,6 +305,11 @@ class Training:
                 metric=knobs.metric_for_best_model,
                 best=self.progress.best_value,
             )
+
+    def _pause_if_asked(self) -> None:
+        is_there = self.job.stop_at is not None and self.state.step >= self.job.stop_at
+        if is_there and self.stop_reason is None and int(self.state.applied) < self.job.total_updates:
+            self.stop_reason = PAUSED
 
     def save(self) -> None:
         self._must_be_the_same_everywhere()
@@ -361,6 +398,14 @@ def read_together(values: Mapping[str, Any]) -> dict[str, Any]:
         name: {key: next(numbers) for key in value} if isinstance(value, Mapping) else next(numbers)
         for name, value in values.items()
     }
+
+
+def updates_seen(optimizer: Any, device: torch.device) -> dict[str, Tensor]:
+    """How many updates its averages have seen, if it counts them."""
+    state = getattr(optimizer, "state", None)
+    first = next(iter(state.values()), None) if isinstance(state, Mapping) else None
+    count = first.get("step") if isinstance(first, Mapping) else None
+    return {} if count is None else {"optimizer_updates": torch.as_tensor(count, device=device).flatten()[0]}
 
 
 def must_be_metrics(names: Iterable[str], what: str) -> None:

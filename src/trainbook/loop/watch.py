@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from trainbook.loop import inside
 from trainbook.loop.state import TrainState
 from trainbook.models.attention import recorded_logits
 from trainbook.precision import Clipped, Precision
@@ -25,6 +26,7 @@ from trainbook.tasks import IGNORED, Task, to_device
 MOST_SAMPLED = 4096  # numbers of each tensor that an update's size is read off
 MOST_ROWS = 2  # of a micro-batch that are looked at
 MOST_AT_ONCE = 1 << 24  # logits that are held in fp32
+TINY = 1e-30  # in place of a norm of nothing
 
 # What a micro-batch of ours holds a row of for each row of tokens.
 BY_ROW = {"input_ids", "document_ids", "positions"}
@@ -47,8 +49,9 @@ def before_update(state: TrainState, clipped: Clipped) -> Before:
 
 
 def after_update(state: TrainState, before: Before) -> dict[str, Any]:
-    ratio = update_ratio(before.weights, state.parameters, state.strategy.norms_over_ranks)
-    return {"update_ratio": ratio, "grad_norms": before.grad_norms}
+    names = [name for group in state.optimizer.param_groups for name in group["names"]]
+    sizes = update_sizes(before.weights, state.parameters, names, state.strategy.norms_over_ranks)
+    return {**sizes, "grad_norms": before.grad_norms}
 
 
 # How far an update goes
@@ -75,6 +78,39 @@ def update_ratio(
     change, whole = _norm(torch._foreach_sub(after, earlier), weights), _norm(earlier, weights)
     change, whole = norms_over_ranks(torch.stack([change, whole])).unbind()
     return change / whole
+
+
+@torch.no_grad()
+def update_sizes(
+    before: Sequence[Tensor],
+    parameters: Iterable[Tensor],
+    names: Sequence[str],
+    norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+) -> dict[str, Any]:
+    """`update_ratio` of all parameters, `update_ratios` of each layer, and `weight_norm`: that of matrices, before."""
+    parameters = list(parameters)
+    if not parameters:
+        return {}
+    after = [_spread(parameter).float() for parameter in parameters]
+    earlier = [sample.float() for sample in before]
+    weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
+    norms = [
+        torch.stack(torch._foreach_mul(torch._foreach_norm(parts, 2, dtype=torch.float32), weights))
+        for parts in (torch._foreach_sub(after, earlier), earlier)
+    ]
+    change, whole = norms_over_ranks(torch.stack(norms)).unbind()
+    changes, wholes = layer_norms(names, change.unbind()), layer_norms(names, whole.unbind())
+    matrices = [norm for name, norm in zip(names, whole.unbind(), strict=True) if _is_matrix(name)]
+    return {
+        "update_ratio": torch.linalg.vector_norm(change) / torch.linalg.vector_norm(whole),
+        "update_ratios": {layer: changes[layer] / wholes[layer].clamp(min=TINY) for layer in changes},
+        **({"weight_norm": torch.linalg.vector_norm(torch.stack(matrices))} if matrices else {}),
+    }
+
+
+def _is_matrix(name: str) -> bool:
+    """By its name: of several ranks, each may hold a flat piece."""
+    return not name.endswith("bias") and "norm" not in name.lower()
 
 
 def _spread(parameter: Tensor) -> Tensor:
@@ -133,8 +169,11 @@ def layer_of(name: str) -> str:
 
 
 @torch.no_grad()
-def probe(task: nn.Module, micro_batch: Any, precision: Precision, device: torch.device) -> dict[str, Tensor]:
-    """One more forward pass, of a few rows, as in evaluation: `attention_logit_max` and `log_z`, where they can be had.
+def probe(
+    task: nn.Module, micro_batch: Any, precision: Precision, device: torch.device, *, for_leaks: bool = False
+) -> dict[str, Any]:
+    """One more forward pass, of a few rows, as in evaluation: `attention_logit_max`, `log_z`, `probe_loss`,
+    `offset_losses` and `dead_units`, where they can be had. `for_leaks`: one more, that gives `future_leak`.
 
     The task itself is called, never its compiled form. It is left as it was, and so is every random number: a run that
     is probed is the same to the bit. What a task of the user's own fails to answer is left out, since training does not
@@ -142,17 +181,23 @@ def probe(task: nn.Module, micro_batch: Any, precision: Precision, device: torch
     """
     if not isinstance(task, Task) or not isinstance(micro_batch, Mapping) or "targets" not in micro_batch:
         return {}
-    found: dict[str, Tensor | None] = {}
-    with _left_as_it_was(task, device), recorded_logits() as recorder:
+    found: dict[str, Any] = {}
+    with _left_as_it_was(task, device), recorded_logits() as recorder, inside.recorded_units(task) as units:
         try:
             inputs = to_device(first_rows(micro_batch), device)
             targets = inputs.pop("targets")
             with precision.autocast():
                 logits = task.logits(**inputs)
-            found["log_z"] = mean_log_z(logits, targets)
+            log_z = log_z_of(logits, targets)
+            if log_z is not None:
+                found |= {"log_z": over_targets(log_z, targets), **inside.losses(task, logits, log_z, targets, inputs)}
+            found["attention_logit_max"] = recorder.largest  # None: no attention of ours
+            found["dead_units"] = {layer_of(name): share for name, share in units.items()} or None
+            if for_leaks and inside.is_causal(task, inputs):
+                with precision.autocast():
+                    found["future_leak"] = inside.future_leak(task, inputs)
         except Exception:
             return {}
-    found["attention_logit_max"] = recorder.largest  # None: no attention of ours
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -173,14 +218,23 @@ def first_rows(micro_batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def mean_log_z(logits: Tensor, targets: Tensor) -> Tensor | None:
     """Over the targets. None where logits are no choice among classes: numbers, or labels that are a question each."""
+    log_z = log_z_of(logits, targets)
+    return None if log_z is None else over_targets(log_z, targets)
+
+
+def log_z_of(logits: Tensor, targets: Tensor) -> Tensor | None:
+    """One number for each target."""
     is_choice = not targets.is_floating_point() and logits.ndim > 1 and logits.shape[-1] > 1
     if not is_choice or logits.shape[:-1].numel() != targets.numel():
         return None
     rows_at_once = max(1, MOST_AT_ONCE // logits.shape[-1])
     parts = logits.flatten(0, -2).split(rows_at_once)
-    log_z = torch.cat([part.float().logsumexp(-1) for part in parts])
+    return torch.cat([part.float().logsumexp(-1) for part in parts])
+
+
+def over_targets(values: Tensor, targets: Tensor) -> Tensor:
     is_target = targets.flatten() != IGNORED
-    return torch.where(is_target, log_z, 0.0).sum() / is_target.sum()
+    return torch.where(is_target, values, 0.0).sum() / is_target.sum()
 
 
 @contextmanager

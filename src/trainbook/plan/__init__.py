@@ -1,32 +1,44 @@
 """Formulas over knobs: parameters, memory by part, traffic and time, on paper. Imports no torch."""
 
+from trainbook.plan.answer import plan
+from trainbook.plan.gpus import GPUS, Gpu, find_gpu, gpu
 from trainbook.plan.layout import Layout, layout
-from trainbook.plan.machines import FIGURES, H100, H200, Cluster, Figure, gpu
-from trainbook.plan.memory import Memory, held_states, memory
+from trainbook.plan.machines import FIGURES, H100, H200, Cluster, Figure
+from trainbook.plan.memory import Memory, memory
 from trainbook.plan.network import Network, Weight, network
 from trainbook.plan.speed import Efficiency, Operations, efficiency, operations
+from trainbook.plan.states import held_states
+from trainbook.plan.subject import Subject
+from trainbook.plan.suggest import Suggestion, suggestions
 from trainbook.plan.traffic import Collective, Traffic, traffic
 
 __all__ = [
     "FIGURES",
+    "GPUS",
     "H100",
     "H200",
     "Cluster",
     "Collective",
     "Efficiency",
     "Figure",
+    "Gpu",
     "Layout",
     "Memory",
     "Network",
     "Operations",
+    "Subject",
+    "Suggestion",
     "Traffic",
     "Weight",
     "efficiency",
+    "find_gpu",
     "gpu",
     "held_states",
     "layout",
     "memory",
     "network",
     "operations",
+    "plan",
+    "suggestions",
     "traffic",
 ]

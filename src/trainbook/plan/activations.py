@@ -23,11 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import max_target_length, task_name
+from trainbook.knobs.derive import has_windows, max_target_length, task_name
+from trainbook.plan.compiling import is_compiled
 from trainbook.plan.network import Network, Stack
 from trainbook.plan.types import Types
 
 LOGIT_BYTES = 12  # fp32: log-probabilities, their gradient, that of the logits
+SMOOTHED_BYTES, Z_LOSS_BYTES, CAPPED_BYTES = 12, 8, 4  # more of them, by what the loss is made of
 LABELS = ("classify", "classify_many", "regress")
 
 
@@ -68,36 +70,83 @@ class Activations:
 
 
 def activations(config: Config, model: Network, types: Types, rows: int) -> Activations:
-    lengths, how = lengths_of(config), config.memory.gradient_checkpointing
+    lengths, how, compiled = lengths_of(config), config.memory.gradient_checkpointing, is_compiled(config)
     kept = largest = moving = 0
     for stack in model.stacks:
         tokens = rows * lengths.of(stack)
         across = rows * lengths.read if stack.looks_across else 0
-        whole = _block(config, model, types, tokens, across)
-        held = {"off": whole, "selective": _products(config, model, types, tokens, across)}.get(
+        whole = _block(config, model, types, tokens, across, compiled)
+        held = {"off": whole, "selective": _products(config, model, types, tokens, across, compiled)}.get(
             how, types.stream * model.hidden_size * tokens
         )
         kept += held * stack.count
         largest = max(largest, whole - held)
-        inner = model.inner_size * (3 if model.gated else 2)
-        moving = max(moving, tokens * (2 * types.stream * model.hidden_size + types.computed * inner))
-        if config.model.position == "relative":
-            # The table of distances is spread over all pairs once a stack: in fp32, and in the type of attention.
-            kept += model.num_heads * lengths.of(stack) ** 2 * (4 + (types.computed if types.computed < 4 else 0))
+        moving = max(
+            moving, tokens * _moving(config, model, types) + _table_gradient(config, model, types, rows, stack)
+        )
+        kept += _masks(config, model, types, rows, stack, compiled)
         # The last block's answer goes through the final norm; of the embedding, dropout keeps its mask.
         kept += tokens * (types.stream * model.hidden_size + (model.hidden_size if config.model.dropout else 0))
     targets = rows * lengths.targets
     kept += targets * types.computed * model.hidden_size
-    logits = targets * model.num_outputs * LOGIT_BYTES
-    return Activations(kept, largest, moving, logits)
+    return Activations(kept, largest, moving, targets * model.num_outputs * logit_bytes(config, types))
 
 
-def _block(config: Config, model: Network, types: Types, tokens: int, across: int) -> int:
+def _moving(config: Config, model: Network, types: Types) -> int:
+    """Gradients of activations of a token where a block's backward pass has most: in its feed-forward part. The
+    stream's; the same rounded and that of what the last product read, or two of the activation's input and answers."""
+    stream, inner = types.stream * model.hidden_size, types.computed * model.inner_size
+    rounded = types.computed * model.hidden_size if types.computed < types.stream else 0
+    if config.model.norm_position == "post":
+        stream *= 2  # before the norm that ends the block, and behind it
+    if config.model.dropout:
+        rounded += types.computed * model.hidden_size
+    if model.gated or config.model.activation == "relu":
+        return stream + 2 * inner
+    return stream + rounded + inner
+
+
+def _table_gradient(config: Config, model: Network, types: Types, rows: int, stack: Stack) -> int:
+    """Of relative positions, before it is added up over rows: a layer's, and the sum of those before."""
+    is_there = config.model.position == "relative"
+    return 2 * rows * model.num_heads * lengths_of(config).of(stack) ** 2 * types.computed if is_there else 0
+
+
+def logit_bytes(config: Config, types: Types) -> int:
+    """Of each logit at the highest moment. Compiled, the loss is computed from the logits as the head gave them, and
+    their gradient takes their place."""
+    if is_compiled(config):
+        return types.computed
+    smoothing, z_loss = config.training.label_smoothing > 0, config.training.z_loss > 0
+    more = SMOOTHED_BYTES if smoothing else Z_LOSS_BYTES if z_loss else 0
+    return LOGIT_BYTES + more + (CAPPED_BYTES if config.model.logit_soft_cap else 0)
+
+
+def _masks(config: Config, model: Network, types: Types, rows: int, stack: Stack, compiled: bool) -> int:
+    """Of pairs of positions, where attention is told who sees whom: relative positions, or rows of several texts."""
+    lengths = lengths_of(config)
+    pairs = lengths.of(stack) ** 2
+    is_packed = config.data.padding == "packed" and not has_windows(config)
+    if config.model.position == "relative":
+        # The table of distances is spread over all pairs once a stack: in fp32, and in the type of attention; where
+        # texts are padded or packed, for each row. What is cut out of windows leaves them with unlike lengths.
+        is_padded = (config.model.type == "t5" or not has_windows(config)) and (is_packed or not stack.causal)
+        spread = model.num_heads * pairs * (4 + (types.computed if types.computed < 4 else 0))
+        return spread + (rows * model.num_heads * pairs * types.computed if is_padded else 0)
+    if not is_packed:
+        return 0
+    across = lengths.written * lengths.read if stack.looks_across else 0
+    # Said once in a byte a pair; each layer's attention keeps it as numbers to add, unless that is computed again.
+    told = 1 if compiled or config.memory.gradient_checkpointing != "off" else stack.count
+    return rows * (pairs + across) * (1 + told * types.computed)
+
+
+def _block(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:
     h, q, k, f = model.hidden_size, model.query_size, model.key_value_size, model.inner_size
     c, knobs = types.computed, config.model
-    norm = max(types.stream, types.norms) * h + (
-        8 if knobs.norm == "layernorm" else 4
-    )  # a 16-bit stream is widened for fp32 norms
+    # A 16-bit stream is widened for fp32 norms; compiled, that is done again in the backward pass.
+    read_by_norm = types.stream if compiled else max(types.stream, types.norms)
+    norm = read_by_norm * h + (8 if knobs.norm == "layernorm" else 4)
     mask = h if knobs.dropout else 0
     attention = norm + c * h + c * (q + 2 * k) + c * q + 4 * model.num_heads + mask
     if knobs.position == "rotary" or knobs.qk_norm:
@@ -106,7 +155,10 @@ def _block(config: Config, model: Network, types: Types, tokens: int, across: in
         attention += c * q
     if knobs.qk_norm and c < 4:
         attention += 4 * (q + k)  # normalised in fp32
-    inner = 4 * f if model.gated else f if knobs.activation == "relu" else 2 * f
+    gated = 3 * f if compiled else 4 * f  # compiled: the activated gate is computed again
+    inner = gated if model.gated else f if knobs.activation == "relu" else 2 * f
+    if _overflows(config):
+        inner += 2 * f  # its last product is computed in fp32, and keeps its input as that
     total = tokens * (attention + norm + c * h + c * inner + mask)
     if across:
         read = c * h if c < types.stream else 0  # what the encoder gave: rounded for each block, or shared by all
@@ -114,12 +166,18 @@ def _block(config: Config, model: Network, types: Types, tokens: int, across: in
     return total
 
 
-def _products(config: Config, model: Network, types: Types, tokens: int, across: int) -> int:
+def _products(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:
     """Recomputed selectively: the block's input and the answers of matrix products; attention's without dropout."""
     h, q, k = model.hidden_size, model.query_size, model.key_value_size
     up = model.inner_size * (2 if model.gated else 1)
     attended = 0 if config.model.dropout else types.computed * q + 4 * model.num_heads
-    total = tokens * (types.stream * h + types.computed * (q + 2 * k + h + up + h) + attended)
+    down = 0 if compiled else 2 * h if _overflows(config) else h  # part of the next block's input, compiled
+    total = tokens * (types.stream * h + types.computed * (q + 2 * k + h + up + down) + attended)
     if across:
         total += tokens * (types.computed * (q + h) + attended) + across * types.computed * 2 * k
     return total
+
+
+def _overflows(config: Config) -> bool:
+    """T5's last product in a block stays in fp32 where all others are fp16."""
+    return config.model.type == "t5" and "fp16" in (config.precision.compute, config.precision.weights)

@@ -6,6 +6,9 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan.machines import H100, Cluster
 from trainbook.plan.memory import memory
+from trainbook.plan.subject import Subject
+
+MOST_ROWS = 2**20
 
 
 def with_micro_batch(config: Config, rows: int) -> Config:
@@ -32,3 +35,30 @@ def largest_micro_batch(
         if needed.fits(cluster):
             return tried
     return None
+
+
+def largest_rows(subject: Subject) -> int | None:
+    """The most rows at a time that fit, whatever the batch: by halving what lies between. None if one does not fit.
+
+    As many rounds are added up as now: with fewer than two, no gradients wait while activations are there.
+    """
+    rounds = min(2, batch_shape(subject.config, subject.devices).accumulation)
+
+    def fits(rows: int) -> bool:
+        knobs = {
+            "per_device_train_batch_size": rows,
+            "gradient_accumulation_steps": rounds,
+            "global_batch_size": rows * rounds * subject.devices,
+        }
+        config = subject.config.model_copy(update={"batch": subject.config.batch.model_copy(update=knobs)})
+        return subject.changed(config).memory().fits(subject.cluster)
+
+    if not fits(1):
+        return None
+    enough, too_many = 1, 2
+    while too_many <= MOST_ROWS and fits(too_many):
+        enough, too_many = too_many, 2 * too_many
+    while too_many - enough > 1:
+        between = (enough + too_many) // 2
+        enough, too_many = (between, too_many) if fits(between) else (enough, between)
+    return enough

@@ -6,9 +6,6 @@ A `Figure` is a fact if a maker or a measurement of others states it, and an ass
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
-
-from trainbook.errors import UserError
 
 GB, GIB = 10**9, 2**30
 
@@ -74,6 +71,7 @@ class Cluster:
     """Machines of equal GPUs. The defaults are H100 SXM with one 400 Gb/s port for each; see FIGURES."""
 
     gpu: str = "H100"
+    has_bf16: bool = True
     memory: int = int(FIGURES["H100"].value)  # bytes of a GPU
     peak: float = FIGURES["peak"].value  # FLOP/s
     inside: float = FIGURES["inside"].value  # bytes/s each way
@@ -92,13 +90,3 @@ class Cluster:
 
 H100 = Cluster()
 H200 = Cluster(gpu="H200", memory=int(FIGURES["H200"].value))
-GPUS = {"H100": H100, "H200": H200}
-
-
-def gpu(name: str) -> Cluster:
-    """An unknown one is not guessed at: make a `Cluster` of its numbers."""
-    if name.upper() in GPUS:
-        return GPUS[name.upper()]
-    near = get_close_matches(name.upper(), GPUS, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
-    raise UserError(f"plan: the GPU must be one of {', '.join(GPUS)}, but got {name}.{hint}")

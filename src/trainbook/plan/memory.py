@@ -1,27 +1,54 @@
 """Memory of one rank, by part, at the moments of a step where it may be highest.
 
-What is always there: weights and optimizer state. Gradients and activations come and go, and are never all there at
-once: at the end of the forward pass all activations are and (without accumulation) no gradient; at the end of the
-backward pass it is the other way round. The highest moment is what has to fit.
+What is always there: weights, optimizer state and the guard's copies of both. Gradients and activations come and go,
+and are never all there at once: at the end of the forward pass all activations are and (without accumulation) no
+gradient; at the end of the backward pass it is the other way round. The highest moment is what has to fit.
+
+`allocated` is what PyTorch's own counter shows (torch.cuda.max_memory_allocated); what is lost between tensors and what
+CUDA takes for itself come on top of it, as parts of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan.activations import Activations, activations
+from trainbook.plan.evaluation import in_evaluation
 from trainbook.plan.layout import Layout, layout
 from trainbook.plan.machines import H100, Cluster
-from trainbook.plan.network import Network, Weight, network
+from trainbook.plan.network import Network, network
+from trainbook.plan.states import (
+    SNAPSHOTS,
+    bytes_of,
+    embedding_bytes,
+    head_bytes,
+    held_states,
+    rounding_bytes,
+    snapshot_bytes,
+    update_bytes,
+)
 from trainbook.plan.types import Types, types_of
 from trainbook.roles import Kind
 
-SMALL, BLOCK = 4096, 256  # 8-bit averages: smaller tensors stay fp32; one fp32 scale for each block
-LOGITS, BACKWARD, LAST = "the head's loss", "a block's backward pass", "the end of the backward pass"
-PERMANENT = ("weights", "optimizer state", "context")
+LOGITS = "the head's loss"
+BACKWARD = "the last block's backward pass"
+FIRST = "the first block's backward pass"
+LAST = "the end of the backward pass"
+UPDATE = "the update"
+EVALUATION = "an evaluation"
+SNAPSHOT = "a copy for the guard"
+PERMANENT = (
+    "weights",
+    "optimizer state",
+    "snapshots",
+    "rounding",
+    "workspace",
+    "context",
+)  # no room is lost between them
+BESIDES = ("fragmentation", "context")  # not in PyTorch's counter of bytes in tensors
+WORKSPACE = 66 * 2**20  # cuBLAS and cuBLASLt, 32 MiB each on H100 and later; and some small tensors
 
 
 @dataclass(frozen=True)
@@ -41,6 +68,11 @@ class Memory:
     def total(self) -> int:
         return sum(self.parts.values())
 
+    @property
+    def allocated(self) -> int:
+        """Bytes in tensors at the highest moment: torch.cuda.max_memory_allocated."""
+        return sum(size for part, size in self.parts.items() if part not in BESIDES)
+
     def fits(self, cluster: Cluster) -> bool:
         return self.total <= cluster.memory
 
@@ -52,59 +84,40 @@ def memory(
     vocab_size: int,
     num_labels: int = 1,
     cluster: Cluster = H100,
+    snapshots: int = SNAPSHOTS,
 ) -> Memory:
-    """Of each of so many devices. ConfigError where the global batch cannot be cut for them."""
+    """Of each of so many devices. ConfigError where the global batch cannot be cut for them. `snapshots`: copies that
+    the guard has taken until now, of which a short run has fewer."""
     who = layout(config, devices)
     batch = batch_shape(config, devices)
     model = network(config, vocab_size, num_labels)
-    types = types_of(config)
+    types = types_of(config, cluster)
     moving = activations(config, model, types, batch.micro_batch)
     held = held_states(config, model, who, types)
     around = _Around(config, model, types, who, accumulates=batch.accumulation > 1)
     moments = {
         LOGITS: around.at_logits(held, moving),
         BACKWARD: around.in_backward(held, moving),
+        FIRST: around.in_first_block(held, moving),
         LAST: around.at_the_end(held),
+        UPDATE: around.in_update(held),
     }
+    evaluated = in_evaluation(config, model, types, batch.micro_batch)
+    if evaluated is not None:
+        moments[EVALUATION] = {**around.always(held), "whole weights": around.whole(blocks=1), **evaluated}
+    copy = snapshot_bytes(config, held, model, types, cluster)
+    if copy:
+        moments[SNAPSHOT] = {**around.always(held), "temporary": copy}
+    of_kept, of_gradients = rounding_bytes(config, model, who, types)
     for parts in moments.values():
+        parts["snapshots"] = snapshots * copy
+        has_gradients = parts.get("gradients", 0) >= 0.9 * held["gradients"]
+        parts["rounding"] = of_kept + (of_gradients if has_gradients else 0)
+        parts["workspace"] = WORKSPACE if cluster.memory else 0
         passing = sum(size for name, size in parts.items() if name not in PERMANENT)
         parts["fragmentation"] = round(cluster.fragmentation * passing)
         parts["context"] = round(cluster.context)
     return Memory(moments)
-
-
-def held_states(config: Config, model: Network, who: Layout, types: Types) -> dict[str, int]:
-    """Bytes of weights, gradients (once they are there) and optimizer state that the fullest rank holds."""
-    weights = gradients = states = 0
-    for weight, times in model.grouped():
-        # DeepSpeed deals out single numbers, FSDP2 rows.
-        part = weight.dealt if who.strategy == "deepspeed" else weight.cut
-        weights += times * types.of(weight) * part(who.weights_over)
-        gradients += times * types.of(weight) * part(who.gradients_over)
-        count, kept = part(who.states_over), types.states if types.master else types.of(weight)
-        states += times * (types.master * count + _state_bytes(config, weight, count, kept))
-    if who.strategy == "deepspeed" and config.distributed.offload_optimizer != "none":
-        states = 0  # they lie in the host's memory
-    if who.zero_stage == 3 and config.distributed.offload_parameters != "none":
-        weights = 0
-    return {"weights": weights, "gradients": gradients, "optimizer state": states}
-
-
-def _state_bytes(config: Config, weight: Weight, count: int, kept: int) -> int:
-    """What the optimizer keeps of so many numbers of a weight."""
-    match config.optimizer.type:
-        case "adamw":
-            return 2 * kept * count
-        case "stable_adamw":
-            return (kept + 4) * count  # the average of squares is always fp32
-        case "lion":
-            return kept * count
-        case "sgd":
-            return kept * count if config.optimizer.momentum > 0 else 0
-        case "muon":
-            return (1 if weight.kind is Kind.HIDDEN else 2) * kept * count
-        case "adamw_8bit" | "paged_adamw_8bit":
-            return 8 * count if count < SMALL else 2 * count + 2 * 4 * -(-count // BLOCK)
 
 
 class _Around:
@@ -115,44 +128,75 @@ class _Around:
         self.accumulates = accumulates
         self.gathers = who.weights_over > 1
         (_, rest), *blocks = model.units()
-        self.rest = _size(rest, types.kept)
-        self.rest_gradient = _size(rest, types.reduced)
-        self.block = max((_size(block, types.gathered) for _, block in blocks), default=0)
-        self.all_blocks = sum(times * _size(block, types.gathered) for times, block in blocks)
-        self.block_gradient = max((_size(block, types.reduced) for _, block in blocks), default=0)
+        self.rest = bytes_of(rest, types.kept)
+        self.rest_gradient = bytes_of(rest, types.reduced, trained=True)
+        self.block = max((bytes_of(block, types.gathered) for _, block in blocks), default=0)
+        self.all_blocks = sum(times * bytes_of(block, types.gathered) for times, block in blocks)
+        packed = (weight.count for weight, _ in model.grouped() if weight.is_packed)
+        self.unpacked = types.computed * max(packed, default=0)  # one matrix at a time, for its product
+        self.block_gradient = max((bytes_of(block, types.reduced, trained=True) for _, block in blocks), default=0)
+
+    def always(self, held: dict[str, int]) -> dict[str, int]:
+        return {"weights": held["weights"], "optimizer state": held["optimizer state"]}
 
     def at_logits(self, held: dict[str, int], moving: Activations) -> dict[str, int]:
         return {
-            "weights": held["weights"],
-            "optimizer state": held["optimizer state"],
+            **self.always(held),
             "gradients": self._gradients_before(held),
-            "whole weights": self._whole(blocks=1),
+            "whole weights": self.whole(blocks=1),
             "rounded weights": self._rounded(),
             "activations": moving.kept,
             "logits": moving.logits,
         }
 
     def in_backward(self, held: dict[str, int], moving: Activations) -> dict[str, int]:
-        """Of the last block: all that is kept is still there, and nearly no gradient yet."""
-        exchanged = 2 * self.block_gradient if self.who.gradients_over > 1 else 0  # as computed, and as they are sent
+        """Of the last block: all that is kept is still there, and of gradients the head's alone."""
+        head = head_bytes(self.model, self.types)
         return {
-            "weights": held["weights"],
-            "optimizer state": held["optimizer state"],
-            "gradients": self._gradients_before(held) + exchanged,
-            "whole weights": self._whole(blocks=3),  # at work, fetched ahead, and the buffer that it arrives in
-            "rounded weights": self._rounded(),
+            **self.always(held),
+            "gradients": self._gradients_before(held) + head + self._exchanged(self.block_gradient),
+            "whole weights": self.whole(blocks=3),  # at work, fetched ahead, and the buffer that it arrives in
+            "rounded weights": self._rounded(with_head=False),
             "activations": moving.kept,
-            "temporary": moving.block + moving.gradients,
+            "temporary": moving.block + moving.gradients + self.unpacked,
+        }
+
+    def in_first_block(self, held: dict[str, int], moving: Activations) -> dict[str, int]:
+        """The last one to be gone back through: all gradients but its own and the embeddings', and what it keeps."""
+        blocks = max(1, self.model.num_blocks)
+        own = max((bytes_of(stack.block, self.types.kept, trained=True) for stack in self.model.stacks), default=0)
+        waits = own + (0 if self.model.is_tied else embedding_bytes(self.model, self.types))
+        return {
+            **self.always(held),
+            "gradients": max(self._gradients_before(held), held["gradients"] - waits)
+            + self._exchanged(self.block_gradient),
+            "whole weights": self.whole(blocks=2),
+            "rounded weights": self._rounded(with_head=False) // blocks,
+            "activations": moving.kept // blocks,
+            "temporary": moving.block + moving.gradients + self.unpacked,
         }
 
     def at_the_end(self, held: dict[str, int]) -> dict[str, int]:
-        exchanged = 2 * self.rest_gradient if self.who.gradients_over > 1 else 0  # the embedding's come last
+        """Of a tied embedding both gradients are there: the head's, and its own, which come last."""
+        tied = embedding_bytes(self.model, self.types) if self.model.is_tied or self.accumulates else 0
         return {
-            "weights": held["weights"],
-            "optimizer state": held["optimizer state"],
-            "gradients": max(self._gradients_before(held), held["gradients"]) + exchanged,
-            "whole weights": self._whole(blocks=1),
+            **self.always(held),
+            "gradients": max(self._gradients_before(held), held["gradients"])
+            + tied
+            + self._exchanged(self.rest_gradient),
+            "whole weights": self.whole(blocks=1),
         }
+
+    def in_update(self, held: dict[str, int]) -> dict[str, int]:
+        return {
+            **self.always(held),
+            "gradients": held["gradients"],
+            "temporary": update_bytes(self.config, self.model, self.who, self.types),
+        }
+
+    def _exchanged(self, size: int) -> int:
+        """Gradients on their way: as computed, and as they are sent."""
+        return 2 * size if self.who.gradients_over > 1 else 0
 
     def _gradients_before(self, held: dict[str, int]) -> int:
         """DDP's lie in buckets that stay. FSDP2 adds up whole ones until they are exchanged, usually in the last
@@ -162,17 +206,17 @@ class _Around:
         if not self.accumulates:
             return 0
         if self.who.strategy == "fsdp" and self.who.shards > 1 and not self.who.sync_each_batch:
-            return self.types.reduced * self.model.parameters
+            return self.types.reduced * self.model.trained
         return held["gradients"]
 
-    def _whole(self, blocks: int) -> int:
+    def whole(self, blocks: int) -> int:
         if not self.gathers:
             return 0
         if self.who.strategy == "fsdp" and not self.who.reshard_after_forward:
             return self.rest + self.all_blocks + (self.block if blocks > 1 else 0)
         return self.rest + min(blocks * self.block, self.all_blocks + self.block)
 
-    def _rounded(self) -> int:
+    def _rounded(self, *, with_head: bool = True) -> int:
         """Autocast's copies of matrices, which the backward pass needs: of all blocks, unless they are recomputed."""
         if not self.types.casts:
             return 0
@@ -181,12 +225,10 @@ class _Around:
         count = sum(
             weight.count * times
             for weight, times in self.model.grouped()
-            if weight.multiplies and (keeps_blocks or weight.kind is Kind.OUTPUT)
+            if weight.multiplies
+            and not weight.is_packed
+            and (keeps_blocks if weight.kind is Kind.HIDDEN else with_head)
         )
-        if self.model.is_tied:  # the head is the embedding
+        if self.model.is_tied and with_head:  # the head is the embedding
             count += self.model.num_outputs * self.model.hidden_size
         return self.types.computed * count
-
-
-def _size(weights: Iterable[Weight], bytes_each: int) -> int:
-    return bytes_each * sum(weight.count for weight in weights)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
@@ -20,116 +19,34 @@ from trainbook.knobs.derive import (
     max_target_length,
     task_name,
 )
+from trainbook.plan.adapters import with_adapters
+from trainbook.plan.foreign import as_ours, learned_positions
+from trainbook.plan.weights import Network, Stack, Weight
 from trainbook.roles import Kind
+
+__all__ = ["Network", "Stack", "Weight", "network"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 RELATIVE_BUCKETS = 32
 TASKS = ("causal", "chat", "masked", "span", "seq2seq", "classify", "classify_many", "regress", "tag")
 
 
-@dataclass(frozen=True)
-class Weight:
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def multiplies(self) -> bool:
-        """Each token is multiplied by it, where an embedding is only looked up."""
-        return self.kind in (Kind.HIDDEN, Kind.OUTPUT) and len(self.shape) == 2
-
-    def cut(self, shards: int) -> int:
-        """The largest part of it where rows are dealt out, as FSDP2 does: the first rank's."""
-        return math.ceil(self.shape[0] / shards) * math.prod(self.shape[1:])
-
-    def dealt(self, shards: int) -> int:
-        """The largest part of it where single numbers are dealt out."""
-        return math.ceil(self.count / shards)
-
-
-@dataclass(frozen=True)
-class Stack:
-    """Blocks that are all alike."""
-
-    name: str  # of its list of blocks
-    count: int
-    block: tuple[Weight, ...]  # names within a block
-    causal: bool
-    looks_across: bool = False  # at what an encoder has read
-
-
-@dataclass(frozen=True)
-class Network:
-    stacks: tuple[Stack, ...]
-    rest: tuple[Weight, ...]  # embeddings, final norms and the head
-    hidden_size: int
-    query_size: int
-    key_value_size: int
-    inner_size: int
-    num_heads: int
-    num_outputs: int  # numbers that the head gives for each position: rows of the vocabulary, or labels
-    gated: bool
-    is_tied: bool
-
-    def weights(self) -> Iterator[Weight]:
-        """All of them, by the names that the model gives them."""
-        yield from self.rest
-        for stack in self.stacks:
-            for number in range(stack.count):
-                for weight in stack.block:
-                    yield replace(weight, name=f"{stack.name}.{number}.{weight.name}")
-
-    def grouped(self) -> Iterator[tuple[Weight, int]]:
-        """The same, each kind of weight with how often it is there: sums need no list of thousands."""
-        yield from ((weight, 1) for weight in self.rest)
-        yield from ((weight, stack.count) for stack in self.stacks for weight in stack.block)
-
-    def units(self) -> list[tuple[int, tuple[Weight, ...]]]:
-        """What FSDP2 brings together at a time, and how often it is there: first the rest, then blocks.
-
-        A list with a single block is no stack to be cut: that block belongs to the rest.
-        """
-        alone = [weight for stack in self.stacks if stack.count == 1 for weight in stack.block]
-        return [(1, (*self.rest, *alone)), *((stack.count, stack.block) for stack in self.stacks if stack.count > 1)]
-
-    @property
-    def parameters(self) -> int:
-        return sum(weight.count * times for weight, times in self.grouped())
-
-    @property
-    def num_blocks(self) -> int:
-        return sum(stack.count for stack in self.stacks)
-
-    def by_part(self) -> dict[str, int]:
-        """Parameters: the embeddings, the matrices of blocks, norms and biases, the head if it is one of its own."""
-        parts: dict[str, int] = {"embeddings": 0, "blocks": 0, "norms and biases": 0, "head": 0}
-        names = {Kind.EMBEDDING: "embeddings", Kind.HIDDEN: "blocks", Kind.OUTPUT: "head"}
-        for weight, times in self.grouped():
-            parts[names.get(weight.kind, "norms and biases")] += weight.count * times
-        return parts
-
-
 def network(config: Config, vocab_size: int, num_labels: int = 1) -> Network:
     """`vocab_size` is the tokenizer's, and no knob; `num_labels` is of the data, for tasks that predict labels."""
+    is_foreign, positions, config = config.model.type == "hf", learned_positions(config), as_ours(config)
     model, task = config.model, task_name(config)
     if model.type not in ("gpt", "bert", "t5") or task not in TASKS:
         raise UserError(
             f"plan: model.type must be gpt, bert or t5 with a task of theirs, but got {model.type} with {task}. The "
             "size of any other model is known only once it is built."
         )
-    if model.lora_rank is not None:
-        raise UserError("plan: model.lora_rank: frozen weights with adapters are not counted yet.")
-    parts = _Parts(config, vocab_size)
+    parts = _Parts(config, vocab_size, positions)
     if model.type == "t5":
         stacks, rest = parts.encoder_decoder()
     else:
         stacks, rest = parts.one_stack(causal=model.type == "gpt")
     head, num_outputs = parts.head(task, num_labels)
-    return Network(
+    whole = Network(
         stacks,
         (*rest, *head),
         hidden_size=parts.width,
@@ -141,11 +58,12 @@ def network(config: Config, vocab_size: int, num_labels: int = 1) -> Network:
         gated=parts.gated,
         is_tied=model.tie_embeddings,
     )
+    return with_adapters(config, whole, is_foreign=is_foreign)
 
 
 class _Parts:
-    def __init__(self, config: Config, vocab_size: int) -> None:
-        self.config, self.model = config, config.model
+    def __init__(self, config: Config, vocab_size: int, positions: int | None) -> None:
+        self.config, self.model, self.positions = config, config.model, positions
         self.width, self.inner = config.model.hidden_size, intermediate_size(config)
         self.gated = config.model.activation in GATED
         self.head_width = head_width(config)
@@ -158,7 +76,8 @@ class _Parts:
         stack = Stack("body.blocks", model.num_hidden_layers, tuple(self._block()), causal)
         rest = [*self._stack_rest("body"), self._table("body.token_embedding", self.vocab_rows)]
         if model.position == "learned":
-            rest.append(self._table("body.position_embedding", self.config.data.max_seq_length))
+            rows = self.positions or self.config.data.max_seq_length
+            rest.append(self._table("body.position_embedding", rows))
         if model.token_types:
             rest.append(self._table("body.type_embedding", model.token_types))
         if model.norm_position == "post":

@@ -26,11 +26,12 @@ class Operations:
 
     forward: float
     recomputed: float
+    is_adapted: bool = False  # the backward pass goes through frozen weights, and computes no gradients of theirs
 
     @property
     def model(self) -> float:
         """What the model takes, without what is computed twice: what utilisation is stated of (MFU)."""
-        return 3 * self.forward
+        return (2 if self.is_adapted else 3) * self.forward
 
     @property
     def all(self) -> float:
@@ -69,7 +70,8 @@ def operations(config: Config, model: Network, rows: int) -> Operations:
     if model.is_tied and not any(weight.name == "head.weight" for weight in model.rest):
         head += model.num_outputs * model.hidden_size
     forward = blocks + 2 * head * rows * lengths.targets
-    return Operations(forward, blocks if config.memory.gradient_checkpointing == "full" else 0.0)
+    recomputed = blocks if config.memory.gradient_checkpointing == "full" else 0.0
+    return Operations(forward, recomputed, model.is_adapted)
 
 
 def efficiency(

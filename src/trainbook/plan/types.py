@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
-from trainbook.plan.network import Weight
+from trainbook.plan.machines import H100, Cluster
+from trainbook.plan.weights import Weight
 from trainbook.roles import Kind
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -28,20 +29,39 @@ class Types:
         return self.computed < self.kept
 
     def of(self, weight: Weight) -> int:
+        """Bytes of a number of it. What is trained beside frozen weights is fp32."""
+        if weight.is_trained_beside:
+            return 4
         return self.norms if weight.kind is Kind.NORM else self.kept
 
+    def size(self, weight: Weight, count: int) -> int:
+        """Bytes of so many numbers of it, which may be packed."""
+        if weight.packed_bits == 4:  # NF4: 64 numbers share a scale of 8 bits, 256 scales an fp32 one
+            return count // 2 + -(-count // 64) + 4 * -(-count // (64 * 256))
+        if weight.packed_bits == 8:  # LLM.int8: an fp32 scale for each row
+            return count + 4 * weight.shape[0]
+        return self.of(weight) * count
 
-def types_of(config: Config) -> Types:
-    """`auto` computes in bf16, as every GPU does that a plan is made for."""
+
+def compute_type(config: Config, cluster: Cluster = H100) -> str:
+    """As the run's `auto`: the type of 16-bit weights; else bf16 on a GPU that has it, fp32 elsewhere."""
+    precision = config.precision
+    if precision.compute != "auto":
+        return precision.compute
+    if precision.weights != "fp32":
+        return precision.weights
+    return "bf16" if cluster.has_bf16 else "fp32"
+
+
+def types_of(config: Config, cluster: Cluster = H100) -> Types:
     precision, knobs = config.precision, config.distributed
-    compute = precision.compute
-    if compute == "auto":
-        compute = "bf16" if precision.weights == "fp32" else precision.weights
-    kept, computed = BYTES[precision.weights], BYTES[compute]
+    kept, computed = BYTES[precision.weights], BYTES[compute_type(config, cluster)]
+    # Norms beside 16-bit weights are fp32, and autocast widens what a LayerNorm reads; frozen RMS norms are narrow.
+    has_narrow_norms = config.model.lora_rank is not None and config.model.norm == "rmsnorm"
     is_zero = knobs.strategy == "deepspeed"  # it exchanges weights and gradients as they are kept
     return Types(
         kept=kept,
-        norms=4,
+        norms=kept if has_narrow_norms else 4,
         computed=computed,
         stream=kept,
         reduced=kept if is_zero else BYTES[knobs.reduce_dtype],

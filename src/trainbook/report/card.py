@@ -8,10 +8,13 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainbook.doctor import CAUSES, Diagnosis, diagnose
+from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.earlier import as_config
 from trainbook.knobs.formats import can_be_exported
 from trainbook.runs import Manifest, RunFolder, jsonl
+from trainbook.runs.record import open_record
 from trainbook.runs.schema import Metric, judgements
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -65,6 +68,8 @@ def make_card(run: RunFolder) -> Card:
             f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(best)
         )
         card.lines.append(("best", f"{detail} at step {best['step']:,}"))
+    diagnosis = _diagnosis(run)
+    card.lines += _verdict(diagnosis)
     card.lines += _slowest(train)
     card.lines.append(("guard", _healing(train[-1].get("skipped_updates", 0) if train else 0, events)))
     if manifest.injected_faults:
@@ -80,8 +85,44 @@ def make_card(run: RunFolder) -> Card:
         if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
             card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
     card.lines.append(("folder", str(run.path)))
-    card.next_commands = _next_commands(run, manifest)
+    card.next_commands = [*_remedy(run, manifest, diagnosis), *_next_commands(run, manifest)]
     return card
+
+
+def _diagnosis(run: RunFolder) -> Diagnosis | None:
+    """None: the rules could not look at this run. The card is made without them then."""
+    try:
+        return diagnose(open_record(run.path))
+    except Exception:
+        return None
+
+
+def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    """What the doctor would act on or look at: the first in full, the others by their number."""
+    if diagnosis is None:
+        return []
+    spoken = [finding for finding in diagnosis.findings if finding.severity != "info"]
+    if not spoken:
+        return [("doctor", f"nothing stands out ({len(all_rules()) - len(diagnosis.not_judged)} rules judged)")]
+    first = spoken[0]
+    more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
+    sentence = f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:]}.{more}"
+    return [("doctor", f"{first.severity}, {first.confidence:.0%} sure: {sentence}")]
+
+
+def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+    """First of what to do next: the run again with the one change that the first finding asks for."""
+    if diagnosis is None or manifest.recipe == "fit" or not run.config.exists():
+        return []
+    first = next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
+    if first is None:
+        return []
+    path = shlex.quote(str(run.path))
+    commands = [(f"trainbook doctor {path}", "what was found, and how sure it is")]
+    if first.override is not None:
+        again = f"trainbook train {shlex.quote(str(run.config))} {shlex.quote(first.override)}"
+        commands.insert(0, (again, CAUSES[first.cause].remedy.rstrip(".").lower()))
+    return commands
 
 
 SLOW = 1.5  # times the median of all: a rank that the others wait for

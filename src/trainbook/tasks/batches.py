@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from trainbook.data.batches import Batch
+from trainbook.data.likeness import row_hashes
 
 
 @dataclass
@@ -27,13 +28,15 @@ class StepBatch:
     ids: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of the samples
     epoch: float = 0.0
     num_rows: int = 0  # of the global batch; what a batch size counts: samples, or packed rows of them
+    hashes: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.uint64))  # of the samples, in their epochs
     num_idle: int = (
         0  # of the micro-batches, the last ones: computed along with other ranks that have more, not counted
     )
 
     @classmethod
     def of(cls, batch: Batch, micro_batches: list[Any], num_targets: int, num_tokens: int) -> StepBatch:
-        return cls(micro_batches, num_targets, num_tokens, batch.ids, batch.epoch, batch.num_rows)
+        hashes = row_hashes(batch.tokens, batch.epochs)
+        return cls(micro_batches, num_targets, num_tokens, batch.ids, batch.epoch, batch.num_rows, hashes)
 
     def pin_memory(self) -> StepBatch:
         self.micro_batches = [_move(micro, lambda tensor: tensor.pin_memory()) for micro in self.micro_batches]

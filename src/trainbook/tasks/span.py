@@ -9,6 +9,7 @@ import numpy as np
 from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches import Batch, Ragged
 from trainbook.data.frame import Frame
+from trainbook.data.likeness import row_hashes
 from trainbook.data.seeding import generator
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
@@ -138,4 +139,5 @@ class SpanCollate:
         )
         made = pair_micro_batches(pairs, self.rows_each, self.pad)
         made.num_tokens = len(batch.tokens.values)  # of the text: what is cut out is not counted twice
+        made.hashes = row_hashes(batch.tokens, batch.epochs)  # of the text, wherever it was cut
         return made

@@ -1,0 +1,152 @@
+"""docs/doctor-bench.md and its picture, from the committed scores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clean import SETTINGS
+from faults import KINDS
+from score import Judged, by_kind, known_in_development, read, summary
+from split import CLEAN_SEEDS, SEEDS
+
+from trainbook.charts.figure import BLUE, GREY, RED, new_figure, save
+
+TEXT = """# How often the doctor is right
+
+{num_kinds} kinds of fault were put on purpose into runs of a small GPT and a small BERT: into their settings, their
+data, or the code around the loop. Each kind has one right cause. Beside them stand clean runs: {num_settings} healthy
+settings of GPT, BERT and T5, from other optimizers and schedules to resumed runs and the shapes of the packaged
+recipes. The doctor sees what any run leaves behind (`config.yaml`, `manifest.json`, `metrics.jsonl`, `events.jsonl`),
+and nothing of what was done.
+
+The bench was written by others than the rules were. Rules were developed on {num_seen} of the kinds with the seeds
+{development_seeds}; what is reported here are the seeds {held_out_seeds}, of those kinds and of {num_unseen} kinds that
+no rule was developed on. Every fault was compared with its clean twin of the same seed, so that none does nothing.
+
+## Held-out runs
+
+Shares with 95 % intervals: those of faults by bootstrap over kinds, since runs of one kind resemble each other; those
+of clean runs after Clopper and Pearson. *Noticed*: any error or warning. *Cause found*: the right cause is among what
+is warned of; where a run's files cannot tell two causes apart, either counts. *Cause first*: the right one is named
+first.
+
+| | all kinds | kinds seen in development | kinds never seen |
+|---|---|---|---|
+{shares}
+
+| clean runs | share | runs |
+|---|---|---|
+{clean}
+
+![the share of runs whose cause is found, for each kind](doctor-bench.png)
+
+## Each kind
+
+Runs of the held-out half: how many, in how many the cause is found, in how many it is the first; and what the doctor
+says first where it is not. Kinds with a star were not looked at in development.
+
+| fault | what is wrong | cause | runs | found | first | among three | first instead |
+|---|---|---|---|---|---|---|---|
+{kinds}
+
+{alarms}Made by `python benchmarks/doctor/bench.py run` and `score` (Python {python}, PyTorch {torch}); `validate`
+compares each fault with its twin, `make` makes one of the runs to look at, and `page` writes this page.
+"""
+
+ROWS = (
+    *("noticed", "cause found", "cause first", "cause among three"),
+    *("cause first, of those noticed", "cause among three, of those noticed"),
+)
+PARTS = ("held-out", "held-out, kinds seen in development", "held-out, kinds never seen")
+
+
+def write_page(results: Path, docs: Path) -> None:
+    if not results.is_file():
+        raise SystemExit(f"{results} is missing: score --half held-out --json {results} writes it.")
+    head, judged = read(results)
+    held_out = [run for run in judged if run.half == "held-out"]
+    found, seen = summary(held_out), known_in_development()
+    (docs / "doctor-bench.md").write_text(
+        TEXT.format(
+            num_kinds=len(KINDS),
+            num_settings=len(SETTINGS),
+            num_seen=len(seen),
+            num_unseen=len(KINDS) - len(seen),
+            development_seeds=_listed(SEEDS["development"]),
+            held_out_seeds=f"{_listed(SEEDS['held-out'])} (clean runs: {_listed(CLEAN_SEEDS['held-out'])})",
+            shares="\n".join(
+                f"| {name} | {' | '.join(_share(found, part, name) for part in PARTS)} |" for name in ROWS
+            ),
+            clean="\n".join(
+                f"| with a finding of severity {name} | {share.value:.3f} ({share.low:.3f} to {share.high:.3f}) "
+                f"| {share.hits} of {share.runs} |"
+                for name, share in found["clean"].get("held-out", {}).items()
+            ),
+            kinds="\n".join(_rows(held_out, seen)),
+            alarms=_alarms(held_out),
+            **head["made_with"],
+        ),
+        encoding="utf-8",
+    )
+    _draw(held_out, seen, docs / "doctor-bench.png")
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"{seeds[0]} to {seeds[-1]}"
+
+
+def _share(found: dict[str, Any], part: str, name: str) -> str:
+    share = found["faults"].get(part, {}).get(name)
+    return "–" if share is None else f"{share.value:.3f} ({share.low:.3f} to {share.high:.3f})"
+
+
+def _rows(judged: Sequence[Judged], seen: set[str]) -> list[str]:
+    lines = []
+    for name, counts in _of_kinds(judged).items():
+        instead = ", ".join(f"{cause} {count}" for cause, count in counts["instead"].most_common(2))
+        star = "" if name in seen else " *"
+        numbers = " | ".join(str(counts[key]) for key in ("runs", "cause found", "cause first", "cause among three"))
+        lines.append(f"| {name}{star} | {KINDS[name].what} | {KINDS[name].causes[0]} | {numbers} | {instead} |")
+    return lines
+
+
+def _of_kinds(judged: Sequence[Judged]) -> dict[str, dict[str, Any]]:
+    """Both architectures together."""
+    found: dict[str, Any] = {}
+    for row in by_kind([run for run in judged if run.causes]):
+        counts = found.setdefault(row["kind"], {"instead": Counter()})
+        for key in ("runs", "noticed", "cause found", "cause first", "cause among three"):
+            counts[key] = counts.get(key, 0) + row[key]
+        counts["instead"].update(row["instead"])
+    return {name: found[name] for name in KINDS if name in found}
+
+
+def _alarms(judged: Sequence[Judged]) -> str:
+    alarms = [run for run in judged if not run.causes and run.worst]
+    if not alarms:
+        return ""
+    lines = [f"- {run.architecture}, seed {run.seed}: {run.worst}, {', '.join(run.said)}" for run in alarms]
+    return "\n".join(["## Clean runs with a finding", "", *lines, "", ""])
+
+
+def _draw(judged: Sequence[Judged], seen: set[str], path: Path) -> None:
+    counts = _of_kinds(judged)
+    order = sorted(counts, key=lambda name: (counts[name]["cause found"] / counts[name]["runs"], name))
+    figure, axes = new_figure(1, 1, width=9, height=0.6 + 0.2 * max(5, len(order)))
+    axis = axes[0, 0]
+    for place, name in enumerate(order):
+        of_kind = counts[name]
+        runs, found, first = of_kind["runs"], of_kind["cause found"], of_kind["cause first"]
+        axis.barh(place, 1.0, color=GREY, alpha=0.15)
+        axis.barh(place, found / runs, color=BLUE if name in seen else RED, alpha=0.4)
+        axis.barh(place, first / runs, color=BLUE if name in seen else RED)
+    axis.set_yticks(range(len(order)), order)
+    axis.set_ylim(-0.6, len(order) - 0.4)
+    axis.set_xlim(0, 1)
+    axis.set_xlabel(
+        "share of held-out runs: cause first (dark), cause found (light); red: kinds never seen in development"
+    )
+    save(figure, path)

@@ -1,0 +1,10 @@
+"""Imported once, for all processes that runs are made in."""
+
+import faults
+import torch
+
+import trainbook.api
+import trainbook.loop.build
+import trainbook.loop.launch
+
+assert faults and torch and trainbook.api and trainbook.loop.build and trainbook.loop.launch

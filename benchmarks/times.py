@@ -1,0 +1,138 @@
+"""Seconds of a step as `trainbook plan --measure` foretells them, and as a run of some hundred steps then takes them.
+
+python benchmarks/times.py [--only NAME ...] [--steps 300] [--json FILE]
+
+Each case is measured for 25 steps in one process and trained in another: the same configuration, the Python standard
+library as text. A run's seconds are the mean of its rows after the first 20 steps, which are all written down and
+therefore slower. `--device cpu --tiny` goes through it on a CPU, in small.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+DENSE = 20  # steps of a run that are all written down
+VOCABULARY = 4096
+
+
+def _case(kind: str, layers: int, width: int, rows: int, length: int, **sections: dict[str, Any]) -> dict[str, Any]:
+    knobs: dict[str, Any] = {
+        "model": {
+            "type": kind,
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "num_attention_heads": width // 64,
+            **({"head_width": 64, "position": "relative", "attention_scale": "none"} if kind == "t5" else {}),
+        },
+        "data": {
+            "source": "builtin:pystdlib",
+            "tokenizer": "bpe",
+            "vocab_size": VOCABULARY,
+            "max_seq_length": length,
+        },
+        "batch": {"global_batch_size": rows, "per_device_train_batch_size": rows},
+        "training": {"max_steps": 300},
+        "optimizer": {"learning_rate": 3e-4},
+        "evaluation": {"eval_strategy": "no"},
+        "memory": {"compile": "off"},
+    }
+    for name, values in sections.items():
+        knobs[name] = knobs.get(name, {}) | values
+    return knobs
+
+
+CASES = {
+    "gpt-20m": _case("gpt", 8, 384, 64, 256),
+    "gpt-124m": _case("gpt", 12, 768, 16, 1024),
+    "gpt-124m-full": _case("gpt", 12, 768, 32, 1024, memory={"gradient_checkpointing": "full"}),
+    "gpt-124m-x4": _case("gpt", 12, 768, 32, 512, batch={"per_device_train_batch_size": 8}),
+    "gpt-124m-compiled": _case("gpt", 12, 768, 16, 1024, memory={"compile": "on"}),
+    "bert-110m": _case("bert", 12, 768, 32, 512),
+    "t5-60m": _case("t5", 6, 512, 32, 512),
+}
+
+
+def configuration(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    knobs = CASES[name]
+    knobs["training"] |= {"max_steps": options.steps, "device": options.device}
+    if options.tiny:
+        knobs["model"] |= {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 1}
+        knobs["data"] |= {"max_seq_length": 32}
+        knobs["memory"] |= {"compile": "off"}
+    return knobs
+
+
+def foretold(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    from trainbook.knobs import load
+    from trainbook.study import measure
+
+    return measure(load(configuration(name, options)).config, device=options.device, steps=options.timed)
+
+
+def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    from trainbook import api
+
+    with tempfile.TemporaryDirectory() as runs:
+        result = api.train(configuration(name, options), name="timed", runs_dir=runs, quiet=True)
+        rows = [row for row in result.run.metrics("train") if row["step"] > DENSE]
+    seconds = [row["step_seconds"] for row in rows]
+    return {"seconds_per_step": statistics.fmean(seconds), "memory_bytes": max(row["memory_bytes"] for row in rows)}
+
+
+def in_a_process(kind: str, name: str, arguments: list[str]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, __file__, *arguments, "--one", kind, name, "--json", str(result)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return {"failed": done.stderr.strip()[-300:]}
+        return json.loads(result.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", default=list(CASES))
+    parser.add_argument("--steps", type=int, default=300, help="of each run")
+    parser.add_argument("--timed", type=int, default=20, help="steps that a measurement times")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="toys of the same kinds, not compiled")
+    parser.add_argument("--json", metavar="PATH", help="write the figures to this file too")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        kind, name = options.one
+        found = {"foretold": foretold, "trained": trained}[kind](name, options)
+        Path(options.json).write_text(json.dumps(found), encoding="utf-8")
+        return
+    from common import facts, print_facts, write_json
+
+    described = facts(options.device)
+    print_facts(described)
+    arguments = ["--steps", str(options.steps), "--timed", str(options.timed), "--device", options.device]
+    arguments += ["--tiny"] if options.tiny else []
+    rows: list[dict[str, Any]] = []
+    for name in options.only:
+        before, after = (in_a_process(kind, name, arguments) for kind in ("foretold", "trained"))
+        row: dict[str, Any] = {"name": name, "foretold": before, "trained": after}
+        if "failed" in before or "failed" in after:
+            print(f"{name:<20}{before.get('failed') or after.get('failed')}", flush=True)
+        else:
+            row["error"] = before["seconds_per_step"] / after["seconds_per_step"] - 1
+            print(f"{name:<20}{before['seconds_per_step']:>10.4f}{after['seconds_per_step']:>10.4f}", end="")
+            print(f"{row['error']:>+9.1%}", flush=True)
+        rows.append(row)
+        write_json(options.json, {**described, "rows": rows})
+    errors = [abs(row["error"]) for row in rows if "error" in row]
+    if errors:
+        print(f"seconds a step: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Checks that the same is the same: evaluation twice, a batch in parts, a run that was interrupted; and workers not."""
+
+from __future__ import annotations
+
+import random
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainbook.check.parameters import Watching
+from trainbook.check.result import Check, Outcome, failed, passed, skipped
+from trainbook.check.subject import Subject
+from trainbook.checkpoints import CheckpointStore
+from trainbook.data.batches import Batch
+from trainbook.data.feed import prefetch
+from trainbook.data.loader import BatchPlan, eval_batches
+from trainbook.loop.build import assemble
+from trainbook.loop.evaluate import evaluate
+from trainbook.loop.job import Job
+from trainbook.loop.seeding import seed_everything
+from trainbook.loop.step import train_step
+
+CLOSE = 1e-5  # relative, in fp32
+EVALUATED = 16  # samples
+STEPS_BEFORE, STEPS_AFTER = 3, 3
+WORKERS = 2
+
+
+def evaluation(subject: Subject) -> Outcome:
+    samples = subject.data.validation or subject.data.train
+    rows = subject.rows_for(8)
+    collate = subject.task.collate(subject.config, subject.data, rows)
+    found = []
+    for seed in (1, 2):
+        subject.seed(seed)
+        batches = (collate(batch) for batch in eval_batches(samples, rows, EVALUATED))
+        found.append(evaluate(subject.built.job.state, subject.task, batches))
+    apart = {name: (value, found[1][name]) for name, value in found[0].items() if _differs(value, found[1][name])}
+    if apart:
+        name, (one, other) = next(iter(apart.items()))
+        return failed(
+            f"two evaluations of the same weights and samples differ: {name} is {one:.6g} and {other:.6g}",
+            "something random or remembered is at work in it: dropout that ignores eval(), or a running average",
+            "Use self.training (nn.Dropout does), and draw nothing at random in eval mode.",
+            **{f"{name}_{number}": value for name, pair in apart.items() for number, value in enumerate(pair, 1)},
+        )
+    loss = found[0].get("loss")
+    shown = f": loss {loss:.4f}" if loss is not None else ""
+    return passed(f"twice the same on {min(EVALUATED, samples.num_samples)} samples{shown}", **found[0])
+
+
+def _differs(one: float, other: float) -> bool:
+    return one != other and not (one != one and other != other)
+
+
+def accumulation(subject: Subject) -> Outcome:
+    """An odd number of rows, two at a time: the last part has fewer targets, which a mean of means would count too
+    much."""
+    batch = subject.batch(3 if subject.is_full else 5)
+    whole, parts = subject.collated(batch), subject.collated(batch, 2)
+    if len(parts.micro_batches) < 2:
+        return skipped("the task's collate does not cut a batch into parts")
+    found = [_gradients(subject, each) for each in (whole, parts)]
+    (one, loss), (other, its_loss) = found
+    norm = torch.sqrt(sum((value.double().square().sum() for value in one.values()), torch.zeros(())))
+    apart = torch.sqrt(
+        sum(((one[name].double() - other[name].double()).square().sum() for name in one), torch.zeros(()))
+    )
+    gap, loss_gap = float(apart / norm.clamp(min=1e-30)), abs(loss - its_loss) / max(abs(loss), 1e-30)
+    numbers = {"gradient_gap": gap, "loss_gap": loss_gap, "parts": len(parts.micro_batches)}
+    told = f"a batch in {len(parts.micro_batches)} parts: its gradient up to {gap:.1e}, its loss up to {loss_gap:.1e}"
+    # Rounding in sums of another order is all that may differ.
+    if gap <= CLOSE and loss_gap <= CLOSE:
+        return passed(told, **numbers)
+    return failed(
+        told,
+        "the loss of a part is a mean where it must be a sum, or depends on the other rows: parts with few targets "
+        "count too much",
+        "Give sums over targets; the step divides once by the targets of the whole batch.",
+        "batch.gradient_accumulation_steps=1",
+        **numbers,
+    )
+
+
+def _gradients(subject: Subject, batch: Any) -> tuple[dict[str, torch.Tensor], float]:
+    """Of the real step, before they are clipped or used."""
+    watching = Watching(updates=False)
+    watching.module = subject.task
+    state = subject.state(watching)
+    state.max_grad_norm = None
+    with subject.steady():
+        report = train_step(state, batch)
+    return watching.gradients, float(torch.stack(list(report.losses.values())).sum())
+
+
+def resume(subject: Subject) -> Outcome:
+    """Six steps at once, and three, a checkpoint, a new process's worth of building, and three."""
+    folder = subject.folder / "checkpoints"
+    store = CheckpointStore(folder)
+    total = STEPS_BEFORE + STEPS_AFTER
+    first = _job(subject)
+    losses = _steps(first, 0, STEPS_BEFORE)
+    with closing(store):
+        store.save(STEPS_BEFORE, first.state.state_dict())
+    losses += _steps(first, STEPS_BEFORE, total)
+
+    second = _job(subject)
+    found = CheckpointStore(folder, read_only=True).load("latest")
+    assert found is not None, "it was saved a moment ago"
+    second.state.load_state_dict(found.state)
+    again = _steps(second, second.state.step, total)
+
+    pairs = list(zip(losses[STEPS_BEFORE:], again, strict=True))
+    weights = dict(second.state.task.named_parameters())
+    apart = [
+        name for name, value in first.state.task.named_parameters() if not _same(value, weights[name], subject.device)
+    ]
+    numbers = {"losses": losses[STEPS_BEFORE:], "resumed": again, "parameters_apart": len(apart)}
+    same_losses = all(_same(torch.tensor(one), torch.tensor(other), subject.device) for one, other in pairs)
+    if same_losses and not apart:
+        equal = "bit for bit" if subject.device.type == "cpu" else "up to rounding"
+        return passed(f"{STEPS_AFTER} steps after a checkpoint are those of a run that went on, {equal}", **numbers)
+    at = next((number for number, (one, other) in enumerate(pairs) if one != other), None)
+    if at == 0:
+        cause = "weights or buffers come back changed: something of the model is not in its state_dict"
+    else:
+        cause = "the optimizer's averages, the schedule or random numbers do not come back as they were"
+    told = f"{pairs[at or 0][1]:.6f} instead of {pairs[at or 0][0]:.6f} at step {STEPS_BEFORE + 1 + (at or 0)}"
+    if at is None:
+        told = f"{len(apart)} parameters differ after {total} steps, such as {apart[0]}"
+    return failed(
+        f"a resumed run is another one: loss {told}" if at is not None else f"a resumed run is another one: {told}",
+        cause,
+        "Register what changes as a buffer or parameter, and save and load the optimizer's state.",
+        **numbers,
+    )
+
+
+def _job(subject: Subject) -> Job:
+    return assemble(subject.config, subject.data, subject.device).job
+
+
+def _steps(job: Job, start: int, stop: int) -> list[float]:
+    losses = []
+    with closing(job.feed(start, stop)) as batches:
+        for batch in batches:
+            seed_everything(job.state.seed, job.state.step)
+            report = train_step(job.state, batch)
+            losses.append(float(torch.stack(list(report.losses.values())).sum()))
+    return losses
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, device: torch.device) -> bool:
+    return torch.equal(one, other) if device.type == "cpu" else torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def workers(subject: Subject) -> Outcome:
+    """What each worker process draws, of all three generators, and each step and rank."""
+    seed, shuffle = subject.config.training.seed, subject.config.data.shuffle
+    plan = BatchPlan(subject.data.train, 1, seed, shuffle)
+    with closing(prefetch(plan, _draw, 0, 2 * WORKERS, num_workers=WORKERS)) as batches:
+        drawn = list(batches)
+    for position, name in enumerate(("torch", "numpy", "random")):
+        values = [each[position] for each in drawn]
+        if len(set(values)) < len(values):
+            return failed(
+                f"data workers draw the same numbers from {name}: {len(set(values))} different ones of {len(values)}",
+                "all workers have the same seed: each of them repeats what the others make of chance",
+                "Seed each worker by its number (worker_init_fn), or draw by the sample's own id.",
+                values=values,
+            )
+    places = [_drawn_at(seed, *place) for place in ((0,), (1,), (0, 1), (0, 2))]
+    if len(set(places)) < len(places):
+        return failed(
+            "two steps or ranks draw the same numbers",
+            "the seed does not depend on the step or the rank",
+            "Mix step and rank into the seed.",
+        )
+    return passed(f"{WORKERS} workers, 2 steps and 3 ranks draw different numbers", workers=WORKERS)
+
+
+def _draw(batch: Batch) -> tuple[float, float, float]:
+    return float(torch.rand(())), float(np.random.rand()), random.random()
+
+
+def _drawn_at(*place: int) -> float:
+    seed_everything(*place)
+    return float(torch.rand(()))
+
+
+CHECKS: tuple[Check, ...] = (
+    Check("evaluation", "the same weights and samples give the same metrics", evaluation),
+    Check("accumulation", "a batch in parts has the gradient of the whole", accumulation),
+    Check("resume", "a run that was interrupted goes on as if it had not been", resume),
+    Check("workers", "no two workers, steps or ranks draw the same numbers", workers, computes=False),
+)

@@ -1,0 +1,131 @@
+"""Some rows of the real data: as many as are quickly read, divided as training divides them, and a sample of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainbook.data import Request, open_sources
+from trainbook.data.records import Complain, Document, Record
+from trainbook.data.report.duplicates import ExactDuplicates
+from trainbook.data.report.gather import Side, gather
+from trainbook.data.seeding import generator
+from trainbook.data.sides import divided
+from trainbook.data.sources import Source
+from trainbook.data.split import survey
+from trainbook.errors import DataError
+from trainbook.knobs.config import Config
+
+MOST_RECORDS, MOST_CHARACTERS = 150_000, 16_000_000  # that are read of each source
+KEPT_RECORDS, KEPT_CHARACTERS = 400, 400_000  # that the model is shown
+SHORTEST_CUT = 4_000  # characters of a long text that are kept at the least
+COMPARED = 1_000  # documents of each side that are compared for near copies
+
+
+@dataclass(frozen=True)
+class Held:
+    """A reader of records that were read before."""
+
+    kept: list[Record]
+    root: str
+    has_fields: bool
+    nothing: str
+    changed: str
+
+    def fingerprint(self) -> dict[str, Any]:
+        raise NotImplementedError("what is held in memory is never kept in a cache")
+
+    def records(self, complain: Complain) -> Iterator[Record]:
+        return iter(self.kept)
+
+    def first(self, count: int) -> list[Record]:
+        return self.kept[:count]
+
+
+@dataclass(frozen=True)
+class Sample:
+    sides: dict[str, Side]  # "train", and "validation" where something is held out: all that was read, counted
+    copies: ExactDuplicates  # of the training side, where a target or label makes another record of the same text
+    is_whole: bool  # all of the data was read
+    source: Path | None = None  # the rows that the model is shown, as JSONL
+    validation: Path | None = None
+    has_fields: bool = True
+
+
+def read_sample(config: Config, request: Request, folder: Path | None, *, everything: bool = False) -> Sample:
+    """Divided as training divides them. With a folder, the rows for the model are written there."""
+    source, validation = open_sources(config.data, request)
+    held, is_whole = _read(source, everything)
+    documents = _documents(source, held)
+    if not documents:
+        raise DataError(f"{source.knob}: '{source.name}' has no text: {source.reader.nothing}.")
+    seed, sides = config.training.seed, {}
+    if validation is not None:
+        its_held, its_whole = _read(validation, everything)
+        parts = {"train": documents, "validation": _documents(validation, its_held)}
+        is_whole = is_whole and its_whole
+    else:
+        its_held = None
+        plan = divided(survey(documents), source, config.data.validation_ratio)
+        both = [plan.parts(index, document) for index, document in enumerate(documents)]
+        parts = {"train": [part for part, _ in both if part is not None]}
+        if config.data.validation_ratio > 0:
+            parts["validation"] = [part for _, part in both if part is not None]
+    for number, (name, its_documents) in enumerate(parts.items()):
+        root = (validation or source).root if name == "validation" else source.root
+        sides[name] = gather(its_documents, COMPARED, seed + number, root)
+    copies = ExactDuplicates()
+    for document in parts["train"]:
+        copies.add(
+            f"{document.text}\0{document.target}\0{document.label}\0{document.tags}", f"{source.root}{document.origin}"
+        )
+    if folder is None:
+        return Sample(sides, copies, is_whole)
+    may_cut = request.records == "text"
+    written = _write(held, folder / "train.jsonl", seed, may_cut)
+    its_rows = _write(its_held, folder / "validation.jsonl", seed, may_cut) if its_held is not None else None
+    return Sample(sides, copies, is_whole, written, its_rows, source.reader.has_fields)
+
+
+def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
+    """The records, and whether these are all."""
+    held: list[Record] = []
+    characters = 0
+
+    def complain(message: str) -> None:
+        if source.wanted.bad_lines == "error":
+            raise DataError(message)
+
+    records = source.reader.records(complain)
+    for record in records:
+        held.append(record)
+        characters += sum(len(value) for value in record.fields.values() if isinstance(value, str))
+        if not everything and (len(held) >= MOST_RECORDS or characters >= MOST_CHARACTERS):
+            return held, next(iter(records), None) is None
+    return held, True
+
+
+def _documents(source: Source, held: list[Record]) -> list[Document]:
+    reader = source.reader
+    part = source.part(Held(held, reader.root, reader.has_fields, reader.nothing, reader.changed))
+    return list(part.documents())
+
+
+def _write(held: list[Record], path: Path, seed: int, may_cut: bool) -> Path:
+    """Some of the records as JSONL, in their order; long texts are cut where nothing else belongs to them."""
+    draw = generator("check-sample", seed)
+    chosen = sorted(draw.permutation(len(held))[:KEPT_RECORDS].tolist())
+    each = max(SHORTEST_CUT, KEPT_CHARACTERS // max(1, len(chosen)))
+    left = KEPT_CHARACTERS if may_cut else None
+    with path.open("w", encoding="utf-8") as file:
+        for fields in (dict(held[index].fields) for index in chosen):
+            if left is not None:
+                if left <= 0:
+                    break
+                fields = {name: value[:each] if isinstance(value, str) else value for name, value in fields.items()}
+                left -= sum(len(value) for value in fields.values() if isinstance(value, str))
+            file.write(json.dumps(fields, default=str) + "\n")
+    return path

@@ -1,0 +1,82 @@
+"""trainbook check"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Overrides, Recipe
+from trainbook.errors import Interrupted
+
+if TYPE_CHECKING:
+    from trainbook.check.run import Begin
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook check gpt-tiny
+
+trainbook check my.yaml model.type=my_models:Recurrent --only causal_leak,padding
+
+trainbook check my.yaml --full --json
+"""
+
+
+@reports_errors
+def check(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Keep the sizes, use the device, and read all data: takes longer.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="NAMES", help="Only these checks, such as causal_leak,padding.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Before a long run: is the model wired as it should be, and the data as training needs it?
+
+    A shrunk model with the same choices is built on some rows of the real data. Exit code 1: a check failed.
+    """
+    from trainbook.knobs import load, overrides_from_arguments, require_length
+
+    loaded = load(recipe, overrides_from_arguments(overrides or []))
+    require_length(loaded)
+
+    from trainbook.check.run import run_checks, selected
+
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    selected(names)  # a wrong name is told before anything is read
+    try:
+        with _progress() as begin:
+            report = run_checks(loaded.config, only=names, full=full, begin=begin)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted: nothing was written") from None
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        print_json(report.as_json())
+    else:
+        from rich.console import Console
+
+        from trainbook.check.render import render
+
+        render(report, Console())
+    if report.count("failed"):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress() -> Iterator[Begin]:
+    """A line on the terminal that says what is being checked; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield lambda name, number, total: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("building") as line:
+        yield lambda name, number, total: line.update(f"{number} of {total}: {name}")

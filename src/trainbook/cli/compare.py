@@ -1,0 +1,69 @@
+"""trainbook compare"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, RunsDir
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook compare baseline lower-rate
+
+trainbook compare runs/a runs/b runs/c --metric accuracy --by tokens --picture curves.png
+
+trainbook compare my-run output/checkpoint-500/trainer_state.json wandb/latest-run metrics.csv
+"""
+
+
+@reports_errors
+def compare(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Names or folders of runs; also a trainer_state.json, TensorBoard events, a W&B run, a CSV of steps. "
+            "The first is what the others are compared with.",
+            show_default=False,
+        ),
+    ],
+    metric: Annotated[
+        str, typer.Option("--metric", help="loss, accuracy, grad_norm, …; train_loss and eval_loss choose the side.")
+    ] = "loss",
+    by: Annotated[
+        Literal["steps", "tokens", "time", "epochs"], typer.Option("--by", help="Compare at equal steps, tokens, …")
+    ] = "steps",
+    picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves into this file (.png).")] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Put runs side by side: where they ended, in which knobs they differ, and what may be said of it."""
+    from trainbook.report.compare import compare as compare_records
+    from trainbook.report.compare_view import as_json as answer_of
+    from trainbook.report.compare_view import render
+    from trainbook.runs.record import open_record
+
+    if picture is not None:
+        from trainbook.charts.figure import check_path
+
+        check_path(picture)
+    comparison = compare_records([open_record(run, runs_dir) for run in runs], metric, by)
+    answer = answer_of(comparison)
+    if picture is not None:
+        from trainbook.charts.comparison import draw_comparison
+
+        draw_comparison(answer, picture)
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        print_json(answer)
+    else:
+        from rich.console import Console
+
+        render(comparison, Console())
+    if picture is not None:
+        typer.echo(f"picture: {picture}", err=True)

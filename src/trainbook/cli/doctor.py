@@ -1,0 +1,74 @@
+"""trainbook doctor"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Overrides, RunsDir
+from trainbook.errors import UserError
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook doctor runs/my-run
+
+trainbook doctor my.yaml optimizer.learning_rate=0.1
+
+trainbook doctor output/checkpoint-500/trainer_state.json --json
+
+trainbook doctor runs/my-run --try --seeds 3
+"""
+
+
+@reports_errors
+def doctor(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE",
+            help="A run's folder or name, another tool's record of one, a recipe or a YAML file.",
+            show_default=False,
+        ),
+    ],
+    overrides: Overrides = None,
+    try_it: Annotated[
+        bool, typer.Option("--try", help="Try the first change in a short run, beside one without it.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", help="With --try: so many steps, not a quarter of the run's.", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="With --try: so many seeds.")] = 1,
+    finding: Annotated[
+        str | None,
+        typer.Option("--finding", metavar="RULE", help="With --try: the change of this finding.", show_default=False),
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Say what is wrong with a run or a configuration, how sure that is, and what to try."""
+    from trainbook.doctor import as_json as as_plain
+    from trainbook.doctor import diagnose
+    from trainbook.doctor.opening import open_subject
+    from trainbook.knobs import overrides_from_arguments
+
+    record = open_subject(what, runs_dir, overrides_from_arguments(overrides or []))
+    diagnosis = diagnose(record)
+    if try_it:
+        from trainbook.cli.tried import try_and_tell
+
+        return try_and_tell(what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, as_json=as_json)
+    if steps is not None or seeds != 1 or finding is not None:
+        raise UserError("--steps, --seeds and --finding say how to try a change: add --try.")
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        return print_json(as_plain(diagnosis))
+    from rich.console import Console
+
+    from trainbook.doctor.render import render
+
+    render(record, diagnosis, Console())

@@ -1,0 +1,210 @@
+"""trainbook plan"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Overrides, Recipe
+
+if TYPE_CHECKING:
+    from trainbook.knobs import Loaded
+    from trainbook.plan.gpus import Gpu
+    from trainbook.plan.measured import Measurement
+    from trainbook.plan.subject import Subject
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook plan gpt-tiny --gpu RTX-4090
+
+trainbook plan llama-1b --vocab-size 32000 --gpu H100 --world 8 --price-per-hour 2.5
+
+trainbook plan my.yaml batch.per_device_train_batch_size=64 --measure
+"""
+
+GpuName = Annotated[
+    str | None,
+    typer.Option("--gpu", metavar="NAME", help="H100, A100-40GB, RTX-4090, …; by default this machine's."),
+]
+GpuFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--gpus",
+        metavar="FILE",
+        help="Your own GPUs, as YAML: a name, and under it memory_gb, bandwidth_gb, watts, fp16, fp32, bf16, tf32.",
+    ),
+]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        "--measured",
+        metavar="FILE",
+        help="What an earlier --measure wrote, to correct the formulas with; with --measure, where to write it.",
+    ),
+]
+
+
+@reports_errors
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    gpu: GpuName = None,
+    gpus: GpuFile = None,
+    world: Annotated[int, typer.Option("--world", metavar="N", help="How many GPUs.")] = 1,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", metavar="N", help="Tokens of the tokenizer, where no file says it.")
+    ] = None,
+    num_labels: Annotated[
+        int | None, typer.Option("--num-labels", metavar="N", help="Labels of the data, of a task that predicts them.")
+    ] = None,
+    price_per_hour: Annotated[
+        str | None, typer.Option("--price-per-hour", metavar="PRICE", help="Of one GPU: 2.5, or with a symbol, €2.5.")
+    ] = None,
+    measure: Annotated[bool, typer.Option("--measure", help="Train a few steps here, and correct the plan.")] = False,
+    largest: Annotated[
+        bool,
+        typer.Option("--largest", help="With --measure: try more and more rows, for the most, and the fastest number."),
+    ] = False,
+    noise_after: Annotated[
+        int | None,
+        typer.Option("--noise-after", metavar="N", help="With --measure: the gradient noise scale after N updates."),
+    ] = None,
+    measured: Measured = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a run needs, how long it takes, whether it fits a GPU, and what makes it fit."""
+    from trainbook.knobs import load, overrides_from_arguments
+    from trainbook.plan import answer
+
+    symbol, price = _price(price_per_hour)
+    _must_measure(measure, largest, noise_after)
+    loaded = load(recipe, overrides_from_arguments(overrides or []))
+    found: Measurement | None = None
+    if measured is not None and not measure:
+        from trainbook.plan.measured import read_measurement
+
+        found = read_measurement(measured)
+    subject, notes = subject_of(loaded, gpu, gpus, world, vocab_size, num_labels, found)
+    if measure:
+        subject = _measured(subject, largest, noise_after, measured, quiet=as_json)
+    _answer(answer.plan(subject, price_per_hour=price, notes=notes), symbol, as_json)
+
+
+def subject_of(
+    loaded: Loaded,
+    gpu: str | None,
+    gpus: Path | None = None,
+    world: int = 1,
+    vocab_size: int | None = None,
+    num_labels: int | None = None,
+    found: Measurement | None = None,
+) -> tuple[Subject, tuple[str, ...]]:
+    """What is planned, and remarks on what was not said."""
+    from trainbook.errors import UserError
+    from trainbook.plan.subject import Subject
+    from trainbook.plan.vocabulary import labels, vocabulary
+
+    if world < 1:
+        raise UserError(f"--world: must be >= 1, but got {world}.")
+    config = loaded.config
+    number, remark = labels(config, num_labels)
+    chosen = _gpu(config.training.device, gpu, gpus)
+    subject = Subject(config, loaded.origins, vocabulary(config, vocab_size), chosen, world, number, found)
+    return subject, () if remark is None else (remark,)
+
+
+def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | None, str]:
+    """Of a run on this machine; where paper cannot say, why not."""
+    from trainbook.errors import UserError
+    from trainbook.plan import answer
+
+    try:
+        subject, notes = subject_of(loaded, None, world=world)
+        return answer.plan(subject, notes=notes), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
+    """The one that is named; else this machine's, unless the run is to be on the CPU."""
+    from trainbook.errors import UserError
+    from trainbook.plan.gpus import find_gpu, known_gpus
+    from trainbook.plan.here import gpu_here
+
+    known = known_gpus(file)
+    if name is not None:
+        return find_gpu(name, known)
+    here = gpu_here(known) if device != "cpu" else None
+    if here is not None and here.gpu is None:
+        raise UserError(
+            f"--gpu: this machine has a {here.name}, which is not in the table. Name one that is like it, or state its "
+            f"numbers in a file: --gpus FILE. There are {', '.join(known)}."
+        )
+    return here.gpu if here is not None else None
+
+
+def _price(text: str | None) -> tuple[str, float | None]:
+    """A number, perhaps with a symbol before or behind it."""
+    from trainbook.errors import UserError
+
+    if text is None:
+        return "", None
+    found = re.fullmatch(r"\s*([^\d\s.,+-]*)\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]*)\s*", text)
+    if found is None or (found[1] and found[3]) or not math.isfinite(float(found[2])):
+        raise UserError(f"--price-per-hour: must be a number >= 0, perhaps with a symbol as in €2.5, but got {text}.")
+    return found[1] or found[3], float(found[2])
+
+
+def _must_measure(measure: bool, largest: bool, noise_after: int | None) -> None:
+    from trainbook.errors import UserError
+
+    for flag, is_given in (("--largest", largest), ("--noise-after", noise_after is not None)):
+        if is_given and not measure:
+            raise UserError(f"{flag}: has no effect without --measure.")
+    if noise_after is not None and noise_after < 1:
+        raise UserError(f"--noise-after: must be >= 1, but got {noise_after}.")
+
+
+def _measured(subject: Subject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool) -> Subject:
+    """A few steps on this machine, and the plan with what they showed."""
+    from dataclasses import replace
+
+    from trainbook.plan.measured import measurement_of
+    from trainbook.runs import write_text_atomically
+    from trainbook.runs.jsonl import dumps
+    from trainbook.study.measure import measure
+
+    def say(text: str) -> None:
+        if not quiet:
+            typer.echo(text, err=True)
+
+    found = measure(
+        subject.config,
+        device=subject.config.training.device,
+        data="auto" if noise_after is None else "real",
+        vocab_size=subject.vocab_size,
+        largest=largest,
+        noise_after=noise_after,
+        say=say,
+    )
+    if file is not None:
+        write_text_atomically(file, dumps(found) + "\n")
+        say(f"written to {file}")
+    return replace(subject, measurement=measurement_of(found, "measure"))
+
+
+def _answer(facts: dict[str, Any], symbol: str, as_json: bool) -> None:
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        return print_json(facts)
+    from rich.console import Console
+
+    from trainbook.plan.render import render_plan
+
+    render_plan(facts, Console(), symbol)

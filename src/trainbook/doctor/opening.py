@@ -1,0 +1,34 @@
+"""What the doctor is asked to look at: a run, whoever wrote it, or a configuration by itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainbook.errors import UserError
+from trainbook.knobs import recipes
+from trainbook.knobs.config import Config, declarations
+from trainbook.knobs.loading import load
+from trainbook.plan import network
+from trainbook.runs.record import Record, open_record
+
+BYTES = 257  # what a byte tokenizer has; of others the size is known once it is made, or stated
+
+
+def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> Record:
+    """A run by its folder or name, another tool's record, a recipe or a YAML file."""
+    if what in recipes.names() or (what.endswith((".yaml", ".yml")) and os.path.isfile(what)):
+        return of_config(load(what, list(overrides)).config, what)
+    if overrides:
+        raise UserError(f"{what} is a run: overrides apply to a recipe or a YAML file only.")
+    return open_record(what, runs_dir)
+
+
+def of_config(config: Config, name: str) -> Record:
+    """Nothing was run yet: settings, and what follows from them on paper."""
+    settings = {knob.path: config.get(knob.path) for knob in declarations()}
+    facts = {}
+    if config.model.type in ("gpt", "bert", "t5") and config.model.pretrained is None:
+        facts["num_parameters"] = network(config, config.data.vocab_size or BYTES).parameters
+    return Record(name, [], [], settings=settings, config=config, facts=facts)

@@ -1,0 +1,133 @@
+"""The one change to try: a `key=value` that the knobs accept, and that changes something."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from trainbook.doctor.view import View
+from trainbook.errors import TrainbookError
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.loading import load
+from trainbook.runs.foreign.vocabulary import in_their_words
+
+RATE = "optimizer.learning_rate"
+
+
+def change(view: View, path: str, value: Any) -> str | None:
+    """None where it would change nothing, or the run could not be started with it."""
+    present = view.setting(path)
+    if present == value or (
+        isinstance(value, float) and isinstance(present, (int, float)) and math.isclose(value, present, rel_tol=0.05)
+    ):
+        return None
+    written = _written(value)
+    if not _is_accepted(view, f"{path}={written}"):
+        return None
+    return in_their_words(view.record, f"{path}={written}")
+
+
+def lower_rate(view: View) -> str | None:
+    """A third of what it is, or the usual rate if that is lower still."""
+    rate = view.peak_rate
+    return None if rate is None else change(view, RATE, _rounded(min(rate / 3, usual_rate(view))))
+
+
+def raise_rate(view: View) -> str | None:
+    rate = view.peak_rate
+    return None if rate is None else change(view, RATE, _rounded(max(rate * 3, usual_rate(view))))
+
+
+def usual_rate(view: View) -> float:
+    """What the knob's own cases say for this optimizer, and from scratch for this size."""
+    cases = {case.when: float(case.value) for case in by_path()[RATE].knob.cases}
+    optimizer = view.setting("optimizer.type", "adamw")
+    if optimizer == "sgd":
+        return cases["sgd with momentum"]
+    if view.setting("model.lora_rank") is not None:
+        return cases["fine-tuning adapters only"]
+    if view.is_fine_tuning:
+        return cases["fine-tuning all weights"]
+    if optimizer == "lion":
+        return cases["lion"]
+    sizes = {
+        1e7: cases["from scratch, tiny models (under 10 million)"],
+        1e8: cases["from scratch, about 100 million parameters"],
+        7e9: cases["from scratch, 7 billion parameters"],
+        1.75e11: cases["from scratch, 175 billion parameters"],
+    }
+    size = view.fact("num_parameters")
+    if not size:
+        return cases["stable_adamw, muon, adamw_8bit"]
+    return _between(sizes, float(size))
+
+
+def usual(path: str) -> tuple[float, float]:
+    found = by_path()[path].knob.usual
+    assert found is not None, f"{path} has a usual range"
+    return found
+
+
+def longer(view: View, factor: float = 2.0) -> str | None:
+    """The same run with more updates, in the unit that its length is stated in."""
+    for path in ("training.max_steps", "training.num_train_epochs", "training.max_tokens"):
+        stated = view.setting(path)
+        if stated:
+            return change(view, path, type(stated)(stated * factor))
+    return None
+
+
+def shorter(view: View, steps: float) -> str | None:
+    steps = max(1, int(steps))
+    return change(view, "training.max_steps", steps) if view.last_step > steps else None
+
+
+def _between(points: dict[float, float], size: float) -> float:
+    """On a line through the points, on logarithmic scales."""
+    known = sorted(points)
+    if size <= known[0]:
+        return points[known[0]]
+    for low, high in pairwise(known):
+        if size <= high:
+            share = math.log(size / low) / math.log(high / low)
+            return math.exp(math.log(points[low]) * (1 - share) + math.log(points[high]) * share)
+    return points[known[-1]]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.2g}")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None:
+        return "null"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_accepted(view: View, override: str) -> bool:
+    config = view.record.config
+    try:
+        load(None if config is None else set_values(view), [override])
+    except TrainbookError:
+        if config is None or not config.model.pretrained:
+            return False
+        try:  # what the pretrained model was is perhaps no longer here: the knob's own law then
+            load(None, [override])
+        except TrainbookError:
+            return False
+    return True
+
+
+def set_values(view: View) -> dict[str, Any]:
+    """The run's configuration without what is at its default: a default never conflicts."""
+    assert view.record.config is not None
+    values: dict[str, Any] = {}
+    for path, declaration in by_path().items():
+        value = view.record.config.get(path)
+        if value != declaration.field.default:
+            section, name = path.split(".")
+            values.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value
+    return values

@@ -1,0 +1,72 @@
+"""A diagnosis on the terminal."""
+
+from __future__ import annotations
+
+import shlex
+
+from rich.console import Console
+from rich.text import Text
+
+from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.diagnose import Diagnosis
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.rule import RULES
+from trainbook.runs.record import Record
+
+STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
+    rows, evaluations = len(record.train), len(record.evaluations)
+    seen = f"{rows:,} rows, {evaluations:,} evaluations" if rows else "a configuration, nothing was run yet"
+    console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
+    console.print()
+    if not diagnosis.findings:
+        console.print("  nothing stands out", highlight=False)
+    for finding in diagnosis.findings:
+        _print_finding(finding, console)
+    if command := next_command(record, diagnosis):
+        console.print(Text(f"  try     {command}"), soft_wrap=True, highlight=False)
+    judged = len(RULES) - len(diagnosis.not_judged)
+    console.print()
+    console.print(f"  {judged} of {len(RULES)} rules could be judged", highlight=False)
+    for line in _lacking(diagnosis) if rows else []:
+        console.print(Text(f"  {line}", style="dim"), soft_wrap=True, highlight=False)
+
+
+def _print_finding(finding: Finding, console: Console) -> None:
+    steps = f"  steps {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
+    head = Text.assemble(
+        "  ",
+        (f"{finding.severity:<8}", STYLES[finding.severity]),
+        (CAUSES[finding.cause].sentence, "bold"),
+        (f"  {finding.confidence:.0%} sure, {finding.rule}{steps}", "dim"),
+    )
+    console.print(head, soft_wrap=True, highlight=False)
+    console.print(Text(f"          {finding.evidence}"), soft_wrap=True, highlight=False)
+    remedy = CAUSES[finding.cause].remedy
+    change = f"{finding.override}   ({remedy})" if finding.override else remedy
+    console.print(Text(f"          → {change}", style="green"), soft_wrap=True, highlight=False)
+    console.print()
+
+
+def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
+    """A run with the first finding's change, if it has one that is worth acting on."""
+    first = next((each for each in diagnosis.findings if each.severity != "info"), None)
+    if first is None or first.override is None or record.origin != "trainbook":
+        return None
+    if record.path is None:
+        return f"trainbook train {shlex.quote(record.name)} {shlex.quote(first.override)}"
+    return f"trainbook train {shlex.quote(str(record.path / 'config.yaml'))} {shlex.quote(first.override)}"
+
+
+def _lacking(diagnosis: Diagnosis) -> list[str]:
+    by_need: dict[str, list[str]] = {}
+    for rule, needs in diagnosis.not_judged.items():
+        by_need.setdefault(", ".join(map(_in_words, needs)), []).append(rule)
+    return [f"not judged for lack of {need}: {', '.join(rules)}" for need, rules in by_need.items()]
+
+
+def _in_words(need: str) -> str:
+    kind, _, name = need.rpartition(":")
+    return {"eval": f"{name} of evaluations", "start": f"{name} at the start", "setting": name}.get(kind, need)

@@ -1,0 +1,91 @@
+"""The registry of rules: what each looks at, what it needs, what it concludes, and which fault proves it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from trainbook.doctor.finding import Finding, Severity
+from trainbook.doctor.view import View
+
+Judge = Callable[[View], Iterable[Finding]]
+
+SUBJECTS = ("loss", "targets", "data", "validation", "gradients", "optimizer", "schedule", "machine", "configuration")
+
+
+@dataclass(frozen=True)
+class Rule:
+    name: str
+    subject: str  # the file of rules that it stands in
+    symptom: str  # as the knobs name what they treat
+    looks_at: str
+    thresholds: str
+    source: str  # of the thresholds
+    fault: str  # put in on purpose, it makes this rule speak
+    causes: tuple[str, ...]
+    needs: tuple[str, ...]  # see `missing`
+    judge: Judge
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(
+    name: str,
+    *,
+    symptom: str,
+    looks_at: str,
+    thresholds: str,
+    source: str,
+    fault: str,
+    causes: tuple[str, ...],
+    needs: tuple[str, ...] = (),
+) -> Callable[[Judge], Judge]:
+    def register(judge: Judge) -> Judge:
+        subject = judge.__module__.rpartition(".")[2]
+        RULES[name] = Rule(name, subject, symptom, looks_at, thresholds, source, fault, causes, needs, judge)
+        return judge
+
+    return register
+
+
+def finding(
+    severity: Severity,
+    cause: str,
+    confidence: float,
+    evidence: str,
+    *,
+    steps: tuple[float, float] | None = None,
+    override: str | None = None,
+    **numbers: Any,
+) -> Finding:
+    """A finding of the rule that returns it."""
+    span = None if steps is None else (int(steps[0]), int(steps[1]))
+    return Finding("", severity, cause, confidence, evidence, span, override, numbers)
+
+
+def missing(view: View, needs: Iterable[str]) -> list[str]:
+    """What a rule needs and the record lacks: `loss` is a metric of training rows, `eval:loss` of evaluations,
+    `start:vocab_size` a fact of the start, `setting:batch.max_grad_norm` a knob."""
+    lacking = []
+    for need in needs:
+        kind, _, name = need.rpartition(":")
+        if kind == "eval":
+            has = any(row.get(name) is not None for row in view.record.evaluations)
+        elif kind == "start":
+            has = view.fact(name) is not None
+        elif kind == "setting":
+            has = view.record.config is not None or name in view.record.settings
+        else:
+            has = view.record.has(name)
+        if not has:
+            lacking.append(need)
+    return lacking
+
+
+def all_rules() -> dict[str, Rule]:
+    for subject in SUBJECTS:
+        import_module(f"trainbook.doctor.rules.{subject}")
+    return RULES

@@ -1,0 +1,262 @@
+"""The configuration by itself: values far from what is usual for the case at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.view import View
+
+USUAL = "the knob's own usual range and cases"
+
+
+@rule(
+    "rate-for-the-case",
+    symptom="loss not decreasing",
+    looks_at="the peak rate against the usual one for this optimizer, size and start",
+    thresholds="10 times as high, or a ninth; 25 times is an error",
+    source=USUAL,
+    fault="the learning rate 30 times too high or too low",
+    causes=("learning-rate-high", "learning-rate-low"),
+    needs=("setting:optimizer.learning_rate",),
+)
+def rate_for_the_case(view: View) -> Iterator[Finding]:
+    rate, expected = view.peak_rate, usual_rate(view)
+    if rate is None or view.setting("model.parametrization", "standard") != "standard":
+        return
+    factor = rate / expected
+    evidence = f"the peak rate is {rate:.2g}; {expected:.2g} is usual for this optimizer, size and start"
+    if factor > 10:
+        yield finding(
+            "error" if factor >= 25 else "warning",
+            "learning-rate-high",
+            0.75 if factor >= 25 else 0.55,
+            evidence,
+            override=lower_rate(view),
+            factor=factor,
+        )
+    elif factor < 1 / 9:
+        yield finding(
+            "warning",
+            "learning-rate-low",
+            0.7 if factor < 1 / 12 else 0.5,
+            evidence,
+            override=raise_rate(view),
+            factor=factor,
+        )
+
+
+@rule(
+    "batch-for-the-case",
+    symptom="fluctuating validation",
+    looks_at="sequences, and tokens, in a batch",
+    thresholds="fewer than 4 sequences and 2,048 tokens; more than 4,096 sequences or 8 million tokens; 256 and "
+    "more that "
+    "are a tenth of the data, or make fewer than 100 updates",
+    source=f"{USUAL}; the large models' 4 to 8 million tokens",
+    fault="a batch of one sequence",
+    causes=("batch-small", "batch-large", "batch-unusual"),
+    needs=("setting:batch.global_batch_size",),
+)
+def batch_for_the_case(view: View) -> Iterator[Finding]:
+    size, length = view.global_batch, view.setting("data.max_seq_length")
+    if size is None:
+        return
+    tokens = size * length if length else None
+    low, high = usual("batch.global_batch_size")
+    shown = f"a batch has {size} sequence{'s' if size > 1 else ''}" + (f", {tokens:,} tokens at most" if tokens else "")
+    if size < low / 2 and (tokens is None or tokens < 2048):
+        yield finding("warning", "batch-small", 0.75, shown, override=change(view, "batch.global_batch_size", 32))
+        return
+    samples, updates = view.fact("train_samples"), view.total
+    smaller = change(view, "batch.global_batch_size", max(int(low), size // 8))
+    if size >= 256 and ((samples and size > 0.1 * samples) or 0 < updates < 100):
+        evidence = f"{shown}, and the run has {updates:,} updates" if updates else shown
+        yield finding("warning", "batch-large", 0.6, evidence, override=smaller)
+    elif size > high or (tokens is not None and tokens > 8_000_000):
+        yield finding("warning", "batch-unusual", 0.5, shown, override=smaller)
+
+
+@rule(
+    "averages-for-the-case",
+    symptom="instability",
+    looks_at="beta1 and beta2: over how many steps gradients and their squares are averaged",
+    thresholds="outside of the usual range",
+    source=USUAL,
+    fault="beta2 of 0.5 or 0.99999; beta1 of 0.99",
+    causes=("beta2-low", "beta2-high", "momentum-high"),
+    needs=("setting:optimizer.beta2",),
+)
+def averages_for_the_case(view: View) -> Iterator[Finding]:
+    if view.setting("optimizer.type", "adamw") in ("sgd", "muon"):
+        momentum = view.setting("optimizer.momentum")
+        if momentum is not None and momentum > usual("optimizer.momentum")[1]:
+            yield finding(
+                "warning",
+                "momentum-high",
+                0.7,
+                f"momentum is {momentum:g}",
+                override=change(view, "optimizer.momentum", 0.9),
+            )
+        return
+    beta1, beta2 = view.setting("optimizer.beta1"), view.setting("optimizer.beta2")
+    low, high = usual("optimizer.beta2")
+    if beta2 is not None and beta2 < low:
+        yield finding(
+            "warning",
+            "beta2-low",
+            0.75,
+            f"beta2 is {beta2:g}: squares are averaged over {1 / (1 - beta2):.1f} steps",
+            override=change(view, "optimizer.beta2", 0.95),
+        )
+    elif beta2 is not None and beta2 > high:
+        steps = 1 / (1 - beta2) if beta2 < 1 else float("inf")
+        evidence = (
+            f"beta2 is {beta2:g}: squares are averaged over {steps:,.0f} steps of {view.total:,}"
+            if view.total
+            else f"beta2 is {beta2:g}"
+        )
+        yield finding("warning", "beta2-high", 0.7, evidence, override=change(view, "optimizer.beta2", 0.99))
+    if beta1 is not None and beta1 > usual("optimizer.beta1")[1]:
+        yield finding(
+            "warning",
+            "momentum-high",
+            0.75,
+            f"beta1 is {beta1:g}: gradients are averaged over {1 / (1 - beta1):,.0f} steps",
+            override=change(view, "optimizer.beta1", 0.9),
+        )
+
+
+@rule(
+    "strength-for-the-case",
+    symptom="underfitting",
+    looks_at="weight decay, dropout, the spread of the first weights, and the clipping threshold",
+    thresholds="outside of the usual ranges",
+    source=USUAL,
+    fault="weight decay of 10; dropout of 0.6; an initial spread of 0.2 or 0.0002; a threshold of 0.001",
+    causes=("decay-high", "dropout-high", "init-large", "init-small", "clipping-tight", "model-small"),
+    needs=("setting:optimizer.weight_decay",),
+)
+def strength_for_the_case(view: View) -> Iterator[Finding]:
+    decay, dropout = view.setting("optimizer.weight_decay"), view.setting("model.dropout")
+    spread, limit = view.setting("model.initializer_range"), view.setting("batch.max_grad_norm")
+    if decay is not None and decay > usual("optimizer.weight_decay")[1]:
+        yield finding(
+            "warning",
+            "decay-high",
+            0.7,
+            f"weight decay is {decay:g}",
+            override=change(view, "optimizer.weight_decay", 0.1),
+        )
+    if dropout is not None and dropout > usual("model.dropout")[1]:
+        yield finding(
+            "warning", "dropout-high", 0.7, f"dropout is {dropout:g}", override=change(view, "model.dropout", 0.1)
+        )
+    if limit is not None and limit < usual("batch.max_grad_norm")[0]:
+        yield finding(
+            "warning",
+            "clipping-tight",
+            0.6,
+            f"gradients are clipped at {limit:g}",
+            override=change(view, "batch.max_grad_norm", 1.0),
+        )
+    low, high = usual("model.initializer_range")
+    if spread is not None and not view.is_fine_tuning:
+        if spread > high:
+            yield finding(
+                "warning",
+                "init-large",
+                0.7,
+                f"first weights have a spread of {spread:g}",
+                override=change(view, "model.initializer_range", 0.02),
+            )
+        elif spread < low:
+            yield finding(
+                "warning",
+                "init-small",
+                0.7,
+                f"first weights have a spread of {spread:g}",
+                override=change(view, "model.initializer_range", 0.02),
+            )
+    width = view.setting("model.hidden_size")
+    if width is not None and width < usual("model.hidden_size")[0] / 2 and not view.is_fine_tuning:
+        yield finding(
+            "warning", "model-small", 0.6, f"the model is {width} wide", override=change(view, "model.hidden_size", 128)
+        )
+
+
+@rule(
+    "first-weights",
+    symptom="loss not decreasing",
+    looks_at="the size of hidden matrices before the first step: root mean square times the root of their inputs",
+    thresholds="under 0.06 or above 2; the usual spreads give 0.2 to 1",
+    source="0.02 at widths 128 to 768 gives 0.23 to 0.55; 1 keeps the size of what goes through",
+    fault="first weights 10 times too small or too large",
+    causes=("init-small", "init-large"),
+    needs=("start:weight_scale",),
+)
+def first_weights(view: View) -> Iterator[Finding]:
+    scale = float(view.fact("weight_scale"))
+    evidence = (
+        f"hidden matrices begin with {scale:.2g} of the size that keeps what goes through them; 0.2 to 1 is usual"
+    )
+    spread = view.setting("model.initializer_range")
+    if scale < 0.06:
+        yield finding(
+            "warning",
+            "init-small",
+            0.75,
+            evidence,
+            override=change(view, "model.initializer_range", 0.02) if spread else None,
+            scale=scale,
+        )
+    elif scale > 2.0:
+        yield finding(
+            "warning",
+            "init-large",
+            0.75,
+            evidence,
+            override=change(view, "model.initializer_range", 0.02) if spread else None,
+            scale=scale,
+        )
+
+
+@rule(
+    "no-shuffling",
+    symptom="fluctuating validation",
+    looks_at="whether the data is to be shuffled",
+    thresholds="it is not",
+    source="the knob: only an order with a meaning is kept",
+    fault="data that is not shuffled",
+    causes=("data-unshuffled",),
+    needs=("setting:data.shuffle",),
+)
+def no_shuffling(view: View) -> Iterator[Finding]:
+    if view.setting("data.shuffle") is False:
+        yield finding(
+            "info", "data-unshuffled", 0.6, "data.shuffle is off", override=change(view, "data.shuffle", True)
+        )
+
+
+@rule(
+    "judged-on-itself",
+    symptom="overfitting",
+    looks_at="whether validation names the source of the training data",
+    thresholds="the same name",
+    source="the definition: validation is data that was not trained on",
+    fault="validation on the training data",
+    causes=("evaluation-on-train",),
+    needs=("setting:data.validation",),
+)
+def judged_on_itself(view: View) -> Iterator[Finding]:
+    source, validation = view.setting("data.source"), view.setting("data.validation")
+    if validation is not None and source == validation:
+        yield finding(
+            "error",
+            "evaluation-on-train",
+            0.9,
+            f"data.validation is data.source: {source}",
+            override=change(view, "data.validation", None),
+        )

@@ -1,0 +1,313 @@
+"""Gradients and what they meet: sizes of layers, clipping, dead units, attention and output logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate, usual
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import rank_correlation
+from trainbook.doctor.view import View
+
+CLIP = "batch.max_grad_norm"
+
+
+def late(rows: list, share: int = 2) -> list:
+    return rows[len(rows) // share :]
+
+
+@rule(
+    "clipped-share",
+    symptom="exploding gradients",
+    looks_at="how often gradients are clipped, and at which threshold",
+    thresholds="more than half of the steps; a threshold under 0.1, or under a tenth of the median norm, is too tight",
+    source="the tuning playbook: beyond a half, lower the rate; usual range of batch.max_grad_norm",
+    fault="a clipping threshold of 0.01",
+    causes=("clipping-tight", "learning-rate-high"),
+    needs=("clipped", "grad_norm"),
+)
+def clipped_share(view: View) -> Iterator[Finding]:
+    steps, shares = view.finite("clipped")
+    norms = view.values("grad_norm")
+    if len(shares) < 8 or not len(norms):
+        return
+    share, norm, limit = float(np.mean(late(list(shares), 4))), float(np.median(norms)), view.setting(CLIP)
+    if share < 0.5:
+        return
+    evidence = f"{share:.0%} of the steps are clipped; the median norm is {norm:.2g}"
+    span = (steps[0], steps[-1])
+    if limit is not None and share > 0.9 and (limit < usual(CLIP)[0] or norm > 10 * limit):
+        sure = 0.85 if limit < usual(CLIP)[0] else 0.5
+        yield finding(
+            "warning",
+            "clipping-tight",
+            sure,
+            f"{evidence}, the threshold {limit:g}",
+            steps=span,
+            override=change(view, CLIP, 1.0),
+            share=share,
+        )
+    else:
+        yield finding("info", "learning-rate-high", 0.3, evidence, steps=span, override=lower_rate(view), share=share)
+
+
+@rule(
+    "clipping-at-work",
+    symptom="exploding gradients",
+    looks_at="norms above the threshold in rows that say nothing was clipped, and long tails of norms without clipping",
+    thresholds="half of the norms above the threshold and none clipped; or the highest 20 times the median, unclipped",
+    source="the definition of clipping; the tuning playbook: a threshold at the 90th percentile",
+    fault="clipping that does nothing; clipping switched off",
+    causes=("clipping-off",),
+    needs=("grad_norm",),
+)
+def clipping_at_work(view: View) -> Iterator[Finding]:
+    rows = [row for row in view.record.train if row.get("grad_norm") is not None and np.isfinite(row["grad_norm"])]
+    limit = view.setting(CLIP)
+    if len(rows) < 8:
+        return
+    norms = np.array([row["grad_norm"] for row in rows])
+    span = (rows[0]["step"], rows[-1]["step"])
+    if limit is not None and view.setting("batch.clipping", "norm") == "norm":
+        above = [row for row in rows if row["grad_norm"] > 1.01 * limit and row.get("clipped") is not None]
+        ignored = [row for row in above if row["clipped"] == 0]
+        if len(above) >= 3 and len(ignored) > 0.8 * len(above):
+            evidence = (
+                f"{len(ignored)} rows have a norm above the threshold {limit:g}, the highest "
+                f"{norms.max():.3g}, and say that nothing was clipped"
+            )
+            yield finding("error", "clipping-off", 0.93, evidence, steps=span, override=None)
+            return
+    middle, highest = float(np.median(norms[4:])), float(norms[4:].max())
+    is_off = limit is None or limit > max(usual(CLIP)[1], highest)
+    adaptive = view.setting("optimizer.type") == "stable_adamw" or view.setting("batch.clipping") == "zclip"
+    if not is_off or adaptive:
+        return
+    evidence = (
+        f"gradients are not clipped ({'no threshold' if limit is None else f'threshold {limit:g}'}); the "
+        f"highest norm is {highest:.3g}, the median {middle:.3g}"
+    )
+    override = change(view, CLIP, 1.0)
+    if highest > 20 * middle:
+        yield finding(
+            "warning", "clipping-off", 0.75, evidence, steps=span, override=override, highest=highest, middle=middle
+        )
+    elif highest > 5 * middle or (limit is not None and limit > 10 * usual(CLIP)[1]):
+        yield finding(
+            "warning", "clipping-off", 0.5, evidence, steps=span, override=override, highest=highest, middle=middle
+        )
+
+
+@rule(
+    "gradients-grow",
+    symptom="exploding gradients",
+    looks_at="gradient norms late in the run against those after its beginning",
+    thresholds="30 times as large, or a norm above 1,000",
+    source="reasoning; AutoTrainer flags 70 times",
+    fault="the learning rate far too high, unclipped",
+    causes=("gradients-explode",),
+    needs=("grad_norm",),
+)
+def gradients_grow(view: View) -> Iterator[Finding]:
+    steps, norms = view.finite("grad_norm")
+    if len(norms) < 12:
+        return
+    part = max(3, len(norms) // 4)
+    before, after = float(np.median(norms[2 : 2 + part])), float(np.median(norms[-part:]))
+    if after > 30 * before or after > 1e3:
+        evidence = f"the median gradient norm went from {before:.3g} to {after:.3g}"
+        yield finding(
+            "error",
+            "gradients-explode",
+            0.6,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=lower_rate(view),
+            before=before,
+            after=after,
+        )
+
+
+@rule(
+    "layers-starve",
+    symptom="loss not decreasing",
+    looks_at="gradient norms of the blocks, the smallest against the largest",
+    thresholds="a thousandth, in most rows of the second half",
+    source="AutoTrainer's 1e-3",
+    fault="a deep post-norm model without warm-up; first weights 100 times too small",
+    causes=("gradients-vanish",),
+    needs=("grad_norms",),
+)
+def layers_starve(view: View) -> Iterator[Finding]:
+    found: list[float] = []
+    names: list[str] = []
+    rows = late(view.parts("grad_norms"))
+    for _, norms in rows:
+        blocks = {name: norm for name, norm in norms.items() if name.rsplit(".", 1)[-1].isdigit() and norm > 0}
+        if len(blocks) > 1:
+            least = min(blocks, key=lambda name: blocks[name])
+            found.append(blocks[least] / max(blocks.values()))
+            names.append(least)
+    if len(found) >= 4 and np.median(found) < 1e-3:
+        name = max(set(names), key=names.count)
+        evidence = f"the gradient of {name} is {np.median(found):.1e} of that of the largest block"
+        override = change(view, "model.norm_position", "pre")
+        yield finding(
+            "warning",
+            "gradients-vanish",
+            0.6,
+            evidence,
+            steps=(rows[0][0], rows[-1][0]),
+            override=override,
+            ratio=float(np.median(found)),
+        )
+
+
+@rule(
+    "layers-frozen",
+    symptom="underfitting",
+    looks_at="layers that no update changes, have no gradient, or were never trainable",
+    thresholds="an update of exactly 0, or a ten-thousandth of the median layer's, in 9 of 10 rows; without LoRA",
+    source="the definition: what is trained moves",
+    fault="half of the layers frozen",
+    causes=("layers-frozen",),
+    needs=("update_ratios",),
+)
+def layers_frozen(view: View) -> Iterator[Finding]:
+    if view.setting("model.lora_rank") is not None:
+        return
+    untrained = list(view.fact("untrained_layers") or ())
+    rows = [(step, ratios) for step, ratios in view.parts("update_ratios") if max(ratios.values()) > 0]
+    still: list[str] = []
+    if len(rows) >= 4:
+        counts: dict[str, int] = {}
+        for _, ratios in rows:
+            middle = float(np.median(list(ratios.values())))
+            for name, ratio in ratios.items():
+                counts[name] = counts.get(name, 0) + (ratio <= 1e-4 * middle)
+        still = [name for name, count in counts.items() if count >= 0.9 * len(rows)]
+    without = [name for name in _without_gradient(view) if name not in still]
+    named = list(dict.fromkeys([*untrained, *still, *without]))
+    if not named:
+        return
+    is_ours = view.setting("model.type") in ("gpt", "bert", "t5")
+    such_as = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
+    evidence = f"{len(named)} layer{'s are' if len(named) > 1 else ' is'} not trained: {such_as}"
+    yield finding(
+        "error" if is_ours else "warning",
+        "layers-frozen",
+        0.95 if is_ours else 0.7,
+        evidence,
+        steps=(0, view.last_step),
+        layers=named,
+    )
+
+
+def _without_gradient(view: View) -> list[str]:
+    rows = view.parts("grad_norms")
+    names = {name for _, norms in rows for name in norms}
+    return sorted(name for name in names if len(rows) >= 4 and all(norms.get(name) == 0 for _, norms in rows))
+
+
+@rule(
+    "dead-units",
+    symptom="underfitting",
+    looks_at="feed-forward units that stay silent in the probed rows, layer by layer",
+    thresholds="70 % of a layer in the median of the second half; 90 % is an error",
+    source="AutoTrainer's 0.7 for dying units; SageMaker Debugger asks at 50 % of a layer, which sparse ReLU "
+    "models have",
+    fault="biases or weights that silence the units of a layer",
+    causes=("units-dead",),
+    needs=("dead_units",),
+)
+def dead_units(view: View) -> Iterator[Finding]:
+    rows = late(view.parts("dead_units"))
+    if len(rows) < 3:
+        return
+    shares = {name: float(np.median([row.get(name, 0.0) for _, row in rows])) for name in rows[-1][1]}
+    worst = max(shares, key=lambda name: shares[name])
+    if shares[worst] < 0.7:
+        return
+    many = sum(share >= 0.7 for share in shares.values())
+    evidence = (
+        f"{shares[worst]:.0%} of the feed-forward units of {worst} never answer, and {many} of {len(shares)} "
+        "layers have 70 % or more"
+    )
+    override = (
+        change(view, "model.activation", "gelu") if view.setting("model.activation") == "relu" else lower_rate(view)
+    )
+    severe = shares[worst] >= 0.9
+    yield finding(
+        "error" if severe else "warning",
+        "units-dead",
+        0.85 if severe else 0.6,
+        evidence,
+        steps=(rows[0][0], rows[-1][0]),
+        override=override,
+        share=shares[worst],
+    )
+
+
+@rule(
+    "attention-logits",
+    symptom="instability",
+    looks_at="the largest attention logit, and whether it keeps growing",
+    thresholds="above 100 and rising; 300 is an error",
+    source="Dehghani et al. 2023 and Wortsman et al. 2023: divergence comes with logits of the order of 10,000; "
+    "healthy "
+    "runs stay in the tens",
+    fault="queries and keys scaled up; the learning rate too high",
+    causes=("attention-logits-grow",),
+    needs=("attention_logit_max",),
+)
+def attention_logits(view: View) -> Iterator[Finding]:
+    steps, logits = view.finite("attention_logit_max")
+    if len(logits) < 6:
+        return
+    last = float(np.median(logits[-3:]))
+    first = float(np.median(logits[:3]))
+    if last > 100 and (rank_correlation(steps, logits) > 0.3 or last > 300):
+        evidence = f"the largest attention logit went from {first:.3g} to {last:.3g}"
+        override = change(view, "model.qk_norm", True)
+        severe = last > 300
+        yield finding(
+            "error" if severe else "warning",
+            "attention-logits-grow",
+            0.7 if severe else 0.55,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=override,
+            last=last,
+        )
+
+
+@rule(
+    "log-z",
+    symptom="instability",
+    looks_at="the log of the sum of the output's exponentials, against the log of the vocabulary",
+    thresholds="15 nats away from it and moving on",
+    source="PaLM's z-loss keeps it near 0; bf16 loses the digits of logits beyond some tens",
+    fault="an output layer whose logits drift",
+    causes=("z-drift",),
+    needs=("log_z",),
+)
+def log_z(view: View) -> Iterator[Finding]:
+    steps, values = view.finite("log_z")
+    if len(values) < 6:
+        return
+    start = float(view.fact("uniform_loss") or np.median(values[:3]))
+    last = float(np.median(values[-3:]))
+    if abs(last - start) > 15 and abs(rank_correlation(steps, values)) > 0.5:
+        evidence = f"log Z went from {values[0]:.3g} to {last:.3g}; a fresh model has about {start:.3g}"
+        yield finding(
+            "warning",
+            "z-drift",
+            0.6,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=change(view, "training.z_loss", 1e-4),
+            last=last,
+        )

@@ -1,0 +1,229 @@
+"""Numbers that are not numbers, and the machine: memory, waiting, speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import change_point, rank_correlation
+from trainbook.doctor.view import View
+
+
+@rule(
+    "not-finite",
+    symptom="NaN gradients",
+    looks_at="losses and gradient norms that are NaN or infinite, and updates skipped for that",
+    thresholds="any; at the end, an error",
+    source="the definition",
+    fault="a NaN in the gradients",
+    causes=("non-finite", "fp16-overflow", "learning-rate-high"),
+    needs=("loss",),
+)
+def not_finite(view: View) -> Iterator[Finding]:
+    bad = [
+        row["step"]
+        for row in view.record.train
+        if any(row.get(name) is not None and not np.isfinite(row[name]) for name in ("loss", "grad_norm"))
+    ]
+    skipped = [event["step"] for event in view.events("skip") if "finite" in str(event.get("reason", "")).lower()]
+    if not bad and not skipped:
+        return
+    steps = sorted([*bad, *skipped])
+    losses = view.curve("loss")[1]
+    at_end = len(losses) > 0 and not np.isfinite(losses[-1])
+    evidence = f"{len(steps)} times the loss or its gradient was not finite, first at step {steps[0]:,}"
+    severity = "error" if at_end else "warning"
+    if view.record.has("loss_scale"):
+        # Loss scaling tries out how far it can go: some overflows are part of it.
+        few = len(steps) <= 3 and not at_end
+        override = change(view, "precision.compute", "bf16")
+        yield finding(
+            "info" if few else severity,
+            "fp16-overflow",
+            0.4 if few else 0.75,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=override,
+        )
+        return
+    ratios = view.values("update_ratio")
+    if len(ratios) and np.median(ratios) > 0.03:
+        yield finding(
+            "error", "learning-rate-high", 0.7, evidence, steps=(steps[0], steps[-1]), override=lower_rate(view)
+        )
+        return
+    override = change(view, "guard.enabled", True) or lower_rate(view)
+    yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+@rule(
+    "loss-scale",
+    symptom="NaN gradients",
+    looks_at="the loss scale under fp16, and how many updates it cost",
+    thresholds="a sixteenth of its first value or under 1, and more than 2 % of the updates skipped",
+    source="dynamic loss scaling: a healthy run overflows once in thousands of steps, when the scale was doubled",
+    fault="fp16 on activations that overflow",
+    causes=("fp16-overflow",),
+    needs=("loss_scale",),
+)
+def loss_scale(view: View) -> Iterator[Finding]:
+    steps, scales = view.finite("loss_scale")
+    if len(scales) < 4:
+        return
+    first, last = float(scales[0]), float(scales[-1])
+    skipped = view.values("skipped_updates")
+    share = float(skipped.max()) / max(1, view.last_step) if len(skipped) else 0.0
+    if (last <= first / 16 and share > 0.02) or last < 1.0:
+        evidence = f"the loss scale went from {first:g} to {last:g}, and {share:.1%} of the updates overflowed"
+        yield finding(
+            "error",
+            "fp16-overflow",
+            0.9,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=change(view, "precision.compute", "bf16"),
+            share=share,
+        )
+
+
+@rule(
+    "out-of-memory",
+    symptom="out of memory",
+    looks_at="events of memory that was not enough, and failures that say so",
+    thresholds="any",
+    source="the notes' first symptom",
+    fault="a micro-batch that does not fit",
+    causes=("out-of-memory",),
+    needs=(),
+)
+def out_of_memory(view: View) -> Iterator[Finding]:
+    events = view.events("oom")
+    failed = [event for event in view.events("failure") if "memory" in str(event.get("reason", "")).lower()]
+    if not events and not failed:
+        return
+    event = (failed or events)[-1]
+    evidence = f"at step {event['step']:,}: {event.get('reason') or 'memory was not enough'}"
+    micro = view.setting("batch.per_device_train_batch_size")
+    override = change(view, "batch.per_device_train_batch_size", max(1, micro // 2)) if micro and micro > 1 else None
+    if override is None:
+        override = change(view, "memory.gradient_checkpointing", "full")
+    yield finding(
+        "error" if failed else "warning",
+        "out-of-memory",
+        0.95,
+        evidence,
+        steps=(event["step"], event["step"]),
+        override=override,
+    )
+
+
+@rule(
+    "waiting-for-data",
+    symptom="too slow",
+    looks_at="the share of a step that is spent waiting for its batch",
+    thresholds="20 %; a half is an error",
+    source="reasoning: what waits is not used",
+    fault="a loader that sleeps",
+    causes=("loader-slow",),
+    needs=("data_wait_seconds", "step_seconds"),
+)
+def waiting_for_data(view: View) -> Iterator[Finding]:
+    rows = [row for row in view.record.train if row.get("data_wait_seconds") is not None and row.get("step_seconds")]
+    shares = np.array([row["data_wait_seconds"] / row["step_seconds"] for row in rows[2:]])
+    if len(shares) < 5 or np.median(shares) < 0.2:
+        return
+    share = float(np.median(shares))
+    evidence = f"{share:.0%} of a step is spent waiting for its batch"
+    workers = view.setting("data.num_workers") or 0
+    override = change(view, "data.num_workers", max(2, 2 * workers))
+    yield finding(
+        "error" if share > 0.5 else "warning",
+        "loader-slow",
+        0.9,
+        evidence,
+        steps=(rows[2]["step"], rows[-1]["step"]),
+        override=override,
+        share=share,
+    )
+
+
+@rule(
+    "memory-grows",
+    symptom="out of memory",
+    looks_at="memory in use over the last two thirds of the run",
+    thresholds="15 % and 100 MB more, rising in nearly every row",
+    source="reasoning: after its first steps a run needs no more memory",
+    fault="a list that keeps every loss with its graph",
+    causes=("memory-creep",),
+    needs=("memory_bytes",),
+)
+def memory_grows(view: View) -> Iterator[Finding]:
+    steps, used = view.finite("memory_bytes")
+    late = slice(len(used) // 3, None)
+    steps, used = steps[late], used[late]
+    if len(used) < 8:
+        return
+    third = max(2, len(used) // 4)
+    before, after = float(np.median(used[:third])), float(np.median(used[-third:]))
+    if after > 1.15 * before and after - before > 1e8 and rank_correlation(steps, used) > 0.7:
+        each = (after - before) / max(1.0, steps[-1] - steps[0])
+        evidence = (
+            f"memory grew from {before / 1e9:.2f} to {after / 1e9:.2f} GB since step {int(steps[0]):,}: "
+            f"{each / 1e6:.2g} MB a step"
+        )
+        yield finding("warning", "memory-creep", 0.8, evidence, steps=(steps[0], steps[-1]), before=before, after=after)
+
+
+@rule(
+    "slower-than-before",
+    symptom="too slow",
+    looks_at="tokens a second before and after the most likely change",
+    thresholds="less than 60 % of before on a GPU, 40 % on a CPU that others may use, for a quarter of the rows",
+    source="reasoning; a shared CPU changes its speed by a half and more",
+    fault="a sleep in each step from the middle on",
+    causes=("throughput-drop",),
+    needs=("tokens_per_second",),
+)
+def slower_than_before(view: View) -> Iterator[Finding]:
+    steps, speeds = view.finite("tokens_per_second")
+    steps, speeds = steps[3:], speeds[3:]  # the first ones warm up
+    if len(speeds) < 12:
+        return
+    found = change_point(np.log(np.maximum(speeds, 1e-9)), least=4)
+    if found is None or len(speeds) - found.at < len(speeds) / 4:
+        return
+    before, after = float(np.median(speeds[: found.at])), float(np.median(speeds[found.at :]))
+    on_gpu = any(row.get("memory_kind") == "device_peak" for row in view.record.train)
+    if after < (0.6 if on_gpu else 0.4) * before and abs(found.size) > 6:
+        evidence = f"from step {int(steps[found.at]):,} on it is {after:,.0f} tokens a second, before {before:,.0f}"
+        yield finding(
+            "warning", "throughput-drop", 0.75, evidence, steps=(steps[found.at], steps[-1]), before=before, after=after
+        )
+
+
+@rule(
+    "slow-rank",
+    symptom="too slow",
+    looks_at="computing time of each process",
+    thresholds="1.5 times the median of all, in most of the rows",
+    source="as the card says it",
+    fault="one rank that sleeps",
+    causes=("slow-rank",),
+    needs=("rank_seconds",),
+)
+def slow_rank(view: View) -> Iterator[Finding]:
+    rows = view.parts("rank_seconds")[1:]
+    if len(rows) < 4:
+        return
+    worst = [max(seconds, key=lambda rank: seconds[rank]) for _, seconds in rows]
+    rank = max(set(worst), key=worst.count)
+    ratios = [seconds[rank] / float(np.median(list(seconds.values()))) for _, seconds in rows if rank in seconds]
+    if worst.count(rank) > 0.7 * len(rows) and np.median(ratios) > 1.5:
+        evidence = f"rank {rank} computes {np.median(ratios):.1f} times as long as the median of all"
+        yield finding(
+            "warning", "slow-rank", 0.9, evidence, steps=(rows[0][0], rows[-1][0]), ratio=float(np.median(ratios))
+        )

@@ -1,0 +1,213 @@
+"""How far updates go, what they do to the weights, and whether the optimizer kept its memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate, raise_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import detrended, median_and_spread
+from trainbook.doctor.view import View
+
+
+@rule(
+    "update-size",
+    symptom="instability",
+    looks_at="what share of the weights an update changes, while the rate is near its peak",
+    thresholds="about 0.001 is usual; above 0.03 or below 0.00001 is not",
+    source="Karpathy's 0.001; small models at their best rates reach 0.01, so 0.03 here",
+    fault="the learning rate 30 times too high or 1,000 times too low",
+    causes=("learning-rate-high", "learning-rate-low"),
+    needs=("update_ratio",),
+)
+def update_size(view: View) -> Iterator[Finding]:
+    steps, ratios = view.finite("update_ratio")
+    kept = ratios > 0  # 0: no update was applied
+    steps, ratios = steps[kept], ratios[kept]
+    if len(ratios) < 6:
+        return
+    ratio = float(np.median(np.sort(ratios)[len(ratios) // 2 :]))
+    evidence = f"an update changes {ratio:.2g} of the weights; about 0.001 is usual"
+    span = (steps[0], steps[-1])
+    if ratio > 0.03:
+        yield finding(
+            "error" if ratio > 0.1 else "warning",
+            "learning-rate-high",
+            0.85 if ratio > 0.1 else 0.6,
+            evidence,
+            steps=span,
+            override=lower_rate(view),
+            update_ratio=ratio,
+        )
+    elif ratio < 1e-5:
+        yield finding(
+            "warning", "learning-rate-low", 0.75, evidence, steps=span, override=raise_rate(view), update_ratio=ratio
+        )
+
+
+@rule(
+    "weights-shrink",
+    symptom="underfitting",
+    looks_at="the norm of the weight matrices, and what decay alone takes away over the run: rate times decay, "
+    "summed up",
+    thresholds="decay takes half of the weights (a sum of 0.7), or the norm has fallen by a quarter and decay "
+    "explains it",
+    source="decoupled decay multiplies weights by 1 - rate x decay each update",
+    fault="weight decay of 10",
+    causes=("decay-high",),
+    needs=("learning_rate", "setting:optimizer.weight_decay"),
+)
+def weights_shrink(view: View) -> Iterator[Finding]:
+    decay = view.setting("optimizer.weight_decay") or 0.0
+    steps, rates = view.finite("learning_rate")
+    if decay <= 0 or len(rates) < 4 or view.setting("optimizer.type") in ("sgd",):
+        return
+    if view.setting("optimizer.weight_decay_mode") == "independent":
+        peak = view.peak_rate or 1.0
+        rates = rates / peak
+    taken = float(np.trapezoid(rates * decay, steps))
+    norm_steps, norms = view.finite("weight_norm")
+    fall = 1 - float(np.median(norms[-3:]) / norms.max()) if len(norms) >= 6 else 0.0
+    per_thousand = taken / max(1.0, steps[-1] - steps[0]) * 1000
+    override = change(view, "optimizer.weight_decay", 0.1)
+    if taken > 0.7 and per_thousand > 0.5:
+        left = math.exp(-taken)
+        evidence = f"weight decay of {decay:g} alone leaves {left:.2g} of the weights over {int(steps[-1]):,} steps"
+        evidence += f"; their norm has fallen by {fall:.0%}" if fall > 0.1 else ""
+        sure = 0.85 if fall > 0.2 or taken > 2 else 0.6
+        yield finding(
+            "error" if sure > 0.8 else "warning",
+            "decay-high",
+            sure,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=override,
+            taken=taken,
+            fall=fall,
+        )
+    elif fall > 0.25 and taken > 0.2:
+        evidence = f"the norm of the weights has fallen by {fall:.0%}; weight decay of {decay:g} explains it"
+        yield finding(
+            "warning",
+            "decay-high",
+            0.6,
+            evidence,
+            steps=(norm_steps[0], norm_steps[-1]),
+            override=override,
+            taken=taken,
+            fall=fall,
+        )
+
+
+@rule(
+    "averages-lost",
+    symptom="loss spikes",
+    looks_at="updates that the optimizer's averages have seen, against those that were applied",
+    thresholds="fewer by more than 2 and 2 %",
+    source="the definition: both count the same updates",
+    fault="a resume without the optimizer's state",
+    causes=("optimizer-state-lost",),
+    needs=("optimizer_updates", "applied_updates"),
+)
+def averages_lost(view: View) -> Iterator[Finding]:
+    for row in view.record.train:
+        seen, applied = row.get("optimizer_updates"), row.get("applied_updates")
+        if seen is None or applied is None:
+            continue
+        if applied - seen > max(2, 0.02 * applied):
+            evidence = (
+                f"at step {row['step']:,} the optimizer's averages have seen {int(seen):,} of {int(applied):,} updates"
+            )
+            yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(row["step"], view.last_step))
+            return
+
+
+@rule(
+    "resume-spike",
+    symptom="loss spikes",
+    looks_at="loss and size of updates right after a resume, against right before",
+    thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large for their rate",
+    source="stas00/ml-engineering: spikes at a resume come from lost state",
+    fault="a resume without the optimizer's state",
+    causes=("optimizer-state-lost",),
+    needs=("loss", "segment"),
+)
+def resume_spike(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    if len(losses) < 10:
+        return
+    noise = median_and_spread(detrended(losses))[1]
+    for event in view.events("resume"):
+        at = event["step"]
+        before, after = losses[steps <= at][-5:], losses[steps > at][:5]
+        if len(before) < 3 or len(after) < 2:
+            continue
+        jump = float(after.max() - np.median(before))
+        larger = _larger_updates(view, at)
+        if jump < max(4 * noise, 0.05 * float(np.median(before))) and not (larger and larger > 2.5):
+            continue
+        evidence = f"after the resume at step {at:,} the loss reached {after.max():.3g}; it was {np.median(before):.3g}"
+        if larger and larger > 2.5:
+            evidence += f", and updates are {larger:.1f} times as large for their rate"
+        sure = 0.85 if larger and larger > 2.5 else 0.5
+        yield finding("warning", "optimizer-state-lost", sure, evidence, steps=(at, steps[steps > at][len(after) - 1]))
+
+
+def _larger_updates(view: View, at: int) -> float | None:
+    rows = [row for row in view.record.train if row.get("update_ratio") and row.get("learning_rate")]
+    sizes = [(row["step"], row["update_ratio"] / row["learning_rate"]) for row in rows]
+    before = [size for step, size in sizes if step <= at][-5:]
+    after = [size for step, size in sizes if step > at][:2]
+    return max(after) / float(np.median(before)) if len(before) >= 3 and after else None
+
+
+@rule(
+    "loss-of-the-batch",
+    symptom="underfitting",
+    looks_at="the loss trained on against that of the same rows judged without dropout",
+    thresholds="above by 10 % and 0.1 nats is dropout; a multiple or fraction that is the accumulation is a "
+    "wrong scale",
+    source="reasoning: dropout of 0.1 costs about 3 %",
+    fault="dropout of 0.6; a loss that depends on the accumulation",
+    causes=("dropout-high", "accumulation-wrong", "targets-not-shifted"),
+    needs=("loss", "probe_loss"),
+)
+def loss_of_the_batch(view: View) -> Iterator[Finding]:
+    rows = [
+        (row["step"], row.get("cross_entropy", row["loss"]), row["probe_loss"])
+        for row in view.record.train
+        if row.get("probe_loss") is not None and row.get("loss") is not None
+    ]
+    rows = [row for row in rows if all(map(math.isfinite, row[1:])) and row[2] > 1e-3]
+    if len(rows) < 8:
+        return
+    rows = rows[len(rows) // 4 :]
+    trained, judged = np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
+    # Means: the losses of a few rows are skewed, and their median lies below.
+    ratio = float(trained.mean() / judged.mean())
+    differences = trained - judged
+    middle, error = float(differences.mean()), float(differences.std()) / len(rows) ** 0.5
+    span = (rows[0][0], rows[-1][0])
+    said = (
+        f"the loss trained on is {trained.mean():.3g}, that of rows of the same batches judged without dropout "
+        f"{judged.mean():.3g}"
+    )
+    count = view.accumulation
+    for factor in (count, 1 / count) if count > 1 else ():
+        if abs(ratio / factor - 1) < 0.12:
+            evidence = f"{said}: {ratio:.2g} times it, and {count} micro-batches make a step"
+            yield finding("error", "accumulation-wrong", 0.9, evidence, steps=span, ratio=ratio)
+            return
+    dropout = view.setting("model.dropout") or 0.0
+    if middle - 3 * error > max(0.1 * float(judged.mean()), 0.1):
+        sure = 0.85 if dropout > 0.3 else 0.6 if dropout > 0 else 0.4
+        override = change(view, "model.dropout", 0.1) if dropout > 0.15 else None
+        evidence = f"{said}; model.dropout is {dropout:g}"
+        yield finding("warning", "dropout-high", sure, evidence, steps=span, override=override, ratio=ratio)
+    elif ratio < 0.67 and middle + 3 * error < -0.1:
+        evidence = f"{said}: what is trained on is not what the targets ask"
+        yield finding("warning", "targets-not-shifted", 0.45, evidence, steps=span, ratio=ratio)

@@ -1,0 +1,166 @@
+"""The rate over the run: warm-up, the way down, and the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate, usual_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.view import View
+
+COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")
+ADAPTIVE = ("adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion")
+
+
+@rule(
+    "rate-ends-early",
+    symptom="underfitting",
+    looks_at="how long before the end the rate has reached its lowest and stays there",
+    thresholds="a sixth of the run at 2 % of the peak above the floor, or less",
+    source="schedules here reach their end at the last update; a cosine spends 9 % of a run within 2 % of it",
+    fault="a schedule of half the run's length",
+    causes=("schedule-ends-early",),
+    needs=("learning_rate",),
+)
+def rate_ends_early(view: View) -> Iterator[Finding]:
+    steps, rates = view.finite("learning_rate")
+    if len(rates) < 8 or rates.max() <= 0 or view.events("remedy"):
+        return
+    peak, last = float(rates.max()), float(rates[-1])
+    if last > 0.5 * peak or view.setting("schedule.type") == "cosine_with_restarts":
+        return
+    is_low = rates <= last + 0.005 * peak
+    is_low[: int(rates.argmax()) + 1] = False
+    first = int(np.argmax(is_low)) if is_low.any() else len(rates) - 1
+    idle = float(steps[-1] - steps[first])
+    tail = rates[first:]
+    if idle > view.total / 6 and is_low[first:].all() and tail.max() - tail.min() <= 0.005 * peak:
+        evidence = (
+            f"the rate came down to {last:.2g} at step {int(steps[first]):,} and has stayed there for "
+            f"{int(idle):,} of {view.total:,} steps"
+        )
+        override = change(view, "training.max_steps", int(steps[first])) if view.setting("training.max_steps") else None
+        yield finding(
+            "warning",
+            "schedule-ends-early",
+            0.85,
+            evidence,
+            steps=(steps[first], steps[-1]),
+            override=override,
+            idle=idle,
+        )
+
+
+@rule(
+    "rate-ends-high",
+    symptom="fluctuating validation",
+    looks_at="the rate at the end of a run that reached it",
+    thresholds="more than half of the peak, where the schedule should come down; a constant one is worth knowing",
+    source="most of the last gain comes while the rate falls",
+    fault="a schedule of ten times the run's length",
+    causes=("schedule-too-long",),
+    needs=("learning_rate",),
+)
+def rate_ends_high(view: View) -> Iterator[Finding]:
+    steps, rates = view.finite("learning_rate")
+    if len(rates) < 8 or not view.has_ended or rates.max() <= 0 or rates[-1] <= 0.5 * rates.max():
+        return
+    kind = view.setting("schedule.type")
+    share = float(rates[-1] / rates.max())
+    evidence = f"at the end the rate is {share:.0%} of its peak"
+    if kind in COMES_DOWN and float(view.setting("schedule.floor") or 0.0) < 0.4:
+        yield finding("warning", "schedule-too-long", 0.85, evidence, steps=(steps[0], steps[-1]))
+    elif kind in (None, "constant"):
+        yield finding(
+            "info",
+            "schedule-too-long",
+            0.5,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=change(view, "schedule.type", "cosine"),
+        )
+
+
+@rule(
+    "warm-up",
+    symptom="instability",
+    looks_at="the length of warm-up, and whether the first steps are rough without one",
+    thresholds="under 0.5 % of the run and 5 steps, from scratch with an adaptive optimizer at half the usual rate or "
+    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones",
+    source="the tuning playbook: the first second moments are of few gradients; warm-up of up to 10 %",
+    fault="no warm-up",
+    causes=("warmup-short",),
+    needs=("loss", "setting:optimizer.learning_rate"),
+)
+def warm_up(view: View) -> Iterator[Finding]:
+    warmup, rate = view.warmup, view.peak_rate
+    if warmup is None or rate is None or view.is_fine_tuning or view.setting("optimizer.type", "adamw") not in ADAPTIVE:
+        return
+    if warmup >= max(5, 0.005 * view.total) or rate < 0.5 * usual_rate(view):
+        return
+    steps, losses = view.losses()
+    early = steps <= max(20, 0.05 * view.total)
+    signs = []
+    ratio_steps, ratios = view.finite("update_ratio")
+    first_ratios = ratios[ratio_steps <= 10]
+    if len(first_ratios) and first_ratios.max() > 0.05:
+        signs.append(f"early updates change up to {first_ratios.max():.2g} of the weights")
+    if early.sum() >= 3 and losses[early][1:].max() > 1.02 * losses[0]:
+        signs.append(f"the loss rises to {losses[early][1:].max():.3g} from {losses[0]:.3g}")
+    norm_steps, norms = view.finite("grad_norm")
+    first_norms = norms[norm_steps <= 20]
+    later = norms[norm_steps > 20]
+    if len(first_norms) and len(later) > 4 and first_norms.max() > 5 * np.median(later):
+        signs.append(f"early gradient norms reach {first_norms.max():.3g}, later {np.median(later):.3g} is usual")
+    length = max(10, round(0.05 * view.total))
+    override = change(view, "schedule.warmup_steps", length) if view.total > 2 * length else None
+    evidence = "; ".join([f"warm-up is {warmup} of {view.total:,} updates", *signs])
+    sure = {0: 0.5, 1: 0.65}.get(len(signs), 0.8)
+    yield finding(
+        "warning", "warmup-short", sure, evidence, steps=(0, steps[early][-1] if early.any() else 0), override=override
+    )
+
+
+@rule(
+    "guard-acted",
+    symptom="instability",
+    looks_at="what the guard had to do: updates kept out, going back, a lower rate, samples kept out",
+    thresholds="any lowering of the rate or going back; three updates kept out, and 1 % of them",
+    source="the guard's ladder: it lowers the rate when nothing milder helped",
+    fault="the learning rate too high; poisoned samples",
+    causes=("learning-rate-high", "bad-samples", "non-finite"),
+    needs=(),
+)
+def guard_acted(view: View) -> Iterator[Finding]:
+    lowered, back = view.events("remedy"), view.events("rollback")
+    named = [
+        event for event in view.events("quarantine") if event.get("samples") or event.get("ids") or event.get("count")
+    ]
+    if lowered or back:
+        events = [*lowered, *back]
+        steps = sorted(event["step"] for event in events)
+        evidence = (
+            f"the guard went back {len(back)} time{'s' if len(back) != 1 else ''} and lowered the rate "
+            f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
+        )
+        cause, sure = ("bad-samples", 0.5) if named else ("learning-rate-high", 0.65)
+        override = lower_rate(view) if cause == "learning-rate-high" else change(view, "data.repetition_filter", True)
+        yield finding(
+            "error" if lowered else "warning", cause, sure, evidence, steps=(steps[0], steps[-1]), override=override
+        )
+    skipped = view.values("skipped_updates")
+    if len(skipped) and view.last_step and not view.record.has("loss_scale"):
+        count = float(skipped.max())
+        if count >= max(3, 0.01 * view.last_step):
+            evidence = f"{count:.0f} of {view.last_step:,} updates were kept out of the model"
+            yield finding(
+                "warning",
+                "bad-samples",
+                0.5,
+                evidence,
+                steps=(0, view.last_step),
+                override=change(view, "data.repetition_filter", True),
+            )

@@ -1,0 +1,175 @@
+"""Validation: learned by heart, noisy, or judged wrongly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import robust_line
+from trainbook.doctor.view import View
+
+
+@rule(
+    "validation-rises",
+    symptom="overfitting",
+    looks_at="whether validation has been rising since its best, while the training loss falls",
+    thresholds="two evaluations after the best, 2 % and 0.02 nats above it; 10 % is an error; within the first "
+    "epoch it is "
+    "another distribution",
+    source="the tuning playbook: validation that rises at the end; smaller rises are noise",
+    fault="a small training set, many epochs",
+    causes=("overfitting", "validation-drift"),
+    needs=("loss", "eval:loss"),
+)
+def validation_rises(view: View) -> Iterator[Finding]:
+    at, evaluations = view.finite("loss", "eval")
+    steps, losses = view.losses()
+    if len(evaluations) < 3 or len(losses) < 6:
+        return
+    best = int(evaluations.argmin())
+    after = evaluations[best + 1 :]
+    rise = evaluations[-1] / evaluations[best] - 1
+    if len(after) < 2 or evaluations[-1] - evaluations[best] < max(0.02 * evaluations[best], 0.02):
+        return
+    then, now = losses[np.argsort(np.abs(steps - at[best]))[:5]], losses[-5:]
+    if np.median(now) > np.median(then):
+        return  # training got worse as well: that is not learning by heart
+    evidence = (
+        f"validation was best at step {int(at[best]):,} ({evaluations[best]:.3g}) and is {rise:.1%} above that now, "
+        f"while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
+    )
+    severity = "error" if rise > 0.1 else "warning"
+    span = (at[best], at[-1])
+    epochs = view.values("epoch")
+    if len(epochs) and epochs[-1] < 1.0 and not view.is_fine_tuning:
+        said = f"{evidence}; no row was seen twice, so none is known by heart"
+        yield finding(severity, "validation-drift", 0.6, said, steps=span, rise=rise)
+        return
+    override = _against_overfitting(view, int(at[best]))
+    yield finding(severity, "overfitting", 0.75, evidence, steps=span, override=override, rise=rise)
+
+
+def _against_overfitting(view: View, best: int) -> str | None:
+    dropout = view.setting("model.dropout")
+    if dropout is not None and dropout < 0.1 and (changed := change(view, "model.dropout", 0.1)):
+        return changed
+    return change(view, "training.max_steps", best) if best else None
+
+
+@rule(
+    "gap",
+    symptom="overfitting",
+    looks_at="validation above the loss of training rows judged in the same way, at the end",
+    thresholds="a quarter of it and 0.1 nats",
+    source="reasoning: smaller gaps are usual and harmless",
+    fault="a small training set",
+    causes=("overfitting",),
+    needs=("loss", "eval:loss"),
+)
+def gap(view: View) -> Iterator[Finding]:
+    evaluations = view.values("loss", "eval")
+    judged = view.values("probe_loss")
+    if len(judged) < 6:
+        judged = view.losses()[1]
+    if len(evaluations) < 2 or len(judged) < 6:
+        return
+    late = float(np.median(judged[-max(5, len(judged) // 5) :]))
+    above = float(evaluations[-1]) - late
+    early = float(evaluations[0]) - float(np.median(judged[: max(5, len(judged) // 3)]))
+    if above > max(0.25 * late, 0.1) and above > early + 0.05:
+        evidence = f"validation is {evaluations[-1]:.3g}, rows of training judged alike {late:.3g}"
+        yield finding(
+            "info",
+            "overfitting",
+            0.5,
+            evidence,
+            steps=(0, view.last_step),
+            override=change(view, "model.dropout", 0.1),
+            gap=above,
+        )
+
+
+@rule(
+    "validation-fluctuates",
+    symptom="fluctuating validation",
+    looks_at="how far evaluations jump around their own trend",
+    thresholds="jumps above 2 % of the loss over 6 evaluations or more; few targets name the evaluation, and then "
+    "8 % are "
+    "worth a look",
+    source="the tuning playbook: step variance late in training; a mean over n targets has an error of about "
+    "2/sqrt(n) nats",
+    fault="evaluation on a handful of samples; the rate high to the end",
+    causes=("evaluation-noisy", "learning-rate-high"),
+    needs=("eval:loss",),
+)
+def validation_fluctuates(view: View) -> Iterator[Finding]:
+    at, evaluations = view.finite("loss", "eval")
+    if len(evaluations) < 6:
+        return
+    late = evaluations[len(evaluations) // 3 :]
+    trend = robust_line(at[len(evaluations) // 3 :], late)
+    late = late - trend.slope * (at[len(evaluations) // 3 :] - at[-1])
+    jumps = np.abs(np.diff(late))
+    turns = int((np.diff(np.sign(np.diff(late))) != 0).sum())
+    level = float(np.median(late))
+    jump = float(np.median(jumps))
+    if turns < 0.5 * (len(late) - 2) or jump < 0.02 * level:
+        return
+    targets = view.values("targets", "eval")
+    few = float(np.median(targets)) if len(targets) else None
+    expected = None if few is None else 2.0 / few**0.5
+    evidence = f"evaluations jump by {jump:.2g} around {level:.3g} from one to the next"
+    span = (at[0], at[-1])
+    if expected is not None and few is not None and jump < 4 * expected:
+        limit = view.setting("evaluation.eval_max_samples")
+        evidence += f"; a mean over {few:,.0f} targets is not known better than that"
+        override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
+        severity = "warning" if jump > 0.15 * level else "info"
+        yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
+    else:
+        yield finding("warning", "learning-rate-high", 0.5, evidence, steps=span, override=lower_rate(view), jump=jump)
+
+
+@rule(
+    "metric-flat",
+    symptom="fluctuating validation",
+    looks_at="an accuracy that does not move while the losses fall",
+    thresholds="after half of the run, the loss fell by a fifth and the accuracy by less than a hundredth moves; "
+    "or training is learned and "
+    "validation stays worse than guessing, within two epochs",
+    source="reasoning: a loss that falls by a fifth moves any metric that it is about",
+    fault="labels of validation mapped to other numbers",
+    causes=("metric-flat",),
+    needs=("eval:accuracy", "eval:loss", "loss"),
+)
+def metric_flat(view: View) -> Iterator[Finding]:
+    at, accuracies = view.finite("accuracy", "eval")
+    evaluations, losses = view.values("loss", "eval"), view.losses()[1]
+    if len(accuracies) < 4 or len(evaluations) < 4 or len(losses) < 8 or view.last_step < view.total / 2:
+        return
+    span = (at[0], at[-1])
+    fall = 1 - evaluations.min() / evaluations[0]
+    moved = float(accuracies.max() - accuracies.min())
+    # Of tokens, the commonest one is guessed for a long while before anything else.
+    is_of_labels = view.task in ("classify", "tag", "classify_many", None)
+    if is_of_labels and fall > 0.2 and moved < 0.01 and accuracies.max() < 0.95:
+        evidence = f"validation loss fell by {fall:.0%}, but accuracy stays at {accuracies[-1]:.1%}"
+        yield finding("warning", "metric-flat", 0.6, evidence, steps=span, moved=moved)
+        return
+    prior, uniform = view.fact("prior_loss"), view.fact("uniform_loss")
+    if view.task != "classify" or prior is None or uniform is None:
+        return
+    epochs = view.values("epoch")
+    learned = float(np.median(losses[-5:]))
+    by_chance = accuracies.max() < 1.3 * math.exp(-uniform)
+    if learned < 0.7 * prior and evaluations[-1] > uniform and by_chance and len(epochs) and epochs[-1] < 3:
+        evidence = (
+            f"the training loss is {learned:.3g}, below the {prior:.3g} of guessing by frequency, but validation is "
+            f"{evaluations[-1]:.3g}, above {uniform:.3g}, that of guessing all alike: its labels may be others"
+        )
+        yield finding("error", "metric-flat", 0.75, evidence, steps=span)

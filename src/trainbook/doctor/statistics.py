@@ -1,0 +1,102 @@
+"""Numbers about noisy curves that a few odd values cannot spoil."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+NORMAL = 1.4826022185056018  # a median absolute deviation times this is a normal distribution's standard deviation
+
+
+def median_and_spread(values: np.ndarray) -> tuple[float, float]:
+    """The median, and the median absolute deviation in units of a standard deviation."""
+    middle = float(np.median(values))
+    return middle, float(NORMAL * np.median(np.abs(values - middle)))
+
+
+class Line(NamedTuple):
+    slope: float
+    low: float
+    high: float
+    intercept: float
+
+
+def robust_line(x: np.ndarray, y: np.ndarray) -> Line:
+    """Theil and Sen: the median of the slopes between all pairs of points, with Sen's 95 % interval."""
+    first, second = np.triu_indices(len(x), k=1)
+    run = x[second] - x[first]
+    slopes = np.sort((y[second] - y[first])[run != 0] / run[run != 0])
+    slope = float(np.median(slopes))
+    _, ties_x = np.unique(x, return_counts=True)
+    _, ties_y = np.unique(y, return_counts=True)
+    n = len(x)
+    variance = (
+        n * (n - 1) * (2 * n + 5)
+        - sum(int(k) * (int(k) - 1) * (2 * int(k) + 5) for k in ties_x)
+        - sum(int(k) * (int(k) - 1) * (2 * int(k) + 5) for k in ties_y)
+    ) / 18.0
+    reach = 1.959963984540054 * np.sqrt(max(0.0, variance))
+    upper = min(int(np.round((len(slopes) + reach) / 2.0)), len(slopes) - 1)
+    lower = max(int(np.round((len(slopes) - reach) / 2.0)) - 1, 0)
+    return Line(slope, float(slopes[lower]), float(slopes[upper]), float(np.median(y) - slope * np.median(x)))
+
+
+def autocorrelation(values: np.ndarray, lag: int = 1) -> float:
+    """Of a series without its mean; 0 where it does not vary."""
+    centred = values - values.mean()
+    total = float((centred**2).sum())
+    return float((centred[lag:] * centred[:-lag]).sum() / total) if total > 0 and lag < len(values) else 0.0
+
+
+def running_median(values: np.ndarray, width: int) -> np.ndarray:
+    """As long as `values`; at the ends, of what there is."""
+    half = width // 2
+    if len(values) <= 2 * half:
+        return np.array([np.median(values[max(0, at - half) : at + half + 1]) for at in range(len(values))])
+    inner = np.median(np.lib.stride_tricks.sliding_window_view(values, 2 * half + 1), axis=1)
+    first = [np.median(values[: at + half + 1]) for at in range(half)]
+    last = [np.median(values[len(values) - half - 1 - at :]) for at in range(half)][::-1]
+    return np.concatenate([first, inner, last])
+
+
+def detrended(values: np.ndarray, width: int = 5) -> np.ndarray:
+    """What is left of a curve without its trend: each value less the median of those around it."""
+    return values - running_median(values, width)
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
+    """Kendall's tau-b: 1 if y always rises with x, -1 if it always falls."""
+    first, second = np.triu_indices(len(x), k=1)
+    a, b = np.sign(x[second] - x[first]), np.sign(y[second] - y[first])
+    norm = np.sqrt(float((a != 0).sum()) * float((b != 0).sum()))
+    return float((a * b).sum() / norm) if norm > 0 else 0.0
+
+
+class Change(NamedTuple):
+    at: int  # the first index after it
+    before: float
+    after: float
+    size: float  # in standard errors of the difference of the two means
+
+
+def change_point(values: np.ndarray, least: int = 3) -> Change | None:
+    """Where a series is best cut into two parts of different means; None if it is too short."""
+    n = len(values)
+    if n < 2 * least:
+        return None
+    cuts = np.arange(least, n - least + 1)
+    sums, squares = np.cumsum(values), np.cumsum(values**2)
+    left, right = sums[cuts - 1], sums[-1] - sums[cuts - 1]
+    within = squares[-1] - left**2 / cuts - right**2 / (n - cuts)
+    best = int(np.argmin(within))
+    at = int(cuts[best])
+    before, after = float(left[best] / at), float(right[best] / (n - at))
+    variance = max(0.0, float(within[best])) / max(1, n - 2)
+    error = np.sqrt(variance * (1 / at + 1 / (n - at)))
+    return Change(at, before, after, float((after - before) / error) if error > 0 else np.inf * np.sign(after - before))
+
+
+def thinned(count: int, most: int) -> np.ndarray:
+    """Indices of at most so many of `count` values, spread over them, the first and the last included."""
+    return np.arange(count) if count <= most else np.unique(np.linspace(0, count - 1, most).round().astype(int))

@@ -1,0 +1,125 @@
+"""A record as rules look at it: curves as arrays, settings, facts."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trainbook.doctor.statistics import thinned
+from trainbook.errors import ConfigError
+from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
+from trainbook.runs.record import Record
+
+MOST_POINTS = 400  # of a curve: enough for every rule, and quick
+
+
+class View:
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self._curves: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
+
+    # Curves
+
+    def curve(self, metric: str, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+        """Steps and values, NaN included, thinned if there are very many."""
+        key = (metric, split)
+        if key not in self._curves:
+            steps, values = self.record.series(metric, split)
+            kept = thinned(len(steps), MOST_POINTS)
+            self._curves[key] = np.array(steps, dtype=float)[kept], np.array(values, dtype=float)[kept]
+        return self._curves[key]
+
+    def values(self, metric: str, split: str = "train") -> np.ndarray:
+        """Those that are finite."""
+        found = self.curve(metric, split)[1]
+        return found[np.isfinite(found)]
+
+    def finite(self, metric: str, split: str = "train") -> tuple[np.ndarray, np.ndarray]:
+        steps, values = self.curve(metric, split)
+        kept = np.isfinite(values)
+        return steps[kept], values[kept]
+
+    def parts(self, metric: str) -> list[tuple[int, dict[str, float]]]:
+        """Of a metric that has a number for each layer: the step of each row, and the numbers."""
+        rows = [(row["step"], row[metric]) for row in self.record.train if row.get(metric)]
+        return [rows[index] for index in thinned(len(rows), MOST_POINTS)]
+
+    def losses(self) -> tuple[np.ndarray, np.ndarray]:
+        """The plain loss where it is known beside extra terms, otherwise the loss."""
+        name = "cross_entropy" if self.record.has("cross_entropy") else "loss"
+        return self.finite(name)
+
+    # What the run was told
+
+    def setting(self, path: str, default: Any = None) -> Any:
+        if path in self.record.settings:
+            return self.record.settings[path]
+        return self.record.config.get(path) if self.record.config is not None else default
+
+    def fact(self, name: str, default: Any = None) -> Any:
+        return self.record.facts.get(name, default)
+
+    def events(self, *kinds: str) -> list[dict[str, Any]]:
+        return [event for event in self.record.events if event.get("kind") in kinds]
+
+    @cached_property
+    def last_step(self) -> int:
+        return max((row["step"] for row in self.record.train), default=0)
+
+    @cached_property
+    def total(self) -> int:
+        """Updates that the run is meant to make; those it made, if that is not known."""
+        known = self.fact("total_updates") or self.setting("training.max_steps")
+        return int(known) if known else self.last_step
+
+    @property
+    def has_ended(self) -> bool:
+        """It reached the end that was planned."""
+        return self.last_step >= 0.98 * self.total > 0
+
+    @cached_property
+    def task(self) -> str | None:
+        return task_name(self.record.config) if self.record.config is not None else None
+
+    @property
+    def is_fine_tuning(self) -> bool:
+        return self.setting("model.pretrained") is not None
+
+    @cached_property
+    def warmup(self) -> int | None:
+        if self.record.config is not None:
+            return warmup_steps(self.record.config, max(1, self.total))
+        steps, ratio = self.setting("schedule.warmup_steps"), self.setting("schedule.warmup_ratio")
+        return int(steps) if steps is not None else int(ratio * self.total) if ratio is not None else None
+
+    @property
+    def world(self) -> int:
+        """Processes that trained together, as the manifest has it."""
+        return int((self.fact("determinism") or {}).get("world", 1))
+
+    @cached_property
+    def global_batch(self) -> int | None:
+        if self.record.config is not None:
+            try:
+                return batch_shape(self.record.config, self.world).global_batch
+            except ConfigError:
+                return None
+        known = self.setting("batch.global_batch_size")
+        return int(known) if known else None
+
+    @cached_property
+    def accumulation(self) -> int:
+        if self.record.config is not None:
+            try:
+                return batch_shape(self.record.config, self.world).accumulation
+            except ConfigError:
+                return 1
+        return int(self.setting("batch.gradient_accumulation_steps") or 1)
+
+    @cached_property
+    def peak_rate(self) -> float | None:
+        rates = self.values("learning_rate")
+        known = self.setting("optimizer.learning_rate")
+        return float(known) if known else float(rates.max()) if len(rates) else None

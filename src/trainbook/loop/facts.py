@@ -1,0 +1,164 @@
+"""What is known of model and data before the first step, for whoever judges the run later: the `start` event has it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from trainbook.data import DataBundle, Samples
+from trainbook.data.likeness import row_hashes, span_hashes
+from trainbook.loop.watch import layer_of
+from trainbook.models import named_roles
+from trainbook.roles import Kind
+from trainbook.tasks.labels import Classify, ClassifyMany, Regress
+from trainbook.tasks.tokens import TokenTask
+
+MOST_TOKENS = 1 << 20  # of a side that are looked at
+MOST_SAMPLES = 20_000
+PARTS = 8  # of the training tokens, to see how unlike each other they are anyway
+
+
+def model_facts(task: nn.Module, *, is_fresh: bool) -> dict[str, Any]:
+    parameters = dict(task.named_parameters())
+    frozen = {layer_of(name) for name, parameter in parameters.items() if not parameter.requires_grad}
+    trained = {layer_of(name) for name, parameter in parameters.items() if parameter.requires_grad}
+    facts: dict[str, Any] = {"untrained_layers": sorted(frozen - trained)}
+    if is_fresh and (scale := weight_scale(task)) is not None:
+        facts["weight_scale"] = scale
+    return facts
+
+
+@torch.no_grad()
+def weight_scale(task: nn.Module) -> float | None:
+    """Of hidden matrices: the median of root mean square times the root of the inputs. About 1 keeps the size of what
+    goes through; the usual first values of small models are a quarter of that."""
+    roles = named_roles(task)
+    found = [
+        float(parameter.float().square().mean()) ** 0.5 * roles[name].fan_in ** 0.5
+        for name, parameter in task.named_parameters()
+        if name in roles and roles[name].kind is Kind.HIDDEN and parameter.is_floating_point()
+    ]
+    return float(np.median(found)) if found else None
+
+
+def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
+    """Losses of guessing without looking, copies inside the training data and across sides, and how unlike they are."""
+    train, validation = data.train, data.validation
+    in_training = _hashes(train)
+    facts: dict[str, Any] = {
+        **_guessing(data, task),
+        "vocab_size": data.tokenizer.vocab_size,
+        "train_samples": train.num_samples,
+        "duplicate_share": duplicate_share(in_training),
+    }
+    if validation is None:
+        return facts
+    facts |= {
+        "validation_samples": validation.num_samples,
+        "validation_overlap": overlap(in_training, _hashes(validation)),
+        **token_shift(_stream(train), _stream(validation), data.tokenizer.vocab_size),
+    }
+    labels = [_labels(side) for side in (train, validation)]
+    if all(each is not None and each.dtype.kind == "i" and each.ndim == 1 for each in labels):
+        counts = [np.bincount(each, minlength=len(data.label_names)) for each in labels]  # pyright: ignore
+        shares = [count / max(1, count.sum()) for count in counts]
+        width = max(map(len, shares))
+        a, b = (np.pad(share, (0, width - len(share))) for share in shares)
+        facts["label_shift"] = float(np.abs(a - b).sum() / 2)
+    return facts
+
+
+def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
+    """`uniform_loss`: all classes alike, as a fresh model guesses. `prior_loss`: each as often as it occurs."""
+    labels = _labels(data.train)
+    if isinstance(task, Regress):
+        return {} if labels is None else {"prior_loss": float(np.var(labels))}
+    if isinstance(task, ClassifyMany):
+        return {"uniform_loss": math.log(2.0)}
+    if isinstance(task, Classify):
+        classes = max(1, len(data.label_names))
+        facts = {"uniform_loss": math.log(classes)}
+        if labels is not None and labels.ndim == 1:
+            facts["prior_loss"] = entropy(np.bincount(labels.astype(np.int64)))
+        return facts
+    if not isinstance(task, TokenTask):
+        return {}
+    facts = {"uniform_loss": math.log(data.tokenizer.vocab_size)}
+    targets = data.train.read_targets(_some_ids(data.train))
+    if targets is not None:
+        facts["prior_loss"] = entropy(np.bincount(targets.values))
+    elif data.train.read_marks(_some_ids(data.train)[:1]) is None and not hasattr(task.body, "decoder"):
+        facts["prior_loss"] = entropy(np.bincount(_stream(data.train)))
+    return facts
+
+
+def entropy(counts: np.ndarray) -> float:
+    """In nats."""
+    shares = counts[counts > 0] / max(1, counts.sum())
+    return float(-(shares * np.log(shares)).sum())
+
+
+def duplicate_share(hashes: np.ndarray) -> float:
+    """Of rows, or of spans of text, how many have come before."""
+    return 1.0 - len(np.unique(hashes)) / len(hashes) if len(hashes) else 0.0
+
+
+def overlap(train: np.ndarray, validation: np.ndarray) -> float:
+    """The share of validation that training has too."""
+    return float(np.isin(validation, train).mean()) if len(validation) else 0.0
+
+
+def token_shift(train: np.ndarray, validation: np.ndarray, vocab_size: int) -> dict[str, float]:
+    """The divergence of the two distributions of tokens, and that of parts of training from the rest, of which three in
+    four have less: what is usual in this data. Parts are as long as what there is of validation, or an eighth."""
+    if len(train) < 2 * PARTS or len(validation) < 2:
+        return {}
+    whole = np.bincount(train, minlength=vocab_size)
+    length = min(len(train) // PARTS, max(len(validation), len(train) // 64))
+    starts = [part * (len(train) - length) // (PARTS - 1) for part in range(PARTS)]
+    within = []
+    for start in starts:
+        part = np.bincount(train[start : start + length], minlength=vocab_size)
+        within.append(jensen_shannon(part, whole - part))
+    across = jensen_shannon(np.bincount(validation[:length], minlength=vocab_size), whole)
+    return {"token_shift": across, "token_shift_within": float(np.quantile(within, 0.75))}
+
+
+def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
+    """In bits: 0 is the same, 1 is nothing in common."""
+    width = max(len(a), len(b))
+    p, q = (np.pad(counts, (0, width - len(counts))) / max(1, counts.sum()) for counts in (a, b))
+    middle = (p + q) / 2
+    bits = [
+        np.where(side > 0, side * np.log2(np.where(side > 0, side, 1) / np.where(middle > 0, middle, 1)), 0)
+        for side in (p, q)
+    ]
+    return float((bits[0] + bits[1]).sum() / 2)
+
+
+def _hashes(side: Samples) -> np.ndarray:
+    return span_hashes(_stream(side)) if side.kind == "windows" else row_hashes(side.read(_some_ids(side)))
+
+
+def _stream(side: Samples) -> np.ndarray:
+    """Tokens of a side, in order: all, or stretches from all over it."""
+    tokens = side.tokens
+    if len(tokens) <= MOST_TOKENS:
+        return np.asarray(tokens).astype(np.int64)
+    pieces, length = 16, MOST_TOKENS // 16
+    starts = [piece * (len(tokens) - length) // (pieces - 1) for piece in range(pieces)]
+    return np.concatenate([np.asarray(tokens[start : start + length]) for start in starts]).astype(np.int64)
+
+
+def _some_ids(side: Samples) -> np.ndarray:
+    count = min(side.num_samples, MOST_SAMPLES)
+    indices = np.arange(count) * side.num_samples // max(1, count)
+    return side.ids(indices, np.zeros_like(indices))
+
+
+def _labels(side: Samples) -> np.ndarray | None:
+    return side.labels(_some_ids(side))

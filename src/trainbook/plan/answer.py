@@ -1,0 +1,138 @@
+"""The plan of a run as facts: what it is made of, what it needs, how long it takes, whether it fits, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainbook.errors import UserError
+from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.duration import Duration
+from trainbook.plan.activations import lengths_of
+from trainbook.plan.compiling import is_compiled, updates
+from trainbook.plan.fitting import largest_rows
+from trainbook.plan.memory import Memory
+from trainbook.plan.subject import Subject
+from trainbook.plan.suggest import suggestions
+from trainbook.plan.types import compute_type
+
+LARGE_BATCH = (4 * 10**6, 8 * 10**6)  # tokens: above these, the largest models too have seen little gain
+POWER_SHARE = 0.7  # of a GPU's highest power, in training; the machine around it is not counted
+
+
+def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Bytes, seconds, tokens. `price_per_hour` is of one GPU, in any currency."""
+    if price_per_hour is not None and not price_per_hour >= 0:
+        raise UserError(f"--price-per-hour: must be >= 0, but got {price_per_hour}.")
+    subject.must_be_computable()
+    model, found = subject.network(), subject.memory()
+    batch, lengths = batch_shape(subject.config, subject.devices), lengths_of(subject.config)
+    tokens = batch.global_batch * (lengths.read + lengths.written)
+    has_gpu = subject.gpu is not None
+    fits = found.fits(subject.cluster) if has_gpu else None
+    return {
+        "gpu": subject.gpu.name if subject.gpu is not None else None,
+        "world": subject.devices,
+        "parameters": model.parameters,
+        "trained_parameters": model.trained,
+        "parameters_by_part": {part: count for part, count in model.by_part().items() if count},
+        "memory": {part: size for part, size in found.parts.items() if size},
+        "peak": found.total,
+        "allocated": found.allocated,
+        "moment": found.peak,
+        "moments": {moment: sum(parts.values()) for moment, parts in found.moments.items()},
+        "capacity": subject.cluster.memory if has_gpu else None,
+        "fits": fits,
+        "batch": {
+            "micro_batch": batch.micro_batch,
+            "accumulation": batch.accumulation,
+            "global_batch": batch.global_batch,
+            "tokens": tokens,
+        },
+        "largest_micro_batch": largest_rows(subject) if has_gpu else None,
+        "compute": compute_type(subject.config, subject.cluster),
+        "compiled": is_compiled(subject.config) if has_gpu else False,
+        "time": _time(subject, price_per_hour),
+        "suggestions": [] if fits is not False else [each.as_facts(subject.devices) for each in suggestions(subject)],
+        "questions": _questions(subject, tokens),
+        "notes": [*notes, *_notes(subject, found)],
+        "measured": _measured(subject),
+    }
+
+
+def _time(subject: Subject, price_per_hour: float | None) -> dict[str, Any] | None:
+    time = subject.time()
+    if time is None or subject.gpu is None:
+        return None
+    steps = updates(subject.config, subject.devices)
+    hours = None if steps is None else steps * time.seconds / 3600
+    gpu_hours = None if hours is None else hours * subject.devices
+    ratio = subject.measurement.time_ratio(subject) if subject.measurement is not None else None
+    return {
+        "flops_per_step": time.operations,
+        "seconds_per_step": time.seconds,
+        "tokens_per_second": time.tokens_per_second,
+        "utilisation": time.utilisation,
+        "steps": steps,
+        "hours": hours,
+        "kwh": None if gpu_hours is None else gpu_hours * POWER_SHARE * subject.gpu.watts / 1000,
+        "cost": None if gpu_hours is None or price_per_hour is None else gpu_hours * price_per_hour,
+        "from": "paper" if ratio is None else "measured",
+    }
+
+
+def _questions(subject: Subject, tokens: int) -> list[str]:
+    """What is lawful, and likely not meant."""
+    asked = []
+    low, high = LARGE_BATCH
+    if tokens > low:
+        how = "more than any published run of its size gains from" if tokens > high else "as much as the largest runs"
+        asked.append(
+            f"batch.global_batch_size: {tokens / 1e6:.1f} million tokens an update are {how}; beyond the gradient "
+            "noise scale, more tokens make no better step. Is that meant?"
+        )
+    measurement = subject.measurement
+    noise = measurement.noise_scale_tokens if measurement is not None else None
+    if noise is not None and tokens > 2 * noise:
+        asked.append(
+            f"batch.global_batch_size: {tokens:,} tokens an update, but the measured gradient noise scale is "
+            f"{noise:,.0f}: most of a larger batch is waste."
+        )
+    return asked
+
+
+def _notes(subject: Subject, found: Memory) -> list[str]:
+    notes = []
+    config, duration = subject.config, Duration.of(subject.config)
+    if duration is None:
+        notes.append("the length of the run is not stated: no hours")
+    elif duration.unit == "epochs":
+        notes.append(f"how many updates {duration} are, depends on the data: no hours, and not counted as compiled")
+    if subject.gpu is None:
+        notes.append("no GPU is named (--gpu): no time, and nothing to fit into")
+    if config.distributed.deepspeed_config is not None:
+        notes.append("what the DeepSpeed file says beyond the knobs is not counted")
+    if subject.measurement is not None and subject.gpu is not None and not subject.measurement.is_of(subject):
+        notes.append(
+            f"measured on {subject.measurement.gpu or 'a CPU'}: that says nothing of time on {subject.gpu.name}"
+        )
+    if config.model.type == "hf" and config.model.lora_targets is not None:
+        notes.append("adapters are counted beside every linear layer, whatever model.lora_targets names")
+    if config.model.type == "hf":
+        notes.append("activations are those of our own model of these shapes: transformers' are about as large")
+    return notes
+
+
+def _measured(subject: Subject) -> dict[str, Any] | None:
+    found = subject.measurement
+    if found is None:
+        return None
+    return {
+        "gpu": found.gpu,
+        "peak_bytes": found.peak_bytes,
+        "seconds_per_step": found.seconds_per_step,
+        "tokens_per_second": found.tokens_per_second,
+        "micro_batch": found.micro_batch,
+        "largest_micro_batch": found.largest_micro_batch,
+        "flattens_at": found.flattens_at,
+        "noise_scale_tokens": found.noise_scale_tokens,
+    }

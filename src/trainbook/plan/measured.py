@@ -1,0 +1,165 @@
+"""What a few steps on a real GPU have shown (a file that `plan --measure` writes), and how it corrects the formulas.
+
+Of the configuration that was measured the formula is asked as well. What it was wrong by there, it is taken to be wrong
+by here: with other rows, other knobs or more GPUs, peaks and times are those of the formula times measured / formula.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainbook.errors import UserError
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Config
+from trainbook.plan.gpus import named_by_driver
+from trainbook.plan.machines import GB
+from trainbook.plan.memory import BESIDES, Memory, memory
+from trainbook.plan.time import Time, time_of
+
+if TYPE_CHECKING:
+    from trainbook.plan.subject import Subject
+
+CORRECTION = "beyond the formula"
+NEEDED = ("gpu", "peak_bytes", "seconds_per_step", "micro_batch", "config")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    gpu: str | None  # None: on a CPU
+    peak_bytes: int | None  # None: on a CPU, or memory was not enough
+    seconds_per_step: float | None
+    micro_batch: int
+    config: Mapping[str, Any]  # by path: what was measured
+    tokens_per_second: float | None = None
+    peaks: Mapping[int, int] = field(default_factory=dict)  # by rows at a time
+    throughput: Mapping[int, float] = field(default_factory=dict)  # tokens a second, by rows at a time
+    largest_micro_batch: int | None = None
+    flattens_at: int | None = None  # rows at a time beyond which throughput no longer grows
+    noise_scale_tokens: float | None = None  # a batch beyond which more tokens are waste
+    snapshot_bytes: int = 0  # of the peak: the guard's copies, of which there are more in a longer run
+    versions: Mapping[str, Any] = field(default_factory=dict)
+
+    def correct_memory(self, found: Memory, subject: Subject) -> Memory:
+        """Each moment with a part for what the formula did not know of, which may be less than nothing."""
+        ratio = self._memory_ratio(subject)
+        if ratio is None:
+            return found
+        moments = {
+            moment: {**parts, CORRECTION: round((ratio - 1) * (sum(_allocated(parts)) - parts["snapshots"]))}
+            for moment, parts in found.moments.items()
+        }
+        return Memory(moments)
+
+    def correct_time(self, found: Time, subject: Subject) -> Time:
+        ratio = self.time_ratio(subject)
+        return (
+            found
+            if ratio is None
+            else replace(found, seconds=found.seconds * ratio, utilisation=found.utilisation / ratio)
+        )
+
+    def _memory_ratio(self, subject: Subject) -> float | None:
+        peaks = dict(self.peaks) or ({self.micro_batch: self.peak_bytes} if self.peak_bytes else {})
+        if not peaks:
+            return None
+        rows = _nearest(peaks, subject.micro_batch())
+        paper = memory(
+            self._measured_config(subject, rows),
+            vocab_size=subject.vocab_size,
+            num_labels=subject.num_labels,
+            cluster=subject.cluster,
+        )
+        # The guard's copies are exact on paper, and in a few steps not yet all there.
+        return (peaks[rows] - self.snapshot_bytes) / (paper.allocated - paper.parts["snapshots"])
+
+    def time_ratio(self, subject: Subject) -> float | None:
+        """None where it was measured on another GPU."""
+        gpu = subject.gpu
+        if gpu is None or not self.is_of(subject) or not (self.throughput or self.seconds_per_step):
+            return None
+        rows = _nearest(self.throughput, subject.micro_batch()) if self.throughput else self.micro_batch
+        paper = time_of(
+            self._measured_config(subject, rows), 1, gpu, vocab_size=subject.vocab_size, num_labels=subject.num_labels
+        )
+        seconds = paper.tokens / self.throughput[rows] if self.throughput else self.seconds_per_step or 0.0
+        return seconds / paper.seconds
+
+    def is_of(self, subject: Subject) -> bool:
+        if subject.gpu is None or self.gpu is None:
+            return False
+        return named_by_driver(self.gpu, round(subject.gpu.memory_gb * GB), {"": subject.gpu}) is not None
+
+    def _measured_config(self, subject: Subject, rows: int) -> Config:
+        """Rows at a time as measured; a batch of whole micro-batches, as many as were added up."""
+        config = with_values(subject.config, self.config)
+        batch = config.batch
+        rounds = batch.gradient_accumulation_steps or 1
+        if batch.global_batch_size is not None:
+            rounds = max(1, batch.global_batch_size // self.micro_batch)
+        knobs = {
+            "per_device_train_batch_size": rows,
+            "gradient_accumulation_steps": rounds,
+            "global_batch_size": rows * rounds,
+        }
+        return config.model_copy(update={"batch": batch.model_copy(update=knobs)})
+
+
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """The configuration with other values at some paths. No law is asked."""
+    for path, value in values.items():
+        section, name = path.split(".")
+        config = config.model_copy(update={section: getattr(config, section).model_copy(update={name: value})})
+    return config
+
+
+def read_measurement(file: Path) -> Measurement:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file. Make it with: trainbook plan ... --measure") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: must be a measurement in JSON, but it cannot be read ({error}).") from None
+    return measurement_of(content, str(file))
+
+
+def measurement_of(content: Any, where: str) -> Measurement:
+    missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise UserError(
+            f"{where}: must be a measurement as `plan --measure` writes it, but has no {', '.join(missing)}."
+        )
+    unknown = [path for path in content["config"] if path not in by_path()]
+    if unknown:
+        raise UserError(f"{where}: config names {unknown[0]}, which is no knob.")
+    return Measurement(
+        gpu=content["gpu"],
+        peak_bytes=content["peak_bytes"],
+        seconds_per_step=content["seconds_per_step"],
+        micro_batch=int(content["micro_batch"]),
+        config={path: _as_knob(value) for path, value in content["config"].items()},
+        tokens_per_second=content.get("tokens_per_second"),
+        peaks={int(rows): size for rows, size in (content.get("peaks") or {}).items()},
+        throughput={int(rows): speed for rows, speed in (content.get("throughput") or {}).items()},
+        largest_micro_batch=content.get("largest_micro_batch"),
+        flattens_at=content.get("flattens_at"),
+        noise_scale_tokens=content.get("noise_scale_tokens"),
+        snapshot_bytes=content.get("snapshot_bytes") or 0,
+        versions=content.get("versions") or {},
+    )
+
+
+def _as_knob(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _allocated(parts: Mapping[str, int]) -> list[int]:
+    return [size for part, size in parts.items() if part not in BESIDES]
+
+
+def _nearest(of: Mapping[int, Any], rows: int) -> int:
+    return min(of, key=lambda known: abs(math.log(known / rows)))

@@ -1,0 +1,192 @@
+"""A plan on a terminal of 80 columns. rich is imported when something is shown, not before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trainbook.plan.machines import GB
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+BAR = 24  # columns
+
+
+def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> None:
+    from rich.text import Text
+
+    console.print(Text(title(facts), style="bold"))
+    console.print()
+    console.print(_parameters(facts))
+    console.print()
+    of = "Memory of a GPU" if facts["gpu"] else "Memory beside PyTorch itself,"
+    console.print(Text(f"{of} at its highest moment, {facts['moment']}", style="bold"))
+    console.print(_memory(facts))
+    console.print(Text(fitting(facts), style={True: "green", False: "red"}.get(facts["fits"], "")))
+    if facts["time"] is not None:
+        console.print()
+        _pairs(console, time_lines(facts, symbol))
+    if facts["measured"] is not None:
+        console.print()
+        _pairs(console, measured_lines(facts["measured"]))
+    _suggestions(facts, console)
+    for question in facts["questions"]:
+        console.print()
+        console.print(Text(question, style="yellow"))
+    if facts["notes"]:
+        console.print()
+    for note in facts["notes"]:
+        console.print(Text(f"note: {note}", style="dim"))
+
+
+def title(facts: dict[str, Any]) -> str:
+    batch, gpus = facts["batch"], facts["gpu"] or "device"
+    where = f"one {gpus}" if facts["world"] == 1 else f"{facts['world']} × {gpus}"
+    rows = f"{batch['micro_batch']} rows × {batch['accumulation']} accumulated"
+    return f"{count(facts['parameters'])} parameters on {where}, {rows}, {facts['compute']}"
+
+
+def line(facts: dict[str, Any]) -> str:
+    """What a run needs, in one line."""
+    text = f"{count(facts['parameters'])} parameters, {size(facts['peak'])} of memory at {facts['moment']}"
+    if facts["capacity"]:
+        text += f" of {size(facts['capacity'])}"
+    time = facts["time"]
+    if time is not None and time["hours"] is not None:
+        text += f", about {duration(time['hours'])}"
+    return text
+
+
+def fitting(facts: dict[str, Any]) -> str:
+    peak = f"{size(facts['peak'])}, of which {size(facts['allocated'])} in tensors"
+    if facts["fits"] is None:
+        return f"{peak}."
+    room, largest = f"the {facts['gpu']}'s {size(facts['capacity'])}", facts["largest_micro_batch"]
+    if facts["fits"]:
+        return f"{peak}: fits into {room}. The largest micro-batch by formula is {largest:,} rows."
+    most = f"at most {largest:,} rows at a time would" if largest else "not even one row at a time would"
+    return f"{peak}: does not fit into {room}; {most}."
+
+
+def _parameters(facts: dict[str, Any]) -> Table:
+    table = _table("parameters", "", "")
+    total = facts["parameters"]
+    for part, number in facts["parameters_by_part"].items():
+        table.add_row(part, f"{number:,}", f"{number / total:.0%}")
+    if facts["trained_parameters"] != total:
+        table.add_row("trained", f"{facts['trained_parameters']:,}", f"{facts['trained_parameters'] / total:.2%}")
+    table.add_row("all", f"{total:,}", "", style="bold")
+    return table
+
+
+def _memory(facts: dict[str, Any]) -> Table:
+    unit, name = (GB, "GB") if facts["peak"] >= GB else (10**6, "MB")
+    table = _table("part", name, "")
+    largest = max(facts["memory"].values())
+    for part, number in facts["memory"].items():
+        table.add_row(part, f"{number / unit:,.2f}", "█" * round(BAR * max(0, number) / largest))
+    table.add_row("all", f"{facts['peak'] / unit:,.2f}", "", style="bold")
+    return table
+
+
+def time_lines(facts: dict[str, Any], symbol: str = "") -> list[tuple[str, str]]:
+    time, batch = facts["time"], facts["batch"]
+    how = "as measured" if time["from"] == "measured" else "on paper, within a factor of two"
+    lines = [
+        ("a step", f"{time['flops_per_step']:.3g} FLOPs, {batch['tokens']:,} tokens"),
+        (
+            "speed",
+            f"{time['tokens_per_second']:,.0f} tokens/s, {seconds(time['seconds_per_step'])} a step, "
+            f"{time['utilisation']:.0%} of the peak ({how})",
+        ),
+    ]
+    if time["hours"] is not None:
+        text = f"{duration(time['hours'])} for {time['steps']:,} updates, {time['kwh']:,.3g} kWh"
+        if time["cost"] is not None:
+            text += f", {symbol}{time['cost']:,.2f}"
+        lines.append(("the run", text))
+    return lines
+
+
+def measured_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    lines = []
+    if found["peak_bytes"] is not None:
+        lines.append(("measured", f"{size(found['peak_bytes'])} in tensors with {found['micro_batch']} rows at a time"))
+    if found["tokens_per_second"] is not None:
+        lines.append(("", f"{found['tokens_per_second']:,.0f} tokens/s, {seconds(found['seconds_per_step'])} a step"))
+    if found["largest_micro_batch"] is not None:
+        lines.append(("rows", f"at most {found['largest_micro_batch']:,} at a time"))
+    if found["flattens_at"] is not None:
+        lines.append(("", f"throughput stops growing at {found['flattens_at']:,}"))
+    if found["noise_scale_tokens"] is not None:
+        lines.append(
+            ("batch", f"more than {found['noise_scale_tokens']:,.0f} tokens an update are waste (noise scale)")
+        )
+    return lines
+
+
+def _suggestions(facts: dict[str, Any], console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    if facts["fits"] is not False:
+        return
+    console.print()
+    if not facts["suggestions"]:
+        console.print(Text("Nothing that a knob can do makes it fit: a smaller model, or a larger GPU.", style="red"))
+        return
+    console.print(Text("What makes it fit, the cheapest first", style="bold"))
+    for each in facts["suggestions"]:
+        where = f"--world {each['world']} " if each["world"] else ""
+        console.print(Text(f"  {where}{each['override']}", style="cyan"), soft_wrap=True)
+        told = Text(f"{size(each['peak'])}, {slower(each['slowdown'])}: {each['why']}")
+        console.print(Padding(told, (0, 0, 0, 4)))
+
+
+def slower(ratio: float) -> str:
+    if abs(ratio - 1) < 0.005:
+        return "as fast"
+    return f"{ratio - 1:.0%} slower" if ratio > 1 else f"{1 - ratio:.0%} faster"
+
+
+def count(number: int) -> str:
+    for unit, name in ((10**9, "B"), (10**6, "M"), (10**3, "k")):
+        if number >= unit:
+            return f"{number / unit:.3g}{name}"
+    return str(number)
+
+
+def size(number: float) -> str:
+    return f"{number / GB:.1f} GB" if number >= GB else f"{number / 1e6:.0f} MB"
+
+
+def seconds(number: float) -> str:
+    return f"{number:.3g} s" if number >= 1 else f"{1000 * number:.3g} ms"
+
+
+def duration(hours: float) -> str:
+    if hours < 1 / 60:
+        return f"{3600 * hours:.0f} seconds"
+    if hours < 1:
+        return f"{60 * hours:.0f} minutes"
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _table(*titles: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for number, name in enumerate(titles):
+        table.add_column(name, justify="right" if number == 1 else "left")
+    return table
+
+
+def _pairs(console: Console, pairs: list[tuple[str, str]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, text in pairs:
+        table.add_row(Text(name, style="dim"), Text(text))
+    console.print(table)

@@ -1,0 +1,278 @@
+"""Runs side by side: where they ended, in which knobs they differ, and what may be said of the difference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Any
+
+from trainbook.errors import UserError
+from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
+from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
+from trainbook.runs.foreign.metrics import place
+from trainbook.runs.record import Record
+from trainbook.runs.schema import METRICS
+
+SEED = "training.seed"
+# What is seen, kept or waited for, and how; runs that differ only in these and the seed are repeats of one thing.
+ASIDE = ("logging.", "checkpoint.", "data.cache_dir", "data.num_workers", "data.prefetch_factor", "data.pin_memory")
+ASIDE += ("distributed.timeout", "evaluation.eval_steps", "evaluation.eval_on_start", SEED)
+WAYPOINTS = tuple(part / 8 for part in range(1, 9))  # of the way that both have gone
+
+
+@dataclass(frozen=True)
+class Side:
+    """A run, as the comparison sees it."""
+
+    label: str
+    record: Record
+    curve: Curve | None
+    seed: int | None
+
+    @property
+    def ended_without_a_number(self) -> bool:
+        """Whether the loss was NaN or infinite at the end."""
+        values = [row["loss"] for row in self.record.train[-1:] if row.get("loss") is not None]
+        return any(not math.isfinite(value) for value in values)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in the seed alone."""
+
+    label: str
+    sides: list[Side]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Another group against the first one, at equal places."""
+
+    reference: Group
+    other: Group
+    at: float
+    values: tuple[float, float]  # means of the reference and of the other
+    way: list[tuple[float, float]]  # place, difference
+    estimate: Estimate | None  # None: there are no repeated seeds on both sides
+    p: float | None = None  # corrected for the number of comparisons
+
+    @property
+    def difference(self) -> float:
+        return self.values[1] - self.values[0]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    metric: str
+    split: str
+    by: By
+    sides: list[Side]
+    groups: list[Group]
+    pairings: list[Pairing]  # each other group that has a place in common with the first
+    differences: Mapping[str, Mapping[str, Any]]  # knob path -> run -> value, of the knobs that differ
+    missing: Mapping[str, list[str]]  # run -> what others logged and it did not
+
+    @property
+    def higher_is_better(self) -> bool | None:
+        return METRICS[self.metric].higher_is_better if self.metric in METRICS else None
+
+
+def compare(records: Sequence[Record], metric: str = "loss", by: By = "steps") -> Comparison:
+    if len(records) < 2:
+        raise UserError(f"compare: must be given two runs or more, but got {len(records)}.")
+    labels = _labels(records)
+    split, name = _split_and_metric(records, metric)
+    sides = [
+        Side(label, record, curve_of(record, name, split, by), record.settings.get(SEED))
+        for label, record in zip(labels, records, strict=True)
+    ]
+    with_it = [side for side in sides if side.curve is not None]
+    differences = _differences(sides)
+    groups = _groups(with_it, differences)
+    return Comparison(name, split, by, sides, groups, _pairings(groups), differences, _missing(sides))
+
+
+def best_of(side: Side, higher_is_better: bool | None) -> tuple[float, float] | None:
+    """Place and value of the best evaluation; of training metrics there is none, a lucky batch is no success."""
+    curve = side.curve
+    if curve is None or curve.is_noisy or higher_is_better is None:
+        return None
+    choose = max if higher_is_better else min
+    value = choose(curve.values)
+    return curve.places[curve.values.index(value)], value
+
+
+def summary(side: Side, higher_is_better: bool | None) -> dict[str, Any]:
+    """The row of a run in the table."""
+    record, best = side.record, best_of(side, higher_is_better)
+    return {
+        "name": side.label,
+        "from": record.facts.get("tool", "Trainbook"),
+        "path": str(record.path) if record.path is not None else None,
+        "seed": side.seed,
+        "status": record.facts.get("status"),
+        "steps": steps_of(record),
+        "tokens": tokens_of(record),
+        "seconds": seconds_of(record),
+        "tokens_per_second": speed_of(record),
+        "final": side.curve.at(side.curve.end) if side.curve is not None else None,
+        "best": best[1] if best else None,
+        "best_at": best[0] if best else None,
+    }
+
+
+def _labels(records: Sequence[Record]) -> list[str]:
+    """Names; longer ones where two are the same."""
+    places = [record.path.resolve() if record.path is not None else None for record in records]
+    for number, where in enumerate(places):
+        if where is not None and where in places[:number]:
+            raise UserError(f"compare: each run must be named once, but '{records[number].name}' is named twice.")
+    names = [record.name for record in records]
+    if len(set(names)) == len(names):
+        return names
+    longer = [
+        f"{where.parent.name}/{name}" if where is not None else name for name, where in zip(names, places, strict=True)
+    ]
+    if len(set(longer)) == len(longer):
+        return longer
+    return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
+
+
+def _split_and_metric(records: Sequence[Record], asked: str) -> tuple[str, str]:
+    """`loss` is the validation's where all runs have it, else training's; `train_loss` and `eval_loss` choose."""
+    have = {
+        "eval": [_numbers(record.evaluations) for record in records],
+        "train": [_numbers(record.train) for record in records],
+    }
+    split, metric, _ = place(asked)
+    name = asked if any(asked in names for names in (*have["train"], *have["eval"])) else metric or asked
+    order = (split,) if split is not None and name != asked else ("eval", "train")
+    counts = {side: sum(name in names for names in have[side]) for side in order}
+    best = max(order, key=lambda side: counts[side])  # of equals the first: validation
+    if counts[best] < 2:
+        raise UserError(_why_not(records, asked, name, have))
+    return best, name
+
+
+def _numbers(rows: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {name for row in rows for name, value in row.items() if isinstance(value, (int, float))}
+
+
+def _why_not(records: Sequence[Record], asked: str, name: str, have: Mapping[str, list[set[str]]]) -> str:
+    words = {"train": "in training", "eval": "in validation"}
+    holders = [
+        f"{record.name} ({words[side]})"
+        for side, sets in have.items()
+        for record, names in zip(records, sets, strict=True)
+        if name in names
+    ]
+    if holders:
+        return (
+            f"--metric {asked}: must be in two runs or more of the same kind, but got it of {', '.join(holders)} only."
+        )
+    known = set.union(*have["train"], *have["eval"]) - {"step", "segment", "time"}
+    if not known:
+        names = " and ".join(f"'{record.name}'" for record in records)
+        return f"compare: must be given runs that logged something, but {names} logged nothing."
+    near = get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return f"--metric {asked}: no run logged it. They have {', '.join(sorted(known))}.{hint}"
+
+
+def _differences(sides: Sequence[Side]) -> dict[str, dict[str, Any]]:
+    """The knobs of which two known values differ, in the order of the tree."""
+    paths = dict.fromkeys(path for side in sides for path in side.record.settings)
+    found = {}
+    for path in paths:
+        known = {side.label: side.record.settings[path] for side in sides if path in side.record.settings}
+        values = list(known.values())
+        if any(value != values[0] for value in values[1:]):
+            found[path] = known
+    return found
+
+
+def _groups(sides: Sequence[Side], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
+    """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone."""
+    together: list[list[Side]] = []
+    for side in sides:
+        for group in together:
+            if side.seed is not None and _are_repeats(group[0], side) and side.seed not in [one.seed for one in group]:
+                group.append(side)
+                break
+        else:
+            together.append([side])
+    return [Group(_group_label(group, together, differences), group) for group in together]
+
+
+def _are_repeats(one: Side, other: Side) -> bool:
+    ours, theirs = ({p: v for p, v in side.record.settings.items() if not p.startswith(ASIDE)} for side in (one, other))
+    return one.seed is not None and bool(ours) and ours == theirs and one.record.origin == other.record.origin
+
+
+def _group_label(group: list[Side], groups: list[list[Side]], differences: Mapping[str, Mapping[str, Any]]) -> str:
+    from trainbook.knobs.values import show
+
+    if len(group) == 1:
+        return group[0].label
+    between = [path for path in differences if not path.startswith(ASIDE)]
+    known = [path for path in between if group[0].label in differences[path]]
+    if 1 <= len(known) <= 2 and len(groups) > 1:
+        return ", ".join(f"{path.split('.')[1]}={show(differences[path][group[0].label])}" for path in known)
+    return f"{group[0].label} and {len(group) - 1} more seed{'s' if len(group) > 2 else ''}"
+
+
+def _pairings(groups: Sequence[Group]) -> list[Pairing]:
+    """Each other group against the first; one that ended before the other began has no place in common with it."""
+    found = [_pairing(groups[0], other) for other in groups[1:]]
+    pairings = [pairing for pairing in found if pairing is not None]
+    repeated = [number for number, pairing in enumerate(pairings) if pairing.estimate is not None]
+    values = corrected([estimate.p for number in repeated if (estimate := pairings[number].estimate) is not None])
+    for number, p in zip(repeated, values, strict=True):
+        pairings[number] = replace(pairings[number], p=p)
+    return pairings
+
+
+def _pairing(reference: Group, other: Group) -> Pairing | None:
+    curves = [[side.curve for side in group.sides if side.curve is not None] for group in (reference, other)]
+    first = max(curve.places[0] for group in curves for curve in group)
+    at = min(curve.end for group in curves for curve in group)
+    if at < first:
+        return None
+    logged = [place for place in curves[0][0].places if first <= place < at] + [at]
+    places = [min(logged, key=lambda place: abs(place - first - share * (at - first))) for share in WAYPOINTS]
+    way = [(place, _mean_at(curves[1], place) - _mean_at(curves[0], place)) for place in dict.fromkeys(places)]
+    values = _mean_at(curves[0], at), _mean_at(curves[1], at)
+    return Pairing(reference, other, at, values, way, _estimate(reference, other, at))
+
+
+def _mean_at(curves: Sequence[Curve], where: float) -> float:
+    return sum(curve.at(where) for curve in curves) / len(curves)
+
+
+def _estimate(reference: Group, other: Group, at: float) -> Estimate | None:
+    """By seed where both sides have two seeds or more in common, else of the two groups."""
+    ours, theirs = (
+        {side.seed: side.curve.at(at) for side in group.sides if side.curve is not None} for group in (reference, other)
+    )
+    if len(ours) < 2 or len(theirs) < 2:
+        return None
+    if ours.keys() == theirs.keys():
+        return of_pairs([theirs[seed] - ours[seed] for seed in ours])
+    return of_groups(list(ours.values()), list(theirs.values()))
+
+
+def _missing(sides: Sequence[Side]) -> dict[str, list[str]]:
+    logged = {
+        side.label: {
+            f"{'' if split == 'train' else 'eval '}{name}"
+            for split, rows in (("train", side.record.train), ("eval", side.record.evaluations))
+            for row in rows
+            for name in row
+            if name in METRICS and name not in ("segment", "split", "best", "memory_kind")
+        }
+        for side in sides
+    }
+    everything = set().union(*logged.values())
+    return {label: sorted(everything - names) for label, names in logged.items() if everything - names}

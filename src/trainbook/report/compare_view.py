@@ -1,0 +1,181 @@
+"""A comparison as a program reads it, and as a terminal shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from trainbook.knobs.values import show
+from trainbook.report.card import LEVELS
+from trainbook.report.compare import ASIDE, SEED, Comparison, Pairing, summary
+from trainbook.report.conclusion import conclusion, duration, number, place_text, remarks, what
+from trainbook.report.curves import Curve
+from trainbook.runs.schema import METRICS
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDTH = 40
+MOST_POINTS = 400  # of a curve in the answer
+MOST_VALUE = 28  # letters
+
+
+def as_json(comparison: Comparison) -> dict[str, Any]:
+    metric = METRICS.get(comparison.metric)
+    return {
+        "metric": comparison.metric,
+        "split": comparison.split,
+        "unit": metric.unit if metric else None,
+        "higher_is_better": comparison.higher_is_better,
+        "by": comparison.by,
+        "runs": [summary(side, comparison.higher_is_better) for side in comparison.sides],
+        "differences": {path: dict(values) for path, values in comparison.differences.items()},
+        "groups": [{"name": group.label, "runs": [side.label for side in group.sides]} for group in comparison.groups],
+        "comparisons": [_pairing(pairing) for pairing in comparison.pairings],
+        "missing": dict(comparison.missing),
+        "remarks": remarks(comparison),
+        "conclusion": conclusion(comparison),
+        "curves": {side.label: _points(side.curve) for side in comparison.sides if side.curve is not None},
+    }
+
+
+def _pairing(pairing: Pairing) -> dict[str, Any]:
+    estimate = pairing.estimate
+    return {
+        "reference": pairing.reference.label,
+        "other": pairing.other.label,
+        "at": pairing.at,
+        "values": list(pairing.values),
+        "difference": pairing.difference,
+        "way": [{"at": at, "difference": difference} for at, difference in pairing.way],
+        "interval": [estimate.low, estimate.high] if estimate else None,
+        "pairs": estimate.pairs if estimate else None,
+        "p": estimate.p if estimate else None,
+        "p_corrected": pairing.p,
+        "p_is_exact": estimate.is_exact if estimate else None,
+    }
+
+
+def _points(curve: Curve) -> list[list[float]]:
+    """Of a long one so many stretches, each with its mean."""
+    size = -(-len(curve.places) // MOST_POINTS)
+    starts = range(0, len(curve.places), size)
+    return [[curve.places[min(at + size, len(curve.places)) - 1], fmean(curve.values[at : at + size])] for at in starts]
+
+
+def render(comparison: Comparison, console: Console) -> None:
+    _print_runs(comparison, console)
+    _print_differences(comparison, console)
+    _print_curves(comparison, console)
+    _print_way(comparison, console)
+    for label, names in comparison.missing.items():
+        shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        console.print(f"  not logged by {label}: {shown}", style="dim", highlight=False, markup=False)
+    for remark in remarks(comparison):
+        console.print(f"  note: {remark}.", highlight=False, markup=False)
+    console.print()
+    console.print(conclusion(comparison), highlight=False, markup=False, style="bold")
+
+
+def _print_runs(comparison: Comparison, console: Console) -> None:
+    rows = [summary(side, comparison.higher_is_better) for side in comparison.sides]
+    has_best = any(row["best"] is not None for row in rows)
+    is_mixed = any(row["from"] != "Trainbook" for row in rows)
+    columns = ["steps", "tokens", "time", "tokens/s", f"final {comparison.metric}"]
+    table = _table("run", [*columns, *["best"] * has_best, *["logged by"] * is_mixed])
+    table.title = f"{what(comparison)}, by {comparison.by}"
+    for row in rows:
+        count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
+        cells = [row["name"], count[0], count[1], duration(row["seconds"]), count[2], number(row["final"])]
+        cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
+        table.add_row(*_plain(*cells))
+    console.print(table)
+
+
+def _print_differences(comparison: Comparison, console: Console) -> None:
+    console.print()
+    if not comparison.differences:
+        known = all(side.record.settings for side in comparison.sides)
+        console.print(f"  settings: no knob differs{'' if known else ' among those that are known'}", highlight=False)
+        return
+    groups = [(group.label, [side.label for side in group.sides]) for group in comparison.groups]
+    groups += [(side.label, [side.label]) for side in comparison.sides if side.curve is None]
+    table = _table("knob that differs", [label for label, _ in groups], justify="left")
+    aside = [path for path in comparison.differences if path.startswith(ASIDE) and path != SEED]
+    for path, values in comparison.differences.items():
+        if path not in aside:
+            table.add_row(*_plain(path, *(_values(values, runs) for _, runs in groups)))
+    console.print(table)
+    if aside:
+        console.print(f"  and, of no matter to what is learned: {', '.join(aside)}", style="dim", highlight=False)
+
+
+def _values(values: Mapping[str, Any], runs: list[str]) -> str:
+    """Of runs that differ in the seed alone, and in what is of no matter."""
+    return ", ".join(dict.fromkeys(_value(values, run) for run in runs))
+
+
+def _value(values: Mapping[str, Any], label: str) -> str:
+    if label not in values:
+        return "not known"
+    text = show(values[label])
+    return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 1]}…"
+
+
+def _print_curves(comparison: Comparison, console: Console) -> None:
+    """All on one scale, so that their heights can be compared."""
+    sides = [(side, side.curve) for side in comparison.sides if side.curve is not None]
+    values = [value for _, curve in sides for value in curve.values]
+    last = max(curve.end for _, curve in sides)
+    name = max(len(side.label) for side, _ in sides)
+    console.print()
+    for side, curve in sides:
+        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, min(values), max(values))}", markup=False)
+    scale = f"{LEVELS[0]} {number(min(values))}, {LEVELS[-1]} {number(max(values))}"
+    console.print(
+        f"  {'':<{name}}  {scale}; to the right end {place_text(comparison, last)}", style="dim", highlight=False
+    )
+
+
+def _blocks(curve: Curve, last: float, low: float, high: float) -> str:
+    """A block for each stretch, at the height of its mean; where nothing was logged, the one before goes on."""
+    bins: list[list[float]] = [[] for _ in range(WIDTH)]
+    for place, value in zip(curve.places, curve.values, strict=True):
+        bins[min(WIDTH - 1, int(place / last * WIDTH)) if last else 0].append(value)
+    shown, before = "", " "
+    for number_, values in enumerate(bins):
+        if number_ / WIDTH * last > curve.end:
+            break
+        if values:
+            share = (fmean(values) - low) / (high - low) if high > low else 0.0
+            before = LEVELS[round(share * (len(LEVELS) - 1))]
+        shown += before
+    return shown
+
+
+def _print_way(comparison: Comparison, console: Console) -> None:
+    for pairing in comparison.pairings:
+        shown = pairing.way if len(pairing.way) <= 4 else pairing.way[-1::-2][::-1]
+        steps = ", ".join(f"{difference:+.4g} {place_text(comparison, at)}" for at, difference in shown)
+        console.print()
+        text = f"  {pairing.other.label} minus {pairing.reference.label}: {steps}"
+        console.print(text, highlight=False, markup=False)
+
+
+def _table(first: str, columns: list[str], justify: Any = "right") -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=True)
+    table.add_column(*_plain(first))
+    for column in columns:
+        table.add_column(*_plain(column), justify=justify)
+    return table
+
+
+def _plain(*cells: str) -> list[str]:
+    """Names may hold square brackets, which are no markup."""
+    from rich.markup import escape
+
+    return [escape(cell) for cell in cells]

@@ -1,0 +1,172 @@
+"""What may be said of a comparison, in plain sentences, and what stands against it."""
+
+from __future__ import annotations
+
+from trainbook.knobs.values import show
+from trainbook.report.compare import ASIDE, Comparison, Group, Pairing, Side
+from trainbook.report.seeds import Estimate
+
+# Where these differ, a loss is not a loss of the same thing.
+MEASURED_ON = ("training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
+MEASURED_ON += ("data.source", "data.validation", "data.validation_ratio", "data.tokenizer", "data.vocab_size")
+MEASURED_ON += ("data.mask_prompt", "evaluation.eval_max_samples")
+ALSO_IN_TRAINING = ("training.label_smoothing", "training.z_loss", "model.dropout")
+LENGTH = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
+CHANCE = 0.05
+
+
+def conclusion(comparison: Comparison) -> str:
+    if len(comparison.groups) == 1:
+        curves = [side.curve for side in comparison.groups[0].sides if side.curve is not None]
+        values = [curve.at(min(curve.end for curve in curves)) for curve in curves]
+        spread = f"from {number(min(values))} to {number(max(values))}"
+        return f"The runs differ in the seed alone: their {what(comparison)} goes {spread}."
+    paired = [pairing.other.label for pairing in comparison.pairings]
+    apart = [group.label for group in comparison.groups[1:] if group.label not in paired]
+    said = [_sentence(comparison, pairing) for pairing in comparison.pairings]
+    first = comparison.groups[0].label
+    said += [
+        f"{label} and {first} have no {what(comparison)} at the same place: nothing to compare." for label in apart
+    ]
+    return " ".join(said)
+
+
+def what(comparison: Comparison) -> str:
+    """`validation loss`, `training grad_norm`."""
+    return f"{'training' if comparison.split == 'train' else 'validation'} {comparison.metric}"
+
+
+def place_text(comparison: Comparison, at: float) -> str:
+    if comparison.by == "time":
+        return f"after {duration(at)}"
+    if comparison.by == "epochs":
+        return f"at epoch {at:.3g}"
+    return f"at step {at:,.0f}" if comparison.by == "steps" else f"after {at:,.0f} tokens"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.2g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
+
+
+def _sentence(comparison: Comparison, pairing: Pairing) -> str:
+    reference, other = pairing.reference.label, pairing.other.label
+    where = f"in {what(comparison)} {place_text(comparison, pairing.at)}"
+    if pairing.estimate is None:
+        against = f"{number(pairing.values[1])} against {number(pairing.values[0])}"
+        if pairing.difference == 0:
+            return f"{other} and {reference} are equal {where} ({number(pairing.values[0])}). {_few_runs(pairing)}"
+        by = f"{number(abs(pairing.difference))} {_word(comparison, pairing.difference)}"
+        return f"{other} is {by} than {reference} {where} ({against}). {_few_runs(pairing)}"
+    return _with_seeds(comparison, pairing, pairing.estimate, where)
+
+
+def _with_seeds(comparison: Comparison, pairing: Pairing, estimate: Estimate, where: str) -> str:
+    reference, other = pairing.reference.label, pairing.other.label
+    p = estimate.p if pairing.p is None else pairing.p
+    runs = (
+        f"{estimate.pairs} pairs of seeds"
+        if estimate.pairs
+        else f"{_runs(pairing.other)} and {_runs(pairing.reference)}"
+    )
+    several = f", corrected for {len(comparison.pairings)} comparisons" if len(comparison.pairings) > 1 else ""
+    shown = f"95 % interval {number(estimate.low)} to {number(estimate.high)}, {runs}, p = {p:.2g}{several}"
+    size = number(abs(estimate.mean))
+    word = _word(comparison, estimate.mean)
+    if not estimate.excludes_zero:
+        reach = number(max(abs(estimate.low), abs(estimate.high)))
+        said = f"No difference is shown between {other} and {reference} {where}: {number(estimate.mean)} ({shown})."
+        return f"{said} One of up to {reach} is not excluded."
+    if p <= CHANCE:
+        return f"{other} is {size} {word} than {reference} {where} ({shown})."
+    least = f"the least that {runs} can show" if p <= estimate.least_p * 1.001 else "which chance does easily"
+    return f"{other} looks {size} {word} than {reference} {where} ({shown}): p is {least}. Repeat it with more seeds."
+
+
+def _word(comparison: Comparison, difference: float) -> str:
+    """Lower and better, or the other way round; nothing is better where the metric does not say."""
+    height = "higher" if difference > 0 else "lower"
+    if comparison.higher_is_better is None:
+        return height
+    return f"{height} ({'better' if (difference > 0) == comparison.higher_is_better else 'worse'})"
+
+
+def _few_runs(pairing: Pairing) -> str:
+    groups = (pairing.reference, pairing.other)
+    if all(len(group.sides) == 1 for group in groups):
+        return "One run each: no statement about seeds."
+    alone, repeated = sorted(groups, key=lambda group: len(group.sides))
+    values = [side.curve.at(pairing.at) for side in repeated.sides if side.curve is not None]
+    spread = f"{number(min(values))} to {number(max(values))}"
+    return f"One run of {alone.label}: no statement about seeds; those of {repeated.label} go from {spread} there."
+
+
+def _runs(group: Group) -> str:
+    return f"{len(group.sides)} runs of {group.label}"
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """What a reader should know before believing it."""
+    notes = [note for side in comparison.sides for note in _of_a_run(comparison, side)]
+    differ = comparison.differences
+    measured = (*MEASURED_ON, *(ALSO_IN_TRAINING if comparison.split == "train" else ()))
+    if changed := [path for path in measured if path in differ]:
+        notes.append(
+            f"the runs are not measured on the same thing: {', '.join(changed)} differ{'s' * (len(changed) == 1)}"
+        )
+    lengths = [path for path in LENGTH if path in differ]
+    if lengths and {side.record.settings.get("schedule.type") for side in comparison.sides} != {"constant"}:
+        shown = ", ".join(
+            f"{path} {' and '.join(sorted({show(v) for v in differ[path].values()}))}" for path in lengths
+        )
+        notes.append(f"their schedules end at different places ({shown}): midway, their rates have not come down alike")
+    for pairing in comparison.pairings:
+        sides = (*pairing.reference.sides, *pairing.other.sides)
+        longest = max(side.curve.end for side in sides if side.curve is not None)
+        if longest > 1.01 * pairing.at:
+            names = f"{pairing.other.label} and {pairing.reference.label}"
+            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, where the shorter ends")
+    if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
+        notes.append("the Hugging Face trainer logs means since the row before, the others single steps")
+    notes += _same_seed(comparison)
+    return notes
+
+
+def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
+    notes = []
+    if side.curve is None:
+        notes.append(f"{side.label} logged no {what(comparison)} and is left out of the comparison")
+    if side.ended_without_a_number:
+        notes.append(f"{side.label} ended with a training loss that is not a number; such rows are left out")
+    if not side.record.settings:
+        notes.append(f"{side.label}: no settings are known, so that what it changed cannot be said")
+    if side.record.facts.get("status") == "running":
+        notes.append(f"{side.label} is not finished")
+    return notes
+
+
+def _same_seed(comparison: Comparison) -> list[str]:
+    """Repeats that are no repeats."""
+    notes = []
+    for number_, side in enumerate(comparison.sides):
+        for earlier in comparison.sides[:number_]:
+            settings = [
+                {path: value for path, value in one.record.settings.items() if not path.startswith(ASIDE)}
+                for one in (earlier, side)
+            ]
+            if settings[0] and settings[0] == settings[1] and side.seed is not None and side.seed == earlier.seed:
+                notes.append(
+                    f"{earlier.label} and {side.label} have the same settings and the same seed: no new evidence"
+                )
+    return notes

@@ -1,0 +1,52 @@
+"""Runs that other tools wrote, read as records: the Hugging Face trainer, TensorBoard, W&B and files of steps.
+
+All are read by their file formats alone: a laptop with a copied log needs no package of the tool that wrote it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainbook.errors import UserError
+from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
+from trainbook.runs.foreign.vocabulary import foreign_override, in_their_words
+from trainbook.runs.record import Record
+
+__all__ = ["LOOKED_FOR", "foreign_override", "in_their_words", "read_foreign"]
+
+LOOKED_FOR = (
+    "a run folder of ours, a trainer_state.json of the Hugging Face trainer (or a folder that holds one), "
+    "TensorBoard's event files, a W&B run (a .wandb file or its folder), and a .csv or .tsv of steps (as Lightning's "
+    "metrics.csv)"
+)
+
+
+def read_foreign(path: Path) -> Record | None:
+    """What is at `path`; None if it is of no kind that is known."""
+    try:
+        if path.is_dir():
+            return _read_folder(path)
+        return _read_file(path)
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.") from None
+
+
+def _read_file(path: Path) -> Record | None:
+    if path.suffix == ".json":
+        return huggingface.read(path)
+    if path.suffix == ".wandb":
+        return wandb.read(path)
+    if path.suffix in (".csv", ".tsv"):
+        return csv.read(path)
+    return tensorboard.read(path) if tensorboard.MARK in path.name else None
+
+
+def _read_folder(path: Path) -> Record | None:
+    """A trainer often leaves TensorBoard's or W&B's files in its folder too: what tells most comes first."""
+    if (state := huggingface.find(path)) is not None:
+        return huggingface.read(state)
+    if logs := wandb.find(path):
+        return wandb.read(*logs)
+    if (table := csv.find(path)) is not None:
+        return csv.read(table)
+    return tensorboard.read(path) if tensorboard.event_files(path) else None

@@ -1,0 +1,138 @@
+"""Files of steps: a header and a row a line, with commas, semicolons or tabs; as Lightning, Keras, W&B, people write.
+
+Numbers of one step may stand in several rows, and cells may be empty. Lightning's `hparams.yaml` is read beside it.
+"""
+
+from __future__ import annotations
+
+import csv
+from datetime import datetime
+from difflib import get_close_matches
+from pathlib import Path
+from textwrap import shorten
+
+from trainbook.errors import UserError
+from trainbook.runs.foreign.metrics import STEP_NAMES, Logged, as_step, number, place, rows_of, step_name
+from trainbook.runs.foreign.settings import knobs_in, read_mapping
+from trainbook.runs.foreign.vocabulary import names_for
+from trainbook.runs.record import Record
+
+SHOWN = 80  # characters of a cell in a message
+EMPTY = ("", "none", "null", "n/a", "na", "-")
+
+
+def find(folder: Path) -> Path | None:
+    """Lightning's metrics.csv, of the folder itself or of its only version."""
+    tables = [folder / "metrics.csv"] if (folder / "metrics.csv").is_file() else []
+    tables = tables or sorted(folder.glob("version_*/metrics.csv"))
+    tables = tables or sorted(folder.glob("lightning_logs/version_*/metrics.csv"))
+    if len(tables) > 1:
+        names = ", ".join(table.parent.name for table in tables)
+        raise UserError(f"{folder} must hold one run, but got {len(tables)}: {names}. Name one of them.")
+    return tables[0] if tables else None
+
+
+def read(path: Path) -> Record:
+    header, lines = _table(path)
+    logged, counted_in = _logged(path, header, lines)
+    rows = rows_of(logged)
+    settings, names = knobs_in(read_mapping(path.parent / "hparams.yaml"))
+    facts = {"tool": "CSV", "steps_are": counted_in, "read_as": rows.read_as, "other_metrics": rows.other_names}
+    is_only_a_log = path.name == "metrics.csv"  # then the folder has the run's name
+    return Record(
+        name=path.resolve().parent.name if is_only_a_log else path.stem,
+        train=rows.train,
+        evaluations=rows.evaluations,
+        events=rows.events,
+        settings=settings,
+        facts=facts,
+        origin="csv",
+        names=names_for(names),
+        path=path,
+    )
+
+
+def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The header, and each row with its number in the file."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: must be a text file in UTF-8.") from None
+    first = text.partition("\n")[0]
+    separator = max("\t;,", key=first.count)
+    reader = csv.reader(text.splitlines(), delimiter=separator)
+    header, lines = [], []
+    try:
+        for row in reader:
+            if any(cell.strip() for cell in row) and header:
+                lines.append((reader.line_num, row))
+            elif any(cell.strip() for cell in row):
+                header = [cell.strip() for cell in row]
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: must be a table, but {error}.") from None
+    if not header or not lines:
+        raise UserError(f"{path}: must have a header and at least one row, but is {'empty' if not header else 'bare'}.")
+    # A file that is still written may end inside a row.
+    if len(lines[-1][1]) != len(header) and not text.endswith("\n"):
+        lines.pop()
+    return header, lines
+
+
+def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -> tuple[Logged, str]:
+    header = _one_run(path, header)
+    column = step_name(name for name in header if name)
+    counted_in = "steps"
+    if column is None and (column := next((name for name in header if place(name)[1] == "epoch"), None)) is not None:
+        counted_in = "epochs"
+    if column is None:
+        raise UserError(_no_steps(path, header))
+    logged = Logged(str(path))
+    at = header.index(column)
+    for line, cells in lines:
+        where = f"{path}:{line}"
+        if len(cells) != len(header):
+            raise UserError(f"{where}: must have {len(header)} cells as the header has, but got {len(cells)}.")
+        step = as_step(number(cells[at]))
+        if step is None:
+            if cells[at].strip().lower() in EMPTY:
+                continue
+            raise UserError(f"{where}: {column} must be a whole number >= 0, but got '{_short(cells[at])}'.")
+        for name, cell in zip(header, cells, strict=True):
+            if not name or (name == column and counted_in == "steps") or cell.strip().lower() in EMPTY:
+                continue
+            value = _when(cell) if place(name)[1] == "time" else number(cell)
+            if value is not None:
+                logged.add(name, step, value)
+            elif place(name)[1] is not None:
+                raise UserError(f"{where}: {name} must be a number, but got '{_short(cell)}'.")
+    return logged, counted_in
+
+
+def _short(cell: str) -> str:
+    return shorten(cell, SHOWN, placeholder="…") if len(cell.split()) > 1 else cell.strip()[:SHOWN]
+
+
+def _one_run(path: Path, header: list[str]) -> list[str]:
+    """W&B's export names columns `run - metric`, each with its __MIN and __MAX, which are not wanted."""
+    runs = dict.fromkeys(name.rpartition(" - ")[0] for name in header if " - " in name)
+    if len(runs) > 1:
+        raise UserError(f"{path}: must hold one run, but got columns of {len(runs)}: {', '.join(runs)}.")
+    return ["" if name.endswith(("__MIN", "__MAX")) else name.rpartition(" - ")[2] for name in header]
+
+
+def _no_steps(path: Path, header: list[str]) -> str:
+    lower = {name.lower(): name for name in header}
+    near = next((found for known in STEP_NAMES for found in get_close_matches(known, lower, n=1, cutoff=0.7)), None)
+    hint = f" Did you mean '{lower[near]}'? Rename it." if near else ""
+    return (
+        f"{path}: must have a column of steps (step, global_step, iter, epoch, …), but got {', '.join(header)}.{hint}"
+    )
+
+
+def _when(cell: str) -> float | None:
+    if (seconds := number(cell)) is not None:
+        return seconds
+    try:
+        return datetime.fromisoformat(cell.strip()).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,214 @@
+"""TensorBoard's event files.
+
+They are read as they lie on disk, as records of the TFRecord format that hold protocol buffers of a few fields: that
+is little code, starts at once, and works where the package `tensorboard` is not installed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainbook.errors import UserError
+from trainbook.runs.foreign.metrics import SPLIT_WORDS, Logged, rows_of
+from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
+from trainbook.runs.foreign.vocabulary import names_for
+from trainbook.runs.foreign.wire import Message, Torn, doubles, floats
+from trainbook.runs.record import Record
+
+MARK = "tfevents"
+HPARAMS = "_hparams_/session_start_info"
+TEXT = "/text_summary"
+FLOAT, DOUBLE, STRING = 1, 2, 7  # kinds of tensors
+
+
+def event_files(path: Path) -> list[Path]:
+    """Oldest first: their names begin with the second in which they were opened."""
+    found = [path] if path.is_file() else path.rglob(f"*{MARK}*")
+    return sorted((file for file in found if file.is_file()), key=lambda file: (file.name, str(file)))
+
+
+def read(path: Path) -> Record:
+    contents = _contents(path)
+    logged = _merged(path, contents)
+    rows = rows_of(logged)
+    configs = settings_in(contents) + [read_mapping(file) for file in _hparams_files(path)]
+    settings, names = knobs_in(*configs)
+    read_from = {"tool": "TensorBoard", "read_as": rows.read_as, "other_metrics": rows.other_names}
+    return Record(
+        name=path.parent.name if path.is_file() else path.resolve().name,
+        train=rows.train,
+        evaluations=rows.evaluations,
+        events=rows.events,
+        settings=settings,
+        facts=read_from,
+        origin="tensorboard",
+        names=names_for(names, is_hugging_face=any(is_hugging_face(config) for config in configs)),
+        path=path,
+    )
+
+
+@dataclass
+class Content:
+    """Of the event files of one folder."""
+
+    scalars: list[tuple[str, int, float, float]] = field(default_factory=list)  # tag, step, value, time
+    texts: dict[str, str] = field(default_factory=dict)
+    hparams: dict[str, Any] = field(default_factory=dict)
+
+
+def settings_in(contents: Mapping[str, Content]) -> list[dict[str, Any]]:
+    """The Hugging Face trainer writes its arguments as a text; others call `add_hparams`."""
+    configs = []
+    for content in contents.values():
+        for tag in ("args", "model_config"):
+            try:
+                config = as_mapping(json.loads(content.texts.get(tag, "{}")))
+            except ValueError:
+                continue
+            configs.append(of_hugging_face(config) if tag == "args" else config)
+        configs.append(content.hparams)
+    return [config for config in configs if config]
+
+
+def read_contents(files: list[Path], root: Path) -> dict[str, Content]:
+    """By folder, named from `root` on."""
+    contents: dict[str, Content] = {}
+    for file in files:
+        folder = "" if root.is_file() else file.parent.relative_to(root).as_posix()
+        content = contents.setdefault("" if folder == "." else folder, Content())
+        for record in _records(file):
+            try:
+                _read_event(record, content)
+            except Torn:  # a record that is no event: the next one begins where its length says
+                continue
+    return contents
+
+
+def _contents(path: Path) -> dict[str, Content]:
+    return read_contents(event_files(path), path)
+
+
+def _merged(path: Path, contents: Mapping[str, Content]) -> Logged:
+    """One run may be spread over folders, `train` and `validation` or one for each curve; several runs are not one."""
+    logged = Logged(str(path))
+    folder_of: dict[str, str] = {}
+    for folder, content in contents.items():
+        words = folder.lower().replace("/", "_").replace("-", "_").split("_")
+        split = next((word for word in words if word in SPLIT_WORDS), "")
+        for tag, step, value, time in content.scalars:
+            if tag.startswith("hparam/") or tag == "hp_metric":
+                continue
+            name = f"{split}/{tag}" if split else tag
+            if folder_of.setdefault(name, folder) != folder:
+                runs = ", ".join(sorted({run for run, held in contents.items() if held.scalars}))
+                raise UserError(f"{path} must hold one run, but '{tag}' is in several: {runs}. Name one of them.")
+            logged.add(name, step, value)
+            logged.times[step] = time
+    return logged
+
+
+def _hparams_files(path: Path) -> list[Path]:
+    """Lightning writes its own beside the events."""
+    folder = path.parent if path.is_file() else path
+    return [file for file in (folder / "hparams.yaml",) if file.is_file()]
+
+
+def _records(file: Path) -> Iterator[bytes]:
+    """Each: 8 bytes of length, 4 of a checksum of it, the record, 4 of a checksum. The last may still be written."""
+    content = file.read_bytes()
+    at = 0
+    while at + 12 <= len(content):
+        (size,) = struct.unpack_from("<Q", content, at)
+        (checksum,) = struct.unpack_from("<I", content, at + 8)
+        if checksum != _masked_crc32c(content[at : at + 8]):
+            if at == 0:
+                raise UserError(f"{file} must be a file of TensorBoard events, but does not begin as one.")
+            return  # what a crash left: nothing after it can be found
+        if at + 12 + size + 4 > len(content):
+            return
+        yield content[at + 12 : at + 12 + size]
+        at += 12 + size + 4
+
+
+def _read_event(content: bytes, into: Content) -> None:
+    event = Message(content)
+    time = next(iter(doubles(event.bytes(1))), 0.0)
+    step = event.integer(2)
+    for summary in event.messages(5):
+        for value in summary.messages(1):
+            tag = value.text(1)
+            if tag == HPARAMS:
+                into.hparams |= _hparams(value)
+            elif text := _text(value):
+                into.texts[tag.removesuffix(TEXT)] = text
+            elif (number := _scalar(value)) is not None and step >= 0:
+                into.scalars.append((tag, step, number, time))
+
+
+def _scalar(value: Message) -> float | None:
+    """As `simple_value`, or as a tensor of one number, which newer writers use."""
+    if simple := value.bytes(2):
+        return _as_written(floats(simple)[0])
+    tensor = value.message(8)
+    kind = tensor.integer(1)
+    if kind not in (FLOAT, DOUBLE) or _plugin(value) not in ("scalars", ""):
+        return None
+    raw = tensor.bytes(4) or tensor.bytes(6 if kind == DOUBLE else 5)
+    numbers = doubles(raw) if kind == DOUBLE else floats(raw)
+    if len(numbers) != 1:
+        return None
+    return numbers[0] if kind == DOUBLE else _as_written(numbers[0])
+
+
+def _as_written(number: float) -> float:
+    """0.01 was stored in 32 bits: it is 0.01, not 0.009999999776."""
+    return float(str(np.float32(number)))
+
+
+def _text(value: Message) -> str:
+    tensor = value.message(8)
+    return tensor.text(8) if tensor.integer(1) == STRING else ""
+
+
+def _plugin(value: Message) -> str:
+    return value.message(9).message(1).text(1)
+
+
+def _hparams(value: Message) -> dict[str, Any]:
+    """HParamsPluginData, inside the metadata: 3 is what a session started with, 1 in it a map to Value."""
+    started = Message(value.message(9).message(1).bytes(2)).message(3)
+    found: dict[str, Any] = {}
+    for entry in started.messages(1):
+        name, content = entry.text(1), entry.message(2)
+        if 2 in content.fields:
+            found[name] = doubles(content.bytes(2))[0]
+        elif 3 in content.fields:
+            found[name] = content.text(3)
+        elif 4 in content.fields:
+            found[name] = bool(content.integer(4))
+    return found
+
+
+def _masked_crc32c(data: bytes) -> int:
+    """Of the length only: it tells where records are. One of all the data would take seconds in Python."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = (crc >> 8) ^ CRC32C[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc32c_of_a_byte(crc: int) -> int:
+    for _ in range(8):
+        crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc
+
+
+CRC32C = [_crc32c_of_a_byte(byte) for byte in range(256)]

@@ -1,0 +1,136 @@
+"""Advice in the words of the tool that a run was made with: `TrainingArguments` names, or those of its own settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainbook.runs.record import Record
+
+# A knob's path, and the argument of the Hugging Face trainer that does the same.
+TRAINING_ARGUMENTS: Mapping[str, str] = {
+    "optimizer.type": "optim",
+    "optimizer.learning_rate": "learning_rate",
+    "optimizer.weight_decay": "weight_decay",
+    "optimizer.beta1": "adam_beta1",
+    "optimizer.beta2": "adam_beta2",
+    "optimizer.epsilon": "adam_epsilon",
+    "schedule.type": "lr_scheduler_type",
+    "schedule.warmup_steps": "warmup_steps",
+    "schedule.warmup_ratio": "warmup_steps",
+    "batch.per_device_train_batch_size": "per_device_train_batch_size",
+    "batch.gradient_accumulation_steps": "gradient_accumulation_steps",
+    "batch.max_grad_norm": "max_grad_norm",
+    "training.max_steps": "max_steps",
+    "training.num_train_epochs": "num_train_epochs",
+    "training.seed": "seed",
+    "training.deterministic": "full_determinism",
+    "training.label_smoothing": "label_smoothing_factor",
+    "precision.compute": "bf16",
+    "precision.tf32": "tf32",
+    "memory.gradient_checkpointing": "gradient_checkpointing",
+    "memory.compile": "torch_compile",
+    "data.num_workers": "dataloader_num_workers",
+    "data.prefetch_factor": "dataloader_prefetch_factor",
+    "data.pin_memory": "dataloader_pin_memory",
+    "data.padding": "train_sampling_strategy",
+    "distributed.find_unused_parameters": "ddp_find_unused_parameters",
+    "distributed.bucket_mb": "ddp_bucket_cap_mb",
+    "distributed.timeout": "ddp_timeout",
+    "distributed.deepspeed_config": "deepspeed",
+    "evaluation.eval_strategy": "eval_strategy",
+    "evaluation.eval_steps": "eval_steps",
+    "evaluation.eval_on_start": "eval_on_start",
+    "evaluation.per_device_eval_batch_size": "per_device_eval_batch_size",
+    "evaluation.metric_for_best_model": "metric_for_best_model",
+    "checkpoint.save_steps": "save_steps",
+    "checkpoint.save_total_limit": "save_total_limit",
+    "logging.logging_steps": "logging_steps",
+    "logging.report_to": "report_to",
+}
+
+# Words for values, where theirs differ from ours.
+VALUES: Mapping[str, Mapping[str, str]] = {
+    "optimizer.type": {"adamw": "adamw_torch", "lion": "lion_32bit"},
+    "schedule.type": {"constant": "constant_with_warmup"},
+    "memory.gradient_checkpointing": {"off": "False", "selective": "True", "full": "True"},
+    "memory.compile": {"on": "True", "off": "False"},
+}
+HALF_PRECISION = {"bf16": "bf16=True, fp16=False", "fp16": "fp16=True, bf16=False"}
+WORDS = {"true": "True", "false": "False", "null": "None"}
+
+# What is not an argument there, but can be had.
+ELSEWHERE: Mapping[str, str] = {
+    "evaluation.early_stopping_patience": "EarlyStoppingCallback(early_stopping_patience={value})",
+    "evaluation.early_stopping_threshold": "EarlyStoppingCallback(early_stopping_threshold={value})",
+    "training.mask_ratio": "DataCollatorForLanguageModeling(mlm_probability={value})",
+    "schedule.floor": "lr_scheduler_type=cosine_with_min_lr lr_scheduler_kwargs={{'min_lr_rate': {value}}}",
+}
+TRAINER = "TrainingArguments"
+
+
+def foreign_override(record: Record, override: str) -> str:
+    """`optimizer.learning_rate=1e-4` as `learning_rate=1e-4 (TrainingArguments)`; several, as they are written.
+
+    A run of our own takes overrides as they are.
+    """
+    if record.origin == "trainbook" or "=" not in override:
+        return override
+    told = [_one(record, part) or (part, f"Trainbook's name: no {TRAINER} for it") for part in override.split()]
+    return ", ".join(f"{words} ({whose})" for words, whose in told)
+
+
+def in_their_words(record: Record, override: str) -> str | None:
+    """The same without saying whose words they are; None where the other tool has nothing like it."""
+    if record.origin == "trainbook":
+        return override
+    told = _one(record, override)
+    return told[0] if told else None
+
+
+def names_for(names: Mapping[str, str], is_hugging_face: bool = False) -> dict[str, str]:
+    """What a run calls the knobs: as its own settings do, and the rest as `TrainingArguments` would."""
+    return dict(TRAINING_ARGUMENTS) if is_hugging_face else {**TRAINING_ARGUMENTS, **names}
+
+
+def _one(record: Record, override: str) -> tuple[str, str] | None:
+    """In their words, and whose these are."""
+    path, _, value = override.partition("=")
+    name = record.names.get(path)
+    if name is not None and name != TRAINING_ARGUMENTS.get(path):
+        return f"{name}={WORDS.get(value, value)}", "as this run's settings call it"
+    if path == "precision.compute":
+        return HALF_PRECISION.get(value, "bf16=False, fp16=False"), TRAINER
+    if path == "schedule.warmup_ratio":
+        return f"warmup_steps={value}", f"{TRAINER}; before transformers 5: warmup_ratio={value}"
+    if path == "batch.global_batch_size":
+        return _global_batch(record, value)
+    if path == "data.padding":
+        sorted_by_length = (
+            "train_sampling_strategy=group_by_length",
+            f"{TRAINER}; before transformers 5: group_by_length",
+        )
+        return sorted_by_length if value == "bucketed" else None
+    if path in TRAINING_ARGUMENTS:
+        theirs = VALUES.get(path, WORDS).get(value, WORDS.get(value, value))
+        return f"{TRAINING_ARGUMENTS[path]}={theirs}", TRAINER
+    if path in ELSEWHERE:
+        return ELSEWHERE[path].format(value=value), "transformers"
+    if path.startswith("model."):
+        return override.removeprefix("model."), "in the model's configuration"
+    if path.startswith("guard."):
+        return override, f"no {TRAINER} for it: add trainbook's GuardCallback to the Trainer"
+    return None
+
+
+def _global_batch(record: Record, value: str) -> tuple[str, str]:
+    """The trainer states its parts: accumulation follows from the batch of a device, as far as that is known."""
+    each = record.settings.get("batch.per_device_train_batch_size")
+    if isinstance(each, int) and re.fullmatch(r"\d+", value) and int(value) % each == 0:
+        return (
+            f"gradient_accumulation_steps={int(value) // each}",
+            f"{TRAINER}; on one device, with {each} in each part",
+        )
+    return f"per_device_train_batch_size × gradient_accumulation_steps × devices = {value}", TRAINER

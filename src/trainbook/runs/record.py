@@ -1,0 +1,125 @@
+"""A record: what is known of a run, whoever wrote it. What the doctor and the comparison read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+from trainbook.errors import NewerRun, RunFolderError, UserError
+from trainbook.knobs.config import Config, declarations
+from trainbook.runs.folder import RunFolder, list_runs
+from trainbook.runs.manifest import Manifest
+
+Origin = Literal["trainbook", "huggingface", "tensorboard", "wandb", "csv"]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Rows have the names of `runs.METRICS`, in order of steps; what an abandoned segment wrote is left out."""
+
+    name: str
+    train: list[Row]
+    evaluations: list[Row]
+    events: list[Row] = field(default_factory=list)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # by knob path: those that are known
+    config: Config | None = None  # a run of our own: all of them
+    facts: Mapping[str, Any] = field(default_factory=dict)  # of the manifest, and the events `start` and `facts`
+    origin: Origin = "trainbook"
+    names: Mapping[str, str] = field(default_factory=dict)  # what the tool that wrote it calls a knob, by knob path
+    path: Path | None = None
+
+    def has(self, *metrics: str) -> bool:
+        """Whether training rows have all of these."""
+        return all(any(row.get(metric) is not None for row in self.train) for metric in metrics)
+
+    def series(self, metric: str, split: str = "train") -> tuple[list[int], list[float]]:
+        """Steps and values, where there is one."""
+        rows = self.train if split == "train" else self.evaluations
+        found = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
+        return [step for step, _ in found], [value for _, value in found]
+
+
+def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
+    """The run at `path`, ours or another tool's, or our own of that name in `runs_dir`."""
+    from trainbook.runs.foreign import LOOKED_FOR, read_foreign
+
+    wanted = Path(path).expanduser()
+    places = [wanted] if runs_dir is None else [wanted, Path(runs_dir).expanduser() / wanted]
+    for place in places:
+        if (folder := _our_folder(place)) is not None:
+            return read_run(folder)
+    for place in places:
+        if place.exists() and (record := read_foreign(place)) is not None:
+            return record
+    raise RunFolderError(f"{_what_is_there(places)} Looked for {LOOKED_FOR}.{_nearest(places)}")
+
+
+def read_run(folder: RunFolder) -> Record:
+    """A run of our own, finished or not, from what of its files is there."""
+    config, facts = _config_and_manifest(folder)
+    events = folder.events()
+    for event in events:
+        if event["kind"] in ("start", "facts"):
+            facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
+    return Record(
+        name=folder.name,
+        train=folder.metrics("train"),
+        evaluations=folder.metrics("eval"),
+        events=events,
+        settings={knob.path: config.get(knob.path) for knob in declarations()} if config else {},
+        config=config,
+        facts=facts,
+        path=folder.path,
+    )
+
+
+def _config_and_manifest(folder: RunFolder) -> tuple[Config | None, dict[str, Any]]:
+    """Of a run killed early either may be missing; of an earlier version the configuration may not be one today."""
+    from trainbook.knobs.loading import load
+
+    try:
+        manifest = folder.read_manifest()
+    except NewerRun:
+        raise
+    except UserError:
+        manifest = None
+    facts: dict[str, Any] = {}
+    if manifest is not None:
+        facts = {item.name: getattr(manifest, item.name) for item in fields(Manifest) if item.name != "config"}
+    try:
+        if manifest is not None and manifest.config:
+            return folder.recorded(), facts
+        return load(folder.config).config, facts
+    except UserError as error:
+        return None, facts | {"config_problem": str(error)}
+
+
+def _our_folder(place: Path) -> RunFolder | None:
+    """Also when one of its files is named, and also before its manifest is written."""
+    if place.name in ("manifest.json", "metrics.jsonl", "events.jsonl") and place.is_file():
+        place = place.parent
+    folder = RunFolder(place)
+    has_begun = folder.config.is_file() and folder.metrics_file.is_file()
+    return folder if folder.manifest.is_file() or folder.has_checkpoints or has_begun else None
+
+
+def _what_is_there(places: list[Path]) -> str:
+    for place in places:
+        if place.is_dir():
+            return f"{place} holds no run that can be read."
+        if place.exists():
+            return f"{place} is no run that can be read."
+    return f"there is no run {' or '.join(str(place) for place in places)}."
+
+
+def _nearest(places: list[Path]) -> str:
+    """By name among the runs beside it. A bare name is one of the folder of runs, a longer path is a place."""
+    wanted = places[0] if len(places[0].parts) > 1 else places[-1]
+    known = [run.name for run in list_runs(wanted.parent)]
+    longer = [name for name in known if name.startswith(wanted.name)]
+    near = longer[:1] or get_close_matches(wanted.name, known, n=1, cutoff=0.5)
+    return f" Did you mean {wanted.parent / near[0]}?" if near else ""

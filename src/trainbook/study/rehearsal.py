@@ -1,0 +1,181 @@
+"""The product's own loop for a few steps, to be measured: nothing of it is written, saved or evaluated."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+
+from trainbook import tracking
+from trainbook.checkpoints import CheckpointStore
+from trainbook.data import DataBundle
+from trainbook.errors import UserError
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import warmup_steps
+from trainbook.loop.build import Built, assemble
+from trainbook.loop.device import COMPILE_MIN_STEPS, memory_in_use, prepared_device
+from trainbook.loop.heal import NUM_SNAPSHOTS
+from trainbook.loop.interrupts import Interrupts
+from trainbook.loop.memory import Memory
+from trainbook.loop.train import Training
+from trainbook.runs import RunFolder
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Some steps in a row."""
+
+    steps: int
+    seconds: float
+    tokens: int
+    peak_bytes: int  # highest in them: the device's, or on a CPU what the process holds in memory
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds / self.steps
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+def for_rehearsal(config: Config, row_every: int | None = None) -> Config:
+    """The same training without evaluations and checkpoints, and with rows as they come in the middle of a run."""
+    changes = {
+        "evaluation": {"eval_strategy": "no", "generate": False, "early_stopping_patience": None},
+        "checkpoint": {"save_steps": 10**9},
+        "logging": {"dense_steps": 0, "logging_steps": row_every or config.logging.logging_steps, "report_to": ()},
+    }
+    sections = {name: getattr(config, name).model_copy(update=knobs) for name, knobs in changes.items()}
+    return config.model_copy(update=sections)
+
+
+def lasting(config: Config, steps: int) -> Config:
+    """Of so many steps, whatever length is asked for."""
+    knobs = {"max_steps": steps, "num_train_epochs": None, "max_tokens": None}
+    return config.model_copy(update={"training": config.training.model_copy(update=knobs)})
+
+
+def long_enough(config: Config, steps: int) -> Config:
+    """For made-up data, whose epochs mean nothing: never over within `steps`, and compiled as a long run would be."""
+    asked = config.training.max_steps or COMPILE_MIN_STEPS
+    return lasting(config, max(asked, steps + 1, warmup_steps(config, asked) + 1))
+
+
+class Rehearsal(Training):
+    built: Built
+
+    def begin(self) -> None:
+        self.reports = self.steps()
+        self._start_row()
+
+    def warm_up(self, steps: int) -> Stretch:
+        """The first steps, at least 3. Afterwards the copies are there that the guard keeps beside the model: the last
+        three. In a long run the one of the best step, if it is older, is a fourth."""
+        stretches = [self.advance(1)]
+        while len(stretches) < steps:
+            if self.healer.snapshot_bytes and len(stretches) < NUM_SNAPSHOTS:  # elsewhere they take none of this memory
+                self.healer.take_snapshot()
+            stretches.append(self.advance(1))
+        seconds, tokens = sum(each.seconds for each in stretches), sum(each.tokens for each in stretches)
+        return Stretch(steps, seconds, tokens, max(each.peak_bytes for each in stretches))
+
+    def advance(self, steps: int, heard: Callable[[int], None] = lambda done: None) -> Stretch:
+        """With all that a run does between its steps; a row's own reading of the memory does not hide the peak."""
+        device = self.state.device
+        self._synchronise()
+        forget_peak(device)
+        peak, tokens, started = 0, self.state.tokens, time.perf_counter()
+        for done in range(1, steps + 1):
+            report = next(self.reports, None)
+            if report is None:
+                raise UserError(
+                    f"this training is over after {self.state.step} steps, before what was to be measured: make it "
+                    "longer (training.max_steps), or measure fewer steps."
+                )
+            peak = max(peak, highest(device))
+            self.after_step(report)
+            heard(done)
+        self._synchronise()
+        seconds = time.perf_counter() - started
+        return Stretch(steps, seconds, self.state.tokens - tokens, max(peak, highest(device)))
+
+    def _synchronise(self) -> None:
+        if self.state.device.type == "cuda":
+            torch.cuda.synchronize(self.state.device)
+
+
+# The highest so far
+
+
+def forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        return
+    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")  # the process's highest resident memory is counted anew from here
+
+
+def highest(device: torch.device) -> int:
+    """Bytes: of tensors on a GPU, of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        with open("/proc/self/status", encoding="ascii") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):  # not Linux: as it is now
+        return memory_in_use(device)[0]
+
+
+class _OneTry(Memory):
+    """As in a run the guard's copies make room; but too many rows at a time are what is to be found, and told."""
+
+    def attempt(self, step: Callable[[], Found]) -> Found | None:
+        try:
+            return step()
+        except torch.OutOfMemoryError as error:
+            told = str(error)  # with the exception go the frames that hold the tensors of the failed attempt
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        if not self.healer.free_memory():
+            raise torch.OutOfMemoryError(told)
+        return None
+
+
+@contextmanager
+def rehearsal(config: Config, data: DataBundle, device: torch.device) -> Iterator[Rehearsal]:
+    """`torch.OutOfMemoryError` comes out of it as it is. Afterwards all of its memory is free again."""
+    try:
+        with (
+            prepared_device(config, device, config.model.hidden_size),
+            tempfile.TemporaryDirectory(prefix="trainbook-rehearsal-") as folder,
+        ):
+            run = RunFolder.create(folder, "rehearsal")
+            built = assemble(config, data, device)
+            with closing(CheckpointStore(run.checkpoints, on_event=lambda kind, facts: None)) as store:
+                training = Rehearsal(built.job, tracking.silent(1, 0), store, Interrupts(), lambda trackers: None)
+                training.built = built
+                training.memory = _OneTry(built.job, training.healer, training.trackers.log_event)
+                training.begin()
+                with closing(training.reports):
+                    yield training
+            del training, built
+    finally:
+        free_memory(device)
+
+
+def free_memory(device: torch.device) -> None:
+    gc.collect()
+    if device.type == "cuda":
+        torch.compiler.reset()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)

@@ -1,0 +1,202 @@
+"""A remedy tried: a short run with the doctor's change beside one without it, from the same point, and what came of it.
+
+    RUN-try-RULE/
+      try.json     the question, how each arm ended, and the answer once there is one
+      control/     a run like any other; of a further seed, control-seed7/
+      remedy/      the same with the change
+
+The run itself is only read. The same question again goes on where it was stopped, and repeats no arm that has ended.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from trainbook.doctor import Diagnosis, Finding, as_json
+from trainbook.errors import RunFolderError, UserError
+from trainbook.knobs.dumping import yaml_value
+from trainbook.runs import RunFolder, jsonl, write_text_atomically
+from trainbook.runs.record import Record
+from trainbook.study.arms import SET_ASIDE, Arm, changes
+from trainbook.study.outcomes import Pair, compare, strayed
+from trainbook.study.question import Question, ask, choose
+from trainbook.study.verdict import TAIL, Comparison
+
+ANSWER = "try.json"
+AGAIN = "-again"
+
+
+def try_remedy(
+    record: Record,
+    findings: Sequence[Finding],
+    *,
+    rule: str | None = None,
+    steps: int | None = None,
+    seeds: int = 1,
+    quiet: bool = False,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs."""
+    finding = choose(record, findings, rule)
+    parent = _run_of(record)
+    question = ask(record, parent, finding, steps)
+    folder, state = _folder_of(parent, question)
+    begin = f"step {question.from_step}" if question.from_step else "the start"
+    end = f"step {question.stop_at}" if question.stop_at else "the end"
+    pairs = []
+    for tag, seed in _repetitions(question, parent.recorded().training.seed, seeds):
+        kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
+        for kind, change in reversed(kinds) if tag == AGAIN else kinds:
+            name = kind + tag
+            if name not in state["arms"]:
+                say(f"{name}: from {begin} to {end}, seed {seed}{', ' + question.override if change else ''}")
+                arm = Arm(
+                    parent,
+                    RunFolder(folder / name),
+                    change,
+                    seed,
+                    question.from_step,
+                    question.stop_at,
+                    question.eval_steps,
+                    question.logging_steps,
+                )
+                state["arms"][name] = arm.train(quiet)
+                say(f"{name}: {_ended(state['arms'][name])}")
+                _keep(folder, state)
+        pairs.append((state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]))
+    state["answer"] = _answer(record, parent, question, finding, pairs)
+    _keep(folder, state)
+    return state["answer"]
+
+
+def _ended(arm: Mapping[str, Any]) -> str:
+    if arm["failure"]:
+        return f"failed after step {arm['last_step']}: {arm['failure']}"
+    loss = f", validation loss {arm['evaluations'][-1][1]:.4f}" if arm["evaluations"] else ""
+    return f"ended after step {arm['last_step']}{loss}"
+
+
+def _repetitions(question: Question, seed: int, seeds: int) -> list[tuple[str, int]]:
+    """What is put behind the names of a pair of arms, and its seed. Speeds are measured twice, the second time in the
+    other order: what was meanwhile slow in the machine is not blamed on one of them."""
+    again = [(AGAIN, seed)] if question.measure == "speed" else []
+    return [("", seed), *again, *((f"-seed{each}", each) for each in range(seed + 1, seed + seeds))]
+
+
+def _run_of(record: Record) -> RunFolder:
+    assert record.path is not None
+    run = RunFolder.open(record.path)
+    if run.read_manifest().recipe == "fit":
+        raise UserError(f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here.")
+    return run
+
+
+# The folder of a try
+
+
+def _folder_of(parent: RunFolder, question: Question) -> tuple[Path, dict[str, Any]]:
+    """Where this question is answered; another question about the same rule has another folder."""
+    path = parent.path if parent.path.name == parent.name else parent.path.resolve()  # as for `.` or a link
+    number = 1
+    while True:
+        folder = path.with_name(f"{path.name}-try-{question.rule}" + (f"-{number}" if number > 1 else ""))
+        state = _read(folder)
+        if state is None or state["question"] == asdict(question):
+            break
+        number += 1
+    if state is None:
+        state = {"question": asdict(question), "arms": {}, "answer": None}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunFolderError(f"{folder} cannot be made: {error.strerror}.") from None
+        _keep(folder, state)
+    return folder, state
+
+
+def _read(folder: Path) -> dict[str, Any] | None:
+    file = folder / ANSWER
+    if not file.is_file():
+        if folder.exists() and any(folder.iterdir()):
+            raise RunFolderError(f"{folder} is in the way: it is not the folder of a try. Give it another name.")
+        return None
+    try:
+        state = jsonl.loads(file.read_bytes())
+        return {"question": state["question"], "arms": state["arms"], "answer": state["answer"]}
+    except (ValueError, LookupError, TypeError):
+        raise RunFolderError(f"{file} is damaged. Take the folder away, and it is tried anew.") from None
+
+
+def _keep(folder: Path, state: Mapping[str, Any]) -> None:
+    write_text_atomically(folder / ANSWER, jsonl.dumps(state) + "\n")
+
+
+# The answer
+
+
+def _answer(
+    record: Record, parent: RunFolder, question: Question, finding: Finding, pairs: Sequence[Pair]
+) -> dict[str, Any]:
+    comparison = compare(question.measure, pairs, question.same_evaluation)
+    astray = strayed(record, pairs[0][0])
+    if astray is not None:
+        comparison = replace(comparison, verdict="cannot tell", reason=astray)
+    arms = [arm for pair in pairs for arm in pair]
+    last = max(arm["last_step"] for arm in arms)
+    return {
+        "finding": as_json(Diagnosis([finding]))["findings"][0],
+        "override": question.override,
+        "from_step": question.from_step,
+        "steps": last - question.from_step,
+        "seeds": [pair[0]["seed"] for pair in pairs],
+        "measure": comparison.measure,
+        "last_evaluations": TAIL if comparison.measure == "validation loss" else None,
+        "control": _told(comparison.control, [pair[0] for pair in pairs]),
+        "remedy": _told(comparison.remedy, [pair[1] for pair in pairs]),
+        "difference": comparison.difference,
+        "interval": list(comparison.interval) if comparison.interval else None,
+        "verdict": comparison.verdict,
+        "control_is_like_the_run": astray is None,
+        "reason": comparison.reason,
+        "command": _command(parent, question, comparison, pairs[0][1]),
+        "runs": [arm["run"] for arm in arms],
+    }
+
+
+def _told(value: float, arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of all seeds: the value, and what else may be asked."""
+    speeds = [speed for arm in arms for speed in arm["tokens_per_second"]]
+    return {
+        "value": value,
+        "tokens": statistics.fmean(arm["tokens"] for arm in arms),
+        "tokens_per_second": statistics.median(speeds) if speeds else None,
+        "memory_bytes": max((size for arm in arms for _, size in arm["memory"]), default=None),
+        "evaluations": [arm["evaluations"] for arm in arms],
+        "failures": [arm["failure"] for arm in arms if arm["failure"]],
+    }
+
+
+def _command(parent: RunFolder, question: Question, comparison: Comparison, remedy: Mapping[str, Any]) -> str | None:
+    """To go on with what helped: from the start, the run anew; else the remedy's own run, to the end of its schedule,
+    evaluated, saved and logged as the run was."""
+    if comparison.verdict != "helped":
+        return None
+    if question.from_step == 0:
+        place = [] if str(parent.path.parent) == "runs" else ["--runs-dir", str(parent.path.parent)]
+        name = f"{parent.name}-{question.rule}"
+        return shlex.join(
+            ["trainbook", "train", str(parent.config), *shlex.split(question.override), "--name", name, *place]
+        )
+    was, changed = parent.recorded(), {change.path for change in changes(parent, shlex.split(question.override))}
+    is_now = RunFolder(remedy["run"]).recorded()
+    back = [
+        f"{path}={yaml_value(was.get(path))}"
+        for path in SET_ASIDE
+        if path not in changed and was.get(path) != is_now.get(path)
+    ]
+    return shlex.join(["trainbook", "resume", remedy["run"], *back])

@@ -1,0 +1,48 @@
+"""Models that cannot learn, and models that learn without looking."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from tests.check.conftest import outcomes
+
+from trainbook.tasks.causal import CausalLanguageModel
+
+
+def test_answers_that_change_from_step_to_step_cannot_be_learned(bench, monkeypatch):
+    def forward(self, targets, **inputs):
+        drawn = targets[torch.randperm(len(targets))].flatten()[torch.randperm(targets.numel())].view_as(targets)
+        return self.losses_of(self.logits(**inputs), drawn)
+
+    monkeypatch.setattr(CausalLanguageModel, "forward", forward, raising=False)
+    monkeypatch.setattr("trainbook.check.learning.STEPS", 40)
+    found = outcomes(bench.subject(), "overfit", "inputs")
+    assert found["overfit"].status == "failed" and "contradict" in found["overfit"].cause
+    assert found["inputs"].status == "failed"
+
+
+def test_a_loss_that_no_weight_can_move_is_found(bench, monkeypatch):
+    monkeypatch.setattr("trainbook.check.learning.STEPS", 20)
+    subject = bench.subject()
+    real = subject.task.losses_of
+    subject.task.losses_of = lambda logits, targets: real(logits.detach() + 0.0 * logits, targets)
+    outcome = outcomes(subject, "overfit")["overfit"]
+    assert outcome.status == "failed" and "nothing is learned" in outcome.cause
+
+
+def test_targets_that_come_in_by_another_way_are_found(bench, monkeypatch):
+    """The batch is learned by heart, and just as well when it cannot be read."""
+
+    def forward(self, targets, **inputs):
+        hint = F.one_hot(targets.clamp(min=0), self.vocab_size) * 20.0 * torch.sigmoid(self.head.weight.sum() + 5)
+        return self.losses_of(self.logits(**inputs) + hint, targets)
+
+    monkeypatch.setattr(CausalLanguageModel, "forward", forward, raising=False)
+    found = outcomes(bench.subject(), "overfit", "inputs")
+    assert found["overfit"].status == "passed"
+    assert found["inputs"].status == "failed" and "another way" in found["inputs"].cause
+
+
+def test_learning_by_heart_reaches_what_it_says(bench):
+    numbers = outcomes(bench.subject(), "overfit")["overfit"].numbers
+    assert numbers["last"] < 0.05 * numbers["first"] and 1 < numbers["steps"] < 300

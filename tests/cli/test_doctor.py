@@ -1,0 +1,48 @@
+"""trainbook doctor, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+HIGH = "optimizer.learning_rate=0.9"
+
+
+def test_a_configuration_is_judged_before_anything_runs(terminal: Any):
+    answer = terminal("doctor", "gpt-tiny", HIGH)
+    assert "The learning rate is too high." in answer.output and "nothing was run yet" in answer.output
+    assert "trainbook train gpt-tiny optimizer.learning_rate=0.001" in answer.output
+
+
+def test_a_healthy_recipe_is_left_alone(terminal: Any):
+    assert "nothing stands out" in terminal("doctor", "gpt-tiny").output
+
+
+def test_a_run_is_judged_by_its_name_and_answers_as_json(terminal: Any):
+    terminal("train", *terminal.tiny[:-1], HIGH, "--name", "hot", "--quiet")
+    answer = terminal("doctor", "hot", "--json")
+    found = json.loads(answer.output)
+    assert found["findings"][0]["cause_id"] == "learning-rate-high" and "loss-scale" in found["not_judged"]
+    shown = terminal("doctor", "hot").output
+    assert "config.yaml optimizer.learning_rate=0.001" in shown.replace("\n", "")
+    assert "not judged for lack of loss_scale: loss-scale" in shown
+
+
+def test_what_is_not_there_is_said_with_the_nearest_name(terminal: Any):
+    terminal("train", *terminal.tiny, "--name", "first", "--quiet")
+    answer = terminal("doctor", "frist", code=2)
+    assert "first" in answer.output and "Traceback" not in answer.output
+
+
+def test_overrides_of_a_run_are_refused(terminal: Any):
+    terminal("train", *terminal.tiny, "--name", "first", "--quiet")
+    answer = terminal("doctor", "first", HIGH, code=2)
+    assert "overrides apply to a recipe or a YAML file only" in answer.output
+
+
+def test_it_needs_no_torch():
+    code = "import sys; from trainbook.doctor import diagnose; from trainbook.doctor.rule import all_rules; all_rules()"
+    code += "; from trainbook.doctor.opening import open_subject; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,193 @@
+"""What comes first: causes weighed against each other, and what could not be judged."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+from tests.doctor.records import both, losses, run, set_to, without
+
+from trainbook.doctor import CAUSES, as_json, diagnose
+from trainbook.doctor.diagnose import EXPLAINED, MOST, RIVAL, ranked
+from trainbook.doctor.finding import ORDER, Finding
+from trainbook.doctor.remedies import set_values
+from trainbook.doctor.rule import RULES, all_rules
+from trainbook.doctor.view import View
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.loading import load
+from trainbook.runs.record import Record
+
+
+def finding(rule: str, severity: str, cause: str, confidence: float) -> Finding:
+    all_rules()
+    assert rule in RULES
+    return Finding(rule, severity, cause, confidence, "evidence")  # pyright: ignore
+
+
+def test_the_most_severe_come_first_and_of_those_the_most_confident():
+    found = ranked(
+        [
+            finding("still-improving", "info", "training-short", 0.9),
+            finding("waiting-for-data", "warning", "loader-slow", 0.4),
+            finding("sides-not-apart", "error", "evaluation-on-train", 0.6),
+            finding("memory-grows", "warning", "memory-creep", 0.8),
+        ]
+    )
+    assert [each.cause for each in found] == ["evaluation-on-train", "memory-creep", "loader-slow", "training-short"]
+
+
+def test_rules_that_name_one_cause_support_each_other():
+    found = ranked(
+        [
+            finding("update-size", "error", "learning-rate-high", 0.6),
+            finding("divergence", "error", "learning-rate-high", 0.5),
+        ]
+    )
+    assert [each.confidence for each in found] == pytest.approx([1 - 0.4 * 0.5, 0.5])
+
+
+def test_no_support_makes_certain():
+    found = ranked([finding(rule, "error", "learning-rate-high", 0.97) for rule in ("update-size", "divergence")])
+    assert found[0].confidence == MOST
+
+
+def test_what_a_likely_cause_explains_falls_behind_it_and_hands_its_severity_over():
+    found = ranked(
+        [
+            finding("gradients-grow", "error", "gradients-explode", 0.6),
+            finding("rate-for-the-case", "warning", "learning-rate-high", 0.7),
+        ]
+    )
+    assert [(each.cause, each.severity) for each in found] == [
+        ("learning-rate-high", "error"),
+        ("gradients-explode", "info"),
+    ]
+    assert found[1].confidence == pytest.approx(EXPLAINED * 0.6)
+
+
+def test_an_unlikely_cause_explains_nothing():
+    found = ranked(
+        [
+            finding("gradients-grow", "error", "gradients-explode", 0.6),
+            finding("rate-for-the-case", "warning", "learning-rate-high", 0.3),
+        ]
+    )
+    assert found[0].cause == "gradients-explode" and found[0].confidence == 0.6
+
+
+def test_a_cause_that_is_much_more_likely_is_not_explained_away():
+    found = ranked(
+        [
+            finding("targets-against-inputs", "error", "labels-random", 0.9),
+            finding("update-size", "warning", "learning-rate-high", 0.6),
+        ]
+    )
+    assert found[0].cause == "labels-random" and found[0].confidence == 0.9
+
+
+def test_of_two_causes_of_one_symptom_the_lesser_loses_confidence():
+    found = ranked(
+        [
+            finding("waiting-for-data", "warning", "loader-slow", 0.8),
+            finding("slower-than-before", "warning", "throughput-drop", 0.6),
+        ]
+    )
+    assert [each.confidence for each in found] == pytest.approx([0.8, RIVAL * 0.6])
+
+
+def test_a_cause_is_first_when_much_of_what_follows_from_it_is_there_too():
+    ill = run(
+        "optimizer.learning_rate=0.06",
+        each=both(
+            losses(lambda step: 3.2 + 2.3 * math.exp(-step / 10)),
+            set_to(update_ratio=0.2, attention_logit_max=lambda step: 10.0 * step, clipped=1.0),
+        ),
+    )
+    found = diagnose(ill).findings
+    assert found[0].cause == "learning-rate-high" and found[0].severity == "error"
+    assert found[0].override == "optimizer.learning_rate=0.001"
+    assert {each.cause for each in found if each.severity != "info"} == {"learning-rate-high"}
+
+
+# What is left out
+
+
+def test_a_rule_that_lacks_a_metric_says_which():
+    diagnosis = diagnose(without(run(), "update_ratio", "target_match"))
+    assert diagnosis.not_judged["update-size"] == ["update_ratio"]
+    assert diagnosis.not_judged["targets-against-inputs"] == ["target_match"]
+
+
+def test_of_a_configuration_only_what_it_says_is_judged():
+    ran = run("optimizer.learning_rate=0.06")
+    found = diagnose(replace(ran, train=[], evaluations=[], facts={"num_parameters": 800_000}))
+    assert [each.cause for each in found.findings] == ["learning-rate-high"]
+    assert found.not_judged["divergence"] == ["loss"]
+
+
+def test_of_a_bare_curve_of_another_tool_what_it_tells_is_judged():
+    rows = [{"step": row["step"], "loss": row["loss"] + row["step"] / 50} for row in run().train]
+    diagnosis = diagnose(Record("theirs", rows, [], origin="csv"))
+    assert [each.cause for each in diagnosis.findings][:1] == ["learning-rate-high"]
+    assert diagnosis.findings[0].override is None, "nothing is known of its settings"
+
+
+def test_another_tools_name_is_used_where_it_is_known():
+    ill = run("optimizer.learning_rate=0.06", each=set_to(update_ratio=0.2))
+    names = {"optimizer.learning_rate": "learning_rate"}
+    theirs = replace(ill, origin="huggingface", config=None, names=names)
+    assert diagnose(theirs).findings[0].override == "learning_rate=0.001"
+
+
+def test_an_empty_record_is_no_error():
+    assert diagnose(Record("empty", [], [])).findings == []
+
+
+def test_a_rule_that_fails_does_not_keep_the_others_from_speaking():
+    odd = run("optimizer.learning_rate=0.06", each=set_to(target_match="not a dict"))
+    diagnosis = diagnose(odd)
+    assert diagnosis.not_judged["targets-against-inputs"][0].startswith("failed:")
+    assert diagnosis.findings[0].cause == "learning-rate-high"
+
+
+# Answers
+
+
+def test_the_json_answer_is_plain_and_complete():
+    answer = as_json(diagnose(run("optimizer.learning_rate=0.06")))
+    first = json.loads(json.dumps(answer))["findings"][0]
+    assert first.keys() == {
+        "rule",
+        "severity",
+        "steps",
+        "evidence",
+        "cause",
+        "cause_id",
+        "override",
+        "confidence",
+        "numbers",
+    }
+    assert first["cause"] == CAUSES[first["cause_id"]].sentence and first["severity"] in ORDER
+
+
+def test_causes_name_knobs_and_causes_that_exist():
+    for cause in CAUSES.values():
+        assert cause.explains <= CAUSES.keys() and cause.name not in cause.explains
+        assert cause.knob is None or cause.knob in by_path()
+
+
+def test_an_override_is_accepted_and_changes_something():
+    from tests.doctor.test_rules import CASES
+
+    seen = 0
+    for case in CASES:
+        ill = case.ill()
+        for each in RULES[case.rule].judge(View(ill)):
+            if each.override is None:
+                continue
+            path = each.override.split("=")[0]
+            assert load(set_values(View(ill)), [each.override]).config.get(path) != ill.settings[path], each
+            seen += 1
+    assert seen > 30

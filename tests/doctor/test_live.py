@@ -1,0 +1,107 @@
+"""The doctor beside a run that goes on: findings in its events, once, and never in its way."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from tests.doctor.records import run, set_to
+
+from trainbook.doctor import diagnose
+from trainbook.loop import findings
+from trainbook.loop.findings import MOST_ROWS, Bedside
+
+HIGH = "optimizer.learning_rate=0.9"
+
+
+def test_a_finding_is_written_when_it_is_first_seen_and_shown_in_a_line(lab: Any):
+    lab.train(HIGH, name="hot")
+    found = lab.events("finding", "hot")
+    assert found and found[0]["step"] == 6, "at the first evaluation"
+    first = next(event for event in found if event["rule"] == "rate-for-the-case")
+    assert first["severity"] == "error" and first["cause_id"] == "learning-rate-high"
+    assert first["override"] == "optimizer.learning_rate=0.001" and 0 < first["confidence"] < 1
+    assert first["reason"].startswith("error: The learning rate is too high.") and "Try" in first["reason"]
+    keys = [(event["rule"], event["cause_id"]) for event in found]
+    assert len(keys) == len(set(keys))
+
+
+def test_the_same_findings_are_read_from_the_folder_afterwards(lab: Any):
+    from trainbook.runs.record import open_record
+
+    lab.train(HIGH, name="hot")
+    spoken = {each.rule for each in diagnose(open_record(lab.runs / "hot")).findings if each.severity != "info"}
+    assert {event["rule"] for event in lab.events("finding", "hot")} >= spoken
+
+
+def test_a_resumed_run_does_not_say_it_again(lab: Any):
+    lab.train(HIGH, name="hot")
+    before = lab.events("finding", "hot")
+    lab.train(HIGH, "training.max_steps=18", name="hot", accept_changes=True)
+    keys = [(event["rule"], event["cause_id"]) for event in lab.events("finding", "hot")]
+    assert len(keys) == len(set(keys)) >= len(before)
+
+
+def test_a_doctor_who_fails_stops_nothing_and_says_so_once(lab: Any, monkeypatch: pytest.MonkeyPatch):
+    def fail(record: object) -> None:
+        raise RuntimeError("he stumbled")
+
+    monkeypatch.setattr(findings, "diagnose", fail)
+    lab.train(name="calm")
+    assert lab.open("calm").read_manifest().status == "finished"
+    told = [event for event in lab.events("notice", "calm") if "he stumbled" in event["reason"]]
+    assert len(told) == 1
+
+
+def test_what_is_known_before_the_first_step_is_in_the_start(lab: Any):
+    lab.train(name="calm")
+    (start,) = lab.events("start", "calm")
+    assert start["uniform_loss"] == pytest.approx(5.549, abs=1e-3) and 1 < start["prior_loss"] < 4
+    assert start["num_parameters"] == start["num_trained"] and start["untrained_layers"] == []
+    assert 0 <= start["validation_overlap"] <= 1 and "facts_missing" not in start
+
+
+def test_the_card_has_the_verdict_and_the_change_as_a_command(lab: Any):
+    from trainbook.report.card import make_card
+
+    lab.train(HIGH, name="hot")
+    card = make_card(lab.open("hot"))
+    assert dict(card.lines)["doctor"].startswith("error, ")
+    assert card.next_commands[0][0].endswith("config.yaml optimizer.learning_rate=0.001")
+
+
+def bedside(**options: Any) -> tuple[Bedside, list[dict[str, Any]]]:
+    record = run(**options)
+    assert record.config is not None
+    events = [{"kind": "start", "step": 0, **record.facts}, *record.events]
+    doctor = Bedside(record.name, record.config, record.train, events)
+    for row in record.evaluations:
+        doctor.note("eval", row)
+    said: list[dict[str, Any]] = []
+    doctor.speak(200, lambda kind, step=None, **fields: said.append({"kind": kind, "step": step, **fields}))
+    return doctor, said
+
+
+def test_of_a_healthy_run_nothing_is_said():
+    assert bedside()[1] == []
+
+
+def test_what_is_said_can_be_written_as_json():
+    said = bedside(each=set_to(update_ratio=0.3))[1]
+    assert [event["rule"] for event in said] == ["update-size"]
+    assert json.loads(json.dumps(said)) == said
+
+
+def test_what_came_after_the_step_that_a_run_goes_back_to_is_forgotten():
+    doctor, _ = bedside()
+    doctor.go_back(100)
+    assert max(row["step"] for rows in doctor.rows.values() for row in rows) == 100
+
+
+def test_of_a_very_long_run_some_rows_are_kept_of_its_beginning_and_its_end():
+    doctor, _ = bedside()
+    for step in range(201, 201 + 3 * MOST_ROWS):
+        doctor.note("train", {"step": step, "loss": 1.0})
+    kept = [row["step"] for row in doctor.rows["train"]]
+    assert len(kept) <= MOST_ROWS and kept[0] == 1 and kept[-1] == 200 + 3 * MOST_ROWS and kept == sorted(kept)

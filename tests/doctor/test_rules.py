@@ -1,0 +1,628 @@
+"""Each rule: a record that makes it speak, with the cause that it should name, and one near it that does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+from tests.doctor.records import LAYERS, both, healthy_loss, losses, run, set_to
+
+from trainbook.doctor import CAUSES, diagnose
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.rule import all_rules
+from trainbook.doctor.view import View
+from trainbook.runs.record import Record
+
+Make = Callable[[], Record]
+NAN = float("nan")
+
+
+class Case(NamedTuple):
+    rule: str
+    cause: str
+    ill: Make
+    near: Make
+
+
+def resumed(step: int = 100) -> list[dict[str, Any]]:
+    return [{"kind": "resume", "step": step, "segment": 1}]
+
+
+def events(kind: str, count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"kind": kind, "step": 50 + place, **more} for place in range(count)]
+
+
+def one_layer(metric: str, value: float) -> Any:
+    return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
+
+
+CASES = [
+    Case(
+        "loss-at-start",
+        "init-large",
+        lambda: run(each=losses(lambda step: healthy_loss(step) + 4 * math.exp(-step / 30))),
+        lambda: run(each=losses(lambda step: healthy_loss(step) + 0.5 * math.exp(-step / 30))),
+    ),
+    Case(
+        "loss-at-start",
+        "init-large",
+        lambda: run(source="t5-tiny", each=losses(lambda step: healthy_loss(step) + 9 * math.exp(-step / 30))),
+        lambda: run(source="t5-tiny", each=losses(lambda step: healthy_loss(step) + 1.4 * math.exp(-step / 30))),
+    ),
+    Case(
+        "loss-at-start",
+        "accumulation-wrong",
+        lambda: run("batch.gradient_accumulation_steps=4", each=losses(lambda step: 4 * healthy_loss(step))),
+        lambda: run("batch.gradient_accumulation_steps=4"),
+    ),
+    Case(
+        "loss-at-start",
+        "targets-not-shifted",
+        lambda: run(each=losses(lambda step: 0.7 * healthy_loss(step))),
+        lambda: run(each=losses(lambda step: 0.95 * healthy_loss(step))),
+    ),
+    Case(
+        "divergence",
+        "learning-rate-high",
+        lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 30)),
+        lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 800)),
+    ),
+    Case(
+        "not-decreasing",
+        "learning-rate-low",
+        lambda: run(each=both(losses(lambda step: 5.5), set_to(update_ratio=1e-6))),
+        lambda: run(each=set_to(update_ratio=1e-6)),
+    ),
+    Case(
+        "not-decreasing",
+        "learning-rate-high",
+        lambda: run(each=both(losses(lambda step: 5.6), set_to(update_ratio=0.2))),
+        lambda: run(each=both(losses(lambda step: 5.6 - step / 150), set_to(update_ratio=0.2))),
+    ),
+    Case(
+        "not-decreasing",
+        "labels-random",
+        lambda: run(each=losses(lambda step: 5.5)),
+        lambda: run(each=losses(lambda step: 5.5 - step / 200)),
+    ),
+    Case(
+        "stuck-at-prior",
+        "labels-random",
+        lambda: run(
+            "training.task=classify",
+            "data.source=builtin:wordnet",
+            source="bert-tiny",
+            each=losses(lambda step: 3.2 + 2.3 * math.exp(-step / 10)),
+        ),
+        lambda: run(
+            "training.task=classify",
+            "data.source=builtin:wordnet",
+            source="bert-tiny",
+            each=losses(lambda step: 2.4 + 3.1 * math.exp(-step / 60)),
+        ),
+    ),
+    Case(
+        "stuck-at-prior",
+        "learning-rate-high",
+        lambda: run(each=both(losses(lambda step: 3.2 + 2.3 * math.exp(-step / 10)), set_to(update_ratio=0.1))),
+        lambda: run(each=set_to(update_ratio=0.1)),
+    ),
+    Case(
+        "spikes",
+        "learning-rate-high",
+        lambda: run(
+            each=losses(lambda step: healthy_loss(step) + 3 * (step > 120) * math.exp(-max(0, step - 125) / 60))
+        ),
+        lambda: run(each=losses(lambda step: healthy_loss(step) + 0.1 * (step == 125))),
+    ),
+    Case(
+        "spikes",
+        "warmup-short",
+        lambda: run("schedule.warmup_steps=0", each=losses(lambda step: healthy_loss(step) + 5 * (step == 15))),
+        lambda: run("schedule.warmup_steps=0"),
+    ),
+    Case(
+        "spikes",
+        "bad-samples",
+        lambda: run(each=losses(lambda step: healthy_loss(step) + 4 * (step in (60, 100, 150)))),
+        lambda: run(each=losses(lambda step: healthy_loss(step) + 0.15 * (step in (60, 100, 150)))),
+    ),
+    Case(
+        "plateau",
+        "model-small",
+        lambda: run(
+            steps=400, each=losses(lambda step: 3 + 2.5 * math.exp(-step / 15)), each_evaluation=set_to(loss=3.0)
+        ),
+        lambda: run(
+            steps=400, each=losses(lambda step: 3 + 2.5 * math.exp(-step / 150)), each_evaluation=set_to(loss=3.0)
+        ),
+    ),
+    Case(
+        "still-improving",
+        "training-short",
+        lambda: run(each=losses(lambda step: 5.5 - step / 100)),
+        lambda: run(each=losses(lambda step: 2.4 + 3.1 * math.exp(-step / 15)), each_evaluation=set_to(loss=2.4)),
+    ),
+    Case(
+        "too-good",
+        "future-leaks",
+        lambda: run(each=losses(lambda step: 0.1 + 5.4 * math.exp(-step / 20))),
+        lambda: run(each=losses(lambda step: 0.8 + 4.7 * math.exp(-step / 20))),
+    ),
+    Case(
+        "targets-against-inputs",
+        "targets-not-shifted",
+        lambda: run(each=set_to(target_match={"0": 1.0, "1": 0.1, "2": 0.1})),
+        lambda: run(each=set_to(target_match={"0": 0.4, "1": 1.0, "2": 0.4})),
+    ),
+    Case(
+        "targets-against-inputs",
+        "targets-shifted-twice",
+        lambda: run(each=set_to(target_match={"0": 0.1, "1": 0.1, "2": 1.0})),
+        lambda: run(each=set_to(target_match={"0": 0.1, "1": 0.95, "2": 0.4})),
+    ),
+    Case(
+        "targets-against-inputs",
+        "labels-random",
+        lambda: run(source="bert-tiny", each=set_to(target_match={"0": 0.01})),
+        lambda: run(source="bert-tiny", each=set_to(target_match={"0": 0.08})),
+    ),
+    Case(
+        "targets-against-inputs",
+        "future-leaks",
+        lambda: run(source="bert-tiny", each=set_to(target_match={"0": 1.0})),
+        lambda: run(source="bert-tiny", each=set_to(target_match={"0": 0.15})),
+    ),
+    Case(
+        "what-is-guessed",
+        "targets-shifted-twice",
+        lambda: run(each=set_to(offset_losses={"0": 4.0, "1": 3.5, "2": 2.0})),
+        lambda: run(each=set_to(offset_losses={"0": 4.0, "1": 3.2, "2": 3.0})),
+    ),
+    Case(
+        "future-in-sight",
+        "future-leaks",
+        lambda: run(each=set_to(future_leak=0.4)),
+        lambda: run(each=set_to(future_leak=0.001)),
+    ),
+    Case(
+        "padding-counted",
+        "padding-as-targets",
+        lambda: run(each=set_to(padding_targets=0.4)),
+        lambda: run(each=set_to(padding_targets=0.01)),
+    ),
+    Case(
+        "padding-counted",
+        "padding-as-targets",
+        lambda: run(each=set_to(target_share=1.3)),
+        lambda: run(each=set_to(target_share=1.0)),
+    ),
+    Case(
+        "batches-come-again",
+        "batches-repeat",
+        lambda: run(each=set_to(repeated_rows=0.9, repeated_batches=0.9)),
+        lambda: run(each=set_to(repeated_rows=0.05, repeated_batches=0.02)),
+    ),
+    Case(
+        "copies-in-training",
+        "data-duplicated",
+        lambda: run(facts={"duplicate_share": 0.7}),
+        lambda: run(facts={"duplicate_share": 0.25}),
+    ),
+    Case(
+        "copies-in-training",
+        "data-duplicated",
+        lambda: run(each=set_to(repeated_rows=lambda step: step / 300)),
+        lambda: run(each=set_to(repeated_rows=lambda step: step / 1200)),
+    ),
+    Case(
+        "order-of-the-source",
+        "data-unshuffled",
+        lambda: run("data.shuffle=false", each=set_to(ordered_rows=1.0)),
+        lambda: run(each=set_to(ordered_rows=0.7)),
+    ),
+    Case(
+        "order-after-resume",
+        "data-order-restarted",
+        lambda: run(each=set_to(epoch=lambda step: 0.005 * (step if step <= 100 else step - 100)), events=resumed()),
+        lambda: run(events=resumed()),
+    ),
+    Case(
+        "sides-not-apart",
+        "evaluation-on-train",
+        lambda: run(facts={"validation_overlap": 0.99}),
+        lambda: run(facts={"validation_overlap": 0.3}),
+    ),
+    Case(
+        "sides-not-alike",
+        "validation-drift",
+        lambda: run(facts={"token_shift": 0.3}, each_evaluation=set_to(loss=5.0)),
+        lambda: run(facts={"token_shift": 0.045}, each_evaluation=set_to(loss=5.0)),
+    ),
+    Case(
+        "sides-not-alike",
+        "validation-drift",
+        lambda: run(facts={"label_shift": 0.5}),
+        lambda: run(facts={"label_shift": 0.1}),
+    ),
+    Case(
+        "many-epochs",
+        "dataset-tiny",
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 5), each_evaluation=set_to(loss=lambda step: 3 + abs(step - 60) / 50)
+        ),
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 20), each_evaluation=set_to(loss=lambda step: 3 + abs(step - 60) / 50)
+        ),
+    ),
+    Case(
+        "validation-rises",
+        "overfitting",
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 50),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 100),
+        ),
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 100),
+        ),
+    ),
+    Case(
+        "validation-rises",
+        "validation-drift",
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 100),
+        ),
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + max(0, 80 - step) / 100 + 0.01 * (step > 80)),
+        ),
+    ),
+    Case(
+        "gap",
+        "overfitting",
+        lambda: run(each_evaluation=set_to(loss=3.6)),
+        lambda: run(each_evaluation=set_to(loss=2.6)),
+    ),
+    Case(
+        "validation-fluctuates",
+        "evaluation-noisy",
+        lambda: run(each_evaluation=set_to(loss=lambda step: 3 + 0.4 * (-1) ** (step // 20), targets=60)),
+        lambda: run(each_evaluation=set_to(loss=lambda step: 3 + 0.02 * (-1) ** (step // 20), targets=200)),
+    ),
+    Case(
+        "validation-fluctuates",
+        "learning-rate-high",
+        lambda: run(each_evaluation=set_to(loss=lambda step: 3 + 0.2 * (-1) ** (step // 20), targets=100_000)),
+        lambda: run(each_evaluation=set_to(loss=lambda step: 3 + 0.2 * (step < 60), targets=100_000)),
+    ),
+    Case(
+        "metric-flat",
+        "metric-flat",
+        lambda: run("training.task=classify", source="bert-tiny", each_evaluation=set_to(accuracy=0.1)),
+        lambda: run("training.task=classify", source="bert-tiny"),
+    ),
+    Case(
+        "metric-flat",
+        "metric-flat",
+        lambda: run(
+            "training.task=classify",
+            source="bert-tiny",
+            facts={"prior_loss": 5.0},
+            each_evaluation=set_to(loss=lambda step: 6 + step / 100, accuracy=lambda step: step / 1e5),
+        ),
+        lambda: run(
+            "training.task=classify",
+            source="bert-tiny",
+            facts={"prior_loss": 5.0},
+            each_evaluation=set_to(loss=lambda step: 6 + step / 100, accuracy=lambda step: step / 1e3),
+        ),
+    ),
+    Case(
+        "clipped-share",
+        "clipping-tight",
+        lambda: run("batch.max_grad_norm=0.01", each=set_to(clipped=1.0)),
+        lambda: run("batch.max_grad_norm=0.01", each=set_to(clipped=0.4)),
+    ),
+    Case(
+        "clipping-at-work",
+        "clipping-off",
+        lambda: run(each=set_to(grad_norm=lambda step: 3.0 + step / 100, clipped=0.0)),
+        lambda: run(each=set_to(grad_norm=lambda step: 3.0 + step / 100, clipped=1.0)),
+    ),
+    Case(
+        "clipping-at-work",
+        "clipping-off",
+        lambda: run("batch.max_grad_norm=null", each=set_to(grad_norm=lambda step: 40.0 if step == 100 else 0.8)),
+        lambda: run("batch.max_grad_norm=null", each=set_to(grad_norm=lambda step: 2.0 if step == 100 else 0.8)),
+    ),
+    Case(
+        "gradients-grow",
+        "gradients-explode",
+        lambda: run(each=set_to(grad_norm=lambda step: 10 ** (step / 60))),
+        lambda: run(each=set_to(grad_norm=lambda step: 1 + step / 60)),
+    ),
+    Case(
+        "layers-starve",
+        "gradients-vanish",
+        lambda: run(each=one_layer("grad_norms", 1e-8)),
+        lambda: run(each=one_layer("grad_norms", 1e-5)),
+    ),
+    Case(
+        "layers-frozen",
+        "layers-frozen",
+        lambda: run(each=one_layer("update_ratios", 0.0)),
+        lambda: run(each=one_layer("update_ratios", 1e-5)),
+    ),
+    Case(
+        "layers-frozen",
+        "layers-frozen",
+        lambda: run(facts={"untrained_layers": ["body.blocks.0"]}),
+        lambda: run(each=one_layer("grad_norms", 1e-9)),
+    ),
+    Case(
+        "dead-units",
+        "units-dead",
+        lambda: run(each=one_layer("dead_units", 0.95)),
+        lambda: run(each=one_layer("dead_units", 0.6)),
+    ),
+    Case(
+        "attention-logits",
+        "attention-logits-grow",
+        lambda: run(each=set_to(attention_logit_max=lambda step: 2.0 * step)),
+        lambda: run(each=set_to(attention_logit_max=lambda step: 0.4 * step)),
+    ),
+    Case(
+        "log-z",
+        "z-drift",
+        lambda: run(each=set_to(log_z=lambda step: 5.5 + step / 4)),
+        lambda: run(each=set_to(log_z=lambda step: 5.5 + step / 20)),
+    ),
+    Case(
+        "update-size",
+        "learning-rate-high",
+        lambda: run(each=set_to(update_ratio=0.2)),
+        lambda: run(each=set_to(update_ratio=0.02)),
+    ),
+    Case(
+        "update-size",
+        "learning-rate-low",
+        lambda: run(each=set_to(update_ratio=1e-6)),
+        lambda: run(each=set_to(update_ratio=1e-4)),
+    ),
+    Case(
+        "weights-shrink",
+        "decay-high",
+        lambda: run("optimizer.weight_decay=10", each=set_to(weight_norm=lambda step: 20 * math.exp(-step / 100))),
+        lambda: run("optimizer.weight_decay=0.3"),
+    ),
+    Case(
+        "averages-lost",
+        "optimizer-state-lost",
+        lambda: run(each=set_to(optimizer_updates=lambda step: step if step <= 100 else step - 100), events=resumed()),
+        lambda: run(each=set_to(optimizer_updates=lambda step: step - 1), events=resumed()),
+    ),
+    Case(
+        "resume-spike",
+        "optimizer-state-lost",
+        lambda: run(each=losses(lambda step: healthy_loss(step) + (100 < step <= 120)), events=resumed()),
+        lambda: run(events=resumed()),
+    ),
+    Case(
+        "loss-of-the-batch",
+        "dropout-high",
+        lambda: run("model.dropout=0.5", each=lambda row: row.update(probe_loss=row["loss"] - 0.6)),
+        lambda: run("model.dropout=0.1", each=lambda row: row.update(probe_loss=row["loss"] - 0.08)),
+    ),
+    Case(
+        "loss-of-the-batch",
+        "accumulation-wrong",
+        lambda: run("batch.gradient_accumulation_steps=4", each=lambda row: row.update(probe_loss=row["loss"] / 4)),
+        lambda: run("batch.gradient_accumulation_steps=4"),
+    ),
+    Case(
+        "rate-ends-early",
+        "schedule-ends-early",
+        lambda: run(each=set_to(learning_rate=lambda step: 2e-3 * max(0.0, 1 - step / 100))),
+        lambda: run(each=set_to(learning_rate=lambda step: 2e-3 * max(0.0, 1 - step / 190))),
+    ),
+    Case(
+        "rate-ends-high",
+        "schedule-too-long",
+        lambda: run(each=set_to(learning_rate=lambda step: 2e-3 * (1 - step / 2000))),
+        lambda: run(each=set_to(learning_rate=lambda step: 2e-3 * (1 - step / 300))),
+    ),
+    Case(
+        "warm-up",
+        "warmup-short",
+        lambda: run("schedule.warmup_steps=0"),
+        lambda: run("schedule.warmup_steps=8"),
+    ),
+    Case(
+        "guard-acted",
+        "learning-rate-high",
+        lambda: run(events=events("remedy", 1, factor=0.5)),
+        lambda: run(events=events("skip", 1)),
+    ),
+    Case(
+        "guard-acted",
+        "bad-samples",
+        lambda: run(each=set_to(skipped_updates=lambda step: step // 10)),
+        lambda: run(each=set_to(skipped_updates=lambda step: step // 100)),
+    ),
+    Case(
+        "not-finite",
+        "non-finite",
+        lambda: run(each=set_to(loss=lambda step: NAN if step > 150 else healthy_loss(step))),
+        lambda: run(),
+    ),
+    Case(
+        "loss-scale",
+        "fp16-overflow",
+        lambda: run(
+            each=set_to(loss_scale=lambda step: 65536 / 2 ** (step // 20), skipped_updates=lambda step: step // 20)
+        ),
+        lambda: run(each=set_to(loss_scale=lambda step: 65536 / 2 ** (step > 20), skipped_updates=1)),
+    ),
+    Case(
+        "out-of-memory",
+        "out-of-memory",
+        lambda: run(events=events("oom", 1, reason="8 rows do not fit, 4 at a time from now on")),
+        lambda: run(events=events("failure", 1, reason="the disk is full")),
+    ),
+    Case(
+        "waiting-for-data",
+        "loader-slow",
+        lambda: run(each=set_to(data_wait_seconds=0.12)),
+        lambda: run(each=set_to(data_wait_seconds=0.02)),
+    ),
+    Case(
+        "memory-grows",
+        "memory-creep",
+        lambda: run(each=set_to(memory_bytes=lambda step: 5e8 + 5e6 * step)),
+        lambda: run(each=set_to(memory_bytes=lambda step: 5e8 + 1e5 * step)),
+    ),
+    Case(
+        "slower-than-before",
+        "throughput-drop",
+        lambda: run(
+            each=lambda row: row.update(tokens_per_second=row["tokens_per_second"] * (0.2 if row["step"] > 90 else 1))
+        ),
+        lambda: run(
+            each=lambda row: row.update(tokens_per_second=row["tokens_per_second"] * (0.7 if row["step"] > 90 else 1))
+        ),
+    ),
+    Case(
+        "slow-rank",
+        "slow-rank",
+        lambda: run(each=set_to(rank_seconds={"0": 0.1, "1": 0.1, "2": 0.2, "3": 0.1})),
+        lambda: run(each=set_to(rank_seconds={"0": 0.1, "1": 0.1, "2": 0.12, "3": 0.1})),
+    ),
+    Case(
+        "rate-for-the-case",
+        "learning-rate-high",
+        lambda: run("optimizer.learning_rate=0.06"),
+        lambda: run("optimizer.learning_rate=0.006"),
+    ),
+    Case(
+        "rate-for-the-case",
+        "learning-rate-low",
+        lambda: run("optimizer.learning_rate=6e-5"),
+        lambda: run("optimizer.learning_rate=2e-4"),
+    ),
+    Case(
+        "batch-for-the-case",
+        "batch-small",
+        lambda: run("batch.global_batch_size=1"),
+        lambda: run("batch.global_batch_size=8"),
+    ),
+    Case(
+        "batch-for-the-case",
+        "batch-large",
+        lambda: run("batch.global_batch_size=512", facts={"train_samples": 4000}),
+        lambda: run("batch.global_batch_size=512", facts={"train_samples": 40_000}),
+    ),
+    Case(
+        "batch-for-the-case",
+        "batch-unusual",
+        lambda: run("batch.global_batch_size=8192"),
+        lambda: run("batch.global_batch_size=2048"),
+    ),
+    Case("averages-for-the-case", "beta2-low", lambda: run("optimizer.beta2=0.5"), lambda: run("optimizer.beta2=0.9")),
+    Case(
+        "averages-for-the-case",
+        "beta2-high",
+        lambda: run("optimizer.beta2=0.9999"),
+        lambda: run("optimizer.beta2=0.999"),
+    ),
+    Case(
+        "averages-for-the-case",
+        "momentum-high",
+        lambda: run("optimizer.beta1=0.99"),
+        lambda: run("optimizer.beta1=0.95"),
+    ),
+    Case(
+        "strength-for-the-case",
+        "decay-high",
+        lambda: run("optimizer.weight_decay=5"),
+        lambda: run("optimizer.weight_decay=0.5"),
+    ),
+    Case("strength-for-the-case", "dropout-high", lambda: run("model.dropout=0.6"), lambda: run("model.dropout=0.3")),
+    Case(
+        "strength-for-the-case",
+        "init-large",
+        lambda: run("model.initializer_range=0.2"),
+        lambda: run("model.initializer_range=0.04"),
+    ),
+    Case(
+        "strength-for-the-case",
+        "init-small",
+        lambda: run("model.initializer_range=0.001"),
+        lambda: run("model.initializer_range=0.01"),
+    ),
+    Case(
+        "strength-for-the-case",
+        "clipping-tight",
+        lambda: run("batch.max_grad_norm=0.01"),
+        lambda: run("batch.max_grad_norm=0.3"),
+    ),
+    Case(
+        "strength-for-the-case",
+        "model-small",
+        lambda: run("model.hidden_size=16", "model.num_attention_heads=2"),
+        lambda: run("model.hidden_size=48"),
+    ),
+    Case(
+        "first-weights",
+        "init-small",
+        lambda: run(facts={"weight_scale": 0.02}),
+        lambda: run(facts={"weight_scale": 0.1}),
+    ),
+    Case(
+        "first-weights",
+        "init-large",
+        lambda: run(facts={"weight_scale": 3.0}),
+        lambda: run(facts={"weight_scale": 1.2}),
+    ),
+    Case("no-shuffling", "data-unshuffled", lambda: run("data.shuffle=false"), lambda: run()),
+    Case(
+        "judged-on-itself",
+        "evaluation-on-train",
+        lambda: run("data.validation=builtin:pystdlib"),
+        lambda: run("data.validation=builtin:shakespeare"),
+    ),
+]
+
+
+def said(record: Record, name: str) -> list[Finding]:
+    rule = all_rules()[name]
+    return list(rule.judge(View(record)))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.cause}")
+def test_a_rule_speaks_of_what_is_ill_and_not_of_what_is_near_it(case: Case):
+    found = said(case.ill(), case.rule)
+    assert case.cause in {each.cause for each in found}
+    assert all(each.evidence and 0 < each.confidence < 1 for each in found)
+    assert case.cause not in {each.cause for each in said(case.near(), case.rule)}
+
+
+def test_every_rule_has_a_case_and_names_only_causes_that_it_declares():
+    assert {case.rule for case in CASES} == set(all_rules())
+    for case in CASES:
+        assert case.cause in all_rules()[case.rule].causes
+
+
+def test_every_cause_is_named_by_a_rule_or_left_to_one_that_says_more():
+    named = {cause for rule in all_rules().values() for cause in rule.causes}
+    assert named <= set(CAUSES)
+    assert set(CAUSES) - named == {"rate-unusual"}
+
+
+def test_a_healthy_run_is_left_alone():
+    diagnosis = diagnose(run())
+    assert [each for each in diagnosis.findings if each.severity != "info"] == []
+    assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank"}

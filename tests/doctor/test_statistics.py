@@ -1,0 +1,103 @@
+"""Robust numbers, against scipy where it has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import ndimage
+from scipy import stats as scipy_stats
+
+from trainbook.doctor.statistics import (
+    autocorrelation,
+    change_point,
+    detrended,
+    median_and_spread,
+    rank_correlation,
+    robust_line,
+    running_median,
+    thinned,
+)
+
+stats: Any = scipy_stats  # its answers have no types
+
+
+@pytest.fixture(params=range(4))
+def values(request: pytest.FixtureRequest) -> np.ndarray:
+    return np.random.default_rng(request.param).standard_normal(37).round(1)  # rounded: some are tied
+
+
+def test_the_spread_is_scipys_median_absolute_deviation_in_units_of_a_standard_deviation(values: np.ndarray):
+    assert median_and_spread(values) == pytest.approx(
+        (np.median(values), stats.median_abs_deviation(values, scale="normal")), rel=1e-6
+    )
+
+
+def test_one_odd_value_moves_the_spread_little(values: np.ndarray):
+    spoiled = np.append(values, 1e6)
+    assert abs(median_and_spread(spoiled)[1] - median_and_spread(values)[1]) < 0.2
+
+
+def test_the_line_and_its_interval_are_those_of_theil_and_sen(values: np.ndarray):
+    steps = np.arange(len(values)) * 5.0
+    found, known = robust_line(steps, values + 0.02 * steps), stats.theilslopes(values + 0.02 * steps, steps, 0.95)
+    assert found.slope == pytest.approx(known.slope)
+    assert (found.low, found.high) == pytest.approx((known.low_slope, known.high_slope))
+    assert found.intercept == pytest.approx(known.intercept)
+
+
+def test_rank_correlation_is_kendalls(values: np.ndarray):
+    steps = np.arange(len(values)).astype(float)
+    assert rank_correlation(steps, values) == pytest.approx(stats.kendalltau(steps, values).statistic)
+
+
+def test_rank_correlation_of_what_does_not_vary_is_zero():
+    assert rank_correlation(np.arange(5.0), np.ones(5)) == 0.0
+
+
+def test_a_running_median_is_scipys_filter_inside_and_takes_what_there_is_at_the_ends(values: np.ndarray):
+    found = running_median(values, 5)
+    assert found[2:-2] == pytest.approx(ndimage.median_filter(values, 5)[2:-2])
+    assert found[0] == np.median(values[:3]) and found[1] == np.median(values[:4])
+    assert found[-1] == np.median(values[-3:]) and found[-2] == np.median(values[-4:])
+    assert len(found) == len(values)
+
+
+def test_of_a_short_series_too():
+    assert running_median(np.array([3.0, 1.0]), 5).tolist() == [2.0, 2.0]
+
+
+def test_what_is_left_without_a_trend_has_none():
+    line = np.arange(20.0)
+    assert detrended(line)[2:-2] == pytest.approx(np.zeros(16))
+
+
+def test_autocorrelation_of_alternating_values_is_negative_and_of_a_slow_wave_positive():
+    wave = np.sin(np.arange(100) / 10)
+    assert autocorrelation(np.tile([1.0, -1.0], 50)) == pytest.approx(-0.99)
+    assert autocorrelation(wave) > 0.95
+    centred = wave - wave.mean()
+    assert autocorrelation(wave, 3) == pytest.approx((centred[3:] @ centred[:-3]) / (centred @ centred))
+    assert autocorrelation(np.ones(9)) == 0.0
+
+
+def test_a_change_is_found_where_it_is_with_the_size_of_a_t_test():
+    noise = np.random.default_rng(3).standard_normal(40)
+    values = noise + np.repeat([0.0, 8.0], [25, 15])
+    found = change_point(values)
+    assert found is not None and found.at == 25
+    assert (found.before, found.after) == pytest.approx((values[:25].mean(), values[25:].mean()))
+    assert found.size == pytest.approx(-stats.ttest_ind(values[:25], values[25:]).statistic)
+
+
+def test_a_series_that_is_too_short_has_no_change():
+    assert change_point(np.arange(5.0)) is None
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 400, 401, 5000])
+def test_thinned_values_keep_the_first_and_the_last(count: int):
+    kept = thinned(count, 400)
+    assert len(kept) <= 400 and (np.diff(kept) > 0).all()
+    if count:
+        assert kept[0] == 0 and kept[-1] == count - 1

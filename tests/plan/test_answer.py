@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from io import StringIO
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.plan import Subject, find_gpu, network, plan
+from trainbook.plan.answer import LARGE_BATCH
+from trainbook.plan.compiling import is_compiled
+from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
+from trainbook.plan.render import line, render_plan
+from trainbook.plan.time import time_of
+
+
+def subject_of(
+    *knobs: str, recipe: str = "gpt2-124m", gpu: str | None = "H100", devices: int = 1, **more: Any
+) -> Subject:
+    loaded = load(recipe, knobs)
+    found = find_gpu(gpu) if gpu is not None else None
+    return Subject(loaded.config, loaded.origins, 50_257, found, devices, **more)
+
+
+def test_the_answer_has_what_it_promises_and_its_parts_add_up():
+    facts = plan(subject_of(), price_per_hour=2.0)
+    assert (
+        facts["parameters"]
+        == sum(facts["parameters_by_part"].values())
+        == network(subject_of().config, 50_257).parameters
+    )
+    assert facts["peak"] == sum(facts["memory"].values()) == facts["moments"][facts["moment"]]
+    assert facts["allocated"] < facts["peak"]
+    assert facts["fits"] is True and facts["suggestions"] == []
+    time = facts["time"]
+    assert time["hours"] == pytest.approx(time["steps"] * time["seconds_per_step"] / 3600)
+    assert time["cost"] == pytest.approx(2 * time["hours"])
+    assert time["tokens_per_second"] == pytest.approx(facts["batch"]["tokens"] / time["seconds_per_step"])
+    assert time["steps"] == -(-10_000_000_000 // (480 * 1024))
+
+
+def test_the_largest_micro_batch_fits_and_one_row_more_does_not():
+    facts = plan(subject_of())
+    rows = facts["largest_micro_batch"]
+    for number, fits in ((rows, True), (rows + 1, False)):
+        knobs = (f"batch.per_device_train_batch_size={number}", f"batch.global_batch_size={2 * number}")
+        assert plan(subject_of(*knobs))["fits"] is fits
+
+
+def test_eight_gpus_cost_as_much_an_hour_as_eight():
+    alone, eight = (
+        plan(subject_of("batch.global_batch_size=512", devices=devices), price_per_hour=1.0) for devices in (1, 8)
+    )
+    assert eight["time"]["cost"] == pytest.approx(8 * eight["time"]["hours"])
+    assert eight["time"]["hours"] < alone["time"]["hours"]
+
+
+def test_what_gpt2_does_on_an_h200_is_about_what_was_measured():
+    """benchmarks/results/gpu-h200.json: 502,000 tokens a second, compiled, 32 rows, twice accumulated."""
+    config = load("gpt2-124m", ["batch.global_batch_size=64", "model.bias=true"]).config
+    assert time_of(config, 1, find_gpu("H200"), vocab_size=50_257).tokens_per_second == pytest.approx(502_000, rel=0.1)
+
+
+def test_a_global_batch_of_millions_of_tokens_is_questioned():
+    low, high = LARGE_BATCH
+    for rows, words in ((low // 1024, None), (low // 1024 + 96, "as much as"), (2 * high // 1024, "more than any")):
+        rows -= rows % 32
+        asked = plan(subject_of(f"batch.global_batch_size={rows}"))["questions"]
+        assert bool(asked) is (words is not None), rows
+        assert words is None or words in asked[0]
+
+
+def test_without_a_gpu_there_is_no_time_and_nothing_to_fit_into():
+    facts = plan(subject_of(gpu=None))
+    assert facts["fits"] is facts["time"] is facts["capacity"] is facts["largest_micro_batch"] is None
+    assert any("--gpu" in note for note in facts["notes"])
+    assert facts["compute"] == "bf16" and plan(subject_of("precision.compute=auto", gpu=None))["compute"] == "fp32"
+    assert "context" not in facts["memory"] and "workspace" not in facts["memory"]
+
+
+def test_epochs_have_no_hours_without_the_data():
+    facts = plan(subject_of("training.num_train_epochs=3"))
+    assert facts["time"]["hours"] is None and facts["time"]["tokens_per_second"] > 0
+    assert any("depends on the data" in note for note in facts["notes"])
+
+
+def test_bf16_on_a_gpu_that_has_none_is_refused():
+    with pytest.raises(UserError, match=r"precision\.compute: the T4 has no bf16"):
+        plan(subject_of(gpu="T4"))
+    assert plan(subject_of("precision.compute=auto", gpu="T4"))["compute"] == "fp32"
+
+
+def test_compiled_as_the_loop_would():
+    assert is_compiled(load("gpt2-124m").config) and not is_compiled(load("gpt-tiny").config)
+    assert not is_compiled(load("gpt-tiny", ["training.num_train_epochs=2"]).config)
+    assert is_compiled(load("gpt-tiny", ["training.max_steps=1000"]).config)
+    assert not is_compiled(load("bert-wordnet", ["training.max_steps=5000"]).config)  # bucketed rows of any width
+
+
+def test_compiled_keeps_less_and_writes_the_logits_once():
+    eager, compiled = (plan(subject_of(f"memory.compile={how}"))["memory"] for how in ("off", "on"))
+    assert eager["logits"] == 6 * compiled["logits"]
+    assert compiled["activations"] <= eager["activations"]
+
+
+# Frozen weights
+
+
+def test_with_adapters_only_what_is_trained_has_gradients_and_averages():
+    plain, adapted = subject_of("memory.compile=off"), subject_of("memory.compile=off")
+    model = adapted.config.model.model_copy(update={"lora_rank": 8})
+    adapted = replace(adapted, config=adapted.config.model_copy(update={"model": model}))
+    facts, whole = plan(adapted), plan(plain)
+    trained = facts["trained_parameters"]
+    assert facts["memory"]["optimizer state"] == 8 * trained
+    assert facts["memory"]["weights"] == whole["memory"]["weights"] + 4 * trained
+    assert facts["time"]["flops_per_step"] < 0.7 * whole["time"]["flops_per_step"]
+    for quantised, bytes_each in (("4bit", 0.516), ("8bit", 1.0)):
+        few = adapted.config.model.model_copy(update={"quantize_base": quantised})
+        packed = plan(replace(adapted, config=adapted.config.model_copy(update={"model": few})))
+        saved = facts["memory"]["weights"] - packed["memory"]["weights"]
+        assert saved == pytest.approx((4 - bytes_each) * facts["parameters_by_part"]["blocks"], rel=0.02)
+
+
+# Measured
+
+
+def measured(**more: Any) -> Measurement:
+    base = {
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "peak_bytes": None,
+        "seconds_per_step": 2.0,
+        "micro_batch": 32,
+        "config": {},
+    }
+    return measurement_of({**base, **more}, "here")
+
+
+def test_what_was_measured_takes_the_place_of_the_formula():
+    paper = plan(subject_of("guard.enabled=false"))
+    peak = round(1.1 * paper["allocated"])
+    facts = plan(subject_of("guard.enabled=false", measurement=measured(peak_bytes=peak)))
+    assert facts["time"]["seconds_per_step"] == pytest.approx(2.0) and facts["time"]["from"] == "measured"
+    assert facts["allocated"] == pytest.approx(peak, rel=1e-6)
+    assert facts["memory"][CORRECTION] == pytest.approx(0.1 * paper["allocated"], rel=1e-6)
+
+
+def test_what_the_formula_was_wrong_by_it_is_taken_to_be_wrong_by_elsewhere():
+    paper = plan(subject_of())
+    found = measured(seconds_per_step=2 * paper["time"]["seconds_per_step"])
+    smaller = ("batch.per_device_train_batch_size=8",)
+    once, twice = plan(subject_of(*smaller)), plan(subject_of(*smaller, measurement=found))
+    # What was measured had 32 rows at a time.
+    found_ratio = twice["time"]["seconds_per_step"] / once["time"]["seconds_per_step"]
+    assert found_ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_time_on_another_gpu_is_not_corrected():
+    paper, other = plan(subject_of(gpu="H200")), plan(subject_of(gpu="H200", measurement=measured()))
+    assert other["time"] == paper["time"]
+    assert any("says nothing of time" in note for note in other["notes"])
+
+
+def test_a_batch_beyond_the_noise_scale_is_questioned():
+    facts = plan(subject_of(measurement=measured(noise_scale_tokens=100_000.0)))
+    assert "gradient noise scale is 100,000" in facts["questions"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "has no gpu, peak_bytes"),
+        ([], "has no gpu"),
+        ({"config": {"model.wings": 2}}, "model.wings, which is no knob"),
+    ],
+)
+def test_a_file_that_is_no_measurement_is_refused(content: Any, message: str):
+    base = {"gpu": "x", "peak_bytes": 1, "seconds_per_step": 1.0, "micro_batch": 1}
+    with pytest.raises(UserError, match=message):
+        measurement_of({**base, **content} if content else content, "file.json")
+
+
+# Shown
+
+
+@pytest.mark.parametrize("gigabytes", [80, 10, 0.1])
+def test_a_plan_is_80_columns_wide_and_says_whether_it_fits(gigabytes: float):
+    subject = subject_of()
+    assert subject.gpu is not None
+    facts = plan(replace(subject, gpu=replace(subject.gpu, memory_gb=gigabytes)), price_per_hour=2.5)
+    out = StringIO()
+    render_plan(facts, Console(file=out, width=80), "€")
+    text = out.getvalue()
+    commands = {suggestion["override"] for suggestion in facts["suggestions"]}
+    assert all(len(each) <= 80 for each in text.splitlines() if each.strip() not in commands)
+    assert ("does not fit" in text) is (gigabytes < 80)
+    assert "€" in text
+    if gigabytes < 1:
+        assert "Nothing that a knob can do makes it fit" in text
+    assert "parameters" in line(facts) and "\n" not in line(facts)
+
+
+def test_an_answer_needs_no_torch():
+    code = (
+        "import sys; from trainbook.knobs import load; from trainbook.plan import Subject, find_gpu, plan;"
+        "l = load('gpt-tiny'); plan(Subject(l.config, l.origins, 257, find_gpu('T4')));"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.plan import GPUS, find_gpu, gpu
+from trainbook.plan import here as driver
+from trainbook.plan.gpus import known_gpus, named_by_driver, read_gpus
+from trainbook.plan.types import compute_type
+
+GIB = 2**30
+
+
+def test_a_name_is_understood_however_it_is_written():
+    assert find_gpu("rtx 4090") is find_gpu("RTX-4090") is GPUS["RTX-4090"]
+    assert find_gpu("a100_80gb") is GPUS["A100-80GB"]
+
+
+def test_an_unknown_one_is_asked_for_with_the_nearest_names():
+    with pytest.raises(UserError, match=r"but got A100\. Did you mean A100-80GB or A100-40GB"):
+        find_gpu("A100")
+    with pytest.raises(UserError, match="Did you mean RTX-4090 or"):
+        find_gpu("RTX-4091")
+    with pytest.raises(UserError, match=r"but got abacus\. A GPU of your own goes into a file: --gpus FILE"):
+        find_gpu("abacus")
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_every_number_is_stated_with_its_source(name: str):
+    found = GPUS[name]
+    assert found.source
+    assert found.fp32 <= (found.tf32 or found.fp32) <= found.fp16
+    assert found.bf16 is None or found.bf16 == found.fp16  # of tensor cores that add up in fp32
+
+
+def test_auto_computes_in_what_the_gpu_has():
+    config = load("gpt-tiny").config
+    assert compute_type(config, gpu("A100-40GB")) == "bf16"
+    assert compute_type(config, gpu("V100-16GB")) == compute_type(config, gpu("T4")) == "fp32"  # as the run does
+    assert gpu("T4").peak == 65e12
+    with pytest.raises(UserError, match="the T4 has no bf16"):
+        GPUS["T4"].peak("bf16")
+    assert GPUS["H100"].peak("fp32") == 494e12 and GPUS["H100"].peak("fp32", tf32=False) == 67e12
+
+
+@pytest.mark.parametrize(
+    ("name", "gibibytes", "meant"),
+    [
+        ("NVIDIA H200", 139.8, "H200"),
+        ("NVIDIA H100 80GB HBM3", 79.6, "H100"),
+        ("NVIDIA A100-SXM4-40GB", 39.5, "A100-40GB"),
+        ("NVIDIA A100-SXM4-80GB", 79.2, "A100-80GB"),
+        ("NVIDIA GeForce RTX 4090", 24.0, "RTX-4090"),
+        ("Tesla T4", 15.0, "T4"),
+        ("Tesla V100-SXM2-16GB", 16.0, "V100-16GB"),
+        ("NVIDIA L4", 22.5, "L4"),
+        ("NVIDIA RTX A6000", 47.5, "A6000"),
+        ("NVIDIA A10G", 22.5, "A10G"),
+    ],
+)
+def test_what_a_driver_calls_it_is_found_with_the_memory_that_it_has(name: str, gibibytes: float, meant: str):
+    found = named_by_driver(name, round(gibibytes * GIB))
+    assert found is not None and found.name == meant
+    assert found.memory_gb == pytest.approx(gibibytes * GIB / 1e9)
+
+
+@pytest.mark.parametrize("name", ["NVIDIA GeForce GTX 1080 Ti", "NVIDIA L40", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"])
+def test_one_that_is_not_in_the_table_is_not_taken_for_another(name: str):
+    assert named_by_driver(name, 20 * GIB) is None
+
+
+def test_this_machines_gpu_is_asked_of_its_driver(monkeypatch: pytest.MonkeyPatch):
+    def answer(text: str) -> None:
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=text))
+
+    answer("NVIDIA H200, 143771\nNVIDIA H200, 143771\n")
+    found = driver.gpu_here()
+    assert found is not None and found.gpu is not None
+    assert (found.name, found.gpu.name) == ("NVIDIA H200", "H200")
+    assert found.memory == 143771 * 2**20
+    answer("")
+    assert driver.gpu_here() is None
+
+
+def test_without_a_driver_there_is_none(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(driver, "ASKED", ["no-such-program"])
+    assert driver.gpu_here() is None
+
+
+OWN = "X1:\n  memory_gb: 96\n  bandwidth_gb: 3000\n  watts: 500\n  fp16: 400\n  fp32: 50\n  bf16: 400\n"
+
+
+def test_a_user_adds_gpus_and_may_replace_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    file = tmp_path / "gpus.yaml"
+    file.write_text(OWN + OWN.replace("X1", "H100"), encoding="utf-8")
+    known = known_gpus(file)
+    assert find_gpu("x1", known).cluster("bf16").memory == 96 * 10**9
+    assert known["H100"].memory_gb == 96 and GPUS["H100"].memory_gb == 80
+    assert find_gpu("x1", known).source == str(file)
+    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", file)
+    assert "X1" in known_gpus()
+    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", tmp_path / "none.yaml")
+    assert known_gpus() == GPUS
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (OWN.replace("watts", "wats"), r"X1 has no wats: it must be one of .*Did you mean watts\?"),
+        (OWN.replace("  watts: 500\n", ""), "X1 must have watts as well"),
+        (OWN.replace("500", "-5"), "X1: watts must be a number > 0, but got -5"),
+        (OWN.replace("500", "many"), "X1: watts must be a number > 0, but got 'many'"),
+        ("X1: 5\n", "X1 must be a mapping of memory_gb"),
+        ("- X1\n", "must be a mapping"),
+        (OWN + OWN, "is set twice"),
+    ],
+)
+def test_a_file_that_breaks_a_law_is_told(tmp_path: Path, text: str, message: str):
+    file = tmp_path / "gpus.yaml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_gpus(file)
+    with pytest.raises(UserError, match="no such file"):
+        read_gpus(tmp_path / "none.yaml")

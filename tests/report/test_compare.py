@@ -1,0 +1,279 @@
+"""Runs side by side."""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from trainbook.errors import UserError
+from trainbook.report.compare import compare
+from trainbook.report.compare_view import as_json, render
+from trainbook.report.conclusion import conclusion, remarks
+from trainbook.runs.record import Record
+
+KNOBS = {"optimizer.learning_rate": 1e-3, "training.max_steps": 40, "training.seed": 1, "logging.logging_steps": 1}
+
+
+def run(name: str, final: float, seed: int | None = 1, steps: int = 40, **settings: Any) -> Record:
+    """The validation loss falls in a straight line from 5 to `final`; settings with __ for the dot."""
+    known = {**KNOBS, "training.seed": seed, **{path.replace("__", "."): value for path, value in settings.items()}}
+    places = range(10, steps + 1, 10)
+    train = [{"step": step, "tokens": 100 * step, "step_seconds": 0.5, "loss": 6.0} for step in places]
+    values = np.linspace(5.0, final, len(places))
+    evaluations = [
+        {"step": step, "tokens": 100 * step, "loss": float(value)} for step, value in zip(places, values, strict=True)
+    ]
+    return Record(name, train, evaluations, settings=known, facts={"status": "finished"})
+
+
+def said(*records: Record, **options: Any) -> str:
+    return conclusion(compare(records, **options))
+
+
+def test_one_run_each_says_where_they_ended_and_nothing_about_seeds():
+    text = said(run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2))
+    assert text == (
+        "b is 0.5000 lower (better) than a in validation loss at step 40 (2.5000 against 3.0000). "
+        "One run each: no statement about seeds."
+    )
+    assert "higher (worse)" in said(run("b", 2.5), run("a", 3.0))
+    assert said(run("a", 3.0), run("b", 3.0, optimizer__learning_rate=1e-2)).startswith("b and a are equal")
+
+
+def test_only_the_knobs_that_differ_are_told():
+    found = compare([run("a", 3.0), run("b", 2.5, seed=1, optimizer__learning_rate=1e-2)])
+    assert found.differences == {"optimizer.learning_rate": {"a": 1e-3, "b": 1e-2}}
+
+
+def test_a_knob_that_one_run_does_not_tell_is_no_difference():
+    unknown = Record("b", [{"step": 1, "loss": 1.0}], [], settings={"training.seed": 2})
+    found = compare([run("a", 3.0), unknown], metric="train_loss")
+    assert found.differences == {"training.seed": {"a": 1, "b": 2}}
+
+
+def test_the_difference_is_told_along_the_way_at_equal_places():
+    [pairing] = compare([run("a", 3.0), run("b", 2.0)]).pairings
+    assert [at for at, _ in pairing.way][-1] == pairing.at == 40
+    assert all(value == pytest.approx(-(at - 10) / 30) for at, value in pairing.way)
+
+
+def test_runs_of_other_lengths_are_compared_where_the_shorter_ends():
+    found = compare([run("short", 3.0, steps=20), run("long", 1.0, steps=40)])
+    assert found.pairings[0].at == 20 and found.pairings[0].values == (3.0, pytest.approx(5 - 4 / 3))
+    assert any("compared at step 20, where the shorter ends" in remark for remark in remarks(found))
+
+
+def test_runs_without_a_common_place_are_not_compared():
+    early = Record("early", [], [{"step": 5, "loss": 1.0}])
+    assert "no validation loss at the same place" in said(run("a", 3.0), early)
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_group_and_the_interval_is_students():
+    first, second = [3.0, 3.1, 2.9, 3.05, 2.97, 3.02], [2.5, 2.7, 2.45, 2.61, 2.4, 2.58]
+    records = [run(f"a{n}", value, seed=n, logging__logging_steps=n + 1) for n, value in enumerate(first)]
+    records += [run(f"b{n}", value, seed=n, optimizer__learning_rate=1e-2) for n, value in enumerate(second)]
+    found = compare(records)
+    assert [group.label for group in found.groups] == ["learning_rate=0.001", "learning_rate=0.01"]
+    [pairing] = found.pairings
+    expected = stats.ttest_1samp(np.subtract(second, first), 0.0).confidence_interval(0.95)
+    assert pairing.estimate is not None and pairing.estimate.pairs == 6
+    assert (pairing.estimate.low, pairing.estimate.high) == pytest.approx(tuple(expected))
+    assert pairing.p == 2 / 64
+    assert "learning_rate=0.01 is 0.4667 lower (better) than learning_rate=0.001" in conclusion(found)
+    assert "6 pairs of seeds, p = 0.031" in conclusion(found)
+
+
+def test_three_seeds_are_not_enough_and_that_is_said():
+    records = [run(f"a{n}", 3.0 + n / 100, seed=n) for n in range(3)]
+    records += [run(f"b{n}", 2.0 + n / 90, seed=n, optimizer__learning_rate=1e-2) for n in range(3)]
+    text = said(*records)
+    assert "looks" in text and "p = 0.25" in text and "the least that 3 pairs of seeds can show" in text
+    assert text.endswith("Repeat it with more seeds.")
+
+
+def test_a_difference_within_the_spread_of_seeds_is_not_claimed():
+    records = [run(f"a{n}", value, seed=n) for n, value in enumerate((3.0, 3.2, 2.8))]
+    records += [run(f"b{n}", value, seed=n, optimizer__learning_rate=1e-2) for n, value in enumerate((3.1, 2.9, 2.9))]
+    text = said(*records)
+    assert text.startswith("No difference is shown between learning_rate=0.01 and learning_rate=0.001")
+    assert "is not excluded" in text
+
+
+def test_other_seeds_on_the_other_side_are_compared_as_groups():
+    first, second = [3.0, 3.1, 2.9], [2.5, 2.6, 2.7, 2.4]
+    records = [run(f"a{n}", value, seed=n) for n, value in enumerate(first)]
+    records += [run(f"b{n}", value, seed=10 + n, optimizer__learning_rate=1e-2) for n, value in enumerate(second)]
+    [pairing] = compare(records).pairings
+    expected = stats.ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
+    assert pairing.estimate is not None and pairing.estimate.pairs is None
+    assert (pairing.estimate.low, pairing.estimate.high) == pytest.approx(tuple(expected))
+
+
+def test_one_run_against_several_seeds_tells_their_spread():
+    records = [run(f"a{n}", 3.0 + n / 10, seed=n) for n in range(3)]
+    text = said(*records, run("b", 2.0, optimizer__learning_rate=1e-2))
+    assert "One run of b: no statement about seeds" in text and "3.0000 to 3.2000" in text
+
+
+def test_several_comparisons_are_corrected_for_their_number():
+    records = [
+        run(f"{rate}{n}", 3.0 - rate + n / 100 * (1 + rate), seed=n, optimizer__learning_rate=rate)
+        for rate in (0.1, 0.2, 0.3)
+        for n in range(7)
+    ]
+    found = compare(records)
+    assert [pairing.p for pairing in found.pairings] == [2 * 2 / 2**7] * 2
+    assert "corrected for 2 comparisons" in conclusion(found)
+
+
+def test_the_same_seed_twice_is_no_repeat():
+    found = compare([run("a", 3.0), run("again", 3.1)])
+    assert len(found.groups) == 2 and any("same seed: no new evidence" in remark for remark in remarks(found))
+
+
+def test_runs_whose_settings_are_not_known_are_never_taken_for_repeats():
+    bare = [Record(name, [], [{"step": 1, "loss": 1.0}]) for name in ("a", "b")]
+    assert len(compare(bare).groups) == 2
+    assert any("no settings are known" in remark for remark in remarks(compare(bare)))
+    seeds = [Record(name, [], [{"step": 1, "loss": 1.0}], settings={"training.seed": n}) for n, name in enumerate("ab")]
+    assert len(compare(seeds).groups) == 2
+
+
+def test_seeds_alone_tell_their_spread():
+    assert said(run("a", 3.0), run("b", 3.2, seed=2)) == (
+        "The runs differ in the seed alone: their validation loss goes from 3.0000 to 3.2000."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "remark"),
+    [
+        ({"data__tokenizer": ("byte", "bpe")}, "not measured on the same thing: data.tokenizer differs"),
+        ({"training__max_steps": (40, 80)}, "schedules end at different places (training.max_steps 40 and 80)"),
+    ],
+)
+def test_what_stands_against_a_comparison_is_remarked(changed: dict[str, Any], remark: str):
+    [(path, (one, other))] = changed.items()
+    found = compare([run("a", 3.0, **{path: one}), run("b", 2.0, **{path: other})])
+    assert any(remark in said for said in remarks(found))
+
+
+def test_a_run_that_ended_without_a_number_is_remarked_and_its_numbers_are_compared():
+    broken = run("b", 2.0, optimizer__learning_rate=1.0)
+    broken.train[-1]["loss"] = math.nan
+    found = compare([run("a", 3.0), broken], metric="train_loss")
+    assert found.pairings[0].at == 30 and any(
+        "b ended with a training loss that is not a number" in r for r in remarks(found)
+    )
+
+
+def test_without_validation_everywhere_training_is_compared_and_the_missing_is_told():
+    bare = Record("b", [{"step": 40, "loss": 4.0}], [], settings=KNOBS, origin="csv", facts={"tool": "CSV"})
+    found = compare([run("a", 3.0), bare])
+    assert found.split == "train" and found.missing["b"] == [
+        "eval loss",
+        "eval step",
+        "eval tokens",
+        "step_seconds",
+        "tokens",
+    ]
+
+
+def test_a_run_without_the_metric_is_left_out_and_named():
+    bare = Record("c", [{"step": 40, "loss": 4.0}], [], settings=KNOBS)
+    found = compare([run("a", 3.0), run("b", 2.0), bare], metric="eval_loss")
+    assert [side.label for group in found.groups for side in group.sides] == ["a", "b"]
+    assert "c logged no validation loss and is left out of the comparison" in remarks(found)
+
+
+def test_an_unknown_metric_gets_the_nearest_name():
+    with pytest.raises(UserError, match=r"--metric los: no run logged it.*Did you mean loss\?"):
+        compare([run("a", 3.0), run("b", 2.0)], metric="los")
+    with_accuracy = Record("c", [], [{"step": 1, "accuracy": 0.5}])
+    with pytest.raises(
+        UserError, match=r"must be in two runs or more of the same kind, but got it of c \(in validation\) only"
+    ):
+        compare([run("a", 3.0), with_accuracy], metric="accuracy")
+
+
+def test_runs_that_logged_nothing_are_said_to_have_none():
+    with pytest.raises(UserError, match="but 'a' and 'b' logged nothing"):
+        compare([Record("a", [], []), Record("b", [], [])])
+
+
+def test_a_metric_of_another_tool_is_compared_without_saying_what_is_better():
+    records = [Record(name, [], [{"step": 1, "rouge1": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
+    assert "b is 0.1000 higher than a" in said(*records, metric="rouge1")
+    assert compare(records, metric="rouge1").higher_is_better is None
+
+
+def test_more_is_better_where_the_metric_says_so():
+    records = [Record(name, [], [{"step": 1, "accuracy": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
+    assert "higher (better)" in said(*records, metric="val_accuracy")
+
+
+def test_runs_are_two_or_more_and_each_is_named_once(tmp_path: Path):
+    with pytest.raises(UserError, match="two runs or more, but got 1"):
+        compare([run("a", 3.0)])
+    same = [Record("a", [], [], path=tmp_path / "a") for _ in range(2)]
+    with pytest.raises(UserError, match="'a' is named twice"):
+        compare(same)
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path):
+    records = [
+        Record("version_0", [], [{"step": 1, "loss": 1.0}], path=tmp_path / folder / "version_0") for folder in "xy"
+    ]
+    assert [side.label for side in compare(records).sides] == ["x/version_0", "y/version_0"]
+
+
+def test_the_answer_for_programs_has_runs_differences_and_curves():
+    answer = as_json(compare([run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)], by="tokens"))
+    assert answer["runs"][1] == {
+        "name": "b",
+        "from": "Trainbook",
+        "path": None,
+        "seed": 1,
+        "status": "finished",
+        "steps": 40,
+        "tokens": 4000,
+        "seconds": 20.0,
+        "tokens_per_second": 200.0,
+        "final": 2.5,
+        "best": 2.5,
+        "best_at": 4000,
+    }
+    assert answer["comparisons"][0]["difference"] == -0.5 and answer["comparisons"][0]["interval"] is None
+    assert answer["curves"]["a"] == [
+        [1000, 5.0],
+        [2000, pytest.approx(13 / 3)],
+        [3000, pytest.approx(11 / 3)],
+        [4000, 3.0],
+    ]
+
+
+def test_a_long_curve_is_answered_in_means_of_stretches():
+    rows = [{"step": step, "loss": float(step)} for step in range(1, 2001)]
+    answer = as_json(compare([Record(name, rows, []) for name in "ab"]))
+    assert answer["curves"]["a"][:2] == [[5, 3.0], [10, 8.0]] and len(answer["curves"]["a"]) == 400
+
+
+def test_the_terminal_shows_table_knobs_curves_and_conclusion():
+    from rich.console import Console
+
+    records = [run("a [red]", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2, logging__logging_steps=7)]
+    console = Console(width=100, record=True, file=io.StringIO())
+    render(compare(records), console)
+    text = console.export_text()
+    assert "a [red]" in text and "validation loss, by steps" in text
+    assert "optimizer.learning_rate" in text and "of no matter to what is learned: logging.logging_steps" in text
+    curve = next(line for line in text.splitlines() if line.strip().startswith("b ") and "▁" in line)
+    assert curve.rstrip().endswith("▁") and "█" in curve
+    assert "b minus a [red]: +0 at step 10, -0.1667 at step 20, -0.3333 at step 30, -0.5 at step 40" in text
+    assert "no statement about seeds" in text

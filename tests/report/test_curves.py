@@ -1,0 +1,69 @@
+"""A run's metric along steps, tokens, time or epochs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from trainbook.errors import UserError
+from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
+from trainbook.runs.record import Record
+
+
+def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = None, **facts: Any) -> Record:
+    return Record("run", list(rows), evaluations or [], facts=facts)
+
+
+def test_an_evaluation_is_read_between_two_on_the_straight_line():
+    curve = Curve([10.0, 20.0], [4.0, 2.0], is_noisy=False)
+    assert [curve.at(place) for place in (10, 15, 17.5, 20)] == [4.0, 3.0, 2.5, 2.0]
+
+
+def test_a_training_loss_is_the_mean_over_the_tenth_before_the_place():
+    curve = Curve([float(step) for step in range(101)], [float(step % 2) for step in range(101)], is_noisy=True)
+    assert curve.at(100) == pytest.approx(5 / 11)  # steps 90 to 100, of which five are odd
+    assert Curve([1.0, 100.0], [4.0, 2.0], is_noisy=True).at(50.5) == 3.0  # none there: the straight line
+
+
+def test_rows_without_the_metric_or_without_a_number_are_left_out():
+    run = record({"step": 1, "loss": 3.0}, {"step": 2}, {"step": 3, "loss": math.nan}, {"step": 4, "loss": 1.0})
+    curve = curve_of(run, "loss", "train", "steps")
+    assert curve is not None and (curve.places, curve.values) == ([1, 4], [3.0, 1.0])
+    assert curve_of(run, "accuracy", "eval", "steps") is None
+
+
+@pytest.mark.parametrize(("by", "places"), [("steps", [2, 4]), ("tokens", [20, 40]), ("epochs", [0.5, 1.0])])
+def test_places_are_steps_tokens_or_epochs(by: By, places: list[float]):
+    rows = [{"step": 2 * n, "tokens": 20 * n, "epoch": n / 2, "loss": 1.0} for n in (1, 2)]
+    curve = curve_of(record(*rows), "loss", "train", by)
+    assert curve is not None and curve.places == places
+
+
+def test_time_is_that_of_the_steps_without_pauses():
+    """2 s a step over 10 steps, then 3 s; the clock on the wall ran on in between."""
+    rows = [{"step": 10, "step_seconds": 2.0, "time": 1e9}, {"step": 20, "step_seconds": 3.0, "time": 2e9}]
+    run = record(*[{**row, "loss": 1.0} for row in rows], evaluations=[{"step": 15, "loss": 1.0}])
+    curve = curve_of(run, "loss", "eval", "time")
+    assert seconds_of(run) == 50.0 and curve is not None and curve.places == [35.0]
+
+
+def test_where_steps_are_not_timed_the_clock_is_read():
+    on_the_wall = record({"step": 1, "time": 1.7e9}, {"step": 2, "time": 1.7e9 + 5})
+    since_the_start = record({"step": 1, "time": 3.0}, {"step": 2, "time": 8.0})
+    assert seconds_of(on_the_wall) == 5.0 and seconds_of(since_the_start) == 8.0
+    assert seconds_of(record({"step": 1}, train_seconds=7.5)) == 7.5 and seconds_of(record({"step": 1})) is None
+
+
+def test_speed_is_a_usual_steps_or_that_of_the_whole():
+    logged = record(*[{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 50.0, 60.0))])
+    assert speed_of(logged) == 50.0
+    whole = record({"step": 1, "tokens": 10, "time": 1.0}, {"step": 2, "tokens": 30, "time": 2.0})
+    assert speed_of(whole) == 15.0 and speed_of(record({"step": 1})) is None
+    assert tokens_of(whole) == 30 and steps_of(whole) == 2
+
+
+def test_a_run_that_does_not_say_the_place_is_named_with_what_it_says():
+    with pytest.raises(UserError, match="--by tokens: run 'run' does not say it; it has steps, epochs"):
+        curve_of(record({"step": 1, "epoch": 0.5, "loss": 1.0}), "loss", "train", "tokens")

@@ -1,0 +1,195 @@
+"""A few steps on the device at hand."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainbook.errors import UserError
+from trainbook.knobs import Config, load
+from trainbook.knobs.derive import batch_shape
+from trainbook.study import rehearsal as rehearsal_module
+from trainbook.study.measure import Source, measure, on_one_device, tried, with_rows
+from trainbook.study.rehearsal import for_rehearsal, rehearsal
+from trainbook.study.synthetic import synthetic_data
+
+CPU = torch.device("cpu")
+
+
+def tiny(kind: str = "gpt", **sections: dict) -> Config:
+    knobs = {
+        "model": {"type": kind, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2},
+        "data": {"max_seq_length": 16},
+        "batch": {"global_batch_size": 8, "per_device_train_batch_size": 4},
+        "training": {"max_steps": 50, "device": "cpu"},
+        "precision": {"compute": "fp32"},
+        "memory": {"compile": "off"},
+    }
+    for name, values in sections.items():
+        knobs[name] = knobs.get(name, {}) | values
+    return load(knobs).config
+
+
+def test_a_measurement_tells_memory_and_speed_and_what_they_are_of():
+    found = measure(tiny(), vocab_size=300, steps=2)
+    assert found["device"] == "cpu" and found["gpu"] is None
+    assert found["peak_bytes"] > 0
+    assert found["tokens_per_second"] == pytest.approx(8 * 16 / found["seconds_per_step"])
+    assert found["micro_batch"] == 4
+    assert found["peaks"] == {4: found["peak_bytes"]}
+    assert found["config"]["model.hidden_size"] == 16 and found["config"]["batch.global_batch_size"] == 8
+    assert found["versions"]["torch"] in torch.__version__
+    assert not found["interrupted"] and not found["out_of_memory"]
+    assert found["largest_micro_batch"] is found["flattens_at"] is found["noise_scale_tokens"] is None
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert", "t5"])
+def test_made_up_rows_are_as_long_as_the_model_reads(kind: str):
+    config = tiny(kind)
+    data = synthetic_data(config, vocab_size=300, rows=8)
+    with rehearsal(for_rehearsal(config), data, CPU) as training:
+        (first, second) = next(training.job.feed(0, 1)).micro_batches
+    assert first["input_ids"].shape == second["input_ids"].shape == (4, 16)
+    assert int(first["input_ids"].max()) < 300
+
+
+def test_a_task_that_learns_from_more_than_text_needs_its_real_data():
+    config = tiny("bert", training={"task": "classify"})
+    with pytest.raises(UserError, match="causal, masked, span"):
+        synthetic_data(config, vocab_size=300, rows=8)
+    assert Source(config, "auto", None).kind == "real"
+
+
+def test_random_tokens_need_to_know_how_many_there_are():
+    with pytest.raises(UserError, match="size of the vocabulary"):
+        measure(tiny())
+
+
+def test_the_guards_copies_are_all_there_when_the_peak_is_read():
+    """In a run the last of them comes at step 100; memory must have room for it from the start."""
+    config = for_rehearsal(tiny())
+    with rehearsal(config, synthetic_data(config, 300, 8), CPU) as training:
+        training.advance(1)
+        one = training.healer.snapshot_bytes
+        training.warm_up(4)
+        assert one > 0
+        assert training.healer.snapshot_bytes == 3 * one
+    config = for_rehearsal(tiny(guard={"enabled": False}))
+    with rehearsal(config, synthetic_data(config, 300, 8), CPU) as training:
+        training.warm_up(4)
+        assert training.healer.snapshot_bytes == 0
+
+
+def test_a_rehearsal_leaves_no_file_and_no_switch_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(rehearsal_module.tempfile, "tempdir", str(tmp_path))
+    before = torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision()  # pyright: ignore[reportAttributeAccessIssue]
+    measure(tiny(), vocab_size=300, steps=1)
+    assert list(tmp_path.iterdir()) == []
+    assert before == (torch.backends.mkldnn.enabled, torch.get_float32_matmul_precision())  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_steps_are_those_of_a_run_to_the_bit(lab):
+    lab.train("checkpoint.save_steps=5", "checkpoint.save_total_limit=null")
+    config = for_rehearsal(lab.load().config)
+    with rehearsal(config, Source(config, "real", None).data(config, 5), CPU) as training:
+        training.warm_up(3)
+        assert training.advance(2).tokens == 2 * 4 * 16
+        weights = {name: weight.clone() for name, weight in training.state.task.state_dict().items()}
+    torch.testing.assert_close(weights, lab.state(which=5)["model"], rtol=0, atol=0)
+
+
+def test_rows_are_read_as_often_as_in_a_run():
+    """What a run does between its steps takes time, and is timed."""
+    config = for_rehearsal(tiny(), row_every=2)
+    with rehearsal(config, synthetic_data(config, 300, 8), CPU) as training:
+        training.advance(3)
+        assert training.state.steps_since_row == 1
+        training.advance(1)
+        assert training.state.steps_since_row == 0
+    assert for_rehearsal(tiny()).logging.logging_steps == tiny().logging.logging_steps
+
+
+def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Memory for so many rows at a time."""
+    module = import_module("trainbook.study.measure")
+    stretch = module._stretch
+
+    def limited(config: Config, *rest: Any) -> Any:
+        if batch_shape(config).micro_batch > rows:
+            raise torch.OutOfMemoryError("out of memory")
+        return stretch(config, *rest)
+
+    monkeypatch.setattr(module, "_stretch", limited)
+
+
+def test_the_largest_micro_batch_and_a_batch_that_does_not_fit_are_told(monkeypatch: pytest.MonkeyPatch):
+    limit_rows(monkeypatch, rows=3)
+    lines: list[str] = []
+    found = measure(tiny(), vocab_size=300, steps=1, largest=True, say=lines.append)
+    assert found["out_of_memory"] and found["peak_bytes"] is None
+    assert found["largest_micro_batch"] == 3
+    assert sorted(found["peaks"]) == sorted(found["throughput"]) == [1, 2, 3]
+    assert "4 rows at a time: out of memory" in lines
+
+
+def test_ctrl_c_keeps_what_was_measured():
+    def stop(line: str) -> None:
+        if line.startswith("2 rows"):
+            raise KeyboardInterrupt
+
+    found = measure(tiny(), vocab_size=300, steps=1, largest=True, say=stop)
+    assert found["interrupted"]
+    assert found["seconds_per_step"] > 0
+    assert set(found["throughput"]) == {1}
+    assert found["largest_micro_batch"] is None, "nobody knows yet"
+
+
+def test_a_huge_batch_for_many_devices_is_measured_in_small_on_one():
+    config = tiny(batch={"global_batch_size": 512}, distributed={"strategy": "fsdp"})
+    alone = on_one_device(config)
+    assert batch_shape(alone).accumulation == 4 and batch_shape(alone).micro_batch == 4
+    assert on_one_device(tiny()).batch.global_batch_size == 8, "what is small enough stays"
+    assert on_one_device(config, most_rounds=None).batch.global_batch_size == 512, "as the noise scale needs it"
+    found = measure(config, vocab_size=300, steps=1)
+    assert found["config"]["batch.global_batch_size"] == 16
+    assert found["tokens_per_second"] == pytest.approx(16 * 16 / found["seconds_per_step"])
+
+
+def test_other_numbers_of_rows_are_tried_with_accumulation_where_the_batch_needs_it():
+    config = tiny()
+    assert batch_shape(with_rows(config, 2)).accumulation == 2
+    assert batch_shape(with_rows(config, 8)).accumulation == 1
+    assert batch_shape(with_rows(config, 16)).global_batch == 16
+
+
+def test_a_training_that_is_over_too_soon_is_a_users_mistake(lab):
+    config = lab.load("training.max_steps=4").config
+    with pytest.raises(UserError, match="over after 4 steps"):
+        tried(config, Source(config, "real", None), CPU, steps=2)
+
+
+def test_the_noise_scale_is_measured_on_real_data_alone(lab):
+    config = lab.load("training.max_steps=30").config
+    found = measure(config, data="real", steps=1, noise_after=2)
+    low, high = found["noise_scale_interval"]
+    assert 0 <= low <= found["noise_scale_tokens"] <= high
+    with pytest.raises(UserError, match="real data"):
+        measure(tiny(), vocab_size=300, noise_after=2)
+
+
+def test_a_noise_scale_without_room_for_it_leaves_the_rest_of_the_measurement(lab, monkeypatch: pytest.MonkeyPatch):
+    def no_room(*_: Any) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(import_module("trainbook.study.measure"), "noise_of_training", no_room)
+    lines: list[str] = []
+    found = measure(lab.load("training.max_steps=30").config, data="real", steps=1, noise_after=1, say=lines.append)
+    assert found["seconds_per_step"] > 0 and found["noise_scale_tokens"] is None
+    assert lines[-1].startswith("out of memory")
