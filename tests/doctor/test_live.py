@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from tests.doctor.records import run, set_to
 
 from trainbook.doctor import diagnose
+from trainbook.doctor.view import View
 from trainbook.loop import findings
-from trainbook.loop.findings import MOST_ROWS, Bedside
+from trainbook.loop.findings import MOST_ROWS, NEWEST, Bedside
 
 HIGH = "optimizer.learning_rate=0.9"
 
@@ -105,3 +107,21 @@ def test_of_a_very_long_run_some_rows_are_kept_of_its_beginning_and_its_end():
         doctor.note("train", {"step": step, "loss": 1.0})
     kept = [row["step"] for row in doctor.rows["train"]]
     assert len(kept) <= MOST_ROWS and kept[0] == 1 and kept[-1] == 200 + 3 * MOST_ROWS and kept == sorted(kept)
+
+
+def test_what_is_kept_of_a_very_long_run_is_spread_over_all_of_it():
+    record = bedside()[0]._record()
+    doctor = Bedside(record.name, record.config)  # pyright: ignore[reportArgumentType]
+    for step in range(50 * MOST_ROWS):
+        doctor.note("train", {"step": step, "loss": 1.0})
+    kept = [row["step"] for row in doctor.rows["train"]]
+    assert kept[-NEWEST:] == list(range(50 * MOST_ROWS))[-NEWEST:]
+    assert MOST_ROWS / 4 < len(kept) <= MOST_ROWS
+    assert {later - earlier for earlier, later in pairwise(kept[:-NEWEST])} == {64}, "the same everywhere"
+
+
+def test_of_several_processes_the_batch_is_the_one_of_all():
+    record = bedside()[0]._record()
+    assert View(record).world == 1
+    several = Bedside(record.name, record.config, world=8)  # pyright: ignore[reportArgumentType]
+    assert View(several._record()).world == 8

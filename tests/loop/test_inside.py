@@ -112,8 +112,19 @@ def test_rows_and_batches_that_come_again_are_counted_since_the_last_row():
 
 
 def test_of_a_batch_by_itself_there_are_its_targets_and_its_order():
-    assert of_batch(step([1, 2, 3], [7, 8, 9])) == {"target_share": 0.5, "ordered_rows": 1.0}
-    assert of_batch(step([1, 2, 3], [3, 1, 2])) == {"target_share": 0.5, "ordered_rows": 0.5}
+    assert of_batch(step([1, 2, 3], [7, 8, 9]), is_packed=False) == {"target_share": 0.5, "ordered_rows": 1.0}
+    assert of_batch(step([1, 2, 3], [3, 1, 2]), is_packed=False) == {"target_share": 0.5, "ordered_rows": 0.5}
+
+
+def test_the_order_of_documents_in_packed_rows_says_nothing():
+    assert of_batch(step([1, 2, 3], [7, 8, 9]), is_packed=True) == {"target_share": 0.5}
+
+
+def test_a_single_row_that_comes_again_is_no_batch_that_comes_again():
+    seen = RowsSeen()
+    seen.note(step([1]))
+    seen.note(step([1]))
+    assert seen.read() == {"repeated_rows": 0.5, "repeated_batches": 0.0}
 
 
 def ragged(*rows: list[int]) -> Ragged:

@@ -9,6 +9,7 @@ from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.loop import needs as module
 from trainbook.loop.needs import needs
+from trainbook.plan import Subject
 from trainbook.plan.gpus import Gpu
 from trainbook.tasks import Facts
 
@@ -39,6 +40,33 @@ def test_what_cannot_fit_with_one_row_is_refused_and_names_the_knobs(monkeypatch
         asked(monkeypatch, 12, "data.max_seq_length=512", recipe="llama-1b")
     with pytest.raises(UserError, match="smaller model or a larger GPU"):
         asked(monkeypatch, 0.05)
+
+
+def test_texts_that_may_be_short_are_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch):
+    knobs = ("data.samples=documents", "data.padding=bucketed", "data.max_seq_length=65536")
+    assert len(asked(monkeypatch, 40, *knobs)) == 2, "warned of"
+
+
+def test_what_fits_with_more_rows_at_a_time_is_not_refused_for_one(monkeypatch: pytest.MonkeyPatch):
+    # With one row at a time gradients are added up, and fsdp keeps them whole until they are exchanged.
+    knobs = ("distributed.strategy=fsdp", "batch.global_batch_size=16", "batch.per_device_train_batch_size=2")
+    large = ("model.num_hidden_layers=80", "model.hidden_size=4096", "model.num_attention_heads=32")
+    config = load("llama-1b", [*knobs, *large, "data.max_seq_length=512"]).config
+    subject = Subject(config, {}, 32_000, None, 8)
+    assert module._with_one_row(subject).memory().allocated > subject.memory().allocated
+    room = subject.memory().allocated / 1e9 / 1.02
+    monkeypatch.setattr(module, "_gpu", lambda device: Gpu("a GPU", room, 1000, 300, 100, 20, 100))
+    assert len(needs(config, Facts(32_000), GPU, world=8)) == 2
+
+
+def test_what_is_offloaded_is_not_refused(monkeypatch: pytest.MonkeyPatch):
+    offloaded = (
+        "distributed.strategy=deepspeed",
+        "distributed.zero_stage=2",
+        "distributed.offload_optimizer=cpu",
+        "memory.compile=off",
+    )
+    assert len(asked(monkeypatch, 5, *offloaded, recipe="llama-1b")) == 2
 
 
 def test_a_model_that_cannot_be_planned_trains_without_a_word(monkeypatch: pytest.MonkeyPatch):

@@ -125,6 +125,9 @@ def _outcome(check: Check, subject: Subject) -> Outcome:
             return check.run(subject)
     except (TrainbookError, MemoryError):
         raise
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return skipped("the GPU's memory is not enough for this check, which computes in fp32")
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return failed(

@@ -22,6 +22,7 @@ def shrunk(config: Config, source: Path, validation: Path | None, cache: Path, h
         "source": str(source),
         "validation": str(validation) if validation else None,
         "max_seq_length": min(config.data.max_seq_length, POSITIONS),
+        "truncation": True,  # to the length that is shorter here
         # Rows were chosen already; of so few, a filter might leave none.
         "repetition_filter": False,
         "gopher_filter": False,
@@ -59,7 +60,7 @@ def comparable(config: Config, cache: Path | None = None) -> Config:
         # What a recipe is to pretrain first is not there yet: the same model begins with new weights.
         model={"quantize_base": "none", "pretrained": None if is_recipe(pretrained or "") else pretrained},
         optimizer={"tuned_batch_size": None},
-        precision={"compute": "fp32", "weights": "fp32"},
+        precision={"compute": "fp32", "weights": "fp32", "tf32": False},
         memory={"compile": "off"},
         distributed={"strategy": "single"},
         evaluation={"generate": False, "baseline": False, "metric_for_best_model": "loss", "eval_max_samples": 16},

@@ -157,7 +157,9 @@ def _stream(side: Samples) -> np.ndarray:
 def _some_ids(side: Samples) -> np.ndarray:
     count = min(side.num_samples, MOST_SAMPLES)
     indices = np.arange(count) * side.num_samples // max(1, count)
-    return side.ids(indices, np.zeros_like(indices))
+    ids = side.ids(indices, np.zeros_like(indices))
+    too_many = math.ceil(int(side.lengths(ids).sum()) / (16 * MOST_TOKENS)) if count else 1  # long ones: fewer of them
+    return ids[:: max(1, too_many)]
 
 
 def _labels(side: Samples) -> np.ndarray | None:

@@ -11,7 +11,8 @@ from trainbook.runs.record import Record
 from trainbook.runs.schema import Split
 
 SPOKEN = ("error", "warning")
-MOST_ROWS = 2000  # that are kept of each split; beyond, every other one is let go
+MOST_ROWS = 2000  # that are kept of each split; beyond, every other one is let go, and from then on not kept
+NEWEST = 20  # rows that are always there
 
 Row = dict[str, Any]
 
@@ -23,9 +24,12 @@ class Log(Protocol):
 class Bedside:
     """Says each finding once: a rule and a cause that were told of are not told again, also not after a resume."""
 
-    def __init__(self, name: str, config: Config, rows: Iterable[Row] = (), events: Iterable[Row] = ()) -> None:
-        self.name, self.config = name, config
-        self.rows: dict[Split, list[Row]] = {"train": [], "eval": []}
+    def __init__(
+        self, name: str, config: Config, rows: Iterable[Row] = (), events: Iterable[Row] = (), *, world: int = 1
+    ) -> None:
+        self.name, self.config, self.world = name, config, world
+        self._kept: dict[Split, list[tuple[int, Row]]] = {"train": [], "eval": []}  # each with its number
+        self._every: dict[Split, int] = {"train": 1, "eval": 1}
         self.events: list[Row] = list(events)
         self.told = {(event.get("rule"), event.get("cause_id")) for event in self.events if event["kind"] == "finding"}
         self._settings = {knob.path: config.get(knob.path) for knob in declarations()}
@@ -33,18 +37,26 @@ class Bedside:
             self.note(row["split"], row)
 
     def note(self, split: Split, row: Mapping[str, Any]) -> None:
-        rows = self.rows[split]
-        rows.append(dict(row))
-        if len(rows) > MOST_ROWS:
-            self.rows[split] = rows[:20] + rows[20:-20:2] + rows[-20:]
+        """Spread evenly over the run, however long it is, and the newest ones."""
+        kept = self._kept[split]
+        kept.append((kept[-1][0] + 1 if kept else 0, dict(row)))
+        if len(kept) > NEWEST and kept[-NEWEST - 1][0] % self._every[split]:
+            del kept[-NEWEST - 1]
+        if len(kept) > MOST_ROWS:
+            self._every[split] *= 2
+            kept[:-NEWEST] = [each for each in kept[:-NEWEST] if each[0] % self._every[split] == 0]
+
+    @property
+    def rows(self) -> dict[Split, list[Row]]:
+        return {split: [row for _, row in kept] for split, kept in self._kept.items()}
 
     def note_event(self, row: Mapping[str, Any]) -> None:
         self.events.append(dict(row))
 
     def go_back(self, step: int) -> None:
         """What came after it did not happen."""
-        for split, rows in self.rows.items():
-            self.rows[split] = [row for row in rows if row["step"] <= step]
+        for split, kept in self._kept.items():
+            self._kept[split] = [each for each in kept if each[1]["step"] <= step]
 
     def speak(self, step: int, log: Log) -> None:
         """Write what is new. Whatever goes wrong here, the run goes on."""
@@ -61,11 +73,12 @@ class Bedside:
                 log("finding", step, **as_event(each))
 
     def _record(self) -> Record:
-        facts: Row = {}
+        facts: Row = {"determinism": {"world": self.world}} if self.world > 1 else {}
         for event in self.events:
             if event["kind"] in ("start", "facts"):
                 facts |= {key: value for key, value in event.items() if key not in ("kind", "step", "segment", "time")}
-        return Record(self.name, self.rows["train"], self.rows["eval"], self.events, self._settings, self.config, facts)
+        rows = self.rows
+        return Record(self.name, rows["train"], rows["eval"], self.events, self._settings, self.config, facts)
 
 
 def as_event(finding: Finding) -> dict[str, Any]:

@@ -25,7 +25,8 @@ SILENT = 1e-3  # of the largest answer of its layer: a unit that never says more
 
 
 def look(task: nn.Module, micro_batch: Any) -> dict[str, Any]:
-    """`target_match` and `padding_targets` of a micro-batch that is still on the host."""
+    """`target_match` and `padding_targets` of a micro-batch that is still on the host; nothing of one that is laid out
+    in another way."""
     if not isinstance(task, TokenTask) or not isinstance(micro_batch, Mapping):
         return {}
     read, targets, chosen = _read(micro_batch), micro_batch.get("targets"), micro_batch.get("chosen")
@@ -33,7 +34,7 @@ def look(task: nn.Module, micro_batch: Any) -> dict[str, Any]:
         return {}
     if targets.ndim == 1 and isinstance(chosen, Tensor) and len(chosen) == len(targets) > 0:
         return {"target_match": {"0": float((read.flatten()[chosen] == targets).float().mean())}}
-    if targets.shape != read.shape:
+    if targets.shape != read.shape or targets.ndim != 2:
         return {}
     matches = {str(offset): _match(read, targets, offset) for offset in OFFSETS}
     found: dict[str, Any] = {"target_match": {name: share for name, share in matches.items() if share is not None}}

@@ -116,7 +116,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             ranks=ranks.aside,
         )
         with closing(store):
-            bedside = _bedside(run, config, found)
+            bedside = _bedside(run, config, found, ranks.world)
             trackers = tracking.build(
                 config.logging,
                 run,
@@ -241,12 +241,13 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
             return training.run()
 
 
-def _bedside(run: RunFolder, config: Config, found: LoadedCheckpoint | None) -> Bedside:
+def _bedside(run: RunFolder, config: Config, found: LoadedCheckpoint | None, world: int) -> Bedside:
     """The doctor of this run, who remembers what was before it was resumed."""
     if found is None:
-        return Bedside(run.name, config)
+        return Bedside(run.name, config, world=world)
     events = [event for event in run.events() if event["step"] <= found.step]
-    return Bedside(run.name, config, [row for row in run.metrics() if row["step"] <= found.step], events)
+    rows = [row for row in run.metrics() if row["step"] <= found.step]
+    return Bedside(run.name, config, rows, events, world=world)
 
 
 def _facts(job: Job) -> dict[str, Any]:

@@ -10,12 +10,13 @@ import torch
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.origin import DEFAULT
 from trainbook.plan import Subject, suggestions
 from trainbook.plan.gpus import Gpu, named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.measured import with_values
+from trainbook.plan.memory import BESIDES, EVALUATION, Memory
 from trainbook.plan.render import size
 from trainbook.tasks import Facts
 
@@ -36,14 +37,14 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
         line = f"about {size(found.total)} of the GPU's {size(room)}, at {found.peak}"
         if found.total <= room:
             return [line]
-        is_hopeless = least.allocated - least.parts["snapshots"] > SURELY * room
+        at_least = min(_surely(found, config), _surely(least, config))  # fewer rows may need more, where they add up
         ways = [f"{_devices(each.devices, world)}{' '.join(each.overrides)}" for each in suggestions(subject)[:2]]
     except Exception:  # a plan is for people: that it fails is no reason not to train
         return []
     advice = f" Try {', or '.join(ways)}." if ways else ""
-    if is_hopeless:
+    if at_least > SURELY * room and not _is_offloaded(config):
         raise UserError(
-            f"the run needs at least {size(least.allocated)}, with one row at a time, but the GPU has {size(room)}."
+            f"the run needs at least {size(at_least)}, with one row at a time, but the GPU has {size(room)}."
             f"{advice or ' It takes a smaller model or a larger GPU.'}"
         )
     return [line, f"that may not fit: if it does not, fewer rows are taken at a time.{advice}"]
@@ -61,6 +62,23 @@ def _gpu(device: torch.device) -> Gpu:
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     unknown = Gpu(name, memory / GB, 1000, 300, 100, 20, 100 if has_bf16 else None)
     return named_by_driver(name, memory) or unknown
+
+
+def _surely(found: Memory, config: Config) -> int:
+    """Bytes of tensors that training takes at its highest moment, come what may: copies can be given up, evaluation
+    goes on in smaller parts, and texts may be much shorter than they are allowed to be."""
+    not_sure = ("snapshots", *BESIDES, *(() if has_windows(config) else ("activations", "logits", "temporary")))
+    return max(
+        sum(bytes for name, bytes in parts.items() if name not in not_sure)
+        for moment, parts in found.moments.items()
+        if moment != EVALUATION
+    )
+
+
+def _is_offloaded(config: Config) -> bool:
+    """What then lies in the host's memory is a matter of DeepSpeed's."""
+    knobs = config.distributed
+    return knobs.strategy == "deepspeed" and (knobs.offload_optimizer, knobs.offload_parameters) != ("none", "none")
 
 
 def _with_one_row(subject: Subject) -> Subject:

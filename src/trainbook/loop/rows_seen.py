@@ -12,12 +12,12 @@ from trainbook.tasks import StepBatch
 MOST_REMEMBERED = 100_000  # rows of each of two generations: the older one is forgotten when the newer one is full
 
 
-def of_batch(batch: StepBatch) -> dict[str, float]:
-    """Of one batch by itself: `target_share` and `ordered_rows`."""
+def of_batch(batch: StepBatch, *, is_packed: bool) -> dict[str, float]:
+    """Of one batch by itself: `target_share` and `ordered_rows`. Documents of a packed row always stand in order."""
     found: dict[str, float] = {}
     if batch.num_tokens:
         found["target_share"] = batch.num_targets / batch.num_tokens
-    if len(batch.ids) > 1:
+    if len(batch.ids) > 1 and not is_packed:
         found["ordered_rows"] = float((np.diff(batch.ids) > 0).mean())
     return found
 
@@ -39,10 +39,11 @@ class RowsSeen:
         self._num_rows += len(hashes)
         self._num_batches += 1
         self._repeated += sum(map(self._was_met, hashes))
-        whole = (sum(hashes) + len(hashes)) & (2**64 - 1)  # in whatever order; of a single row, another than its own
-        self._repeated_batches += self._was_met(whole)
+        if len(hashes) > 1:  # a single row that comes again says nothing of batches
+            whole = (sum(hashes) + len(hashes)) & (2**64 - 1)  # in whatever order
+            self._repeated_batches += self._was_met(whole)
+            self._newer.add(whole)
         self._newer.update(hashes)
-        self._newer.add(whole)
 
     def _was_met(self, row: int) -> bool:
         return row in self._newer or row in self._older

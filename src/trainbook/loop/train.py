@@ -126,12 +126,12 @@ class Training:
                     asked = time.perf_counter()
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
-                    self._rows_seen.note(batch)
                     # Each rank its own, so that dropout is not the same in all; the first one's are those of one alone.
                     seed_everything(state.seed, state.step, *([self.ranks.rank] if self.ranks.rank else []))
                     self.job.before_step(state.step + 1)
                     report = self.memory.attempt(lambda batch=batch: self._step(batch))
                     if report is not None:
+                        self._rows_seen.note(batch)
                         yield report
                     else:  # there is room again: the same step, in smaller parts
                         self._feed_is_stale = True
@@ -142,9 +142,13 @@ class Training:
         # Before the update: what a row tells of the model is told of the one that its loss was computed with.
         # What a model can see does not change while it trains: that is asked once.
         probed = self.job.probe(batch, number == 1) if is_watched else {}
-        self._looked = {**inside.look(self.state.task, batch.micro_batches[0]), **of_batch(batch)} if is_watched else {}
+        self._looked = self._look_at(batch) if is_watched else {}
         report = train_step(self.state, batch, watched=is_watched)
         return replace(report, watched={**probed, **report.watched}) if is_watched else report
+
+    def _look_at(self, batch: StepBatch) -> dict[str, Any]:
+        is_packed = self.job.config.data.padding == "packed"
+        return {**inside.look(self.state.task, batch.micro_batches[0]), **of_batch(batch, is_packed=is_packed)}
 
     def _row_is_due(self, step: int) -> bool:
         knobs = self.job.config.logging

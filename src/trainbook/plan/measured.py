@@ -6,7 +6,6 @@ by here: with other rows, other knobs or more GPUs, peaks and times are those of
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import BESIDES, Memory, memory
 from trainbook.plan.time import Time, time_of
+from trainbook.runs import jsonl
 
 if TYPE_CHECKING:
     from trainbook.plan.subject import Subject
@@ -65,7 +65,7 @@ class Measurement:
 
     def _memory_ratio(self, subject: Subject) -> float | None:
         peaks = dict(self.peaks) or ({self.micro_batch: self.peak_bytes} if self.peak_bytes else {})
-        if not peaks:
+        if not peaks or self.gpu is None:  # of a CPU: the whole process, with Python and all libraries
             return None
         rows = _nearest(peaks, subject.micro_batch())
         paper = memory(
@@ -106,7 +106,8 @@ class Measurement:
             "gradient_accumulation_steps": rounds,
             "global_batch_size": rows * rounds,
         }
-        return config.model_copy(update={"batch": batch.model_copy(update=knobs)})
+        changed = config.model_copy(update={"batch": batch.model_copy(update=knobs)})
+        return with_values(changed, {"evaluation.eval_strategy": "no"})  # none was measured
 
 
 def with_values(config: Config, values: Mapping[str, Any]) -> Config:
@@ -119,7 +120,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
 
 def read_measurement(file: Path) -> Measurement:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = jsonl.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{file}: no such file. Make it with: trainbook plan ... --measure") from None
     except (OSError, ValueError) as error:

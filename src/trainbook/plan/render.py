@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from trainbook.plan.machines import GB
@@ -120,10 +121,14 @@ def measured_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["flattens_at"] is not None:
         lines.append(("", f"throughput stops growing at {found['flattens_at']:,}"))
     if found["noise_scale_tokens"] is not None:
-        lines.append(
-            ("batch", f"more than {found['noise_scale_tokens']:,.0f} tokens an update are waste (noise scale)")
-        )
+        lines.append(("batch", _noise(found["noise_scale_tokens"])))
     return lines
+
+
+def _noise(tokens: float) -> str:
+    if math.isinf(tokens):
+        return "the gradient is not told from its noise: a larger batch still helps (noise scale)"
+    return f"more than {tokens:,.0f} tokens an update are waste (noise scale)"
 
 
 def _suggestions(facts: dict[str, Any], console: Console) -> None:

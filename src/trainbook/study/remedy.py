@@ -93,6 +93,11 @@ def _run_of(record: Record) -> RunFolder:
     run = RunFolder.open(record.path)
     if run.read_manifest().recipe == "fit":
         raise UserError(f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here.")
+    if (world := run.read_manifest().determinism.get("world", 1)) > 1:
+        raise UserError(
+            f"{run.path} was trained by {world} processes, and a try runs in one: it would not be the same batches. "
+            "Make the change in a run of its own, and put the two side by side with trainbook compare."
+        )
     return run
 
 

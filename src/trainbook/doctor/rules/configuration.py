@@ -71,12 +71,16 @@ def batch_for_the_case(view: View) -> Iterator[Finding]:
         yield finding("warning", "batch-small", 0.75, shown, override=change(view, "batch.global_batch_size", 32))
         return
     samples, updates = view.fact("train_samples"), view.total
-    smaller = change(view, "batch.global_batch_size", max(int(low), size // 8))
     if size >= 256 and ((samples and size > 0.1 * samples) or 0 < updates < 100):
         evidence = f"{shown}, and the run has {updates:,} updates" if updates else shown
-        yield finding("warning", "batch-large", 0.6, evidence, override=smaller)
+        yield finding("warning", "batch-large", 0.6, evidence, override=_smaller_batch(view, size))
     elif size > high or (tokens is not None and tokens > 8_000_000):
-        yield finding("warning", "batch-unusual", 0.5, shown, override=smaller)
+        yield finding("warning", "batch-unusual", 0.5, shown, override=_smaller_batch(view, size))
+
+
+def _smaller_batch(view: View, size: int) -> str | None:
+    low, _ = usual("batch.global_batch_size")
+    return change(view, "batch.global_batch_size", max(int(low), size // 8))
 
 
 @rule(

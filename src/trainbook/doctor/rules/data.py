@@ -11,6 +11,8 @@ from trainbook.doctor.remedies import change
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 
+MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
+
 
 @rule(
     "batches-come-again",
@@ -72,10 +74,11 @@ def copies_in_training(view: View) -> Iterator[Finding]:
 )
 def order_of_the_source(view: View) -> Iterator[Finding]:
     shares = view.values("ordered_rows")
-    if len(shares) < 3 or np.median(shares) < 0.95:
+    pairs = len(shares) * max(1, (view.global_batch or 2) // view.world - 1)
+    if pairs < MANY_PAIRS or np.mean(shares) < 0.95:
         return
     asked = view.setting("data.shuffle") is False
-    evidence = f"{np.median(shares):.0%} of neighbouring rows stand in the order of the source"
+    evidence = f"{np.mean(shares):.0%} of neighbouring rows stand in the order of the source"
     evidence += "; data.shuffle is off" if asked else ", although data.shuffle is on"
     override = change(view, "data.shuffle", True) if asked else None
     yield finding(

@@ -8,6 +8,7 @@ state alone.
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,7 @@ def _evaluation_prefix(history: list[dict[str, Any]]) -> str:
 
 def _facts(state: dict[str, Any]) -> dict[str, Any]:
     known: dict[str, Any] = {"tool": "Hugging Face trainer", "loss_is": "the mean since the row before"}
-    if (total := number(state.get("max_steps"))) is not None and total > 0:
+    if (total := number(state.get("max_steps"))) is not None and 0 < total < math.inf:
         known["total_updates"] = int(total)
     for name in ("best_metric", "best_global_step", "best_model_checkpoint", "total_flos"):
         if state.get(name) is not None:

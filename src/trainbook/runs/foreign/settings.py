@@ -51,7 +51,8 @@ def of_hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
         renamed["warmup_ratio"] = renamed.pop("warmup_steps")
     elif renamed.get("warmup_ratio") in (0, 0.0, None) or warmup:  # of the two the steps count there
         renamed.pop("warmup_ratio", None)
-    if (renamed.get("max_steps") or 0) > 0:
+    limit = renamed.get("max_steps")
+    if isinstance(limit, (int, float)) and limit > 0:
         renamed.pop("num_train_epochs", None)  # which is then not followed
     if renamed.get("max_grad_norm") == 0:
         renamed["max_grad_norm"] = None  # no clipping

@@ -86,7 +86,7 @@ def read_contents(files: list[Path], root: Path) -> dict[str, Content]:
         for record in _records(file):
             try:
                 _read_event(record, content)
-            except Torn:  # a record that is no event: the next one begins where its length says
+            except (Torn, IndexError):  # a record that is no event: the next one begins where its length says
                 continue
     return contents
 

@@ -60,7 +60,7 @@ def read(*logs: Path) -> Record:
                 _update(config, run.message(4))
             for end in record.messages(EXIT):
                 facts["exit_code"] = end.integer(1)
-        except Torn:
+        except (Torn, IndexError):
             continue
     config = {**_config_file(path), **config}
     logged = _logged(path, history)
