@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 HERE = Path(__file__).parent
-FIRST_LINES, LAST_LINES = 10, 22  # what is shown of the output; the steps between are cut
+FIRST_LINES, LAST_LINES = 11, 23  # what is shown of the output; the steps between are cut
 
 
 def main() -> None:
