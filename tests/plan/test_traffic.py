@@ -66,7 +66,8 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_what_is_exchanged_in_a_step_is_what_the_formula_says(counted: Counted, name: str):
     """By kind, in bytes, on two real ranks: fp32, two micro-batches."""
     expected: dict[str, float] = defaultdict(float)
-    for each in traffic(counted.config(name), 2, vocab_size=VOCAB).collectives:
+    collectives = traffic(counted.config(name), 2, vocab_size=VOCAB).collectives
+    for each in collectives:
         expected[each.kind] += each.size * each.times
     for seen in counted.seen[name]:
         found: dict[str, int] = defaultdict(int)
@@ -79,6 +80,8 @@ def test_what_is_exchanged_in_a_step_is_what_the_formula_says(counted: Counted, 
         assert 0 <= few <= 1000
         for kind in ("all_gather", "reduce_scatter"):
             assert found[kind] == pytest.approx(expected[kind], rel=1e-9), kind
+            messages = sum(each == kind for each, _ in seen["exchanged"])
+            assert messages == sum(each.times for each in collectives if each.kind == kind), kind
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

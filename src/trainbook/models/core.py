@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,8 @@ from trainbook.models.attention import (
 from trainbook.models.recompute import recompute
 from trainbook.models.relative import RelativeBias
 from trainbook.models.shape import Shape
+
+Compile = Callable[[Callable[..., Any]], Callable[..., Any]]  # makes a fast function of a function
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -170,6 +173,11 @@ class Stack(nn.Module):
             x_BLD = recompute(block, how, x_BLD, sight, cache, memory, kept, has_dropout=self.shape.dropout > 0)
         return x_BLD if self.final_norm is None else self.final_norm(x_BLD)
 
+    def compile_around(self, compiled: Compile) -> None:
+        """What lies around blocks, where these are compiled by themselves."""
+        if self.final_norm is not None:
+            self.final_norm.forward = compiled(self.final_norm.forward)
+
     def new_caches(self, batch: int, dtype: torch.dtype, max_length: int | None = None) -> list[KeyValueCache]:
         shape, device = self.shape, next(self.parameters()).device
         length = max_length or shape.max_seq_length
@@ -200,17 +208,22 @@ class Transformer(Stack):
         positions: Tensor | None = None,
     ) -> Tensor:
         """`document_ids` (0: padding) keep documents apart; with `positions` inside them, a row may hold several."""
-        x_BLD = self.token_embedding(input_ids_BL)
+        x_BLD = self.embed(input_ids_BL, positions, caches[0].length if caches is not None else 0)
+        return self.run(x_BLD, document_ids_BL=document_ids, packed=positions is not None, caches=caches)
+
+    def embed(self, ids_BL: Tensor, positions: Tensor | None, first: int = 0) -> Tensor:
+        """`first` is the position of the first token, where none are given."""
+        x_BLD = self.token_embedding(ids_BL)
         if self.position_embedding is not None:
-            first = caches[0].length if caches is not None else 0
-            if positions is not None:
-                where = positions
-            else:
-                where = torch.arange(first, first + input_ids_BL.shape[1], device=input_ids_BL.device)
-            x_BLD = x_BLD + self.position_embedding(where)
+            if positions is None:
+                positions = torch.arange(first, first + ids_BL.shape[1], device=ids_BL.device)
+            x_BLD = x_BLD + self.position_embedding(positions)
         if self.type_embedding is not None:
             x_BLD = x_BLD + self.type_embedding.weight[0]  # all tokens are of the first type
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
-        x_BLD = self.dropout(x_BLD)
-        return self.run(x_BLD, document_ids_BL=document_ids, packed=positions is not None, caches=caches)
+        return self.dropout(x_BLD)
+
+    def compile_around(self, compiled: Compile) -> None:
+        super().compile_around(compiled)
+        self.embed = compiled(self.embed)

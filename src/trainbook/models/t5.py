@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainbook.knobs.config import Config
 from trainbook.models.attention import KeyValueCache, Sight, sight_of
-from trainbook.models.core import Memory, Stack
+from trainbook.models.core import Compile, Memory, Stack
 from trainbook.models.shape import Shape, shape_of
 
 
@@ -61,6 +61,10 @@ class EncoderDecoder(nn.Module):
             memory=Memory(encoded, across),
         )
         return self.dropout(x_BLD)
+
+    def compile_around(self, compiled: Compile) -> None:
+        """What lies around blocks, where these are compiled by themselves."""
+        self.embed = compiled(self.embed)
 
     def most_tokens(self, asked: int) -> int:
         """How many tokens can be written: learned and rotary positions end somewhere."""

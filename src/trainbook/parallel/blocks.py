@@ -26,14 +26,19 @@ def repeated_blocks(task: nn.Module) -> list[nn.Module]:
 
 
 def compile_parts(task: nn.Module, blocks: list[nn.Module], compiled: Compile) -> None:
-    """Each block by itself, since a graph ends where weights are waited for; and what follows them, the head and the
-    loss, which would be slow in single kernels.
+    """Each block by itself, since a graph ends where weights are waited for; and what lies around them, such as
+    embeddings, head and loss, which would be slow in single kernels.
 
     In place of their methods, so that names of parameters stay, and what FSDP hooks on to a block stays outside."""
+
+    def where_trained(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _where_trained(compiled(function), function)
+
     for block in blocks:
-        block.forward = _where_trained(compiled(block.forward), block.forward)
-    if (compile_end := getattr(task, "compile_end", None)) is not None:
-        compile_end(compiled)
+        block.forward = where_trained(block.forward)
+    for module in task.modules():
+        if (compile_around := getattr(module, "compile_around", None)) is not None:
+            compile_around(where_trained)
 
 
 def _where_trained(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainbook.knobs.config import Config
+from trainbook.models.core import Compile
 from trainbook.tasks import beam
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.losses import IGNORED, cross_entropy_parts, soft_cap
@@ -44,7 +45,7 @@ class TokenTask(Task):
     def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         return self.losses_of(self.logits(**inputs), targets)
 
-    def compile_end(self, compiled: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    def compile_around(self, compiled: Compile) -> None:
         """Head and loss as one function, where the network before them cannot be part of it: compiled together, they
         write the logits once. A subclass whose forward pass or logits are its own is left as it is."""
         owner = {name: next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in PARTS}
