@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.check.conftest import QUICK, failing, outcomes
@@ -9,6 +11,7 @@ from tests.check.conftest import QUICK, failing, outcomes
 from trainbook.check import Subject, sample
 from trainbook.check.sample import read_sample
 from trainbook.data import build
+from trainbook.errors import DataError
 from trainbook.loop.build import request_of
 
 
@@ -126,3 +129,68 @@ def test_the_cache_of_training_is_used_only_when_all_data_is_prepared(bench, tmp
     subject = Subject.of(config, tmp_path / "work", full=full)
     assert (tmp_path / "cache").exists() is full
     assert {name for name in outcomes(subject, *QUICK)} == set(QUICK)
+
+
+def conversations(make_text, lines_before: int) -> list[dict[str, Any]]:
+    texts = [make_text(3 + lines_before, seed=number + 1) for number in range(80)]
+    return [
+        {"messages": [{"role": "user", "content": f"{number} {text}"}, {"role": "assistant", "content": text[:40]}]}
+        for number, text in enumerate(texts)
+    ]
+
+
+@pytest.mark.parametrize(("lines_before", "longer"), [(0, False), (6, True)])
+def test_answers_behind_long_questions_are_reached(bench, make_text, lines_before: int, longer: bool):
+    source = bench.write("long-chat.jsonl", conversations(make_text, lines_before))
+    asked = (f"data.source={source}", "training.task=chat", "data.samples=documents", "data.max_seq_length=2048")
+    subject = bench.subject(*asked)
+    assert (subject.config.data.max_seq_length > 64) is longer
+    assert subject.config.data.max_seq_length < 2048, "and no longer than that takes"
+    assert subject.data.train.num_samples >= 32
+    found = outcomes(subject, "initial_loss", "shift", "gradients")
+    assert {name: outcome.status for name, outcome in found.items()} == dict.fromkeys(found, "passed")
+
+
+def test_tags_before_a_long_last_word_are_reached(bench):
+    """Texts are cut at their beginning: the last 64 bytes lie within one word, whose tag stands at its first."""
+    rows = [{"words": [f"w{row}", "is", "x" * 150], "tags": ["A", "B", "AB"[row % 2]]} for row in range(60)]
+    asked = (f"data.source={bench.write('tags.jsonl', rows)}", "training.task=tag", "data.max_seq_length=512")
+    subject = bench.subject(*asked, "data.truncation_side=left", kind="bert")
+    assert subject.config.data.max_seq_length == 256
+    assert outcomes(subject, "initial_loss")["initial_loss"].status == "passed"
+
+
+def test_conversations_without_anything_to_learn_at_the_length_asked_for_are_refused(bench, make_text):
+    source = bench.write("too-long-chat.jsonl", conversations(make_text, lines_before=20))
+    asked = (f"data.source={source}", "training.task=chat", "data.samples=documents", "data.max_seq_length=96")
+    with pytest.raises(DataError, match="something to learn in its first 96 positions"):
+        bench.subject(*asked)
+
+
+@pytest.mark.parametrize("kind", ["char", "word"])
+def test_a_character_or_word_that_the_shown_rows_do_not_have_is_not_unknown(bench, make_text, monkeypatch, kind: str):
+    """A run makes its tokenizer of all of the text."""
+    monkeypatch.setattr(sample, "KEPT_RECORDS", 20)
+    rows = [{"text": make_text(4, seed=number + 1) + f" {chr(0x4E00 + number)} once"} for number in range(60)]
+    asked = (f"data.source={bench.write('rare.jsonl', rows)}", f"data.tokenizer={kind}", "model.vocab_multiple=1")
+    found = outcomes(bench.subject(*asked), "token_rates")["token_rates"]
+    assert found.status == "passed" and found.numbers["unknown_share"] == 0
+
+
+def test_lengths_are_counted_with_as_many_tokens_as_were_asked_for(bench):
+    """With fewer, a text is longer: more of it would seem to be cut off."""
+    letters = np.random.default_rng(0).choice(list("abcdefghijklmnopqrstuvwxyz"), (300, 8))
+    words = ["".join(word) for word in letters]  # 8 tokens each, unless there is one for all of it
+    rows = [
+        {"text": " ".join(words[(7 * row + 11 * place) % 300] for place in range(40)), "label": "ab"[row % 2]}
+        for row in range(60)
+    ]
+    source = f"data.source={bench.write('bpe.jsonl', rows)}"
+
+    def status(tokens: int) -> str:
+        asked = ("data.tokenizer=bpe", f"data.vocab_size={tokens}", "data.max_seq_length=64")
+        subject = bench.subject(source, *asked, kind="classify")
+        assert subject.config.data.vocab_size == min(tokens, 512)
+        return outcomes(subject, "token_rates")["token_rates"].status
+
+    assert (status(4096), status(512)) == ("passed", "failed")  # 40 words of one token each are within 64

@@ -15,8 +15,8 @@ def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_says_what_a_run_needs(terminal):
-    shown = terminal("plan", "gpt-tiny", "--gpu", "RTX-4090").stdout
-    for words in ("836,864", "fits into the RTX-4090's 24.0 GB", "tokens/s", "kWh"):
+    shown = " ".join(terminal("plan", "gpt-tiny", "--gpu", "RTX-4090").stdout.split())
+    for words in ("836,864", "fits into the RTX-4090's 25.4 GB (sold as 24)", "tokens/s", "Wh"):
         assert words in shown
     facts = terminal.json("plan", "gpt-tiny", "--gpu", "rtx4090", "--price-per-hour", "0.5", "--json")
     assert facts["parameters"] == 836_864 and facts["fits"] is True and facts["suggestions"] == []
@@ -31,7 +31,8 @@ def test_what_does_not_fit_gets_overrides_that_do(terminal):
         kept = [] if "per_device_train_batch_size" in each["override"] else ["batch.per_device_train_batch_size=32"]
         assert terminal.json("plan", *asked, *kept, *each["overrides"])["fits"] is True
     shown = terminal("plan", *asked[:-1], "batch.per_device_train_batch_size=32").stdout
-    assert "does not fit into the A100-40GB's 40.0 GB" in shown and facts["suggestions"][0]["override"] in shown
+    assert "does not fit into the A100-40GB's 42.4 GB (sold as 40)" in " ".join(shown.split())
+    assert facts["suggestions"][0]["override"] in shown
 
 
 def test_a_price_may_have_a_symbol(terminal):

@@ -62,9 +62,66 @@ def test_what_a_likely_cause_explains_falls_behind_it_and_hands_its_severity_ove
     )
     assert [(each.cause, each.severity) for each in found] == [
         ("learning-rate-high", "error"),
-        ("gradients-explode", "info"),
+        ("gradients-explode", "warning"),
     ]
     assert found[1].confidence == pytest.approx(EXPLAINED * 0.6)
+
+
+def test_what_a_cause_explains_that_is_as_good_as_certain_needs_no_look():
+    found = ranked(
+        [
+            finding("gradients-grow", "error", "gradients-explode", 0.6),
+            finding("layers-starve", "warning", "gradients-vanish", 0.6),
+            finding("rate-for-the-case", "warning", "learning-rate-high", 0.95),
+        ]
+    )
+    assert [each.severity for each in found] == ["error", "info", "info"]
+
+
+def test_what_is_explained_by_what_is_itself_explained_is_as_settled_as_that():
+    chain = [
+        finding("spikes", "error", "bad-samples", 0.5),
+        finding("clipping-at-work", "warning", "clipping-off", 0.6),
+        finding("what-is-guessed", "warning", "targets-shifted-twice", 0.95),
+    ]
+    assert [each.severity for each in ranked(chain)] == ["error", "info", "info"]
+
+
+def test_causes_that_explain_each_other_in_a_circle_leave_the_best_supported_one():
+    circle = [
+        finding("attention-logits", "warning", "attention-logits-grow", 0.7),  # explains clipping-off
+        finding("clipping-at-work", "warning", "clipping-off", 0.9),  # explains learning-rate-high
+        finding("update-size", "error", "learning-rate-high", 0.75),  # explains attention-logits-grow
+    ]
+    for found in (ranked(circle), ranked(circle[::-1])):
+        assert (found[0].cause, found[0].severity, found[0].confidence) == ("clipping-off", "error", 0.9)
+
+
+def test_what_one_rule_says_twice_counts_once():
+    found = ranked([finding("guard-acted", "warning", "learning-rate-high", 0.6) for _ in range(2)])
+    assert {each.confidence for each in found} == {0.6}
+
+
+def by_exclusion(confidence: float) -> Finding:
+    return replace(finding("not-decreasing", "error", "labels-random", confidence), is_by_exclusion=True)
+
+
+def test_what_was_concluded_by_exclusion_falls_behind_whatever_could_be_the_reason():
+    found = ranked([by_exclusion(0.85), finding("batch-for-the-case", "warning", "batch-small", 0.55)])
+    assert [(each.cause, each.severity) for each in found] == [("batch-small", "error"), ("labels-random", "warning")]
+
+
+def test_what_has_nothing_to_do_with_learning_does_not_weaken_a_conclusion_by_exclusion():
+    found = ranked([by_exclusion(0.6), finding("waiting-for-data", "warning", "loader-slow", 0.9)])
+    assert [(each.cause, each.confidence) for each in found] == [("labels-random", 0.6), ("loader-slow", 0.9)]
+
+
+def test_of_two_causes_that_explain_each_other_the_better_supported_does():
+    pair = [("warm-up", "warmup-short"), ("rate-for-the-case", "learning-rate-high")]
+    for more, less in (pair, pair[::-1]):
+        found = ranked([finding(less[0], "warning", less[1], 0.55), finding(more[0], "warning", more[1], 0.8)])
+        assert [each.cause for each in found] == [more[1], less[1]]
+        assert found[1].confidence < EXPLAINED * 0.56
 
 
 def test_an_unlikely_cause_explains_nothing():

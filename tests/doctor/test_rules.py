@@ -34,6 +34,9 @@ def events(kind: str, count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"kind": kind, "step": 50 + place, **more} for place in range(count)]
 
 
+settled = set_to(loss=3.0)
+
+
 def one_layer(metric: str, value: float) -> Any:
     return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
 
@@ -254,7 +257,7 @@ CASES = [
             each=set_to(epoch=lambda step: step / 5), each_evaluation=set_to(loss=lambda step: 3 + abs(step - 60) / 50)
         ),
         lambda: run(
-            each=set_to(epoch=lambda step: step / 20), each_evaluation=set_to(loss=lambda step: 3 + abs(step - 60) / 50)
+            each=set_to(epoch=lambda step: step / 20), each_evaluation=set_to(loss=lambda step: 4 - step / 100)
         ),
     ),
     Case(
@@ -320,6 +323,18 @@ CASES = [
             facts={"prior_loss": 5.0},
             each_evaluation=set_to(loss=lambda step: 6 + step / 100, accuracy=lambda step: step / 1e3),
         ),
+    ),
+    Case(
+        "accuracy-against-loss",
+        "metric-flat",
+        lambda: run(each_evaluation=set_to(accuracy=0.01)),
+        lambda: run(each_evaluation=set_to(accuracy=0.08)),
+    ),
+    Case(
+        "few-judged",
+        "evaluation-noisy",
+        lambda: run("evaluation.eval_max_samples=4", facts={"validation_samples": 500}),
+        lambda: run("evaluation.eval_max_samples=32", facts={"validation_samples": 500}),
     ),
     Case(
         "clipped-share",
@@ -440,6 +455,12 @@ CASES = [
         "warmup-short",
         lambda: run("schedule.warmup_steps=0"),
         lambda: run("schedule.warmup_steps=8"),
+    ),
+    Case(
+        "few-updates",
+        "training-short",
+        lambda: run(steps=60, every=2),
+        lambda: run(steps=60, every=2, each=losses(lambda step: 3 + 2 * math.exp(-step / 3)), each_evaluation=settled),
     ),
     Case(
         "guard-acted",

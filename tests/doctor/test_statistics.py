@@ -14,6 +14,7 @@ from trainbook.doctor.statistics import (
     change_point,
     detrended,
     median_and_spread,
+    quantile_over_steps,
     rank_correlation,
     robust_line,
     running_median,
@@ -101,3 +102,11 @@ def test_thinned_values_keep_the_first_and_the_last(count: int):
     assert len(kept) <= 400 and (np.diff(kept) > 0).all()
     if count:
         assert kept[0] == 0 and kept[-1] == count - 1
+
+
+def test_a_quantile_over_steps_is_that_of_a_value_for_each_step():
+    steps = np.array([1, 2, 3, 4, 10, 30, 50])
+    values = np.array([9.0, 8.0, 7.0, 6.0, 3.0, 2.0, 4.0])
+    each = np.repeat(values, np.diff(steps, prepend=0))
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0):
+        assert quantile_over_steps(steps, values, share) == np.quantile(each, share, method="inverted_cdf")

@@ -15,7 +15,7 @@ from trainbook.plan import Subject, find_gpu, network, plan
 from trainbook.plan.answer import LARGE_BATCH
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
-from trainbook.plan.render import line, render_plan
+from trainbook.plan.render import PARTS, duration, energy, line, render_plan, seconds, share, three_digits
 from trainbook.plan.time import time_of
 
 
@@ -188,14 +188,18 @@ def test_a_file_that_is_no_measurement_is_refused(content: Any, message: str):
 # Shown
 
 
+def shown_on_a_terminal(facts: dict[str, Any], symbol: str = "") -> str:
+    out = StringIO()
+    render_plan(facts, Console(file=out, width=80), symbol)
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("gigabytes", [80, 10, 0.1])
 def test_a_plan_is_80_columns_wide_and_says_whether_it_fits(gigabytes: float):
     subject = subject_of()
     assert subject.gpu is not None
     facts = plan(replace(subject, gpu=replace(subject.gpu, memory_gb=gigabytes)), price_per_hour=2.5)
-    out = StringIO()
-    render_plan(facts, Console(file=out, width=80), "€")
-    text = out.getvalue()
+    text = shown_on_a_terminal(facts, "€")
     commands = {suggestion["override"] for suggestion in facts["suggestions"]}
     assert all(len(each) <= 80 for each in text.splitlines() if each.strip() not in commands)
     assert ("does not fit" in text) is (gigabytes < 80)
@@ -212,3 +216,67 @@ def test_an_answer_needs_no_torch():
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_that_was_measured_on_a_cpu_is_told_how_long_it_takes_there():
+    """1,200 updates of four times the rows that were measured, half a second each."""
+    content = {
+        "gpu": None,
+        "peak_bytes": 10**9,
+        "seconds_per_step": 0.5,
+        "micro_batch": 4,
+        "config": {"batch.global_batch_size": 8},
+        "repeated": True,
+    }
+    knobs = ("batch.global_batch_size=32", "training.max_tokens=null", "training.max_steps=1200")
+    facts = plan(subject_of(*knobs, gpu=None, measurement=measurement_of(content, "here")), price_per_hour=2.0)
+    assert facts["measured"]["hours"] == pytest.approx(1200 * 0.5 * 4 / 3600)
+    assert "no GPU is named (--gpu): no price, nothing to fit into" in facts["notes"]
+    assert any("its data was read again" in note for note in facts["notes"])
+    shown = " ".join(shown_on_a_terminal(facts).split())
+    assert "1.0 GB of the whole process" in shown and "40 minutes for 1,200 updates on this CPU" in shown
+    on_a_gpu = plan(subject_of(*knobs, measurement=measurement_of(content, "here")))
+    assert on_a_gpu["measured"]["hours"] is None
+
+
+def test_every_part_of_the_memory_is_explained():
+    for knobs, devices in (((), 1), (("distributed.strategy=fsdp",), 8), (("model.lora_rank=4",), 1)):
+        found = subject_of("batch.global_batch_size=512", *knobs, devices=devices).memory()
+        assert {part for parts in found.moments.values() for part in parts} <= set(PARTS)
+    assert CORRECTION in PARTS
+
+
+@pytest.mark.parametrize(
+    ("hours", "told"),
+    [
+        (0.1 / 3600, "1 second"),
+        (1 / 3600, "1 second"),
+        (30 / 3600, "30 seconds"),
+        (1 / 60, "1 minute"),
+        (0.5, "30 minutes"),
+        (2, "2.0 hours"),
+        (72, "3.0 days"),
+    ],
+)
+def test_a_duration_is_told_in_the_unit_that_people_use(hours: float, told: str):
+    assert duration(hours) == told
+
+
+def test_what_is_within_a_factor_of_two_is_not_told_to_seven_digits():
+    assert three_digits(1_132_278.4) == 1_130_000 and three_digits(72.4) == 72
+    assert (share(0.004), share(0.371)) == ("less than 1%", "37%")
+    assert [energy(each) for each in (0.0001484, 0.961, 27.24, 12_345.6)] == [
+        "0.148 Wh",
+        "961 Wh",
+        "27.2 kWh",
+        "12,346 kWh",
+    ]
+    assert [seconds(each) for each in (0.00181, 0.998, 60.44, 1234.5)] == ["1.81 ms", "998 ms", "60.4 s", "1,234 s"]
+
+
+def test_a_step_that_is_shorter_than_python_takes_to_ask_for_it_is_told_as_such():
+    """The recipe shakespeare-char took 57 to 79 seconds on an H200 for what is 15 seconds of products."""
+    small, large = plan(subject_of(recipe="shakespeare-char", gpu="H200")), plan(subject_of())
+    assert small["time"]["is_short"] and not large["time"]["is_short"]
+    assert "steps this short may take several times as long" in " ".join(shown_on_a_terminal(small).split())
+    assert "on paper, within a factor of two" in " ".join(shown_on_a_terminal(large).split())

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,8 @@ from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.plan import GPUS, find_gpu, gpu
 from trainbook.plan import here as driver
-from trainbook.plan.gpus import known_gpus, named_by_driver, read_gpus
+from trainbook.plan.gpus import named_by_driver
+from trainbook.plan.own_gpus import known_gpus, read_gpus
 from trainbook.plan.types import compute_type
 
 GIB = 2**30
@@ -35,6 +37,20 @@ def test_every_number_is_stated_with_its_source(name: str):
     assert found.source
     assert found.fp32 <= (found.tf32 or found.fp32) <= found.fp16
     assert found.bf16 is None or found.bf16 == found.fp16  # of tensor cores that add up in fp32
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_memory_is_what_a_program_finds_and_who_found_it_is_said(name: str):
+    """Round numbers are sold: HBM and GeForce have up to 7 % more, GDDR with error correction up to 2 % less."""
+    found = GPUS[name]
+    assert found.memory_source and found.sold_gb is not None
+    assert 0.98 < found.memory_gb / found.sold_gb < 1.08
+    assert found.memory_gb != found.sold_gb, "a number of a data sheet"
+
+
+def test_an_h200_has_the_room_that_it_shows():
+    assert gpu("H200").memory == pytest.approx(139.8 * GIB, abs=1)
+    assert gpu("L4").memory == pytest.approx(22.03 * GIB, abs=1)  # less than the 24 GB that it is sold with
 
 
 def test_auto_computes_in_what_the_gpu_has():
@@ -74,15 +90,30 @@ def test_one_that_is_not_in_the_table_is_not_taken_for_another(name: str):
 
 
 def test_this_machines_gpu_is_asked_of_its_driver(monkeypatch: pytest.MonkeyPatch):
-    def answer(text: str) -> None:
-        monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=text))
+    def answers(**texts: str) -> None:
+        """By what is asked for; nothing to other questions, as of an older driver."""
 
-    answer("NVIDIA H200, 143771\nNVIDIA H200, 143771\n")
+        def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+            asked = command[-1].removeprefix("--query-gpu=")
+            name = "reserved" if "reserved" in asked else "total"
+            if name not in texts:
+                raise subprocess.CalledProcessError(2, command)
+            return subprocess.CompletedProcess(command, 0, stdout=texts[name])
+
+        monkeypatch.setattr(subprocess, "run", run)
+
+    # What PyTorch finds on such a GPU: 79.11 GiB.
+    answers(reserved="NVIDIA H100 80GB HBM3, 81559, 551\nNVIDIA H100 80GB HBM3, 81559, 551\n")
     found = driver.gpu_here()
     assert found is not None and found.gpu is not None
-    assert (found.name, found.gpu.name) == ("NVIDIA H200", "H200")
-    assert found.memory == 143771 * 2**20
-    answer("")
+    assert (found.name, found.gpu.name) == ("NVIDIA H100 80GB HBM3", "H100")
+    assert found.memory == 81008 * 2**20 == pytest.approx(GPUS["H100"].memory_gb * 1e9, rel=1e-4)
+    answers(total="NVIDIA H200, 143771\n")
+    found = driver.gpu_here()
+    assert found is not None and found.memory == 143771 * 2**20
+    answers(reserved="NVIDIA H200, 143771, [N/A]\n", total="NVIDIA H200, 143771\n")
+    assert driver.gpu_here() == found
+    answers(total="")
     assert driver.gpu_here() is None
 
 
@@ -99,11 +130,11 @@ def test_a_user_adds_gpus_and_may_replace_ours(tmp_path: Path, monkeypatch: pyte
     file.write_text(OWN + OWN.replace("X1", "H100"), encoding="utf-8")
     known = known_gpus(file)
     assert find_gpu("x1", known).cluster("bf16").memory == 96 * 10**9
-    assert known["H100"].memory_gb == 96 and GPUS["H100"].memory_gb == 80
+    assert known["H100"].memory_gb == 96 and GPUS["H100"].memory_gb == pytest.approx(79.11 * GIB / 1e9)
     assert find_gpu("x1", known).source == str(file)
-    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", file)
+    monkeypatch.setattr("trainbook.plan.own_gpus.OWN_FILE", file)
     assert "X1" in known_gpus()
-    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", tmp_path / "none.yaml")
+    monkeypatch.setattr("trainbook.plan.own_gpus.OWN_FILE", tmp_path / "none.yaml")
     assert known_gpus() == GPUS
 
 

@@ -86,7 +86,23 @@ def test_fsdp_deals_out_rows_and_the_first_rank_has_most():
 def test_offloaded_states_are_not_on_the_gpu():
     zero = ("distributed.strategy=deepspeed", "distributed.zero_stage=3")
     there, gone = config_with(*zero), config_with(*zero, "distributed.offload_optimizer=cpu")
-    assert held(gone, 4) == {**held(there, 4), "optimizer state": 0}
+    assert held(gone, 4) == {**held(there, 4), "optimizer state": 0, "gradients": 0}
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_of_offloaded_gradients_only_those_on_their_way_are_on_the_gpu(devices: int):
+    """DeepSpeed keeps them beside the optimizer's state from stage 2 on; in stage 1 they are whole until the end."""
+
+    def gradients(stage: int, moment: str) -> int:
+        zero = ("distributed.strategy=deepspeed", f"distributed.zero_stage={stage}", "model.num_hidden_layers=12")
+        config = config_with(*zero, "distributed.offload_optimizer=cpu", "batch.gradient_accumulation_steps=2")
+        return memory(config, devices, vocab_size=VOCAB).moments[moment]["gradients"]
+
+    whole = 4 * network(config_with("model.num_hidden_layers=12"), VOCAB).parameters
+    assert gradients(1, UPDATE) == gradients(1, LOGITS) == whole
+    for stage in (2, 3):
+        assert gradients(stage, UPDATE) == gradients(stage, LOGITS) == 0
+        assert 0 < gradients(stage, FIRST) < whole / 2  # a block's, as computed and as it is sent
 
 
 def test_paged_averages_are_not_counted_as_the_gpus():

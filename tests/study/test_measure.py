@@ -14,9 +14,10 @@ from trainbook.errors import UserError
 from trainbook.knobs import Config, load
 from trainbook.knobs.derive import batch_shape
 from trainbook.study import rehearsal as rehearsal_module
-from trainbook.study.measure import Source, measure, on_one_device, tried, with_rows
+from trainbook.study.measure import measure
 from trainbook.study.rehearsal import for_rehearsal, rehearsal
 from trainbook.study.synthetic import synthetic_data
+from trainbook.study.trying import Source, on_one_device, with_rows
 
 CPU = torch.device("cpu")
 
@@ -118,7 +119,7 @@ def test_rows_are_read_as_often_as_in_a_run():
 
 def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Memory for so many rows at a time."""
-    module = import_module("trainbook.study.measure")
+    module = import_module("trainbook.study.trying")
     stretch = module._stretch
 
     def limited(config: Config, *rest: Any) -> Any:
@@ -169,10 +170,40 @@ def test_other_numbers_of_rows_are_tried_with_accumulation_where_the_batch_needs
     assert batch_shape(with_rows(config, 16)).global_batch == 16
 
 
-def test_a_training_that_is_over_too_soon_is_a_users_mistake(lab):
-    config = lab.load("training.max_steps=4").config
-    with pytest.raises(UserError, match="over after 4 steps"):
-        tried(config, Source(config, "real", None), CPU, steps=2)
+@pytest.mark.parametrize(
+    ("length", "steps"),
+    [(("training.max_steps=4",), 2), (("training.max_steps=null", "training.num_train_epochs=1"), 400)],
+)
+def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_said(
+    lab, length: tuple[str, ...], steps: int
+):
+    config = lab.load(*length).config
+    lines: list[str] = []
+    found = measure(config, data="real", steps=steps, say=lines.append)
+    assert found["repeated"] and found["seconds_per_step"] > 0
+    assert found["config"]["training.max_steps"] == config.training.max_steps, "what was asked for"
+    assert [line for line in lines if "its data is read again" in line]
+    assert not measure(lab.load("training.max_steps=30").config, data="real", steps=1)["repeated"]
+
+
+def test_the_largest_batch_is_found_on_data_that_ends_early(lab, monkeypatch: pytest.MonkeyPatch):
+    """Twice the rows, half the steps of an epoch: of few samples one is soon not enough for what is timed."""
+    limit_rows(monkeypatch, rows=40)
+    config = lab.load("training.max_steps=null", "training.num_train_epochs=1").config
+    found = measure(config, data="real", steps=2, largest=True)
+    assert found["repeated"]
+    assert found["largest_micro_batch"] in (39, 40)
+    assert {1, 2, 4, 8, 16, 32} <= set(found["throughput"])
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_training_that_is_made_longer_is_compiled_as_it_would_have_been(compiled: bool):
+    source = Source(tiny(), "real", None)
+    assert source.long_enough(tiny(), 20) == tiny()
+    source.is_repeated, source.is_compiled = True, compiled
+    auto = tiny(memory={"compile": "auto"})
+    assert source.long_enough(auto, 20).memory.compile == ("on" if compiled else "off")
+    assert source.long_enough(tiny(), 20).memory.compile == "off"
 
 
 def test_the_noise_scale_is_measured_on_real_data_alone(lab):
@@ -182,6 +213,13 @@ def test_the_noise_scale_is_measured_on_real_data_alone(lab):
     assert 0 <= low <= found["noise_scale_tokens"] <= high
     with pytest.raises(UserError, match="real data"):
         measure(tiny(), vocab_size=300, noise_after=2)
+
+
+def test_a_noise_scale_beyond_the_end_of_the_training_leaves_the_rest_of_the_measurement(lab):
+    lines: list[str] = []
+    found = measure(lab.load("training.max_steps=8").config, data="real", steps=1, noise_after=9, say=lines.append)
+    assert found["seconds_per_step"] > 0 and found["noise_scale_tokens"] is None
+    assert lines[-1].startswith("no noise scale: this training is over after 8 steps")
 
 
 def test_a_noise_scale_without_room_for_it_leaves_the_rest_of_the_measurement(lab, monkeypatch: pytest.MonkeyPatch):

@@ -128,6 +128,56 @@ def test_several_seeds_are_pairs_with_an_interval_over_them(lab):
     assert "evaluation.eval_steps=8" in answer["command"], "and evaluates as the run did"
 
 
+def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(lab, monkeypatch):
+    """The change first does nothing that can be seen, and helps from step 12 on."""
+    lab.train(*LENGTH, name="run")
+    ways: list[tuple[str, int]] = []
+
+    def train(arm: arms.Arm, quiet: bool) -> dict[str, Any]:
+        ways.append((arm.run.name, arm.stop_at or 0))
+        if ways == [("control", 8), ("remedy", 8), ("control", 16), ("remedy", 16)]:
+            raise KeyboardInterrupt
+        steps = range(2, (arm.stop_at or 32) + 1, 2)
+        better = 1.0 if arm.change else 0.0
+        values = [[step, 4.0 + 0.1 * (step % 4 == 0) * bool(arm.change) - better * (step > 11)] for step in steps]
+        known = {"seed": 1, "failure": None, "targets": 9, "tokens": 9, "tokens_per_second": [], "memory": []}
+        return {**known, "run": str(arm.run.path), "last_step": steps[-1], "evaluations": values, "losses": []}
+
+    monkeypatch.setattr(arms.Arm, "train", train)
+    change = finding("optimizer.learning_rate=2e-3")
+    with pytest.raises(KeyboardInterrupt):
+        tried(lab, "run", change)
+    answer = tried(lab, "run", change)
+    assert ways[4:] == [("remedy", 16)], "what was there stays, and arms of unequal length are not compared"
+    assert (answer["verdict"], answer["steps"]) == ("helped", 16)
+    assert tried(lab, "run", change) == answer
+
+
+@pytest.mark.parametrize(("start", "steps"), [(4.02, 32), (5.0, 8)])
+def test_a_change_is_not_called_worse_than_a_control_that_has_not_begun_to_learn(lab, monkeypatch, start, steps):
+    """The control is at 4 throughout; the change is at 5 until step 11, and then at 3."""
+    lab.train(*LENGTH, name="run")
+
+    def train(arm: arms.Arm, quiet: bool) -> dict[str, Any]:
+        at = range(2, (arm.stop_at or 32) + 1, 2)
+        values = [[step, (5.0 if step < 11 else 3.0) if arm.change else start if step == 2 else 4.0] for step in at]
+        known = {"seed": 1, "failure": None, "targets": 9, "tokens": 9, "tokens_per_second": [], "memory": []}
+        return {**known, "run": str(arm.run.path), "last_step": at[-1], "evaluations": values, "losses": []}
+
+    monkeypatch.setattr(arms.Arm, "train", train)
+    answer = tried(lab, "run", finding("optimizer.learning_rate=2e-3"))
+    assert (answer["verdict"], answer["steps"]) == ("helped" if steps > 8 else "made it worse", steps)
+
+
+def test_how_far_arms_go_on(saved):
+    def stops(override: str, steps: int | None = None) -> list[int | None]:
+        return ask(open_record(saved.runs / "run"), saved.open("run"), finding(override), steps).stops
+
+    assert stops("optimizer.learning_rate=2e-3") == [8, 16, 32]
+    assert stops("optimizer.learning_rate=2e-3", 12) == [12], "as far as it was told to"
+    assert stops("schedule.floor=0.5") == [None], "to the end"
+
+
 # What is asked
 
 

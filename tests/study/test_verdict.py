@@ -15,6 +15,7 @@ from trainbook.study.verdict import (
     compare_seeds,
     compare_speeds,
     fluctuation,
+    reach_of,
     t_interval,
 )
 
@@ -78,6 +79,21 @@ def test_over_seeds_the_interval_is_students():
     assert found.verdict == "helped"
     assert (found.difference, *found.interval) == pytest.approx((-0.20, low, high))  # pyright: ignore
     assert compare_seeds("loss", [*pairs, (curve(2.0, 2.0), curve(9.0, 9.0))]).verdict == "cannot tell"
+
+
+@pytest.mark.parametrize("looks", [1, 2, 3])
+def test_of_several_looks_each_has_its_part_of_the_error(looks):
+    sigmas, confidence = reach_of(looks)
+    assert looks * stats.norm.sf(sigmas) == pytest.approx(stats.norm.sf(2.0))
+    assert looks * (1 - confidence) == pytest.approx(0.05)
+    control, remedy = curve(3.0, 2.5, 2.3, 2.2, 2.15, 2.1), curve(3.0, 2.3, 2.2, 2.0, 2.05, 1.95)
+    once, more = compare_curves("loss", control, remedy), compare_curves("loss", control, remedy, looks)
+    assert once.interval is not None and more.interval is not None
+    middle = once.difference
+    assert (more.interval[1] - middle) / (once.interval[1] - middle) == pytest.approx(sigmas / 2)
+    pairs = [(curve(3.0), curve(2.0 + 0.1 * seed)) for seed in range(3)]
+    values = [-1.0, -0.9, -0.8]
+    assert compare_seeds("loss", pairs, looks).interval == pytest.approx(t_interval(values, confidence))
 
 
 def test_seeds_of_which_some_break_in_one_arm_are_not_averaged():

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from torch import nn
 
 from trainbook.check.result import Check, Outcome, failed, passed, skipped
 from trainbook.check.subject import Subject
 from trainbook.data.chat import encode_with_specials, special_tokens
+from trainbook.data.corpus import SYMBOLS
 from trainbook.data.linear import words_of
 from trainbook.data.report.duplicates import groups, near_duplicates
 from trainbook.data.report.gather import Side, encode
 from trainbook.data.report.lengths import coverage, recommend
 from trainbook.data.report.padding import padding_waste
+from trainbook.data.tokenizers import CharTokenizer, Tokenizer, WordTokenizer, tokenizer_config, train_bpe
 from trainbook.knobs.derive import batch_shape, has_windows, max_target_length
 from trainbook.loop.build import request_of
 
+BPE_CHARACTERS = 2_000_000  # that a tokenizer is trained on, for its lengths alone
 MANY_UNKNOWN = 0.01  # of the tokens
 MANY_CUT = 0.25  # of the tokens: what is cut off is never learned
 MANY_COPIES = 0.05  # of the training documents
@@ -59,7 +64,8 @@ def token_ids(subject: Subject) -> Outcome:
 
 def token_rates(subject: Subject) -> Outcome:
     """How many tokens are unknown, cut off, or padding, at the lengths that were asked for."""
-    asked, side, tokenizer = subject.asked, subject.sample.sides["train"], subject.data.tokenizer
+    asked, side = subject.asked, subject.sample.sides["train"]
+    tokenizer = _tokenizer_of_a_run(subject, side)
     if request_of(asked).records == "chat":  # what a template writes of special tokens is one token each
         specials = special_tokens(tokenizer)
         encode(side, lambda texts: [tokens for tokens, _ in encode_with_specials(texts, tokenizer, specials)])
@@ -134,6 +140,29 @@ def token_rates(subject: Subject) -> Outcome:
             **numbers,
         )
     return passed(", ".join(told), **numbers)
+
+
+def _tokenizer_of_a_run(subject: Subject, side: Side) -> Tokenizer:
+    """One that is made of the text is made of more than the rows that the model is shown: it knows every character or
+    word of it, and has as many tokens as were asked for, so that texts are not longer in it than in a run."""
+    shown, knobs = subject.data.tokenizer, subject.asked.data
+    texts = [text for document in side.documents for text in (document.text, document.target) if text]
+    if isinstance(shown, CharTokenizer | WordTokenizer) and knobs.tokenizer in SYMBOLS:
+        symbols = SYMBOLS[knobs.tokenizer]
+        alphabet = {symbol for text in texts for symbol in symbols(text)}
+        return type(shown)(alphabet, shown.end_of_text is not None, shown.roles)
+    if knobs.tokenizer == "bpe" and knobs.vocab_size != subject.config.data.vocab_size:
+        config = tokenizer_config("bpe", knobs.vocab_size, request_of(subject.asked).specials)
+        return train_bpe(_within(texts, BPE_CHARACTERS), config["vocab_size"], config.get("specials", ()))
+    return shown
+
+
+def _within(texts: list[str], characters: int) -> Iterator[str]:
+    for text in texts:
+        if characters <= 0:
+            return
+        yield text[:characters]
+        characters -= len(text)
 
 
 def overlap(subject: Subject) -> Outcome:

@@ -70,7 +70,10 @@ def accumulation(subject: Subject) -> Outcome:
     )
     gap, loss_gap = float(apart / norm.clamp(min=1e-30)), abs(loss - its_loss) / max(abs(loss), 1e-30)
     numbers = {"gradient_gap": gap, "loss_gap": loss_gap, "parts": len(parts.micro_batches)}
-    told = f"a batch in {len(parts.micro_batches)} parts: its gradient up to {gap:.1e}, its loss up to {loss_gap:.1e}"
+    told = (
+        f"a batch in {len(parts.micro_batches)} parts, against the whole: its gradient is {_apart(gap)}, its loss "
+        f"{_apart(loss_gap)}"
+    )
     # Rounding in sums of another order is all that may differ.
     if gap <= CLOSE and loss_gap <= CLOSE:
         return passed(told, **numbers)
@@ -82,6 +85,10 @@ def accumulation(subject: Subject) -> Outcome:
         "batch.gradient_accumulation_steps=1",
         **numbers,
     )
+
+
+def _apart(gap: float) -> str:
+    return f"{gap:.1e} apart" if gap else "the same"
 
 
 def _gradients(subject: Subject, batch: Any) -> tuple[dict[str, torch.Tensor], float]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+from typing import Any
+
 from rich.console import Console
 from rich.markup import escape
 
@@ -9,7 +12,8 @@ from trainbook.check.result import Result
 from trainbook.check.run import Report
 
 MARKS = {"passed": "[green]ok[/green]  ", "failed": "[red]FAIL[/red]", "skipped": "[yellow]skip[/yellow]"}
-INDENT = " " * 20
+INDENT = 20  # columns of a check's mark and name
+LABEL = "likely: "
 
 
 def render(report: Report, console: Console) -> None:
@@ -18,21 +22,34 @@ def render(report: Report, console: Console) -> None:
     console.print()
     _say(console, _what(report))
     for path, (asked, used) in report.changed.items():
-        _say(console, f"  {path}: {asked} -> {used}", style="dim")
+        _say(console, f"  {path}: {_shown(asked)} -> {_shown(used)}", style="dim")
     counts = f"{report.count('passed')} passed, {report.count('failed')} failed, {report.count('skipped')} skipped"
     _say(console, f"{counts} in {report.seconds:.1f} s")
 
 
 def _render(result: Result, console: Console) -> None:
     outcome = result.outcome
+    first, *others = _lines(outcome.evidence, console, INDENT)
     mark = MARKS[outcome.status]
-    console.print(f"{mark} {result.check.name:<13}  {escape(outcome.evidence)}", soft_wrap=True, highlight=False)
+    console.print(f"{mark} {result.check.name:<13}  {escape(first)}", soft_wrap=True, highlight=False)
+    for line in others:
+        _say(console, " " * INDENT + line)
     if outcome.status != "failed":
         return
-    _say(console, f"{INDENT}likely: {outcome.cause}")
-    _say(console, f"{INDENT}try:    {outcome.advice}")
-    if outcome.override:
-        _say(console, f"{INDENT}        {outcome.override}")
+    for label, text in (("likely:", outcome.cause), ("try:", outcome.advice), ("", outcome.override or "")):
+        for number, line in enumerate(_lines(text, console, INDENT + len(LABEL)) if text else ()):
+            _say(console, f"{'':{INDENT}}{label if number == 0 else '':<{len(LABEL)}}{line}")
+
+
+def _lines(text: str, console: Console, indent: int) -> list[str]:
+    """On a terminal as wide as there is room for; in a file all in one, which a program finds more easily."""
+    if not console.is_terminal or console.width - indent < INDENT:
+        return [text]
+    return wrap(text, console.width - indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
 
 
 def _what(report: Report) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainbook.knobs.architectures import SIZES
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import head_width, intermediate_size, key_value_heads, max_target_length, task_name
 from trainbook.knobs.earlier import is_recipe
@@ -16,12 +17,14 @@ ROWS, ROWS_AT_A_TIME = 4, 2  # of a batch: two micro-batches, so that accumulati
 STEPS = 40
 
 
-def shrunk(config: Config, source: Path, validation: Path | None, cache: Path, has_fields: bool) -> Config:
+def shrunk(
+    config: Config, source: Path, validation: Path | None, cache: Path, has_fields: bool, positions: int = POSITIONS
+) -> Config:
     """For the rows in these files. A pretrained model has the size that it has."""
     data: dict[str, Any] = {
         "source": str(source),
         "validation": str(validation) if validation else None,
-        "max_seq_length": min(config.data.max_seq_length, POSITIONS),
+        "max_seq_length": min(config.data.max_seq_length, positions),
         "truncation": True,  # to the length that is shorter here
         # Rows were chosen already; of so few, a filter might leave none.
         "repetition_filter": False,
@@ -97,13 +100,7 @@ def _with(config: Config, **sections: dict[str, Any]) -> Config:
 
 SHOWN = (
     "model.pretrained",
-    "model.num_hidden_layers",
-    "model.num_decoder_layers",
-    "model.hidden_size",
-    "model.intermediate_size",
-    "model.num_attention_heads",
-    "model.num_key_value_heads",
-    "model.head_width",
+    *SIZES,
     "model.quantize_base",
     "data.max_seq_length",
     "data.max_target_length",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,8 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.check.sample import Sample, read_sample
-from trainbook.check.shrink import comparable, shrunk
+from trainbook.check.shrink import POSITIONS, comparable, shrunk
 from trainbook.data import Batch, BatchPlan, DataBundle
+from trainbook.data import build as build_data
+from trainbook.data.records import RecordKind
+from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.build import Built, build, request_of
@@ -27,6 +30,8 @@ from trainbook.parallel import SingleDevice
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch, Task, to_device
 
+MARKED: tuple[RecordKind, ...] = ("chat", "tagged")  # records of which only some tokens are learned
+ENOUGH = 32  # rows with something to learn: two of the largest batches that are looked at
 NOISE = 0.05  # added to weights where a path must not stay unseen because it begins at zero
 
 
@@ -50,9 +55,7 @@ class Subject:
             device = choose_device(asked.training.device)
         else:
             sample = read_sample(asked, request, folder)
-            assert sample.source is not None
-            config = shrunk(asked, sample.source, sample.validation, folder / "cache", sample.has_fields)
-            device = torch.device("cpu")
+            config, device = with_enough_to_learn(asked, request.records, sample, folder / "cache"), torch.device("cpu")
         return cls(asked, config, sample, build(config, device), device, folder, full)
 
     @property
@@ -148,6 +151,35 @@ class Subject:
 
     def seed(self, step: int = 0) -> None:
         seed_everything(self.config.training.seed, step)
+
+
+def with_enough_to_learn(asked: Config, records: RecordKind, sample: Sample, cache: Path) -> Config:
+    """Shrunk, but no shorter than leaves something to learn in enough rows: of a conversation that is an answer, which
+    may stand behind a long question; of tagged words, those that have a tag."""
+    assert sample.source is not None
+
+    def cut_at(positions: int) -> Config:
+        assert sample.source is not None
+        return shrunk(asked, sample.source, sample.validation, cache, sample.has_fields, positions)
+
+    longest = asked.data.max_seq_length
+    if records not in MARKED or longest <= POSITIONS:
+        return cut_at(POSITIONS)
+    enough = [min(ENOUGH, rows) for rows in _usable_rows(cut_at(longest))]
+    positions = POSITIONS
+    while positions < longest:
+        with suppress(DataError):  # nothing at all to learn
+            found = _usable_rows(cut_at(positions))
+            if len(found) == len(enough) and all(rows >= least for rows, least in zip(found, enough, strict=True)):
+                break
+        positions *= 2
+    return cut_at(positions)
+
+
+def _usable_rows(config: Config) -> list[int]:
+    """Of training, and of validation where there is some."""
+    data = build_data(config.data, config.training.seed, request_of(config))
+    return [side.num_samples for side in (data.train, data.validation) if side is not None]
 
 
 @contextmanager

@@ -39,7 +39,9 @@ def doctor(
     ] = False,
     steps: Annotated[
         int | None,
-        typer.Option("--steps", help="With --try: so many steps, not a quarter of the run's.", show_default=False),
+        typer.Option(
+            "--steps", help="With --try: so many, not a quarter of the run's and more if needed.", show_default=False
+        ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="With --try: so many seeds.")] = 1,
     finding: Annotated[

@@ -133,8 +133,9 @@ def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | Non
 def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     """The one that is named; else this machine's, unless the run is to be on the CPU."""
     from trainbook.errors import UserError
-    from trainbook.plan.gpus import find_gpu, known_gpus
+    from trainbook.plan.gpus import find_gpu
     from trainbook.plan.here import gpu_here
+    from trainbook.plan.own_gpus import known_gpus
 
     known = known_gpus(file)
     if name is not None:

@@ -49,14 +49,14 @@ _ALL = (
         "There is no warm-up, or it is too short for this rate.",
         "Warm up over a few per cent of the run.",
         "schedule.warmup_steps",
-        "clipping-off gradients-explode clipping-tight attention-logits-grow bad-samples",
+        "clipping-off gradients-explode clipping-tight attention-logits-grow bad-samples learning-rate-high",
     ),
     _cause(
         "clipping-off",
         "Gradients are not clipped, or hardly, and some are far larger than the rest.",
         "Clip at about 1, or at the 90th percentile of the norms.",
         CLIP,
-        "gradients-explode bad-samples",
+        "gradients-explode bad-samples learning-rate-high non-finite",
     ),
     _cause(
         "clipping-tight",
@@ -190,7 +190,7 @@ _ALL = (
         "Padding is counted as targets: most of the loss is about what is easy and of no use.",
         "Leave padding out of the loss (-100). See `trainbook check`.",
         None,
-        CURVES + "future-leaks overfitting validation-drift evaluation-on-train targets-not-shifted",
+        CURVES + "future-leaks overfitting validation-drift evaluation-on-train targets-not-shifted labels-random",
     ),
     _cause(
         "data-unshuffled",
@@ -320,6 +320,7 @@ _ALL = (
         "Attention logits keep growing: attention turns into a choice of one.",
         "Normalise queries and keys.",
         "model.qk_norm",
+        "gradients-explode clipping-off clipping-tight",
     ),
     _cause(
         "z-drift",
@@ -354,3 +355,37 @@ _ALL = (
 )
 
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _ALL}
+
+# What may keep a model from learning: all of these must be ruled out before nothing but its targets is left to suspect.
+HINDRANCES = frozenset(
+    {
+        "learning-rate-high",
+        "learning-rate-low",
+        "warmup-short",
+        "clipping-tight",
+        "decay-high",
+        "beta2-high",
+        "beta2-low",
+        "momentum-high",
+        "batch-small",
+        "batch-large",
+        "accumulation-wrong",
+        "schedule-ends-early",
+        "optimizer-state-lost",
+        "targets-shifted-twice",
+        "padding-as-targets",
+        "data-unshuffled",
+        "batches-repeat",
+        "model-small",
+        "dropout-high",
+        "layers-frozen",
+        "units-dead",
+        "init-large",
+        "init-small",
+        "gradients-vanish",
+        "gradients-explode",
+        "attention-logits-grow",
+        "fp16-overflow",
+        "non-finite",
+    }
+)

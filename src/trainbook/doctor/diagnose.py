@@ -1,28 +1,32 @@
 """All rules over one record, and what comes first.
 
-How causes are weighed, in four steps:
-1. Rules that name the same cause support each other: the chance that all of them err is the product of theirs.
+How causes are weighed, in five steps:
+1. Rules that name the same cause support each other: the chance that all of them err is the product of theirs. What one
+   rule says twice counts once.
 2. A cause that is likely (0.5 and more) explains what follows from it (`Cause.explains`): what is explained keeps half
-   of its confidence and falls to `info`, unless it is the more likely of the two by far (a quarter more).
-3. What explains an `error` is one: a symptom must not stand before its cause.
-4. Of causes of one symptom that are left, the best supported keeps its confidence, each other three quarters of it.
+   of its confidence, unless it is the more likely of the two by far (a quarter more). Of an explanation that is as good
+   as certain (0.9) the explained falls to `info`; of any other it may be the cause after all, and stays a `warning`.
+3. What was concluded by exclusion is explained by every likely cause that keeps a model from learning (`HINDRANCES`),
+   and explains none of those: the conclusion is that there are none.
+4. What explains an `error` is one: a symptom must not stand before its cause.
+5. Of causes of one symptom that are left, the best supported keeps its confidence, each other three quarters of it.
 Then the most severe come first, and of those the most confident.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.finding import ORDER, Finding, Severity
 from trainbook.doctor.rule import RULES, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.runs.record import Record
 
-LIKELY, MUCH_MORE = 0.5, 0.25
+LIKELY, MUCH_MORE, SURE = 0.5, 0.25, 0.9
 EXPLAINED, RIVAL, MOST = 0.5, 0.75, 0.99
 
 
@@ -56,9 +60,12 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
 
 
 def _supported(findings: list[Finding]) -> list[Finding]:
-    doubts: dict[str, float] = defaultdict(lambda: 1.0)
+    of_rules: dict[tuple[str, str], float] = defaultdict(float)  # what one rule says twice it has seen once
     for each in findings:
-        doubts[each.cause] *= 1.0 - each.confidence
+        of_rules[each.cause, each.rule] = max(each.confidence, of_rules[each.cause, each.rule])
+    doubts: dict[str, float] = defaultdict(lambda: 1.0)
+    for (cause, _), confidence in of_rules.items():
+        doubts[cause] *= 1.0 - confidence
     strongest = {each.cause: each.confidence for each in sorted(findings, key=lambda each: each.confidence)}
     # The rule that says most speaks for all; the others keep what they said.
     return [
@@ -74,36 +81,47 @@ def _explained(findings: list[Finding]) -> list[Finding]:
     severity: dict[str, Severity] = {}
     for each in sorted(findings, key=lambda each: -ORDER[each.severity]):
         severity[each.cause] = each.severity  # the most severe of its findings
+    by_exclusion = set(confidence) - {each.cause for each in findings if not each.is_by_exclusion}
 
-    def explainer(cause: str) -> str | None:
-        fitting = [
-            other
-            for other in confidence
-            if other != cause
-            and cause in CAUSES[other].explains
-            and severity[other] != "info"
-            and confidence[other] >= max(LIKELY, confidence[cause] - MUCH_MORE)
-            and not (other in CAUSES[cause].explains and confidence[cause] >= confidence[other])
-        ]
-        return max(fitting, key=lambda other: confidence[other], default=None)
+    def explains(other: str, cause: str) -> bool:
+        if severity[other] == "info" or confidence[other] < LIKELY:
+            return False
+        if cause in by_exclusion and other in HINDRANCES:
+            return True
+        if other in by_exclusion and cause in HINDRANCES:
+            return False
+        is_first = not (other in CAUSES[cause].explains and confidence[cause] >= confidence[other])
+        return cause in CAUSES[other].explains and confidence[other] >= confidence[cause] - MUCH_MORE and is_first
 
     raised = dict(severity)
-    explained: set[str] = set()
-    for cause in confidence:
-        other = explainer(cause)
-        if other is not None:
-            explained.add(cause)
-            if ORDER[severity[cause]] < ORDER[raised[other]]:
-                raised[other] = severity[cause]
+    explained: dict[str, str] = {}
+    for cause in sorted(confidence, key=lambda cause: confidence[cause]):  # the least likely first
+        fitting = [other for other in confidence if other != cause and explains(other, cause)]
+        fitting = [other for other in fitting if _root(other, explained) != cause]  # nothing explains itself
+        if fitting:
+            explained[cause] = max(fitting, key=lambda other: confidence[other])
+    for cause in explained:
+        root = _root(cause, explained)
+        if ORDER[severity[cause]] < ORDER[raised[root]]:
+            raised[root] = severity[cause]
     result = []
     for each in findings:
         if each.cause in explained:
-            result.append(replace(each, confidence=EXPLAINED * each.confidence, severity="info"))
+            is_settled = confidence[_root(each.cause, explained)] >= SURE or each.severity == "info"
+            told: Severity = "info" if is_settled else "warning"
+            result.append(replace(each, confidence=EXPLAINED * each.confidence, severity=told))
         elif each.confidence == confidence[each.cause]:
             result.append(replace(each, severity=raised[each.cause]))
         else:
             result.append(each)
     return result
+
+
+def _root(cause: str, explained: Mapping[str, str]) -> str:
+    """What explains it, and is not itself explained."""
+    while cause in explained:
+        cause = explained[cause]
+    return cause
 
 
 def _with_rivals(findings: list[Finding], rules: dict[str, Rule]) -> list[Finding]:

@@ -12,7 +12,18 @@ from trainbook.doctor.view import View
 
 Judge = Callable[[View], Iterable[Finding]]
 
-SUBJECTS = ("loss", "targets", "data", "validation", "gradients", "optimizer", "schedule", "machine", "configuration")
+SUBJECTS = (
+    "loss",
+    "stability",
+    "targets",
+    "data",
+    "validation",
+    "gradients",
+    "optimizer",
+    "schedule",
+    "machine",
+    "configuration",
+)
 
 
 @dataclass(frozen=True)
@@ -59,11 +70,12 @@ def finding(
     *,
     steps: tuple[float, float] | None = None,
     override: str | None = None,
+    is_by_exclusion: bool = False,
     **numbers: Any,
 ) -> Finding:
     """A finding of the rule that returns it."""
     span = None if steps is None else (int(steps[0]), int(steps[1]))
-    return Finding("", severity, cause, confidence, evidence, span, override, numbers)
+    return Finding("", severity, cause, confidence, evidence, span, override, numbers, is_by_exclusion)
 
 
 def missing(view: View, needs: Iterable[str]) -> list[str]:

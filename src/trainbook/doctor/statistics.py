@@ -15,6 +15,15 @@ def median_and_spread(values: np.ndarray) -> tuple[float, float]:
     return middle, float(NORMAL * np.median(np.abs(values - middle)))
 
 
+def quantile_over_steps(steps: np.ndarray, values: np.ndarray, share: float) -> float:
+    """Of a value for each step, where a row stands for the steps since the one before: the first steps of a run have a
+    row each, and must not weigh as much as all that follow."""
+    order = np.argsort(values)
+    weights = np.diff(steps, prepend=0)[order]
+    reached = np.cumsum(weights) / max(1e-9, weights.sum())
+    return float(values[order][min(int(np.searchsorted(reached, share)), len(values) - 1)])
+
+
 class Line(NamedTuple):
     slope: float
     low: float

@@ -65,6 +65,12 @@ class View:
         return [event for event in self.record.events if event.get("kind") in kinds]
 
     @cached_property
+    def quarantined(self) -> int:
+        """Samples that the guard keeps out for their own loss; not those of whole batches, kept out to be safe."""
+        events = [event for event in self.events("quarantine") if "batches" not in str(event.get("reason", ""))]
+        return sum(int(event.get("count") or len(event.get("ids") or ())) for event in events)
+
+    @cached_property
     def last_step(self) -> int:
         return max((row["step"] for row in self.record.train), default=0)
 
@@ -86,6 +92,12 @@ class View:
     @property
     def is_fine_tuning(self) -> bool:
         return self.setting("model.pretrained") is not None
+
+    @property
+    def updates_follow_gradients(self) -> bool:
+        """SGD without clipping: an update is as long as its gradient, so a long one may be the rate's fault or that of
+        the gradient."""
+        return self.setting("optimizer.type") == "sgd" and self.setting("batch.max_grad_norm") is None
 
     @cached_property
     def warmup(self) -> int | None:

@@ -17,9 +17,7 @@ from trainbook.knobs.hub import CONFIG, find_folder, read_config
 from trainbook.knobs.values import show
 
 LENGTH = "data.max_seq_length"
-# Of every model that is read here, all of these are settled.
-SETTLED = (
-    "model.type",
+SIZES = (
     "model.num_hidden_layers",
     "model.num_decoder_layers",
     "model.hidden_size",
@@ -27,6 +25,11 @@ SETTLED = (
     "model.num_attention_heads",
     "model.num_key_value_heads",
     "model.head_width",
+)
+# Of every model that is read here, all of these are settled.
+SETTLED = (
+    "model.type",
+    *SIZES,
     "model.bias",
     "model.norm",
     "model.norm_epsilon",

@@ -10,7 +10,7 @@ from trainbook.knobs.duration import Duration
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.compiling import is_compiled, updates
 from trainbook.plan.fitting import largest_rows
-from trainbook.plan.memory import Memory
+from trainbook.plan.measured import Measurement
 from trainbook.plan.subject import Subject
 from trainbook.plan.suggest import suggestions
 from trainbook.plan.types import compute_type
@@ -41,6 +41,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
         "moment": found.peak,
         "moments": {moment: sum(parts.values()) for moment, parts in found.moments.items()},
         "capacity": subject.cluster.memory if has_gpu else None,
+        "sold_gb": subject.gpu.sold_gb if subject.gpu is not None else None,
         "fits": fits,
         "batch": {
             "micro_batch": batch.micro_batch,
@@ -54,7 +55,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
         "time": _time(subject, price_per_hour),
         "suggestions": [] if fits is not False else [each.as_facts(subject.devices) for each in suggestions(subject)],
         "questions": _questions(subject, tokens),
-        "notes": [*notes, *_notes(subject, found)],
+        "notes": [*notes, *_notes(subject, has_price=price_per_hour is not None)],
         "measured": _measured(subject),
     }
 
@@ -77,6 +78,7 @@ def _time(subject: Subject, price_per_hour: float | None) -> dict[str, Any] | No
         "kwh": None if gpu_hours is None else gpu_hours * POWER_SHARE * subject.gpu.watts / 1000,
         "cost": None if gpu_hours is None or price_per_hour is None else gpu_hours * price_per_hour,
         "from": "paper" if ratio is None else "measured",
+        "is_short": time.is_short,
     }
 
 
@@ -100,21 +102,25 @@ def _questions(subject: Subject, tokens: int) -> list[str]:
     return asked
 
 
-def _notes(subject: Subject, found: Memory) -> list[str]:
+def _notes(subject: Subject, *, has_price: bool) -> list[str]:
     notes = []
     config, duration = subject.config, Duration.of(subject.config)
     if duration is None:
         notes.append("the length of the run is not stated: no hours")
     elif duration.unit == "epochs":
-        notes.append(f"how many updates {duration} are, depends on the data: no hours, and not counted as compiled")
+        notes.append(f"how many updates {duration} are depends on the data: no hours, and counted as not compiled")
     if subject.gpu is None:
-        notes.append("no GPU is named (--gpu): no time, and nothing to fit into")
+        timed = subject.measurement is not None and subject.measurement.gpu is None
+        missing = [*(() if timed else ("no time",)), *(("no price",) if has_price else ())]
+        notes.append(f"no GPU is named (--gpu): {', '.join([*missing, 'nothing to fit into'])}")
     if config.distributed.deepspeed_config is not None:
         notes.append("what the DeepSpeed file says beyond the knobs is not counted")
     if subject.measurement is not None and subject.gpu is not None and not subject.measurement.is_of(subject):
         notes.append(
             f"measured on {subject.measurement.gpu or 'a CPU'}: that says nothing of time on {subject.gpu.name}"
         )
+    if subject.measurement is not None and subject.measurement.repeated:
+        notes.append("the training is over before what was measured: its data was read again")
     if config.model.type == "hf" and config.model.lora_targets is not None:
         notes.append("adapters are counted beside every linear layer, whatever model.lora_targets names")
     if config.model.type == "hf":
@@ -126,6 +132,7 @@ def _measured(subject: Subject) -> dict[str, Any] | None:
     found = subject.measurement
     if found is None:
         return None
+    steps = updates(subject.config, subject.devices)
     return {
         "gpu": found.gpu,
         "peak_bytes": found.peak_bytes,
@@ -135,4 +142,16 @@ def _measured(subject: Subject) -> dict[str, Any] | None:
         "largest_micro_batch": found.largest_micro_batch,
         "flattens_at": found.flattens_at,
         "noise_scale_tokens": found.noise_scale_tokens,
+        "repeated": found.repeated,
+        "steps": steps,
+        "hours": None if steps is None else _hours_on_cpu(subject, found, steps),
     }
+
+
+def _hours_on_cpu(subject: Subject, found: Measurement, steps: int) -> float | None:
+    """Of a run without a GPU, where one process was measured; a step of more micro-batches takes that much longer."""
+    if subject.gpu is not None or found.gpu is not None or found.seconds_per_step is None:
+        return None
+    measured = found.config.get("batch.global_batch_size") or found.micro_batch
+    share = batch_shape(subject.config, subject.devices).global_batch / subject.devices
+    return steps * found.seconds_per_step * share / measured / 3600

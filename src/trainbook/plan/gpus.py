@@ -1,20 +1,21 @@
-"""GPUs that people have, from their makers' data sheets; and those that a user adds.
+"""GPUs that people have: their speed from their makers' data sheets, their memory as a program finds it.
+
+Memory is sold in round numbers. What a program finds is up to 7 % more (HBM, GeForce) or 1 to 2 % less (GDDR with its
+error correction on), and differs a little from driver to driver. MEMORY has what PyTorch or CUDA has printed on one of
+them in public, and where; of several such numbers, the lowest. nvidia-smi says 0.5 to 1 % more, which the driver keeps.
 
 Peaks are of dense products, without sparsity. A GPU without bf16 or TF32 has none stated.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from trainbook.errors import ConfigError, UserError
-from trainbook.knobs.text import Block, parse, read_file
-from trainbook.plan.machines import GB, H100, Cluster
+from trainbook.errors import UserError
+from trainbook.plan.machines import GB, GIB, H100, Cluster
 
 TERA = 1e12
 OWN_FILE = Path("~/.config/trainbook/gpus.yaml")
@@ -24,14 +25,16 @@ NVIDIA, AMD = "NVIDIA {} data sheet", "AMD {} data sheet"
 @dataclass(frozen=True)
 class Gpu:
     name: str
-    memory_gb: float  # as it is sold: of 10^9 bytes
+    memory_gb: float  # that a program finds, of 10^9 bytes
     bandwidth_gb: float  # of its memory, GB/s
     watts: float  # at most
     fp16: float  # TFLOP/s of products that are added up in fp32
     fp32: float  # TFLOP/s without tensor cores
     bf16: float | None = None
     tf32: float | None = None
-    source: str = ""
+    source: str = ""  # of all but the memory
+    memory_source: str = ""
+    sold_gb: float | None = None  # what is printed on it
 
     @property
     def has_bf16(self) -> bool:
@@ -52,7 +55,6 @@ class Gpu:
 
 def _gpu(
     name: str,
-    memory: float,
     bandwidth: float,
     watts: float,
     bf16: float | None,
@@ -61,35 +63,62 @@ def _gpu(
     fp32: float,
     source: str,
 ) -> Gpu:
-    return Gpu(name, memory, bandwidth, watts, fp16, fp32, bf16, tf32, source)
+    sold, found, finder = MEMORY[name]
+    return Gpu(name, found * GIB / GB, bandwidth, watts, fp16, fp32, bf16, tf32, source, finder, sold)
 
 
+# GB as sold, GiB as found, and where that is told: repository#number is a thread on GitHub, deviceQuery NVIDIA's tool
+MEMORY = {
+    "B200": (180, 178.35, "pytorch/ao#4002"),
+    "H200": (141, 139.80, "PyTorch, on our own and in many public logs"),
+    "H100": (80, 79.11, "vllm-project/vllm#27508"),
+    "H100-PCIe": (80, 79.0, "CUDA, told in whole GiB"),
+    "H100-NVL": (94, 93.00, "ali-vilab/VACE#56"),
+    "A100-80GB": (80, 79.14, "lianqi1008/Control-GIC#6"),
+    "A100-40GB": (40, 39.49, "deviceQuery at PC2, Paderborn"),
+    "A100-PCIe-80GB": (80, 79.14, "deviceQuery at Wake Forest University"),
+    "L40S": (48, 44.40, "QwenLM/Qwen3-VL#2097: an L40, which has the same memory"),
+    "L4": (24, 22.03, "ArcInstitute/evo2#190"),
+    "A10G": (24, 22.20, "XavierXiao/Dreambooth-Stable-Diffusion#18"),
+    "A10": (24, 22.18, "OpenBMB/MiniCPM-V#640"),
+    "A40": (48, 44.34, "deviceQuery on ten of them"),
+    "A6000": (48, 47.54, "google-research/semivl#18"),
+    "RTX-6000-Ada": (48, 44.43, "DINGYANB/MTVCrafter#21, with error correction"),
+    "RTX-5090": (32, 31.36, "TrajectoryCrafter/TrajectoryCrafter#20"),
+    "RTX-4090": (24, 23.61, "pinokiofactory/flux-webui#11"),
+    "RTX-3090": (24, 23.70, "GaoLii/DSP#10"),
+    "V100-32GB": (32, 31.74, "liucongg/ChatGLM-Finetuning#73"),
+    "V100-16GB": (16, 15.78, "kchengiva/Shift-GCN#34"),
+    "T4": (16, 14.75, "hpcaitech/Open-Sora#697"),
+    "MI300X": (192, 191.98, "PyTorch, in many public logs"),
+    "MI325X": (256, 255.98, "vllm-project/vllm#41962"),
+}
 ADA, AMPERE, BLACKWELL = (f"NVIDIA {each} GPU architecture whitepaper" for each in ("Ada", "GA102", "RTX Blackwell"))
-# name, GB, GB/s, watts, then TFLOP/s: bf16, fp16, TF32, fp32
+# name, GB/s, watts, then TFLOP/s: bf16, fp16, TF32, fp32
 TABLE = (
-    _gpu("B200", 180, 7700, 1000, 2250, 2250, 1125, 75, "NVIDIA HGX B200 data sheet, an eighth of it"),
-    _gpu("H200", 141, 4800, 700, 989, 989, 494, 67, NVIDIA.format("H200")),
-    _gpu("H100", 80, 3350, 700, 989, 989, 494, 67, NVIDIA.format("H100")),
-    _gpu("H100-PCIe", 80, 2000, 350, 756, 756, 378, 51, NVIDIA.format("H100 PCIe")),
-    _gpu("H100-NVL", 94, 3900, 400, 835, 835, 417, 60, NVIDIA.format("H100 NVL")),
-    _gpu("A100-80GB", 80, 2039, 400, 312, 312, 156, 19.5, NVIDIA.format("A100 80GB SXM")),
-    _gpu("A100-40GB", 40, 1555, 400, 312, 312, 156, 19.5, NVIDIA.format("A100 40GB SXM")),
-    _gpu("A100-PCIe-80GB", 80, 1935, 300, 312, 312, 156, 19.5, NVIDIA.format("A100 80GB PCIe")),
-    _gpu("L40S", 48, 864, 350, 362, 362, 183, 91.6, NVIDIA.format("L40S")),
-    _gpu("L4", 24, 300, 72, 121, 121, 60, 30.3, NVIDIA.format("L4")),
-    _gpu("A10G", 24, 600, 300, 70, 70, 35, 35, NVIDIA.format("A10G")),
-    _gpu("A10", 24, 600, 150, 125, 125, 62.5, 31.2, NVIDIA.format("A10")),
-    _gpu("A40", 48, 696, 300, 149.7, 149.7, 74.8, 37.4, NVIDIA.format("A40")),
-    _gpu("A6000", 48, 768, 300, 154.8, 154.8, 77.4, 38.7, NVIDIA.format("RTX A6000")),
-    _gpu("RTX-6000-Ada", 48, 960, 300, 364.2, 364.2, 182.1, 91.1, NVIDIA.format("RTX 6000 Ada")),
-    _gpu("RTX-5090", 32, 1792, 575, 209.5, 209.5, 104.8, 104.8, BLACKWELL),
-    _gpu("RTX-4090", 24, 1008, 450, 165.2, 165.2, 82.6, 82.6, ADA),
-    _gpu("RTX-3090", 24, 936, 350, 71, 71, 35.6, 35.6, AMPERE),
-    _gpu("V100-32GB", 32, 900, 300, None, 125, None, 15.7, NVIDIA.format("V100 SXM2")),
-    _gpu("V100-16GB", 16, 900, 300, None, 125, None, 15.7, NVIDIA.format("V100 SXM2")),
-    _gpu("T4", 16, 320, 70, None, 65, None, 8.1, NVIDIA.format("T4")),
-    _gpu("MI300X", 192, 5300, 750, 1307.4, 1307.4, 653.7, 163.4, AMD.format("Instinct MI300X")),
-    _gpu("MI325X", 256, 6000, 1000, 1307.4, 1307.4, 653.7, 163.4, AMD.format("Instinct MI325X")),
+    _gpu("B200", 7700, 1000, 2250, 2250, 1125, 75, "NVIDIA HGX B200 data sheet, an eighth of it"),
+    _gpu("H200", 4800, 700, 989, 989, 494, 67, NVIDIA.format("H200")),
+    _gpu("H100", 3350, 700, 989, 989, 494, 67, NVIDIA.format("H100")),
+    _gpu("H100-PCIe", 2000, 350, 756, 756, 378, 51, NVIDIA.format("H100 PCIe")),
+    _gpu("H100-NVL", 3900, 400, 835, 835, 417, 60, NVIDIA.format("H100 NVL")),
+    _gpu("A100-80GB", 2039, 400, 312, 312, 156, 19.5, NVIDIA.format("A100 80GB SXM")),
+    _gpu("A100-40GB", 1555, 400, 312, 312, 156, 19.5, NVIDIA.format("A100 40GB SXM")),
+    _gpu("A100-PCIe-80GB", 1935, 300, 312, 312, 156, 19.5, NVIDIA.format("A100 80GB PCIe")),
+    _gpu("L40S", 864, 350, 362, 362, 183, 91.6, NVIDIA.format("L40S")),
+    _gpu("L4", 300, 72, 121, 121, 60, 30.3, NVIDIA.format("L4")),
+    _gpu("A10G", 600, 300, 70, 70, 35, 35, NVIDIA.format("A10G")),
+    _gpu("A10", 600, 150, 125, 125, 62.5, 31.2, NVIDIA.format("A10")),
+    _gpu("A40", 696, 300, 149.7, 149.7, 74.8, 37.4, NVIDIA.format("A40")),
+    _gpu("A6000", 768, 300, 154.8, 154.8, 77.4, 38.7, NVIDIA.format("RTX A6000")),
+    _gpu("RTX-6000-Ada", 960, 300, 364.2, 364.2, 182.1, 91.1, NVIDIA.format("RTX 6000 Ada")),
+    _gpu("RTX-5090", 1792, 575, 209.5, 209.5, 104.8, 104.8, BLACKWELL),
+    _gpu("RTX-4090", 1008, 450, 165.2, 165.2, 82.6, 82.6, ADA),
+    _gpu("RTX-3090", 936, 350, 71, 71, 35.6, 35.6, AMPERE),
+    _gpu("V100-32GB", 900, 300, None, 125, None, 15.7, NVIDIA.format("V100 SXM2")),
+    _gpu("V100-16GB", 900, 300, None, 125, None, 15.7, NVIDIA.format("V100 SXM2")),
+    _gpu("T4", 320, 70, None, 65, None, 8.1, NVIDIA.format("T4")),
+    _gpu("MI300X", 5300, 750, 1307.4, 1307.4, 653.7, 163.4, AMD.format("Instinct MI300X")),
+    _gpu("MI325X", 6000, 1000, 1307.4, 1307.4, 653.7, 163.4, AMD.format("Instinct MI325X")),
 )
 GPUS = {each.name: each for each in TABLE}
 # Words in a driver's name of a GPU that no name here has, and that do not make it another one.
@@ -154,51 +183,3 @@ def _is_about(stated: float, memory: int) -> bool:
 
 def _key(name: str) -> str:
     return "".join(letter for letter in name.upper() if letter.isalnum())
-
-
-# A user's own
-
-NUMBERS = tuple(field.name for field in fields(Gpu) if field.name not in ("name", "source"))
-NEEDED = ("memory_gb", "bandwidth_gb", "watts", "fp16", "fp32")
-
-
-def known_gpus(file: Path | None = None) -> dict[str, Gpu]:
-    """The table, and over it what is in the user's own file, or in the one that is named."""
-    own = OWN_FILE.expanduser()
-    if file is None and not own.is_file():
-        return GPUS
-    return {**GPUS, **read_gpus(file if file is not None else own)}
-
-
-def read_gpus(file: Path) -> dict[str, Gpu]:
-    """From a name to its numbers: memory_gb, bandwidth_gb, watts, fp16 and fp32, perhaps bf16, tf32 and a source."""
-    block, problems = parse(read_file(file), str(file))
-    if problems:
-        raise ConfigError(problems)
-    found: dict[str, Gpu] = {}
-    for entry in block.entries:
-        if not isinstance(entry.value, Block):
-            raise UserError(f"{file}: {entry.name} must be a mapping of {', '.join(NUMBERS)}, but got {entry.value!r}.")
-        numbers = {each.name: each.value for each in entry.value.entries}
-        found[entry.name] = _own_gpu(entry.name, numbers, file)
-    return found
-
-
-def _own_gpu(name: str, numbers: Mapping[str, Any], file: Path) -> Gpu:
-    for key in numbers:
-        if key not in (*NUMBERS, "source"):
-            near = get_close_matches(str(key), NUMBERS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
-            raise UserError(f"{file}: {name} has no {key}: it must be one of {', '.join(NUMBERS)}, source.{hint}")
-    if missing := [key for key in NEEDED if key not in numbers]:
-        raise UserError(f"{file}: {name} must have {', '.join(missing)} as well. Peaks are in TFLOP/s, dense.")
-    for key in set(numbers) & set(NUMBERS):
-        value = numbers[key]
-        is_absent = value is None and key in ("bf16", "tf32")
-        is_number = (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-        )
-        if not is_absent and not is_number:
-            raise UserError(f"{file}: {name}: {key} must be a number > 0, but got {value!r}.")
-    values = {key: numbers[key] for key in NUMBERS if key in numbers}
-    return Gpu(name=name, source=str(numbers.get("source", file)), **values)

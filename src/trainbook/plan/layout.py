@@ -17,6 +17,7 @@ class Layout:
     reshard_after_forward: bool = True
     sync_each_batch: bool = False
     bucket_bytes: float = 25 * 2**20
+    offloads_states: bool = False  # the optimizer works in the host's memory
 
     @property
     def replicas(self) -> int:
@@ -29,6 +30,11 @@ class Layout:
     @property
     def gradients_over(self) -> int:
         return self.shards if self.strategy == "fsdp" or self.zero_stage >= 2 else 1
+
+    @property
+    def offloads_gradients(self) -> bool:
+        """They go to the optimizer as soon as they are added up over ranks; in stage 1 that is once, at the end."""
+        return self.offloads_states and self.zero_stage >= 2
 
     @property
     def states_over(self) -> int:
@@ -44,7 +50,14 @@ def layout(config: Config, world: int) -> Layout:
         raise UserError(f"distributed.strategy: single is one process, but this is one of {world}. Take auto or ddp.")
     bucket_bytes = knobs.bucket_mb * 2**20
     if strategy == "deepspeed":
-        return Layout(strategy, world, shards=world, zero_stage=knobs.zero_stage, bucket_bytes=bucket_bytes)
+        return Layout(
+            strategy,
+            world,
+            shards=world,
+            zero_stage=knobs.zero_stage,
+            bucket_bytes=bucket_bytes,
+            offloads_states=knobs.offload_optimizer != "none",
+        )
     if strategy != "fsdp":
         return Layout(strategy, world, bucket_bytes=bucket_bytes)
     shards = knobs.shard_over or world

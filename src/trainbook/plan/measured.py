@@ -43,6 +43,7 @@ class Measurement:
     noise_scale_tokens: float | None = None  # a batch beyond which more tokens are waste
     snapshot_bytes: int = 0  # of the peak: the guard's copies, of which there are more in a longer run
     versions: Mapping[str, Any] = field(default_factory=dict)
+    repeated: bool = False  # the training was over before what was measured: its data was read again
 
     def correct_memory(self, found: Memory, subject: Subject) -> Memory:
         """Each moment with a part for what the formula did not know of, which may be less than nothing."""
@@ -150,6 +151,7 @@ def measurement_of(content: Any, where: str) -> Measurement:
         flattens_at=content.get("flattens_at"),
         noise_scale_tokens=content.get("noise_scale_tokens"),
         snapshot_bytes=content.get("snapshot_bytes") or 0,
+        repeated=bool(content.get("repeated")),
         versions=content.get("versions") or {},
     )
 

@@ -195,8 +195,8 @@ class _Around:
         }
 
     def _exchanged(self, size: int) -> int:
-        """Gradients on their way: as computed, and as they are sent."""
-        return 2 * size if self.who.gradients_over > 1 else 0
+        """Gradients on their way to others, or to the host: as computed, and as they are sent."""
+        return 2 * size if self.who.gradients_over > 1 or self.who.offloads_gradients else 0
 
     def _gradients_before(self, held: dict[str, int]) -> int:
         """DDP's lie in buckets that stay. FSDP2 adds up whole ones until they are exchanged, usually in the last

@@ -113,9 +113,9 @@ def _about() -> list[str]:
         weights computed in bf16, and machines of 8 GPUs; `fsdp` with `gather_dtype=compute`, `deepspeed` with
         `bucket_mb=500`. *Rows* are those computed at a time, as many as fit, and how often that is done before an
         update. *Slices* are the weights, gradients and optimizer state that a GPU holds for good, *peak* all that it
-        needs at the worst moment of a step, in GB; it *fits* a GPU of 80 GB, of 141 GB, or neither. *Sent* is GB that
-        a GPU sends in an update, over NVLink and between machines. *Efficiency* is computing over computing and
-        waiting for others.
+        needs at the worst moment of a step, in GB; it *fits* an H100 ({H100.memory / GB:.1f} GB), an H200
+        ({H200.memory / GB:.1f} GB), or neither. *Sent* is GB that a GPU sends in an update, over NVLink and between
+        machines. *Efficiency* is computing over computing and waiting for others.
     """
     return fill(" ".join(words.split()), 136).splitlines()
 
@@ -146,7 +146,7 @@ def _cell(config: Config, vocab_size: int, world: int) -> Cell:
     for cluster in (H200, H100):  # the smaller one last: what fits there is what is shown
         found = largest_micro_batch(config, world, vocab_size=vocab_size, cluster=cluster)
         if found is not None:
-            fits, chosen = f"{cluster.memory // GB}", found
+            fits, chosen = cluster.gpu, found
     batch = batch_shape(chosen, world)
     needed = memory(chosen, world, vocab_size=vocab_size)
     held = held_states(chosen, network(chosen, vocab_size), layout(chosen, world), types_of(chosen))

@@ -11,7 +11,25 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-BAR = 24  # columns
+BAR = 20  # columns
+PAPER = "on paper, within a factor of two"
+SMALLEST = 0.005  # of the unit: what would be shown as 0.00 is left to --json
+PARTS = {  # what each part of the memory is
+    "weights": "the parameters themselves",
+    "optimizer state": "what an optimizer remembers",
+    "gradients": "of what is trained",
+    "whole weights": "gathered from other GPUs",
+    "rounded weights": "16-bit copies for products",
+    "activations": "kept for the backward pass",
+    "logits": "of each target, and the loss",
+    "temporary": "comes and goes at that moment",
+    "snapshots": "the guard's copies",
+    "rounding": "of sizes, by PyTorch",
+    "workspace": "of matrix products",
+    "fragmentation": "lost between tensors",
+    "context": "CUDA and its libraries",
+    "beyond the formula": "what was measured beside it",
+}
 
 
 def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> None:
@@ -42,10 +60,14 @@ def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> No
 
 
 def title(facts: dict[str, Any]) -> str:
-    batch, gpus = facts["batch"], facts["gpu"] or "device"
+    batch, gpus = facts["batch"], facts["gpu"] or "CPU"
     where = f"one {gpus}" if facts["world"] == 1 else f"{facts['world']} × {gpus}"
-    rows = f"{batch['micro_batch']} rows × {batch['accumulation']} accumulated"
-    return f"{count(facts['parameters'])} parameters on {where}, {rows}, {facts['compute']}"
+    return f"{count(facts['parameters'])} parameters on {where}, {rows_of(batch)}, {facts['compute']}"
+
+
+def rows_of(batch: dict[str, Any]) -> str:
+    rows = "1 row" if batch["micro_batch"] == 1 else f"{batch['micro_batch']} rows"
+    return f"{rows} at a time" if batch["accumulation"] == 1 else f"{rows} × {batch['accumulation']} accumulated"
 
 
 def line(facts: dict[str, Any]) -> str:
@@ -63,9 +85,10 @@ def fitting(facts: dict[str, Any]) -> str:
     peak = f"{size(facts['peak'])}, of which {size(facts['allocated'])} in tensors"
     if facts["fits"] is None:
         return f"{peak}."
-    room, largest = f"the {facts['gpu']}'s {size(facts['capacity'])}", facts["largest_micro_batch"]
+    sold = "" if facts["sold_gb"] is None else f" (sold as {facts['sold_gb']:g})"
+    room, largest = f"the {facts['gpu']}'s {size(facts['capacity'])}{sold}", facts["largest_micro_batch"]
     if facts["fits"]:
-        return f"{peak}: fits into {room}. The largest micro-batch by formula is {largest:,} rows."
+        return f"{peak}: fits into {room}. Up to {largest:,} rows at a time fit."
     most = f"at most {largest:,} rows at a time would" if largest else "not even one row at a time would"
     return f"{peak}: does not fit into {room}; {most}."
 
@@ -82,40 +105,47 @@ def _parameters(facts: dict[str, Any]) -> Table:
 
 
 def _memory(facts: dict[str, Any]) -> Table:
-    unit, name = (GB, "GB") if facts["peak"] >= GB else (10**6, "MB")
-    table = _table("part", name, "")
+    unit, name = (GB, "GB") if facts["allocated"] >= GB else (10**6, "MB")
+    table = _table("part", name, "", "")
     largest = max(facts["memory"].values())
     for part, number in facts["memory"].items():
-        table.add_row(part, f"{number / unit:,.2f}", "█" * round(BAR * max(0, number) / largest))
-    table.add_row("all", f"{facts['peak'] / unit:,.2f}", "", style="bold")
+        if abs(number) >= SMALLEST * unit:
+            bar = "█" * round(BAR * max(0, number) / largest)
+            table.add_row(part, f"{number / unit:,.2f}", bar, f"[dim]{PARTS[part]}[/dim]")
+    table.add_row("all", f"{facts['peak'] / unit:,.2f}", "", "", style="bold")
     return table
 
 
 def time_lines(facts: dict[str, Any], symbol: str = "") -> list[tuple[str, str]]:
     time, batch = facts["time"], facts["batch"]
-    how = "as measured" if time["from"] == "measured" else "on paper, within a factor of two"
+    paper = "on paper; steps this short may take several times as long" if time["is_short"] else PAPER
+    how = "as measured" if time["from"] == "measured" else paper
     lines = [
         ("a step", f"{time['flops_per_step']:.3g} FLOPs, {batch['tokens']:,} tokens"),
         (
             "speed",
-            f"{time['tokens_per_second']:,.0f} tokens/s, {seconds(time['seconds_per_step'])} a step, "
-            f"{time['utilisation']:.0%} of the peak ({how})",
+            f"{three_digits(time['tokens_per_second']):,} tokens/s, {seconds(time['seconds_per_step'])} a step, "
+            f"{share(time['utilisation'])} of the GPU's peak ({how})",
         ),
     ]
     if time["hours"] is not None:
-        text = f"{duration(time['hours'])} for {time['steps']:,} updates, {time['kwh']:,.3g} kWh"
+        text = f"{duration(time['hours'])} for {time['steps']:,} updates, {energy(time['kwh'])}"
         if time["cost"] is not None:
             text += f", {symbol}{time['cost']:,.2f}"
-        lines.append(("the run", text))
+        lines.append(("the run", f"{text}; without starting, compiling and evaluating"))
     return lines
 
 
 def measured_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
     if found["peak_bytes"] is not None:
-        lines.append(("measured", f"{size(found['peak_bytes'])} in tensors with {found['micro_batch']} rows at a time"))
+        of = "in tensors" if found["gpu"] else "of the whole process, PyTorch and Python included,"
+        rows = "1 row" if found["micro_batch"] == 1 else f"{found['micro_batch']} rows"
+        lines.append(("measured", f"{size(found['peak_bytes'])} {of} with {rows} at a time"))
     if found["tokens_per_second"] is not None:
         lines.append(("", f"{found['tokens_per_second']:,.0f} tokens/s, {seconds(found['seconds_per_step'])} a step"))
+    if found["hours"] is not None:
+        lines.append(("the run", f"{duration(found['hours'])} for {found['steps']:,} updates on this CPU"))
     if found["largest_micro_batch"] is not None:
         lines.append(("rows", f"at most {found['largest_micro_batch']:,} at a time"))
     if found["flattens_at"] is not None:
@@ -166,15 +196,35 @@ def size(number: float) -> str:
     return f"{number / GB:.1f} GB" if number >= GB else f"{number / 1e6:.0f} MB"
 
 
+def three_digits(number: float) -> int:
+    """What is known within a factor of two is not told to seven digits."""
+    return int(float(f"{number:.3g}")) if number >= 100 else round(number)
+
+
+def share(number: float) -> str:
+    return f"{number:.0%}" if number >= 0.01 else "less than 1%"
+
+
+def energy(kilowatt_hours: float) -> str:
+    return f"{plain(kilowatt_hours)} kWh" if kilowatt_hours >= 1 else f"{plain(1000 * kilowatt_hours)} Wh"
+
+
 def seconds(number: float) -> str:
-    return f"{number:.3g} s" if number >= 1 else f"{1000 * number:.3g} ms"
+    return f"{plain(number)} s" if number >= 1 else f"{plain(1000 * number)} ms"
+
+
+def plain(number: float) -> str:
+    """Three digits, and never a power of ten."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def duration(hours: float) -> str:
     if hours < 1 / 60:
-        return f"{3600 * hours:.0f} seconds"
+        whole = max(1, round(3600 * hours))
+        return f"{whole} second{'s' if whole > 1 else ''}"
     if hours < 1:
-        return f"{60 * hours:.0f} minutes"
+        whole = round(60 * hours)
+        return f"{whole} minute{'s' if whole > 1 else ''}"
     return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
 
 

@@ -34,8 +34,10 @@ def held_states(config: Config, model: Network, who: Layout, types: Types) -> di
         gradients += times * types.of(weight) * part(who.gradients_over)
         count, kept = part(who.states_over), types.states if types.master else types.of(weight)
         states += times * (types.master * count + _state_bytes(config, weight, count, kept))
-    if who.strategy == "deepspeed" and config.distributed.offload_optimizer != "none":
+    if who.offloads_states:
         states = 0  # they lie in the host's memory
+    if who.offloads_gradients:
+        gradients = 0
     if who.zero_stage == 3 and config.distributed.offload_parameters != "none":
         weights = 0
     return {"weights": weights, "gradients": gradients, "optimizer state": states}

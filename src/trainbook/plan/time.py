@@ -3,7 +3,8 @@
     step = products + traffic to weights and optimizer state + exchange that nothing hides,
     but never less than it takes to launch its kernels, one after another.
 
-A rough estimate: within a factor of two. `plan --measure` runs a few steps and puts what it saw in its place.
+A rough estimate: within a factor of two where a micro-batch takes longer than Python needs to ask for it. Shorter ones
+wait for that, and may take several times as long. `plan --measure` runs a few steps and puts what it saw in its place.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ BANDWIDTH_SHARE = 0.8  # of the memory's bandwidth that simple kernels reach
 WEIGHT_PASSES = 6  # how often the bytes of all weights go through memory in a micro-batch: cast, both passes, gradients
 UPDATE_BYTES = 28  # a parameter in an update: weight, gradient and two averages read, three of them written
 RECOMPUTED_SELECTIVELY = 0.06  # more of a step's time, for what lies between the products
+SHORT = 0.02  # seconds of a micro-batch below which Python is what it waits for
 EAGER = 1.25  # slower than compiled, by small operations that each go through memory
 
 
@@ -35,6 +37,11 @@ class Time:
     seconds: float  # a step
     tokens: int  # a step, of all devices
     utilisation: float  # of the GPU's peak, by the model's operations (MFU)
+    rounds: int  # micro-batches a step
+
+    @property
+    def is_short(self) -> bool:
+        return self.seconds / self.rounds < SHORT
 
     @property
     def tokens_per_second(self) -> float:
@@ -58,7 +65,7 @@ def time_of(config: Config, devices: int, gpu: Gpu, *, vocab_size: int, num_labe
     lengths = lengths_of(config)
     tokens = batch.global_batch * (lengths.read + lengths.written)
     done = operations(config, model, batch.micro_batch * batch.accumulation).model
-    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak)
+    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak, batch.accumulation)
 
 
 def devices_that_share(config: Config, devices: int) -> int:

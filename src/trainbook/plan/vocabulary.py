@@ -52,7 +52,7 @@ def vocabulary(config: Config, stated: int | None = None) -> int:
         return _in_file(file)
     if config.data.vocab_size is not None:
         return config.data.vocab_size
-    why = "depends on the text" if name in ("char", "word") else f"is in {name}, which is not here"
+    why = "knows it once it has read the text" if name in ("char", "word") else "is not here"
     raise UserError(
         f"plan: the size of the vocabulary must be known, but data.tokenizer={name} {why}. Say it with --vocab-size N "
         "(characters of English text: about 65; GPT-2: 50257; BERT: 30522; T5: 32128; Llama 2: 32000)."

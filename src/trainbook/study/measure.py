@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from trainbook.data import DataBundle
-from trainbook.data import build as build_data
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape, task_name
-from trainbook.loop.build import request_of
+from trainbook.knobs.derive import batch_shape
 from trainbook.loop.device import available_host_memory, choose_device, memory_in_use
 from trainbook.runs.manifest import installed_versions
 from trainbook.study.batch import Search, Trial, flattens_at
 from trainbook.study.noise import NoiseScale, noise_of_training
-from trainbook.study.rehearsal import Rehearsal, Stretch, for_rehearsal, free_memory, long_enough, rehearsal
-from trainbook.study.synthetic import TASKS, synthetic_data
+from trainbook.study.rehearsal import Rehearsal, Stretch, for_rehearsal, free_memory, rehearsal
+from trainbook.study.trying import WARM, DataKind, Say, Source, heartbeat, limited, on_one_device, tried, with_rows
 
-DataKind = Literal["auto", "synthetic", "real"]
-Say = Callable[[str], None]
-
-WARM = 5  # steps before what is timed
 TRIED = 5  # timed steps of each number of rows in a search
 HOST_SHARE = 0.8  # of the memory that is free: what a search on a CPU may take unless it is told
-MOST_ROUNDS = 4  # micro-batches of an update: more tell nothing new
-HEARD_EVERY = 10  # seconds
-OURS = ("gpt", "bert", "t5")
 
 
 @dataclass
@@ -73,7 +60,8 @@ def measure(
     `data`: random tokens in rows of full length, or the configuration's own data; auto takes random ones where the task
     allows. `largest` looks for the largest micro-batch and for where throughput stops growing. `noise_after` measures
     the gradient noise scale after so many steps of training on the configuration's own data. `memory_limit`, in bytes,
-    makes the device as small as that. Ctrl-C ends it and keeps what was measured; memory that is not enough is told.
+    makes the device as small as that. Ctrl-C ends it and keeps what was measured; memory that is not enough is told, as
+    is data that ends too soon, which is read again ("repeated").
 
     It is one process on one device, and an update adds up at most 4 micro-batches: "config" tells what was measured.
     """
@@ -87,6 +75,7 @@ def measure(
             "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
             "device": place.type,
             "data": source.kind,
+            "repeated": False,  # real data that ended too soon was read again
             "peak_bytes": None,
             "seconds_per_step": None,
             "tokens_per_second": None,
@@ -111,6 +100,7 @@ def measure(
     except KeyboardInterrupt:
         found.facts["interrupted"] = True
         say("stopped; what was measured until now is kept")
+    found.facts["repeated"] = source.is_repeated
     return found.as_dict()
 
 
@@ -161,127 +151,17 @@ def _largest(
 
 
 def _noise(found: Measurement, config: Config, source: Source, device: torch.device, after: int, say: Say) -> None:
+    """It is of this training as it is asked for: none is made up beyond its end."""
     say(f"{after} steps of training, then the gradient noise of the model that they leave")
     config = for_rehearsal(config)
-    with rehearsal(config, source.data(config, after), device) as training:
-        training.advance(after, _heartbeat(after, say))
-        found.noise = noise_of_training(training)
-    del training
+    try:
+        with rehearsal(config, source.data(config, after), device) as training:
+            training.advance(after, heartbeat(after, say))
+            found.noise = noise_of_training(training)
+        del training
+    except UserError as error:
+        say(f"no noise scale: {error}")
     free_memory(device)
-
-
-# Trying
-
-
-def tried(
-    config: Config,
-    source: Source,
-    device: torch.device,
-    steps: int,
-    say: Say = lambda line: None,
-    note: Callable[[Rehearsal], None] = lambda training: None,
-) -> Stretch | None:
-    """None: memory was not enough."""
-    config = for_rehearsal(source.long_enough(config, WARM + steps))
-    try:
-        stretch = _stretch(config, source.data(config, WARM + steps), device, steps, say, note)
-    except torch.OutOfMemoryError:
-        stretch = None
-    free_memory(device)  # only here is nothing left that holds any of it
-    return stretch
-
-
-def _stretch(
-    config: Config,
-    data: DataBundle,
-    device: torch.device,
-    steps: int,
-    say: Say,
-    note: Callable[[Rehearsal], None],
-) -> Stretch:
-    with rehearsal(config, data, device) as training:
-        training.warm_up(WARM)
-        stretch = training.advance(steps, _heartbeat(steps, say))
-        note(training)
-        return stretch
-
-
-def _heartbeat(steps: int, say: Say) -> Callable[[int], None]:
-    """Steps that take long are heard of."""
-    last = time.monotonic()
-
-    def heard(done: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= HEARD_EVERY and done < steps:
-            last = time.monotonic()
-            say(f"step {done} of {steps}")
-
-    return heard
-
-
-def on_one_device(config: Config, most_rounds: int | None = MOST_ROUNDS) -> Config:
-    """The same by itself: neither other processes, nor so many micro-batches that a few steps take an hour."""
-    batch = batch_shape(config)
-    knobs = {
-        "global_batch_size": batch.micro_batch * min(batch.accumulation, most_rounds or batch.accumulation),
-        "per_device_train_batch_size": batch.micro_batch,
-        "gradient_accumulation_steps": None,
-    }
-    sections = {
-        "batch": config.batch.model_copy(update=knobs),
-        "distributed": config.distributed.model_copy(update={"strategy": "single"}),
-    }
-    return config.model_copy(update=sections)
-
-
-def with_rows(config: Config, rows: int) -> Config:
-    """So many rows at a time. Where the global batch has more, two times: gradients are there while more are made."""
-    times = 2 if batch_shape(config).global_batch > rows else 1
-    knobs = {
-        "global_batch_size": times * rows,
-        "per_device_train_batch_size": rows,
-        "gradient_accumulation_steps": None,
-    }
-    return config.model_copy(update={"batch": config.batch.model_copy(update=knobs)})
-
-
-class Source:
-    """Where the data of a trial comes from. Real data is prepared once."""
-
-    def __init__(self, config: Config, kind: DataKind, vocab_size: int | None) -> None:
-        can_be_made_up = task_name(config) in TASKS and config.model.type in OURS
-        self.kind = ("synthetic" if can_be_made_up else "real") if kind == "auto" else kind
-        self.vocab_size = vocab_size or config.data.vocab_size
-        if self.kind == "synthetic" and self.vocab_size is None:
-            raise UserError("random tokens need the size of the vocabulary, and data.vocab_size does not say it.")
-        self._real: DataBundle | None = None
-
-    def long_enough(self, config: Config, steps: int) -> Config:
-        return long_enough(config, steps) if self.kind == "synthetic" else config
-
-    def data(self, config: Config, steps: int) -> DataBundle:
-        if self.kind == "real":
-            if self._real is None:
-                self._real = build_data(config.data, config.training.seed, request_of(config))
-            return self._real
-        assert self.vocab_size is not None
-        return synthetic_data(config, self.vocab_size, batch_shape(config).global_batch * min(steps, 4))
-
-
-@contextmanager
-def limited(device: torch.device, limit: int | None) -> Iterator[None]:
-    """A GPU with no more than so many bytes for PyTorch."""
-    if limit is None or device.type != "cuda":
-        yield
-        return
-    total = torch.cuda.get_device_properties(device).total_memory
-    if not 0 < limit <= total:
-        raise UserError(f"the memory limit must be > 0 and at most the GPU's {total:,} bytes, but got {limit:,}.")
-    torch.cuda.set_per_process_memory_fraction(limit / total, device)
-    try:
-        yield
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
 
 
 def flat(config: Config) -> dict[str, Any]:

@@ -34,7 +34,8 @@ Outcome = Mapping[str, Any]  # of an arm
 Pair = tuple[Outcome, Outcome]  # control and remedy, of the same seed
 
 
-def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = True) -> Comparison:
+def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = True, looks: int = 1) -> Comparison:
+    """`looks`: at how many ends of the arms this is asked, at most."""
     if measure == "speed":
         control, remedy = ([arm["tokens_per_second"] for arm in arms] for arms in zip(*pairs, strict=True))
         return compare_speeds("tokens per second", control, remedy)
@@ -47,10 +48,10 @@ def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = Tru
         control, remedy = pairs[0]
         name = "scatter of the validation loss"
         return compare_scatter(name, _curve(control["evaluations"]), _curve(remedy["evaluations"]))
-    return _compare_losses(pairs, same_evaluation)
+    return _compare_losses(pairs, same_evaluation, looks)
 
 
-def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool) -> Comparison:
+def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool, looks: int) -> Comparison:
     targets = [[arm["targets"] for arm in pair] for pair in pairs]
     if not same_evaluation or any(a != b for a, b in targets if None not in (a, b)):
         reason = "the change also changes what is evaluated, so that the two losses are of different things"
@@ -60,7 +61,7 @@ def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool) -> Comparison:
     is_evaluated &= any(arm["evaluations"] for pair in pairs for arm in pair)
     name = "validation loss" if is_evaluated else "training loss"
     curves = [tuple(_losses(arm, is_evaluated) for arm in pair) for pair in pairs]
-    return compare_seeds(name, [(control, remedy) for control, remedy in curves])
+    return compare_seeds(name, [(control, remedy) for control, remedy in curves], looks)
 
 
 def _losses(arm: Outcome, is_evaluated: bool) -> Curve:

@@ -22,6 +22,7 @@ from trainbook.study.arms import changes, with_overrides
 from trainbook.study.outcomes import MEASURES, Measure
 
 SHARE = 4  # a try takes one part in so many of the run's steps
+FURTHER = 2  # times as many, and again, where that is not enough to tell
 EVALUATIONS, FEWEST_EVALUATIONS = 8, 4  # in a try
 EVALUATING = 0.5  # of the time of training: what more than the fewest evaluations may take
 MOST_STEPS_FOR_SPEED = 100
@@ -44,9 +45,21 @@ class Question:
     measure: Measure
     from_step: int
     stop_at: int | None  # None: where the schedule ends
+    at_most: int | None  # how far the arms go on if nothing can be told there; None: they do not
     eval_steps: int
     logging_steps: int
     same_evaluation: bool  # False: the losses of the two arms are of different things
+
+    @property
+    def stops(self) -> list[int | None]:
+        """Where the arms are looked at: at the first, and if nothing can be told there, after twice as many steps."""
+        stops: list[int | None] = [self.stop_at]
+        if self.stop_at is not None and self.at_most is not None:
+            length = self.stop_at - self.from_step
+            while self.from_step + length < self.at_most:
+                length *= FURTHER
+                stops.append(min(self.at_most, self.from_step + length))
+        return stops
 
 
 def choose(record: Record, findings: Sequence[Finding], rule: str | None = None) -> Finding:
@@ -97,6 +110,7 @@ def ask(record: Record, parent: RunFolder, finding: Finding, steps: int | None =
         part = min(part, MOST_STEPS_FOR_SPEED) if measure == "speed" else part
         stop_at = max(from_step + part, first + part // 2)  # the trouble must have time to come back
     stop_at = None if stop_at is None or stop_at >= total else stop_at
+    can_go_on = steps is None and measure == "loss" and stop_at is not None
     span = (stop_at or total) - from_step
     evaluations = _evaluations(record, span) if measure in ("loss", "scatter") else 1
     eval_steps = max(1, span // evaluations)
@@ -108,6 +122,7 @@ def ask(record: Record, parent: RunFolder, finding: Finding, steps: int | None =
         measure=measure,
         from_step=from_step,
         stop_at=stop_at,
+        at_most=total if can_go_on else None,
         eval_steps=eval_steps,
         same_evaluation=all(
             path.startswith(SAME_EVALUATION) or not path.startswith(("data.", "evaluation.", "training.task"))

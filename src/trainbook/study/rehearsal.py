@@ -47,6 +47,15 @@ class Stretch:
         return self.tokens / self.seconds
 
 
+class OverTooSoon(UserError):
+    def __init__(self, steps: int) -> None:
+        super().__init__(
+            f"this training is over after {steps} steps, before what was to be measured: make it longer "
+            "(training.max_steps, or training.num_train_epochs), or measure fewer steps."
+        )
+        self.steps = steps
+
+
 def for_rehearsal(config: Config, row_every: int | None = None) -> Config:
     """The same training without evaluations and checkpoints, and with rows as they come in the middle of a run."""
     changes = {
@@ -65,7 +74,7 @@ def lasting(config: Config, steps: int) -> Config:
 
 
 def long_enough(config: Config, steps: int) -> Config:
-    """For made-up data, whose epochs mean nothing: never over within `steps`, and compiled as a long run would be."""
+    """Never over within `steps`, and compiled as a long run would be: for made-up data, whose epochs mean nothing."""
     asked = config.training.max_steps or COMPILE_MIN_STEPS
     return lasting(config, max(asked, steps + 1, warmup_steps(config, asked) + 1))
 
@@ -97,10 +106,7 @@ class Rehearsal(Training):
         for done in range(1, steps + 1):
             report = next(self.reports, None)
             if report is None:
-                raise UserError(
-                    f"this training is over after {self.state.step} steps, before what was to be measured: make it "
-                    "longer (training.max_steps), or measure fewer steps."
-                )
+                raise OverTooSoon(self.state.step)
             peak = max(peak, highest(device))
             self.after_step(report)
             heard(done)

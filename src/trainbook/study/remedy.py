@@ -29,6 +29,7 @@ from trainbook.study.verdict import TAIL, Comparison
 
 ANSWER = "try.json"
 AGAIN = "-again"
+LEARNED = 0.99  # of the first loss
 
 
 def try_remedy(
@@ -46,32 +47,77 @@ def try_remedy(
     parent = _run_of(record)
     question = ask(record, parent, finding, steps)
     folder, state = _folder_of(parent, question)
-    begin = f"step {question.from_step}" if question.from_step else "the start"
-    end = f"step {question.stop_at}" if question.stop_at else "the end"
-    pairs = []
-    for tag, seed in _repetitions(question, parent.recorded().training.seed, seeds):
-        kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
-        for kind, change in reversed(kinds) if tag == AGAIN else kinds:
-            name = kind + tag
-            if name not in state["arms"]:
-                say(f"{name}: from {begin} to {end}, seed {seed}{', ' + question.override if change else ''}")
-                arm = Arm(
-                    parent,
-                    RunFolder(folder / name),
-                    change,
-                    seed,
-                    question.from_step,
-                    question.stop_at,
-                    question.eval_steps,
-                    question.logging_steps,
-                )
-                state["arms"][name] = arm.train(quiet)
-                say(f"{name}: {_ended(state['arms'][name])}")
-                _keep(folder, state)
-        pairs.append((state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]))
-    state["answer"] = _answer(record, parent, question, finding, pairs)
-    _keep(folder, state)
+    repetitions = _repetitions(question, parent.recorded().training.seed, seeds)
+    for stop_at in question.stops:
+        if stop_at is not None and any(arm["last_step"] > stop_at for arm in state["arms"].values()):
+            continue  # nothing could be told there, and they went on
+        pairs = []
+        for tag, seed in repetitions:
+            kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
+            for kind, change in reversed(kinds) if tag == AGAIN else kinds:
+                name = kind + tag
+                if not _is_there(state["arms"].get(name), stop_at):
+                    _train(parent, question, folder, state, name, change, seed, stop_at, quiet, say)
+            pairs.append((state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]))
+        state["answer"] = _answer(record, parent, question, finding, pairs)
+        _keep(folder, state)
+        if not _may_tell_later(state["answer"], pairs):
+            break
     return state["answer"]
+
+
+def _is_there(arm: Mapping[str, Any] | None, stop_at: int | None) -> bool:
+    return arm is not None and (stop_at is None or arm["last_step"] >= stop_at or bool(arm["failure"]))
+
+
+def _may_tell_later(answer: Mapping[str, Any], pairs: Sequence[Pair]) -> bool:
+    """Nothing can be told yet; or the change is worse than a control that has not learned anything yet, as one may be
+    that begins to."""
+    if any(arm["failure"] for pair in pairs for arm in pair) or not answer["control_is_like_the_run"]:
+        return False
+    is_open = answer["verdict"] == "cannot tell" and answer["interval"] is not None
+    return is_open or (
+        answer["verdict"] == "made it worse"
+        and answer["from_step"] == 0
+        and not any(_has_learned(control["evaluations"]) for control, _ in pairs)
+    )
+
+
+def _has_learned(evaluations: Sequence[Sequence[float]]) -> bool:
+    return len(evaluations) > 1 and evaluations[-1][1] < LEARNED * evaluations[0][1]
+
+
+def _train(
+    parent: RunFolder,
+    question: Question,
+    folder: Path,
+    state: dict[str, Any],
+    name: str,
+    change: Sequence[str],
+    seed: int,
+    stop_at: int | None,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> None:
+    """One arm, from where it begins or was left to here."""
+    left = state["arms"].get(name)
+    begin = f"step {left['last_step'] if left else question.from_step}"
+    begin = begin if left or question.from_step else "the start"
+    end = f"step {stop_at}" if stop_at else "the end"
+    say(f"{name}: from {begin} to {end}, seed {seed}{', ' + question.override if change else ''}")
+    arm = Arm(
+        parent,
+        RunFolder(folder / name),
+        change,
+        seed,
+        question.from_step,
+        stop_at,
+        question.eval_steps,
+        question.logging_steps,
+    )
+    state["arms"][name] = arm.train(quiet)
+    say(f"{name}: {_ended(state['arms'][name])}")
+    _keep(folder, state)
 
 
 def _ended(arm: Mapping[str, Any]) -> str:
@@ -147,7 +193,7 @@ def _keep(folder: Path, state: Mapping[str, Any]) -> None:
 def _answer(
     record: Record, parent: RunFolder, question: Question, finding: Finding, pairs: Sequence[Pair]
 ) -> dict[str, Any]:
-    comparison = compare(question.measure, pairs, question.same_evaluation)
+    comparison = compare(question.measure, pairs, question.same_evaluation, looks=len(question.stops))
     astray = strayed(record, pairs[0][0])
     if astray is not None:
         comparison = replace(comparison, verdict="cannot tell", reason=astray)

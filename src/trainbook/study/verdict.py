@@ -35,7 +35,13 @@ class Comparison:
     reason: str  # how the verdict follows from the numbers, in a sentence
 
 
-def compare_curves(measure: str, control: Curve, remedy: Curve) -> Comparison:
+def reach_of(looks: int) -> tuple[float, float]:
+    """Sigmas, and the confidence of an interval, with which nothing but chance is called a difference no more often in
+    so many looks than in one with SIGMAS or CONFIDENCE: each look has its part of the error (Bonferroni)."""
+    return float(stats.norm.isf(stats.norm.sf(SIGMAS) / looks)), 1 - (1 - CONFIDENCE) / looks
+
+
+def compare_curves(measure: str, control: Curve, remedy: Curve, looks: int = 1) -> Comparison:
     """One run of each. What would differ between two runs that differ in nothing but chance is not known from these:
     taken for it is how far their difference lies off its own course from one evaluation to the next, and CHANCE."""
     if (found := _not_finite(measure, control, remedy)) is not None:
@@ -49,31 +55,31 @@ def compare_curves(measure: str, control: Curve, remedy: Curve) -> Comparison:
         of_evaluations = math.hypot(fluctuation(control), fluctuation(remedy))
     # Not divided by the number of evaluations: neighbours are of nearly the same weights.
     noise = math.hypot(of_evaluations, CHANCE * abs(ends[0]))
-    difference = ends[1] - ends[0]
-    low, high = difference - SIGMAS * noise, difference + SIGMAS * noise
+    difference, (sigmas, _) = ends[1] - ends[0], reach_of(looks)
+    low, high = difference - sigmas * noise, difference + sigmas * noise
     told = f"the noise of a difference between single runs is about {noise:.2g} here"
-    if low < 0 < high and (surely := _apart(control, remedy)):
+    if low < 0 < high and (surely := _apart(control, remedy, sigmas)):
         # One of them is wild, so that its mean says little; but all of its last values are worse than the other's.
         low, high = (min(surely, high), high) if surely > 0 else (low, max(surely, low))
         told = f"all of the last {TAIL} evaluations of the one are worse than all of the other's"
     return _judged(measure, ends, (low, high), told)
 
 
-def _apart(control: Curve, remedy: Curve) -> float:
+def _apart(control: Curve, remedy: Curve, sigmas: float) -> float:
     """By how much the last values differ at the very least; 0 if they overlap, or if noise could make them."""
     tails = [[value for _, value in curve[-TAIL:]] for curve in (control, remedy)]
     for sign, better, worse in ((1, 0, 1), (-1, 1, 0)):
         noise = math.hypot(fluctuation((control, remedy)[better]), CHANCE * abs(_end((control, remedy)[better])))
-        gap = min(tails[worse]) - max(tails[better]) - SIGMAS * noise
+        gap = min(tails[worse]) - max(tails[better]) - sigmas * noise
         if gap > 0:
             return sign * gap
     return 0.0
 
 
-def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]]) -> Comparison:
+def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]], looks: int = 1) -> Comparison:
     """A run of each for every seed: the mean difference, with a t interval over seeds."""
     if len(pairs) == 1:
-        return compare_curves(measure, *pairs[0])
+        return compare_curves(measure, *pairs[0], looks)
     broken = [found for pair in pairs if (found := _not_finite(measure, *pair)) is not None]
     if broken:
         verdicts = {found.verdict for found in broken}
@@ -82,7 +88,7 @@ def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]]) -> Compari
         reason = f"{len(broken)} of {len(pairs)} seeds do not end with finite losses in both runs"
         return Comparison(measure, math.nan, math.nan, math.nan, None, "cannot tell", reason)
     ends = [(_end(control), _end(remedy)) for control, remedy in pairs]
-    interval = t_interval([remedy - control for control, remedy in ends])
+    interval = t_interval([remedy - control for control, remedy in ends], reach_of(looks)[1])
     means = statistics.fmean(control for control, _ in ends), statistics.fmean(remedy for _, remedy in ends)
     return _judged(measure, means, interval, f"a t interval over {len(pairs)} seeds")
 
@@ -147,9 +153,9 @@ def fluctuation(curve: Curve, share: float = 0.5) -> float:
     return math.sqrt(statistics.fmean(variances))
 
 
-def t_interval(values: Sequence[float]) -> Interval:
+def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
-    reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)) * error
+    reach = float(stats.t.ppf((1 + confidence) / 2, len(values) - 1)) * error
     return mean - reach, mean + reach
 
 

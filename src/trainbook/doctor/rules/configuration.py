@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rate
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
 
 USUAL = "the knob's own usual range and cases"
@@ -16,7 +17,7 @@ USUAL = "the knob's own usual range and cases"
     "rate-for-the-case",
     symptom="loss not decreasing",
     looks_at="the peak rate against the usual one for this optimizer, size and start",
-    thresholds="10 times as high, or a ninth; 25 times is an error",
+    thresholds="10 times as high, or a ninth, or a fifth if the loss is still falling at the end; 25 times is an error",
     source=USUAL,
     fault="the learning rate 30 times too high or too low",
     causes=("learning-rate-high", "learning-rate-low"),
@@ -37,15 +38,23 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
             override=lower_rate(view),
             factor=factor,
         )
-    elif factor < 1 / 9:
+    elif factor < 1 / 9 or (factor < 1 / 5 and _falls_to_the_end(view)):
+        is_falling = factor >= 1 / 12 and _falls_to_the_end(view)
         yield finding(
             "warning",
             "learning-rate-low",
-            0.7 if factor < 1 / 12 else 0.5,
-            evidence,
+            0.7 if factor < 1 / 12 else 0.6 if is_falling else 0.5,
+            evidence + ("; the loss still fell at the end" if is_falling else ""),
             override=raise_rate(view),
             factor=factor,
         )
+
+
+def _falls_to_the_end(view: View) -> bool:
+    """Of a run that has ended: for certain, over its last third."""
+    steps, losses = view.losses()
+    late = steps > steps[-1] * 2 / 3 if len(steps) else []
+    return view.has_ended and len(losses) >= 12 and robust_line(steps[late], losses[late]).high < 0
 
 
 @rule(
@@ -195,8 +204,10 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
     "first-weights",
     symptom="loss not decreasing",
     looks_at="the size of hidden matrices before the first step: root mean square times the root of their inputs",
-    thresholds="under 0.06 or above 2; the usual spreads give 0.2 to 1",
-    source="0.02 at widths 128 to 768 gives 0.23 to 0.55; 1 keeps the size of what goes through",
+    thresholds="under 0.06, with a spread for its width that is below the usual range; or above 2; the usual spreads "
+    "give 0.2 to 1",
+    source="0.02 at widths 128 to 768 gives 0.23 to 0.55; 1 keeps the size of what goes through; a narrow model begins "
+    "small with the usual spread too",
     fault="first weights 10 times too small or too large",
     causes=("init-small", "init-large"),
     needs=("start:weight_scale",),
@@ -206,8 +217,9 @@ def first_weights(view: View) -> Iterator[Finding]:
     evidence = (
         f"hidden matrices begin with {scale:.2g} of the size that keeps what goes through them; 0.2 to 1 is usual"
     )
-    spread = view.setting("model.initializer_range")
-    if scale < 0.06:
+    spread, width = view.setting("model.initializer_range"), view.setting("model.hidden_size")
+    is_narrow = width is not None and scale / width**0.5 > usual("model.initializer_range")[0]
+    if scale < 0.06 and not is_narrow:
         yield finding(
             "warning",
             "init-small",

@@ -66,19 +66,23 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     "order-of-the-source",
     symptom="fluctuating validation",
     looks_at="whether the rows of a batch stand in the order of the source, and what the configuration says of it",
-    thresholds="95 % of neighbours in order; shuffled, a half are",
+    thresholds="95 % of neighbours in order, between two resumes or returns; shuffled, a half are",
     source="the definition: of a random order half of the neighbours rise",
     fault="data that is not shuffled",
     causes=("data-unshuffled",),
     needs=("ordered_rows",),
 )
 def order_of_the_source(view: View) -> Iterator[Finding]:
-    shares = view.values("ordered_rows")
-    pairs = len(shares) * max(1, (view.global_batch or 2) // view.world - 1)
-    if pairs < MANY_PAIRS or np.mean(shares) < 0.95:
+    each_row = max(1, (view.global_batch or 2) // view.world - 1)
+    by_segment: dict[int, list[float]] = {}  # the guard, when it goes back, draws another order
+    for row in view.record.train:
+        if row.get("ordered_rows") is not None:
+            by_segment.setdefault(row.get("segment", 0), []).append(row["ordered_rows"])
+    means = [float(np.mean(shares)) for shares in by_segment.values() if len(shares) * each_row >= MANY_PAIRS]
+    if not means or max(means) < 0.95:
         return
     asked = view.setting("data.shuffle") is False
-    evidence = f"{np.mean(shares):.0%} of neighbouring rows stand in the order of the source"
+    evidence = f"{max(means):.0%} of neighbouring rows stand in the order of the source"
     evidence += "; data.shuffle is off" if asked else ", although data.shuffle is on"
     override = change(view, "data.shuffle", True) if asked else None
     yield finding(
@@ -193,8 +197,9 @@ def first_gap(view: View) -> float | None:
     "many-epochs",
     symptom="overfitting",
     looks_at="how often the data was gone through",
-    thresholds="20 epochs from scratch or 10 in fine-tuning; worth a look where validation rises",
-    source="the usual range of training.num_train_epochs",
+    thresholds="20 epochs from scratch or 10 in fine-tuning; worth a look where validation rises, and then from 4 on",
+    source="the usual range of training.num_train_epochs; Muennighoff et al. 2023: up to 4 epochs are about as good as "
+    "new data",
     fault="a training set of a few hundred rows",
     causes=("dataset-tiny",),
     needs=("epoch",),
@@ -202,10 +207,10 @@ def first_gap(view: View) -> float | None:
 def many_epochs(view: View) -> Iterator[Finding]:
     epochs = view.values("epoch")
     limit = 10.0 if view.is_fine_tuning else 20.0
-    if not len(epochs) or epochs.max() < limit:
-        return
     steps, evaluations = view.finite("loss", "eval")
     rises = len(evaluations) >= 3 and evaluations[-1] > 1.02 * evaluations.min()
+    if not len(epochs) or epochs.max() < (4.0 if rises else limit):
+        return
     evidence = f"the data was gone through {epochs.max():.0f} times"
     if rises:
         best = int(steps[int(evaluations.argmin())])
@@ -213,7 +218,7 @@ def many_epochs(view: View) -> Iterator[Finding]:
     yield finding(
         "warning" if rises else "info",
         "dataset-tiny",
-        0.75 if rises else 0.4,
+        (0.75 if epochs.max() >= limit else 0.45) if rises else 0.4,
         evidence,
         steps=(0, view.last_step),
         override=change(view, "evaluation.early_stopping_patience", 3) if rises else None,

@@ -1,4 +1,4 @@
-"""Gradients and what they meet: sizes of layers, clipping, dead units, attention and output logits."""
+"""Gradients and what they meet: sizes of layers, clipping, frozen layers, dead units."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import rank_correlation
 from trainbook.doctor.view import View
 
 CLIP = "batch.max_grad_norm"
@@ -58,14 +57,17 @@ def clipped_share(view: View) -> Iterator[Finding]:
     "clipping-at-work",
     symptom="exploding gradients",
     looks_at="norms above the threshold in rows that say nothing was clipped, and long tails of norms without clipping",
-    thresholds="half of the norms above the threshold and none clipped; or the highest 20 times the median, unclipped",
+    thresholds="half of the norms above the threshold and none clipped; or the highest 20 times the median, unclipped, "
+    "or 5 times before they are no longer finite",
     source="the definition of clipping; the tuning playbook: a threshold at the 90th percentile",
     fault="clipping that does nothing; clipping switched off",
     causes=("clipping-off",),
     needs=("grad_norm",),
 )
 def clipping_at_work(view: View) -> Iterator[Finding]:
-    rows = [row for row in view.record.train if row.get("grad_norm") is not None and np.isfinite(row["grad_norm"])]
+    rows = [row for row in view.record.train if row.get("grad_norm") is not None]
+    is_lost = any(not np.isfinite(row["grad_norm"]) for row in rows)
+    rows = [row for row in rows if np.isfinite(row["grad_norm"])]
     limit = view.setting(CLIP)
     if len(rows) < 8:
         return
@@ -89,11 +91,13 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
     evidence = (
         f"gradients are not clipped ({'no threshold' if limit is None else f'threshold {limit:g}'}); the "
         f"highest norm is {highest:.3g}, the median {middle:.3g}"
+        f"{', and at the end it is not finite' if is_lost else ''}"
     )
     override = change(view, CLIP, 1.0)
-    if highest > 20 * middle:
+    if highest > 20 * middle or (is_lost and highest > 5 * middle):
+        sure = 0.85 if view.updates_follow_gradients else 0.75
         yield finding(
-            "warning", "clipping-off", 0.75, evidence, steps=span, override=override, highest=highest, middle=middle
+            "warning", "clipping-off", sure, evidence, steps=span, override=override, highest=highest, middle=middle
         )
     elif highest > 5 * middle or (limit is not None and limit > 10 * usual(CLIP)[1]):
         yield finding(
@@ -249,65 +253,3 @@ def dead_units(view: View) -> Iterator[Finding]:
         override=override,
         share=shares[worst],
     )
-
-
-@rule(
-    "attention-logits",
-    symptom="instability",
-    looks_at="the largest attention logit, and whether it keeps growing",
-    thresholds="above 100 and rising; 300 is an error",
-    source="Dehghani et al. 2023 and Wortsman et al. 2023: divergence comes with logits of the order of 10,000; "
-    "healthy "
-    "runs stay in the tens",
-    fault="queries and keys scaled up; the learning rate too high",
-    causes=("attention-logits-grow",),
-    needs=("attention_logit_max",),
-)
-def attention_logits(view: View) -> Iterator[Finding]:
-    steps, logits = view.finite("attention_logit_max")
-    if len(logits) < 6:
-        return
-    last = float(np.median(logits[-3:]))
-    first = float(np.median(logits[:3]))
-    if last > 100 and (rank_correlation(steps, logits) > 0.3 or last > 300):
-        evidence = f"the largest attention logit went from {first:.3g} to {last:.3g}"
-        override = change(view, "model.qk_norm", True)
-        severe = last > 300
-        yield finding(
-            "error" if severe else "warning",
-            "attention-logits-grow",
-            0.7 if severe else 0.55,
-            evidence,
-            steps=(steps[0], steps[-1]),
-            override=override,
-            last=last,
-        )
-
-
-@rule(
-    "log-z",
-    symptom="instability",
-    looks_at="the log of the sum of the output's exponentials, against the log of the vocabulary",
-    thresholds="15 nats away from it and moving on",
-    source="PaLM's z-loss keeps it near 0; bf16 loses the digits of logits beyond some tens",
-    fault="an output layer whose logits drift",
-    causes=("z-drift",),
-    needs=("log_z",),
-)
-def log_z(view: View) -> Iterator[Finding]:
-    steps, values = view.finite("log_z")
-    if len(values) < 6:
-        return
-    start = float(view.fact("uniform_loss") or np.median(values[:3]))
-    last = float(np.median(values[-3:]))
-    if abs(last - start) > 15 and abs(rank_correlation(steps, values)) > 0.5:
-        evidence = f"log Z went from {values[0]:.3g} to {last:.3g}; a fresh model has about {start:.3g}"
-        yield finding(
-            "warning",
-            "z-drift",
-            0.6,
-            evidence,
-            steps=(steps[0], steps[-1]),
-            override=change(view, "training.z_loss", 1e-4),
-            last=last,
-        )

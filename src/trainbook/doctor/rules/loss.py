@@ -1,4 +1,4 @@
-"""The loss curve: where it begins, whether it falls, spikes, and whether it is too good to be true."""
+"""The loss curve: where it begins, whether it falls, and whether it is too good to be true."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import detrended, median_and_spread, robust_line, running_median, thinned
+from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, thinned
 from trainbook.doctor.view import View
 
 FEW = 8  # rows: with fewer a curve says nothing
@@ -69,49 +69,11 @@ def _usual_spread(view: View) -> float:
 
 
 @rule(
-    "divergence",
-    symptom="instability",
-    looks_at="the loss late in the run, against its lowest and its first",
-    thresholds="the median of the last fifth has lost half of what was gained, or lies above the start",
-    source="reasoning: noise does not lose half of what was gained",
-    fault="the learning rate 30 times too high",
-    causes=("learning-rate-high",),
-    needs=("loss",),
-)
-def divergence(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
-    if len(losses) < 2 * FEW:
-        return
-    smooth = running_median(losses, 5)
-    first, lowest = float(np.median(losses[:3])), float(smooth.min())
-    last = float(np.median(losses[-max(3, len(losses) // 5) :]))
-    at = int(steps[int(smooth.argmin())])
-    gained = first - lowest
-    noise = median_and_spread(detrended(losses))[1]
-    if gained > 0.1 * first and last > lowest + max(0.5 * gained, 4 * noise) and at < 0.85 * steps[-1]:
-        evidence = f"the loss was {lowest:.3g} at step {at:,} and is {last:.3g} now; it began at {first:.3g}"
-    elif last > 1.1 * first + 4 * noise:
-        evidence = f"the loss is {last:.3g}, above the {first:.3g} that it began with"
-    else:
-        return
-    yield finding(
-        "error",
-        "learning-rate-high",
-        0.7,
-        evidence,
-        steps=(at, steps[-1]),
-        override=lower_rate(view),
-        first=first,
-        lowest=lowest,
-        last=last,
-    )
-
-
-@rule(
     "not-decreasing",
     symptom="loss not decreasing",
     looks_at="how far the loss has come, and how far each update goes",
-    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % of them name the rate",
+    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % of them name the rate, "
+    "others the targets, after half of the run or 1,000 steps",
     source="reasoning; an update of about 0.001 of the weights is usual (Karpathy)",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=("learning-rate-low", "learning-rate-high", "labels-random"),
@@ -125,8 +87,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     prior = view.fact("prior_loss")
     if last < 0.97 * first or (prior is not None and last < 0.97 * prior):
         return
-    ratios = view.values("update_ratio")
-    ratio = float(np.median(ratios)) if len(ratios) else None
+    ratio_steps, ratios = view.finite("update_ratio")
+    ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it began at {first:.3g}"
     if ratio is None:
         yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
@@ -146,9 +108,11 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         yield finding(
             "error", "learning-rate-low", 0.8, said, steps=(0, steps[-1]), override=raise_rate(view), update_ratio=ratio
         )
-    else:
+    elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind
         said = f"{evidence}, although updates are of the usual size ({ratio:.2g} of the weights)"
-        yield finding("error", "labels-random", 0.5, said, steps=(0, steps[-1]), update_ratio=ratio)
+        yield finding(
+            "error", "labels-random", 0.5, said, steps=(0, steps[-1]), is_by_exclusion=True, update_ratio=ratio
+        )
 
 
 @rule(
@@ -176,8 +140,8 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
     line = robust_line(steps[half], losses[half])
     if line.high < 0 and line.slope * (steps[-1] - steps[half][0]) < -0.03 * prior:
         return  # it is still on its way
-    ratios = view.values("update_ratio")
-    ratio = float(np.median(ratios)) if len(ratios) else 1e-3
+    ratio_steps, ratios = view.finite("update_ratio")
+    ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else 1e-3
     evidence = f"the loss has settled at {last:.3g}; guessing by frequency, without reading, costs {prior:.3g}"
     numbers: dict[str, Any] = {"last": last, "prior": prior, "update_ratio": ratio}
     span = (steps[half][0], steps[-1])
@@ -189,106 +153,10 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view), **numbers)
     elif view.task in ("classify", "tag", "regress"):
         said = f"{evidence}, although updates are of the usual size ({ratio:.2g} of the weights)"
-        yield finding("warning", "labels-random", 0.65, said, steps=span, **numbers)
+        yield finding("warning", "labels-random", 0.65, said, steps=span, is_by_exclusion=True, **numbers)
     else:
         said = f"{evidence}: a stretch that many short runs do not get beyond"
         yield finding("info", "training-short", 0.4, said, steps=span, override=longer(view), **numbers)
-
-
-@rule(
-    "spikes",
-    symptom="loss spikes",
-    looks_at="losses far above those around them, and how long it takes until they are gone (fast, slow, none)",
-    thresholds="6 robust deviations and 15 % above the median before; fast: gone within 3 rows; 3 fast ones of "
-    "which the "
-    "highest is half as high again as the median are worth a look",
-    source="stas00/ml-engineering: fast, slow and no recovery",
-    fault="a batch of poisoned samples; the learning rate too high",
-    causes=("bad-samples", "learning-rate-high", "warmup-short"),
-    needs=("loss",),
-)
-def spikes(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
-    if len(losses) < 2 * FEW:
-        return
-    found = find_spikes(steps, losses)
-    if not found:
-        return
-    lasting = [spike for spike in found if spike[2] == "none"]
-    slow = [spike for spike in found if spike[2] == "slow"]
-    worst = max(found, key=lambda spike: spike[1])
-    counts = ", ".join(
-        f"{sum(s[2] == how for s in found)} {how}"
-        for how in ("fast", "slow", "none")
-        if any(s[2] == how for s in found)
-    )
-    evidence = (
-        f"{len(found)} spike{'s' if len(found) > 1 else ''} of the loss (recovery: {counts}), the highest "
-        f"{worst[1]:.3g} at step {worst[0]:,}"
-    )
-    is_high = worst[1] > 1.5 * float(np.median(losses[4:]))
-    severity = "error" if lasting else "warning" if slow or (len(found) >= 3 and is_high) else "info"
-    span = (found[0][0], found[-1][0])
-    early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
-    warmup = view.warmup
-    if view.events("quarantine", "skip"):
-        yield finding(
-            severity,
-            "bad-samples",
-            0.6,
-            evidence,
-            steps=span,
-            override=change(view, "data.repetition_filter", True),
-            spikes=len(found),
-        )
-    elif len(early) > len(found) / 2 and warmup is not None and warmup < max(5, 0.01 * view.total):
-        override = change(view, "schedule.warmup_steps", max(10, round(0.05 * view.total)))
-        yield finding(
-            severity,
-            "warmup-short",
-            0.6,
-            f"{evidence}; warm-up is {warmup} steps",
-            steps=span,
-            override=override,
-            spikes=len(found),
-        )
-    elif lasting or slow:
-        yield finding(
-            severity, "learning-rate-high", 0.55, evidence, steps=span, override=lower_rate(view), spikes=len(found)
-        )
-    else:
-        yield finding(
-            severity,
-            "bad-samples",
-            0.45,
-            evidence,
-            steps=span,
-            override=change(view, "data.repetition_filter", True),
-            spikes=len(found),
-        )
-
-
-def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float, str]]:
-    """Step, loss and recovery of each."""
-    around = detrended(losses)
-    # Small batches have long tails: what one row in twenty does is not news.
-    noise = max(median_and_spread(around)[1], float(np.quantile(np.abs(around[4:]), 0.9)) / 1.64)
-    found: list[tuple[int, float, str]] = []
-    row = 4
-    while row < len(losses):
-        before = float(np.median(losses[max(0, row - 8) : row]))
-        limit = before + max(6 * noise, 0.15 * abs(before))
-        if losses[row] <= limit:
-            row += 1
-            continue
-        level = before + max(3 * noise, 0.05 * abs(before))
-        back = next((later for later in range(row + 1, len(losses)) if losses[later] <= level), None)
-        how = "none" if back is None else "fast" if back - row <= 3 else "slow"
-        if back is None and len(losses) - row < 3:
-            how = "fast"  # too early to say
-        found.append((int(steps[row]), float(losses[row]), how))
-        row = len(losses) if back is None else back + 1
-    return found
 
 
 @rule(

@@ -52,12 +52,19 @@ def not_finite(view: View) -> Iterator[Finding]:
         return
     ratios = view.values("update_ratio")
     if len(ratios) and np.median(ratios) > 0.03:
-        yield finding(
-            "error", "learning-rate-high", 0.7, evidence, steps=(steps[0], steps[-1]), override=lower_rate(view)
-        )
+        sure = 0.5 if view.updates_follow_gradients else 0.7
+        span = (_best_before(view, steps[0]), steps[-1])
+        yield finding("error", "learning-rate-high", sure, evidence, steps=span, override=lower_rate(view))
         return
     override = change(view, "guard.enabled", True) or lower_rate(view)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _best_before(view: View, step: int) -> int:
+    """Where the loss was lowest before this: from there on, what made it grow was at work."""
+    steps, losses = view.losses()
+    before = steps < step
+    return int(steps[before][int(losses[before].argmin())]) if before.any() else step
 
 
 @rule(

@@ -10,14 +10,14 @@ import numpy as np
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, raise_rate
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import detrended, median_and_spread
+from trainbook.doctor.statistics import detrended, median_and_spread, quantile_over_steps
 from trainbook.doctor.view import View
 
 
 @rule(
     "update-size",
     symptom="instability",
-    looks_at="what share of the weights an update changes, while the rate is near its peak",
+    looks_at="what share of the weights an update changes, in the quarter of all steps where it is largest",
     thresholds="about 0.001 is usual; above 0.03 or below 0.00001 is not",
     source="Karpathy's 0.001; small models at their best rates reach 0.01, so 0.03 here",
     fault="the learning rate 30 times too high or 1,000 times too low",
@@ -30,14 +30,14 @@ def update_size(view: View) -> Iterator[Finding]:
     steps, ratios = steps[kept], ratios[kept]
     if len(ratios) < 6:
         return
-    ratio = float(np.median(np.sort(ratios)[len(ratios) // 2 :]))
+    ratio = quantile_over_steps(steps, ratios, 0.75)
     evidence = f"an update changes {ratio:.2g} of the weights; about 0.001 is usual"
     span = (steps[0], steps[-1])
     if ratio > 0.03:
         yield finding(
             "error" if ratio > 0.1 else "warning",
             "learning-rate-high",
-            0.85 if ratio > 0.1 else 0.6,
+            0.5 if view.updates_follow_gradients else 0.85 if ratio > 0.1 else 0.6,
             evidence,
             steps=span,
             override=lower_rate(view),

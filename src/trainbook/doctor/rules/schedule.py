@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, lower_rate, usual_rate
+from trainbook.doctor.remedies import change, longer, lower_rate, usual_rate
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
 
 COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")
@@ -124,11 +125,41 @@ def warm_up(view: View) -> Iterator[Finding]:
     )
 
 
+FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak and a way down
+
+
+@rule(
+    "few-updates",
+    symptom="underfitting",
+    looks_at="how many updates a run from scratch was given, and whether it was still learning when they were over",
+    thresholds=f"fewer than {FEW_UPDATES}; the loss fell over the last half for certain, by 2 %, or validation did",
+    source="an optimizer's second moments alone need 1 / (1 - beta2) updates: 20 to 1,000",
+    fault="a run of 40 updates",
+    causes=("training-short",),
+    needs=("loss",),
+)
+def few_updates(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    if view.is_fine_tuning or not view.has_ended or view.total >= FEW_UPDATES or len(losses) < 12:
+        return
+    half = steps > steps[-1] / 2
+    line = robust_line(steps[half], losses[half])
+    fall = -line.slope * (steps[-1] - steps[half][0]) / float(np.median(losses[half]))
+    at, evaluations = view.finite("loss", "eval")
+    judged = evaluations[at >= steps[-1] / 2]
+    is_judged_better = len(judged) >= 3 and judged[-1] == judged.min() and judged[-1] < 0.98 * judged[0]
+    if (line.high < 0 and fall > 0.02) or is_judged_better:
+        evidence = f"the run has {view.total} updates, and the loss was still falling: by {fall:.0%} in its last half"
+        span = (steps[half][0], steps[-1])
+        yield finding("warning", "training-short", 0.65, evidence, steps=span, override=longer(view, 4.0), fall=fall)
+
+
 @rule(
     "guard-acted",
     symptom="instability",
     looks_at="what the guard had to do: updates kept out, going back, a lower rate, samples kept out",
-    thresholds="any lowering of the rate or going back; three updates kept out, and 1 % of them",
+    thresholds="any lowering of the rate or going back; three updates kept out, and 1 % of them; 10 % where no sample "
+    "stood out",
     source="the guard's ladder: it lowers the rate when nothing milder helped",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -136,9 +167,6 @@ def warm_up(view: View) -> Iterator[Finding]:
 )
 def guard_acted(view: View) -> Iterator[Finding]:
     lowered, back = view.events("remedy"), view.events("rollback")
-    named = [
-        event for event in view.events("quarantine") if event.get("samples") or event.get("ids") or event.get("count")
-    ]
     if lowered or back:
         events = [*lowered, *back]
         steps = sorted(event["step"] for event in events)
@@ -146,7 +174,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
             f"the guard went back {len(back)} time{'s' if len(back) != 1 else ''} and lowered the rate "
             f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
         )
-        cause, sure = ("bad-samples", 0.5) if named else ("learning-rate-high", 0.65)
+        cause, sure = ("bad-samples", 0.5) if view.quarantined else ("learning-rate-high", 0.65)
         override = lower_rate(view) if cause == "learning-rate-high" else change(view, "data.repetition_filter", True)
         yield finding(
             "error" if lowered else "warning", cause, sure, evidence, steps=(steps[0], steps[-1]), override=override
@@ -155,12 +183,12 @@ def guard_acted(view: View) -> Iterator[Finding]:
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
         count = float(skipped.max())
         if count >= max(3, 0.01 * view.last_step):
-            evidence = f"{count:.0f} of {view.last_step:,} updates were kept out of the model"
-            yield finding(
-                "warning",
-                "bad-samples",
-                0.5,
-                evidence,
-                steps=(0, view.last_step),
-                override=change(view, "data.repetition_filter", True),
-            )
+            evidence = f"{count:.0f} updates were kept out of the model, in {view.last_step:,} steps"
+            span = (0, view.last_step)
+            if view.events("quarantine") and not view.quarantined:
+                said = f"{evidence}, and no sample of theirs stood out"
+                severity = "warning" if count > 0.1 * view.last_step else "info"
+                yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
+                return
+            override = change(view, "data.repetition_filter", True)
+            yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=override)

@@ -19,9 +19,9 @@ from trainbook.doctor.view import View
     symptom="overfitting",
     looks_at="whether validation has been rising since its best, while the training loss falls",
     thresholds="two evaluations after the best, 2 % and 0.02 nats above it; 10 % is an error; within the first "
-    "epoch it is "
-    "another distribution",
-    source="the tuning playbook: validation that rises at the end; smaller rises are noise",
+    "epoch it is another distribution, if it is beyond what so few targets fluctuate by and training fell for certain",
+    source="the tuning playbook: validation that rises at the end; smaller rises are noise; a mean over n targets has "
+    "an error of about 2/sqrt(n) nats",
     fault="a small training set, many epochs",
     causes=("overfitting", "validation-drift"),
     needs=("loss", "eval:loss"),
@@ -47,6 +47,11 @@ def validation_rises(view: View) -> Iterator[Finding]:
     span = (at[best], at[-1])
     epochs = view.values("epoch")
     if len(epochs) and epochs[-1] < 1.0 and not view.is_fine_tuning:
+        targets = view.values("targets", "eval")
+        noise = 2.0 / float(np.median(targets)) ** 0.5 if len(targets) else 0.0
+        since = steps >= min(at[best], steps[-8:][0])
+        if evaluations[-1] - evaluations[best] < noise or robust_line(steps[since], losses[since]).high >= 0:
+            return
         said = f"{evidence}; no row was seen twice, so none is known by heart"
         yield finding(severity, "validation-drift", 0.6, said, steps=span, rise=rise)
         return
@@ -173,3 +178,61 @@ def metric_flat(view: View) -> Iterator[Finding]:
             f"{evaluations[-1]:.3g}, above {uniform:.3g}, that of guessing all alike: its labels may be others"
         )
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
+
+
+OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq")  # one class of several, by its loss
+
+
+@rule(
+    "accuracy-against-loss",
+    symptom="fluctuating validation",
+    looks_at="the accuracy against the least that a model with this validation loss has",
+    thresholds="less than half of exp(-loss), by 4 standard errors of so many targets, in the median of the last third",
+    source="a model is right at least as often as it means to be: the mean of its probabilities for the truth, which "
+    "is exp(-loss) or more (Jensen); and for certain in 1 - loss / ln 2 of all cases (Markov)",
+    fault="accuracy counted with another map of classes than the one that is learned",
+    causes=("metric-flat",),
+    needs=("eval:accuracy", "eval:loss"),
+)
+def accuracy_against_loss(view: View) -> Iterator[Finding]:
+    rows = [row for row in view.record.evaluations if row.get("accuracy") is not None and row.get("loss") is not None]
+    rows = [row for row in rows if math.isfinite(row["loss"])]
+    if len(rows) < 3 or view.task not in OF_CHOICES:
+        return
+    late = rows[-max(3, len(rows) // 3) :]
+    least = float(np.median([math.exp(-row["loss"]) for row in late]))
+    accuracy = float(np.median([row["accuracy"] for row in late]))
+    targets = float(np.median([row.get("targets") or 100 for row in late]))
+    error = math.sqrt(least * (1 - least) / targets)
+    if accuracy < 0.5 * least and accuracy < least - 4 * error:
+        loss = -math.log(least)
+        evidence = (
+            f"accuracy is {accuracy:.1%}, but a model with a validation loss of {loss:.3g} is right in {least:.0%}"
+        )
+        span = (late[0]["step"], late[-1]["step"])
+        yield finding("error", "metric-flat", 0.9, f"{evidence} or more", steps=span, accuracy=accuracy, least=least)
+
+
+FEW_SAMPLES = 16  # their mean is uncertain by a quarter of what samples differ by
+
+
+@rule(
+    "few-judged",
+    symptom="fluctuating validation",
+    looks_at="how many samples an evaluation judges",
+    thresholds=f"fewer than {FEW_SAMPLES}, however little their mean changes from one evaluation to the next",
+    source="the error of a mean of n samples is their deviation over sqrt(n); the usual range of "
+    "evaluation.eval_max_samples begins at 100",
+    fault="evaluation on a handful of samples",
+    causes=("evaluation-noisy",),
+    needs=("setting:evaluation.eval_max_samples", "eval:loss"),
+)
+def few_judged(view: View) -> Iterator[Finding]:
+    limit, known = view.setting("evaluation.eval_max_samples"), view.fact("validation_samples")
+    samples = min((count for count in (limit, known) if count), default=None)
+    if samples is None or samples >= FEW_SAMPLES:
+        return
+    evidence = f"an evaluation judges {samples} sample{'s' if samples > 1 else ''}"
+    is_the_limit = limit is not None and (known is None or known > limit)
+    override = change(view, "evaluation.eval_max_samples", 100) if is_the_limit else None
+    yield finding("warning", "evaluation-noisy", 0.65, evidence, override=override, samples=samples)

@@ -1,0 +1,223 @@
+"""Instability: a loss that diverges or spikes, and logits that grow without an end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import change, lower_rate
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
+from trainbook.doctor.view import View
+
+FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
+
+
+@rule(
+    "divergence",
+    symptom="instability",
+    looks_at="the loss late in the run, against its lowest and its first",
+    thresholds="the median of the last fifth has lost half of what was gained, or lies above the start",
+    source="reasoning: noise does not lose half of what was gained",
+    fault="the learning rate 30 times too high",
+    causes=("learning-rate-high",),
+    needs=("loss",),
+)
+def divergence(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    if len(losses) < FEW:
+        return
+    smooth = running_median(losses, 5)
+    first, lowest = float(np.median(losses[:3])), float(smooth.min())
+    last = float(np.median(losses[-max(3, len(losses) // 5) :]))
+    at = int(steps[int(smooth.argmin())])
+    gained = first - lowest
+    noise = median_and_spread(detrended(losses))[1]
+    if gained > 0.1 * first and last > lowest + max(0.5 * gained, 4 * noise) and at < 0.85 * steps[-1]:
+        evidence = f"the loss was {lowest:.3g} at step {at:,} and is {last:.3g} now; it began at {first:.3g}"
+    elif last > 1.1 * first + 4 * noise:
+        evidence = f"the loss is {last:.3g}, above the {first:.3g} that it began with"
+    else:
+        return
+    yield finding(
+        "error",
+        "learning-rate-high",
+        0.7,
+        evidence,
+        steps=(at, steps[-1]),
+        override=lower_rate(view),
+        first=first,
+        lowest=lowest,
+        last=last,
+    )
+
+
+@rule(
+    "spikes",
+    symptom="loss spikes",
+    looks_at="losses far above those around them, and how long it takes until they are gone (fast, slow, none)",
+    thresholds="6 robust deviations and 15 % above the median before; fast: gone within 3 rows; 3 fast ones of "
+    "which the "
+    "highest is half as high again as the median are worth a look",
+    source="stas00/ml-engineering: fast, slow and no recovery",
+    fault="a batch of poisoned samples; the learning rate too high",
+    causes=("bad-samples", "learning-rate-high", "warmup-short"),
+    needs=("loss",),
+)
+def spikes(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    if len(losses) < FEW:
+        return
+    found = find_spikes(steps, losses)
+    if not found:
+        return
+    lasting = [spike for spike in found if spike[2] == "none"]
+    slow = [spike for spike in found if spike[2] == "slow"]
+    worst = max(found, key=lambda spike: spike[1])
+    counts = ", ".join(
+        f"{sum(s[2] == how for s in found)} {how}"
+        for how in ("fast", "slow", "none")
+        if any(s[2] == how for s in found)
+    )
+    evidence = (
+        f"{len(found)} spike{'s' if len(found) > 1 else ''} of the loss (recovery: {counts}), the highest "
+        f"{worst[1]:.3g} at step {worst[0]:,}"
+    )
+    is_high = worst[1] > 1.5 * float(np.median(losses[4:]))
+    severity = "error" if lasting else "warning" if slow or (len(found) >= 3 and is_high) else "info"
+    span = (found[0][0], found[-1][0])
+    early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
+    warmup = view.warmup
+    # The guard judges the samples of what it keeps out: where none stood out, it is not the samples.
+    if view.quarantined or (view.events("skip") and not view.events("quarantine")):
+        yield finding(
+            severity,
+            "bad-samples",
+            0.6,
+            evidence,
+            steps=span,
+            override=change(view, "data.repetition_filter", True),
+            spikes=len(found),
+        )
+    elif len(early) > len(found) / 2 and warmup is not None and warmup < max(5, 0.01 * view.total):
+        override = change(view, "schedule.warmup_steps", max(10, round(0.05 * view.total)))
+        yield finding(
+            severity,
+            "warmup-short",
+            0.6,
+            f"{evidence}; warm-up is {warmup} steps",
+            steps=span,
+            override=override,
+            spikes=len(found),
+        )
+    elif lasting or slow:
+        yield finding(
+            severity, "learning-rate-high", 0.55, evidence, steps=span, override=lower_rate(view), spikes=len(found)
+        )
+    else:
+        yield finding(
+            severity,
+            "bad-samples",
+            0.45,
+            evidence,
+            steps=span,
+            override=change(view, "data.repetition_filter", True),
+            spikes=len(found),
+        )
+
+
+def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float, str]]:
+    """Step, loss and recovery of each."""
+    around = detrended(losses)
+    # Small batches have long tails: what one row in twenty does is not news.
+    noise = max(median_and_spread(around)[1], float(np.quantile(np.abs(around[4:]), 0.9)) / 1.64)
+    found: list[tuple[int, float, str]] = []
+    row = 4
+    while row < len(losses):
+        before = float(np.median(losses[max(0, row - 8) : row]))
+        limit = before + max(6 * noise, 0.15 * abs(before))
+        if losses[row] <= limit:
+            row += 1
+            continue
+        level = before + max(3 * noise, 0.05 * abs(before))
+        back = next((later for later in range(row + 1, len(losses)) if losses[later] <= level), None)
+        how = "none" if back is None else "fast" if back - row <= 3 else "slow"
+        if back is None and len(losses) - row < 3:
+            how = "fast"  # too early to say
+        found.append((int(steps[row]), float(losses[row]), how))
+        row = len(losses) if back is None else back + 1
+    return found
+
+
+@rule(
+    "attention-logits",
+    symptom="instability",
+    looks_at="the largest attention logit, and whether it keeps growing",
+    thresholds="above 100 and rising; or above 10, and grown threefold for certain since the middle of a run that is "
+    "half over; 300 is an error",
+    source="Dehghani et al. 2023 and Wortsman et al. 2023: divergence comes with logits of the order of 10,000; "
+    "healthy runs settle in the tens, and a lead of 10 is already a choice of one",
+    fault="queries and keys scaled up; the learning rate too high",
+    causes=("attention-logits-grow",),
+    needs=("attention_logit_max",),
+)
+def attention_logits(view: View) -> Iterator[Finding]:
+    steps, logits = view.finite("attention_logit_max")
+    if len(logits) < 6:
+        return
+    last = float(np.median(logits[-3:]))
+    first = float(np.median(logits[:3]))
+    half = steps > steps[-1] / 2
+    grown = _growth(steps[half], logits[half]) if half.sum() >= 8 and (logits > 0).all() else 1.0
+    # At first they always grow.
+    is_rising = steps[-1] >= view.total / 2 and last > 10 and grown > 3
+    if is_rising or (last > 100 and (rank_correlation(steps, logits) > 0.3 or last > 300)):
+        evidence = f"the largest attention logit went from {first:.3g} to {last:.3g}"
+        evidence += f", and grew at least {grown:.2g} times in the last half of the run" if is_rising else ""
+        override = change(view, "model.qk_norm", True)
+        severe = last > 300
+        yield finding(
+            "error" if severe else "warning",
+            "attention-logits-grow",
+            0.7 if severe or is_rising else 0.55,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=override,
+            last=last,
+        )
+
+
+def _growth(steps: np.ndarray, values: np.ndarray) -> float:
+    """How many times as large it has become from the first step to the last, at the least."""
+    return float(np.exp(robust_line(steps, np.log(values)).low * (steps[-1] - steps[0])))
+
+
+@rule(
+    "log-z",
+    symptom="instability",
+    looks_at="the log of the sum of the output's exponentials, against the log of the vocabulary",
+    thresholds="15 nats away from it and moving on",
+    source="PaLM's z-loss keeps it near 0; bf16 loses the digits of logits beyond some tens",
+    fault="an output layer whose logits drift",
+    causes=("z-drift",),
+    needs=("log_z",),
+)
+def log_z(view: View) -> Iterator[Finding]:
+    steps, values = view.finite("log_z")
+    if len(values) < 6:
+        return
+    start = float(view.fact("uniform_loss") or np.median(values[:3]))
+    last = float(np.median(values[-3:]))
+    if abs(last - start) > 15 and abs(rank_correlation(steps, values)) > 0.5:
+        evidence = f"log Z went from {values[0]:.3g} to {last:.3g}; a fresh model has about {start:.3g}"
+        yield finding(
+            "warning",
+            "z-drift",
+            0.6,
+            evidence,
+            steps=(steps[0], steps[-1]),
+            override=change(view, "training.z_loss", 1e-4),
+            last=last,
+        )

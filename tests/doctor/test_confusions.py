@@ -1,0 +1,222 @@
+"""Runs that look like another fault than they have: what a rule must hold against the first impression."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from tests.doctor.records import both, healthy_loss, losses, run, set_to
+from tests.doctor.test_rules import Case, events, said
+
+from trainbook.doctor import diagnose
+from trainbook.runs.record import Record
+
+
+def first(record: Record) -> str:
+    return diagnose(record).findings[0].cause
+
+
+def warned_of(record: Record) -> list[str]:
+    return [each.cause for each in diagnose(record).findings if each.severity != "info"]
+
+
+def guarded(ordered_until: int) -> Any:
+    """Rows in order until the guard goes back there: from then on it draws another order."""
+
+    def change(row: dict[str, Any]) -> None:
+        row["segment"] = int(row["step"] > ordered_until)
+        row["ordered_rows"] = 1.0 if row["step"] <= ordered_until else 0.5
+
+    return change
+
+
+def quarantine(count: int, reason: str) -> dict[str, Any]:
+    return {"kind": "quarantine", "step": 60, "count": count, "reason": reason}
+
+
+CLASSIFY = ("training.task=classify", "data.source=builtin:wordnet")
+NO_LEARNING = losses(lambda step: 3.2)
+NARROW = ("model.hidden_size=8", "model.num_attention_heads=1")
+
+CASES = [
+    Case(
+        "attention-logits",
+        "attention-logits-grow",
+        lambda: run(each=set_to(attention_logit_max=lambda step: 0.1 * math.exp(step / 36))),
+        lambda: run(each=set_to(attention_logit_max=lambda step: 25 - 24.9 * math.exp(-step / 20))),
+    ),
+    Case(
+        "order-of-the-source",
+        "data-unshuffled",
+        lambda: run(each=guarded(40)),
+        lambda: run(each=set_to(ordered_rows=0.6)),
+    ),
+    Case(
+        "padding-counted",
+        "padding-as-targets",
+        lambda: run(source="bert-tiny", each=set_to(target_share=0.4)),
+        lambda: run(source="bert-tiny", each=set_to(target_share=0.17)),
+    ),
+    Case(
+        "first-weights",
+        "init-small",
+        lambda: run("model.initializer_range=0.002", *NARROW, facts={"weight_scale": 0.0057}),
+        lambda: run(*NARROW, facts={"weight_scale": 0.057}),
+    ),
+    Case(
+        "rate-for-the-case",
+        "learning-rate-low",
+        lambda: run("optimizer.learning_rate=1.4e-4", each=losses(lambda step: 5.5 - step / 100)),
+        lambda: run("optimizer.learning_rate=1.4e-4", each=losses(lambda step: 2.4 + 3.1 * math.exp(-step / 15))),
+    ),
+    Case(
+        "update-size",
+        "learning-rate-high",
+        lambda: run(every=20, each=set_to(update_ratio=lambda step: 0.2 if step < 100 else 0.01)),
+        lambda: run(every=20, each=set_to(update_ratio=lambda step: 0.2 if step < 10 else 0.01)),
+    ),
+    Case(
+        "spikes",
+        "bad-samples",
+        lambda: run(
+            each=losses(lambda step: healthy_loss(step) + 4 * (step == 100)),
+            events=[*events("skip", 3), quarantine(4, "4 samples: their own loss is unlike that of other samples")],
+        ),
+        lambda: run(
+            each=losses(lambda step: healthy_loss(step) + 3 * (step > 120) * math.exp(-max(0, step - 125) / 60)),
+            events=[*events("skip", 3), quarantine(0, "no sample of the batch stands out")],
+        ),
+    ),
+    Case(
+        "guard-acted",
+        "bad-samples",
+        lambda: run(
+            each=set_to(skipped_updates=5),
+            events=[quarantine(4, "4 samples: their own loss is unlike that of other samples")],
+        ),
+        lambda: run(
+            each=set_to(skipped_updates=5),
+            events=[quarantine(600, "600 samples: their batches led to the trouble")],
+        ),
+    ),
+    Case(
+        "validation-rises",
+        "validation-drift",
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 500),
+        ),
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 500, targets=50),
+        ),
+    ),
+    Case(
+        "validation-rises",
+        "validation-drift",
+        lambda: run(
+            each=set_to(epoch=lambda step: step / 250),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 80) / 100),
+        ),
+        lambda: run(
+            each=both(set_to(epoch=lambda step: step / 250), losses(lambda step: 2.4 + 3 * math.exp(-step / 9))),
+            each_evaluation=set_to(loss=lambda step: 3 + abs(step - 140) / 100),
+        ),
+    ),
+    Case(
+        "not-decreasing",
+        "labels-random",
+        lambda: run(each=NO_LEARNING, facts={"total_updates": 300}),
+        lambda: run(each=NO_LEARNING, facts={"total_updates": 1000}),
+    ),
+    Case(
+        "what-is-guessed",
+        "targets-not-shifted",
+        lambda: run(each=set_to(offset_losses={"0": 2.0, "1": 3.5, "2": 4.0})),
+        lambda: run(each=set_to(offset_losses={"0": 2.0, "1": 3.5, "2": 4.0}), facts={"total_updates": 1000}),
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.cause}")
+def test_a_rule_is_not_misled(case: Case):
+    assert case.cause in {each.cause for each in said(case.ill(), case.rule)}
+    assert case.cause not in {each.cause for each in said(case.near(), case.rule)}
+
+
+def test_no_learning_is_blamed_on_the_targets_only_if_nothing_else_could_be_the_reason():
+    def stuck(*overrides: str) -> Record:
+        return run(*CLASSIFY, *overrides, source="bert-tiny", each=NO_LEARNING, facts={"uniform_loss": 3.2})
+
+    assert first(stuck()) == "labels-random"
+    for override, cause in (
+        ("batch.global_batch_size=1", "batch-small"),
+        ("optimizer.beta2=0.5", "beta2-low"),
+        ("model.dropout=0.7", "dropout-high"),
+        ("batch.max_grad_norm=0.001", "clipping-tight"),
+    ):
+        found = stuck(override)
+        assert first(found) == cause
+        assert diagnose(found).findings[0].severity == "error", "what it explains is one"
+        assert "labels-random" in warned_of(found), "it may be that after all"
+
+
+def test_targets_that_are_seen_to_be_others_are_named_whatever_else_is_odd():
+    ill = run("batch.global_batch_size=1", each=both(NO_LEARNING, set_to(target_match={"0": 0.1, "1": 0.1, "2": 0.1})))
+    assert first(ill) == "labels-random"
+
+
+def test_learning_by_heart_after_some_epochs_may_be_for_want_of_data():
+    ill = run(
+        each=set_to(epoch=lambda step: step / 25), each_evaluation=set_to(loss=lambda step: 3 + abs(step - 60) / 50)
+    )
+    assert warned_of(ill) == ["overfitting", "dataset-tiny"]
+
+
+def test_padding_among_the_targets_explains_that_few_of_them_stand_in_the_text():
+    ill = run(source="bert-tiny", each=set_to(target_match={"0": 0.02}, target_share=1.1))
+    assert first(ill) == "padding-as-targets"
+
+
+def test_a_narrow_model_is_called_small_and_not_its_first_weights():
+    assert warned_of(run(*NARROW, facts={"weight_scale": 0.057})) == ["model-small"]
+
+
+def test_gradients_that_grow_with_attention_logits_follow_from_them():
+    grows = {
+        "attention_logit_max": lambda step: 0.1 * math.exp(step / 30),
+        "grad_norm": lambda step: math.exp(step / 30),
+    }
+    assert first(run(each=set_to(**grows))) == "attention-logits-grow"
+
+
+def test_a_rough_start_without_warm_up_is_not_the_rate_if_later_updates_are_of_a_usual_size():
+    def rough(row: dict[str, Any]) -> None:
+        row["update_ratio"] = 0.3 if row["step"] < 10 else 0.01
+        row["grad_norm"] = 9.0 if row["step"] < 10 else 0.8
+        row["loss"] += 1.0 if 1 < row["step"] < 10 else 0.0
+        row["cross_entropy"] = row["loss"]
+
+    ill = run("schedule.warmup_steps=0", "optimizer.learning_rate=0.015", each=rough)
+    assert warned_of(ill)[:2] == ["warmup-short", "learning-rate-high"]
+
+
+def test_long_updates_of_unclipped_sgd_come_from_gradients_without_bounds():
+    settings = ("optimizer.type=sgd", "optimizer.learning_rate=0.1", "batch.max_grad_norm=null")
+    wild = {"grad_norm": lambda step: 90.0 if step % 40 == 0 else 0.8, "update_ratio": 0.2}
+    assert first(run(*settings, each=set_to(**wild))) == "clipping-off"
+    assert first(run(*settings, each=set_to(update_ratio=0.2))) == "learning-rate-high"
+    lost = {"grad_norm": lambda step: math.exp(step / 25) if step < 100 else math.nan, "update_ratio": 0.2}
+    ends = losses(lambda step: 3.0 if step < 100 else math.nan)
+    assert first(run(*settings, each=both(set_to(**lost), ends))) == "clipping-off"
+
+
+def test_a_loss_that_is_lost_went_wrong_where_it_was_lowest():
+    def grown(step: int) -> float:
+        return math.nan if step > 120 else 3.0 + abs(step - 60) / 20
+
+    ill = run(each=both(losses(grown), set_to(update_ratio=0.2)))
+    lost = next(each for each in diagnose(ill).findings if each.rule == "not-finite")
+    assert lost.cause == "learning-rate-high"
+    assert lost.steps is not None and lost.steps[0] == 60
