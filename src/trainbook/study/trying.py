@@ -173,8 +173,9 @@ def limited(device: torch.device, limit: int | None) -> Iterator[None]:
     total = torch.cuda.get_device_properties(device).total_memory
     if not 0 < limit <= total:
         raise UserError(f"the memory limit must be > 0 and at most the GPU's {total:,} bytes, but got {limit:,}.")
-    torch.cuda.set_per_process_memory_fraction(limit / total, device)
+    number = torch.cuda.current_device() if device.index is None else device.index  # asked for here, and only here
+    torch.cuda.set_per_process_memory_fraction(limit / total, number)
     try:
         yield
     finally:
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
+        torch.cuda.set_per_process_memory_fraction(1.0, number)
