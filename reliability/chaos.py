@@ -24,7 +24,7 @@ from pathlib import Path
 from chaos_faults import Fault
 from chaos_run import Kind, Report, Subject
 from disks import WHY_NOT, can_mount, with_mounts_of_our_own
-from harness import Bench, machine, write_json
+from harness import Bench, let_hangups_reach_children, machine, write_json
 
 RESULTS = Path(__file__).parent / "results"
 FAULTS_A_SUBJECT = 10
@@ -41,6 +41,7 @@ KINDS = (
 
 
 def main() -> int:
+    let_hangups_reach_children()
     options = arguments()
     with_mounts_of_our_own()
     if not can_mount():

@@ -19,7 +19,7 @@ import rows_input
 import rows_numbers
 import rows_saved
 from disks import with_mounts_of_our_own
-from harness import machine, write_json
+from harness import let_hangups_reach_children, machine, write_json
 from lab import Lab, Result
 
 RESULTS = Path(__file__).parent / "results"
@@ -43,6 +43,7 @@ ROWS: dict[str, Callable[[Lab], Result]] = {
 
 
 def main() -> int:
+    let_hangups_reach_children()
     options = arguments()
     with_mounts_of_our_own()
     results: list[Result] = []

@@ -65,6 +65,12 @@ class Ended:
         return lines[-1] if lines else ""
 
 
+def let_hangups_reach_children() -> None:
+    """Under nohup a hangup is ignored, and every child would be born deaf to it; a handler is not handed down."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
+
+
 class Running:
     """A process whose output goes to files: a pipe would be held open by workers that outlive it."""
 
