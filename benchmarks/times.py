@@ -2,24 +2,25 @@
 
 python benchmarks/times.py [--only NAME ...] [--steps 300] [--json FILE]
 
-Each case is measured for 25 steps in one process and trained in another: the same configuration, the Python standard
-library as text. A run's seconds are the mean of its rows after the first 20 steps, which are all written down and
-therefore slower. `--device cpu --tiny` goes through it on a CPU, in small.
+Each case is measured as `plan --measure` does in one process and trained in another: the same configuration, the
+Python standard library as text. A run's seconds are the mean of its rows after the first 150 steps: the first 20 are
+all written down, and until step 150 memory is found for the guard's copies. It writes no checkpoint before its end.
+`--device cpu --tiny` goes through it on a CPU, in small.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
 import statistics
-import subprocess
-import sys
 import tempfile
-from pathlib import Path
+from multiprocessing.connection import Connection
 from typing import Any
 
-DENSE = 20  # steps of a run that are all written down
+SETTLED = 150  # steps
 VOCABULARY = 4096
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch", "trainbook.api", "trainbook.study.measure"])
 
 
 def _case(kind: str, layers: int, width: int, rows: int, length: int, **sections: dict[str, Any]) -> dict[str, Any]:
@@ -42,6 +43,7 @@ def _case(kind: str, layers: int, width: int, rows: int, length: int, **sections
         "optimizer": {"learning_rate": 3e-4},
         "evaluation": {"eval_strategy": "no"},
         "memory": {"compile": "off"},
+        "checkpoint": {"save_steps": 10**6},  # a run of minutes would write all the time, and wait for Python with it
     }
     for name, values in sections.items():
         knobs[name] = knobs.get(name, {}) | values
@@ -81,19 +83,30 @@ def trained(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as runs:
         result = api.train(configuration(name, options), name="timed", runs_dir=runs, quiet=True)
-        rows = [row for row in result.run.metrics("train") if row["step"] > DENSE]
+        rows = [row for row in result.run.metrics("train") if row["step"] > SETTLED]
     seconds = [row["step_seconds"] for row in rows]
     return {"seconds_per_step": statistics.fmean(seconds), "memory_bytes": max(row["memory_bytes"] for row in rows)}
 
 
-def in_a_process(kind: str, name: str, arguments: list[str]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "result.json"
-        command = [sys.executable, __file__, *arguments, "--one", kind, name, "--json", str(result)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode:
-            return {"failed": done.stderr.strip()[-300:]}
-        return json.loads(result.read_text(encoding="utf-8"))
+def in_a_process(kind: str, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Its own, so that none finds a GPU warmed up or filled by another."""
+    here, there = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_answer, args=(kind, name, options, there))
+    process.start()
+    there.close()
+    try:
+        return here.recv()
+    except EOFError:
+        return {"failed": f"the process ended with code {process.exitcode}"}
+    finally:
+        process.join()
+
+
+def _answer(kind: str, name: str, options: argparse.Namespace, there: Connection) -> None:
+    try:
+        there.send({"foretold": foretold, "trained": trained}[kind](name, options))
+    except Exception as error:
+        there.send({"failed": f"{type(error).__name__}: {error}"[:300]})
 
 
 def main() -> None:
@@ -104,22 +117,16 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toys of the same kinds, not compiled")
     parser.add_argument("--json", metavar="PATH", help="write the figures to this file too")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one is not None:
-        kind, name = options.one
-        found = {"foretold": foretold, "trained": trained}[kind](name, options)
-        Path(options.json).write_text(json.dumps(found), encoding="utf-8")
-        return
+    if options.steps <= SETTLED:
+        parser.error(f"--steps must be > {SETTLED}, but got {options.steps}")
     from common import facts, print_facts, write_json
 
     described = facts(options.device)
     print_facts(described)
-    arguments = ["--steps", str(options.steps), "--timed", str(options.timed), "--device", options.device]
-    arguments += ["--tiny"] if options.tiny else []
     rows: list[dict[str, Any]] = []
     for name in options.only:
-        before, after = (in_a_process(kind, name, arguments) for kind in ("foretold", "trained"))
+        before, after = (in_a_process(kind, name, options) for kind in ("foretold", "trained"))
         row: dict[str, Any] = {"name": name, "foretold": before, "trained": after}
         if "failed" in before or "failed" in after:
             print(f"{name:<20}{before.get('failed') or after.get('failed')}", flush=True)

@@ -15,9 +15,9 @@ from trainbook.knobs import Config, load
 from trainbook.knobs.derive import batch_shape
 from trainbook.study import rehearsal as rehearsal_module
 from trainbook.study.measure import measure
-from trainbook.study.rehearsal import for_rehearsal, rehearsal
+from trainbook.study.rehearsal import Stretch, for_rehearsal, lasting, rehearsal
 from trainbook.study.synthetic import synthetic_data
-from trainbook.study.trying import Source, on_one_device, with_rows
+from trainbook.study.trying import MOST_STRETCHES, Source, Timing, joined, on_one_device, tried, with_rows
 
 CPU = torch.device("cpu")
 
@@ -115,6 +115,27 @@ def test_rows_are_read_as_often_as_in_a_run():
         training.advance(1)
         assert training.state.steps_since_row == 0
     assert for_rehearsal(tiny()).logging.logging_steps == tiny().logging.logging_steps
+
+
+def test_fast_steps_are_timed_again_and_again_and_the_first_stretch_is_not_counted():
+    stretches = [Stretch(2, 9.0, 20, 700), Stretch(2, 1.0, 20, 800), Stretch(2, 3.0, 20, 600)]
+    assert joined(stretches) == Stretch(4, 4.0, 40, 800)
+    assert joined(stretches[:1]) == stretches[0]
+    for seconds, steps in ((0.0, 1), (1e9, MOST_STRETCHES - 1)):
+        stretch = tried(tiny(), Source(tiny(), "synthetic", 300), CPU, Timing(1, seconds))
+        assert stretch is not None and stretch.steps == steps
+
+
+def test_a_rate_that_breaks_the_model_is_timed_like_any_other():
+    """Random tokens teach nobody: a run would go back, and at last be given up."""
+    config = tiny(optimizer={"learning_rate": 10.0, "type": "sgd"}, guard={"snapshot_steps": 5})
+    seen: list[int] = []
+    steps = 60
+    with rehearsal(for_rehearsal(lasting(config, 99)), synthetic_data(config, 300, 8), CPU) as training:
+        stretch = training.advance(steps, lambda done: seen.append(training.state.step))
+        assert max(training.state.judge.read().recent_losses) > 20, "and yet it is no healthy training"
+    assert seen == list(range(1, steps + 1))
+    assert stretch.tokens == steps * 8 * 16
 
 
 def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:

@@ -15,9 +15,21 @@ from trainbook.runs.manifest import installed_versions
 from trainbook.study.batch import Search, Trial, flattens_at
 from trainbook.study.noise import NoiseScale, noise_of_training
 from trainbook.study.rehearsal import Rehearsal, Stretch, for_rehearsal, free_memory, rehearsal
-from trainbook.study.trying import WARM, DataKind, Say, Source, heartbeat, limited, on_one_device, tried, with_rows
+from trainbook.study.trying import (
+    WARM,
+    DataKind,
+    Say,
+    Source,
+    Timing,
+    heartbeat,
+    limited,
+    on_one_device,
+    tried,
+    with_rows,
+)
 
-TRIED = 5  # timed steps of each number of rows in a search
+TRIED = Timing(steps=5, seconds=1.0)  # of each number of rows in a search
+SECONDS = 5.0  # that a configuration is timed for, as it is
 HOST_SHARE = 0.8  # of the memory that is free: what a search on a CPU may take unless it is told
 
 
@@ -108,12 +120,12 @@ def _as_configured(
     found: Measurement, config: Config, source: Source, device: torch.device, steps: int, say: Say
 ) -> None:
     rows = found.facts["micro_batch"]
-    say(f"{WARM} steps to warm up, then {steps} timed ones, {_rows(rows)} at a time")
+    say(f"{WARM} steps to warm up, then {steps} timed ones (again, if they are fast), {_rows(rows)} at a time")
 
     def note(training: Rehearsal) -> None:
         found.facts |= {"compiled": training.built.compiled, "snapshot_bytes": training.healer.snapshot_bytes}
 
-    stretch = tried(config, source, device, steps, say, note)
+    stretch = tried(config, source, device, Timing(steps, seconds=SECONDS), say, note)
     if stretch is None:
         found.facts["out_of_memory"] = True
         say(f"out of memory with {_rows(rows)} at a time")

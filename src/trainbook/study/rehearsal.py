@@ -16,6 +16,7 @@ from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import DataBundle
 from trainbook.errors import UserError
+from trainbook.guard import Ladder, Reading
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
 from trainbook.loop.build import Built, assemble
@@ -62,6 +63,7 @@ def for_rehearsal(config: Config, row_every: int | None = None) -> Config:
         "evaluation": {"eval_strategy": "no", "generate": False, "early_stopping_patience": None},
         "checkpoint": {"save_steps": 10**9},
         "logging": {"dense_steps": 0, "logging_steps": row_every or config.logging.logging_steps, "report_to": ()},
+        "guard": {"quarantine": False},
     }
     sections = {name: getattr(config, name).model_copy(update=knobs) for name, knobs in changes.items()}
     return config.model_copy(update=sections)
@@ -157,6 +159,14 @@ class _OneTry(Memory):
         return None
 
 
+class _OneWay(Ladder):
+    """Bad updates are kept out as in a run; but nothing goes back, and nothing is given up: random tokens teach nobody,
+    and what is to be known is how long steps take that nothing happens to."""
+
+    def decide(self, step: int, reading: Reading) -> None:
+        return None
+
+
 @contextmanager
 def rehearsal(config: Config, data: DataBundle, device: torch.device) -> Iterator[Rehearsal]:
     """`torch.OutOfMemoryError` comes out of it as it is. Afterwards all of its memory is free again."""
@@ -171,6 +181,7 @@ def rehearsal(config: Config, data: DataBundle, device: torch.device) -> Iterato
                 training = Rehearsal(built.job, tracking.silent(1, 0), store, Interrupts(), lambda trackers: None)
                 training.built = built
                 training.memory = _OneTry(built.job, training.healer, training.trackers.log_event)
+                training.healer.ladder = _OneWay(training.healer.ladder.policy)
                 training.begin()
                 with closing(training.reports):
                     yield training

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -30,40 +30,52 @@ DataKind = Literal["auto", "synthetic", "real"]
 Say = Callable[[str], None]
 
 WARM = 5  # steps before what is timed
+MOST_STRETCHES = 10  # times that fast steps are timed again
 MOST_ROUNDS = 4  # micro-batches of an update: more tell nothing new
 HEARD_EVERY = 10  # seconds
 OURS = ("gpt", "bert", "t5")
+
+
+class Timing(NamedTuple):
+    """At least so many steps, and the same again until the seconds are over: a moment of fast ones says little."""
+
+    steps: int
+    seconds: float
+
+    @property
+    def most_steps(self) -> int:
+        return WARM + MOST_STRETCHES * self.steps
 
 
 def tried(
     config: Config,
     source: Source,
     device: torch.device,
-    steps: int,
+    timing: Timing,
     say: Say = lambda line: None,
     note: Callable[[Rehearsal], None] = lambda training: None,
 ) -> Stretch | None:
     """None: memory was not enough. A training that is over before so many steps is made longer: memory and speed are
     not a matter of its length."""
     try:
-        return _tried(source.long_enough(config, WARM + steps), source, device, steps, say, note)
+        return _tried(source.long_enough(config, timing.most_steps), source, device, timing, say, note)
     except OverTooSoon as over:
         say(f"the training is over after {over.steps} steps: its data is read again for what is measured")
         source.is_repeated = True
-    return _tried(source.long_enough(config, WARM + steps), source, device, steps, say, note)
+    return _tried(source.long_enough(config, timing.most_steps), source, device, timing, say, note)
 
 
 def _tried(
     config: Config,
     source: Source,
     device: torch.device,
-    steps: int,
+    timing: Timing,
     say: Say,
     note: Callable[[Rehearsal], None],
 ) -> Stretch | None:
     config = for_rehearsal(config)
     try:
-        stretch = _stretch(config, source, device, steps, say, note)
+        stretch = _stretch(config, source, device, timing, say, note)
     except torch.OutOfMemoryError:
         stretch = None
     free_memory(device)  # only here is nothing left that holds any of it
@@ -74,18 +86,36 @@ def _stretch(
     config: Config,
     source: Source,
     device: torch.device,
-    steps: int,
+    timing: Timing,
     say: Say,
     note: Callable[[Rehearsal], None],
 ) -> Stretch:
+    steps = timing.steps
     with rehearsal(config, source.data(config, WARM + steps), device) as training:
         source.is_compiled = training.built.compiled
         if training.job.total_updates < WARM + steps:
             raise OverTooSoon(training.job.total_updates)
         training.warm_up(WARM)
-        stretch = training.advance(steps, heartbeat(steps, say))
+        stretches = [training.advance(steps, heartbeat(steps, say))]
+        while (
+            len(stretches) < MOST_STRETCHES
+            and sum(each.seconds for each in stretches) < timing.seconds
+            and training.state.step + steps < training.job.total_updates  # the last step is followed by a checkpoint
+        ):
+            stretches.append(training.advance(steps))
         note(training)
-        return stretch
+    return joined(stretches)
+
+
+def joined(stretches: list[Stretch]) -> Stretch:
+    """One after the other. The first of several is left out of the time: a machine may still be waking up in it."""
+    counted = stretches[1:] or stretches
+    return Stretch(
+        steps=sum(each.steps for each in counted),
+        seconds=sum(each.seconds for each in counted),
+        tokens=sum(each.tokens for each in counted),
+        peak_bytes=max(each.peak_bytes for each in stretches),
+    )
 
 
 def heartbeat(steps: int, say: Say) -> Callable[[int], None]:
