@@ -57,11 +57,13 @@ $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install --constraint constraints.txt --editable '.[test,benchmarks]'
-	@$(WORDNET)
+	@$(call DEBIAN_PACKAGE,/usr/share/wordnet/data.noun,wordnet-base)
+	@$(call DEBIAN_PACKAGE,/usr/lib/postgresql,postgresql)
 	@touch $@
 
-# The data of builtin:wordnet is a Debian package. Without it, or without the right to install it, its tests are skipped.
-WORDNET := if [ ! -e /usr/share/wordnet/data.noun ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	apt-get install --quiet --quiet --yes wordnet-base >/dev/null || \
-	{ apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes wordnet-base >/dev/null; } || \
-	echo "wordnet-base could not be installed"; fi
+# The data of builtin:wordnet and the PostgreSQL server of a test are Debian packages. Without them, or without the right
+# to install them, their tests are skipped.
+DEBIAN_PACKAGE = if [ ! -e $(1) ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	export DEBIAN_FRONTEND=noninteractive; apt-get install --quiet --quiet --yes $(2) >/dev/null || \
+	{ apt-get update --quiet --quiet && apt-get install --quiet --quiet --yes $(2) >/dev/null; } || \
+	echo "$(2) could not be installed"; fi

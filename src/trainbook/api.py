@@ -60,17 +60,21 @@ def train(
     quiet: bool = False,
     recipe: str | None = None,
     inject: Sequence[str] = (),
+    stop_after: float | None = None,
 ) -> Result:
     """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never".
 
-    `inject` puts faults in on purpose, such as "nan-gradient@5"; not in a pretraining that comes first.
+    `inject` puts faults in on purpose, such as "nan-gradient@5"; not in a pretraining that comes first. `stop_after` is
+    the share of the run after which it pauses, evaluated and saved, to be resumed later; the schedule is the whole's.
     """
+    if stop_after is not None and not 0 < stop_after <= 1:
+        raise UserError(f"stop_after: must be a share of the run, > 0 and <= 1, but got {stop_after}.")
     faults = parse(inject)
     if isinstance(config, Loaded) and overrides:
         raise UserError("overrides: a configuration that is already loaded takes none; give them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
     recipe = str(config) if isinstance(config, str | Path) else recipe
-    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults)
+    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults, stop_after=stop_after)
 
 
 def _train(
@@ -84,6 +88,7 @@ def _train(
     again: str | None = None,
     faults: Sequence[Fault] = (),
     ranks: Ranks | None = None,
+    stop_after: float | None = None,
 ) -> Result:
     """`again` says how to go on after an interruption, if not by resuming this run. `ranks`: once they have met."""
     from trainbook.loop.build import build
@@ -94,7 +99,9 @@ def _train(
     if ranks is None:
         knobs = loaded.config.distributed
         with joined(find_place(), knobs, device_kind(loaded.config.training.device)) as ranks:
-            return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, again, faults, ranks)
+            return _train(
+                loaded, recipe, name, runs_dir, resume, accept_changes, quiet, again, faults, ranks, stop_after
+            )
     quiet = quiet or not ranks.is_first
     loaded = _with_pretraining(loaded, runs_dir, quiet, ranks)
     prepared: Launch | Result | None = None
@@ -108,6 +115,8 @@ def _train(
         from trainbook.loop.describe import describe
 
         built = build(loaded.config, device, prepared.run, ranks)
+        if stop_after is not None:
+            built.job.stop_at = max(1, round(stop_after * built.job.total_updates))
         if not quiet:
             with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
                 print(f"{prepared.run.path}")

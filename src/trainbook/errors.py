@@ -5,12 +5,13 @@ TrainbookError
 │   ├── ConfigError      a configuration breaks laws; carries every problem found, not the first
 │   ├── DataError        a source, tokenizer or sample cannot be used
 │   ├── RunFolderError   a run folder is missing, in use, or of another kind
+│   │   ├── RunInUse     … another process writes in it
 │   │   └── NewerRun     … or was written by a newer Trainbook
 │   ├── ResumeError      a run cannot be continued as asked
 │   └── MissingExtra     an optional package is needed; the message has the pip line
 ├── RunError             the run failed: exit code 1
 │   ├── CheckpointError  a checkpoint could not be written or read
-│   ├── OutOfMemory      of one of several ranks: started again, all go on in smaller parts
+│   ├── OutOfMemory      of a device; one of several ranks is started again, and all go on in smaller parts
 │   └── Diverged         updates were rejected until nothing was left to try
 └── Interrupted          stopped by the user or the scheduler and saved: exit code 130
 """
@@ -55,6 +56,10 @@ class RunFolderError(UserError):
     pass
 
 
+class RunInUse(RunFolderError):
+    pass
+
+
 class NewerRun(RunFolderError):
     pass
 
@@ -77,7 +82,7 @@ class CheckpointError(RunError):
 
 
 class OutOfMemory(RunError):
-    def __init__(self, message: str, *, is_heard: bool) -> None:
+    def __init__(self, message: str, *, is_heard: bool = False) -> None:
         """`is_heard`: a launcher will tell it, and start the ranks again."""
         super().__init__(message)
         self.is_heard = is_heard

@@ -14,12 +14,23 @@ class Kind(Enum):
     BIAS = "bias"
 
 
+class Grows(Enum):
+    """What the sides of a parameter grow with when a model is widened."""
+
+    WIDTH = "width"
+    HEAD = "head"  # the width of one: shared by all heads, such as the gain of their norm
+    NUM_HEADS = "num_heads"  # a number for each head
+    NOT = "not"  # such as a shift of each logit
+
+
 @dataclass(frozen=True)
 class Role:
     kind: Kind
     fan_in: int
     fan_out: int
     residual: bool = False  # writes into the residual stream: its initial scale shrinks with depth
+    in_block: bool = False  # one of many blocks, each of which adds to the residual stream
+    grows: Grows = Grows.WIDTH
 
     @property
     def is_matrix(self) -> bool:

@@ -69,6 +69,7 @@ def write_data(folder: Path) -> None:
     files = {"conversations": [{"messages": chat} for chat in chats], "pairs": pairs, "pages": pages}
     for name, records in files.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    (folder / "large.yaml").write_text("model: {type: gpt}\ndata: {source: books/*.txt}\n")
     (folder / "books").mkdir()
     (folder / "books" / "one.txt").write_text("A book that is one text. " * 40)
 
@@ -115,6 +116,12 @@ def smaller(arguments: list[str]) -> list[str]:
         return [*arguments, "--device", "cpu"]
     if verb == "data":
         return [*arguments, "--limit", "100"]
+    if verb in ("tune", "transfer"):
+        less = {"--budget": "3", "--workers": "1", "--sizes": "16,32", "--proxy": "8"}
+        named = zip(["", *arguments], arguments, strict=False)
+        more = {"--budget": ["--seeds", "1"], "--rates": ["--learning-rates", "1e-3,1e-2,1e-1"]}
+        extra = [value for flag, values in more.items() if flag in arguments for value in values]
+        return [*(less.get(flag, value) for flag, value in named), *SHORT, *SMALL, *extra]
     if verb != "train":
         return arguments
     file = Path(arguments[1])

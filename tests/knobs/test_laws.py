@@ -313,4 +313,4 @@ def test_every_law_has_a_sentence_and_names_knobs_that_exist() -> None:
     for law in LAWS:
         assert law.text.endswith("."), law
         assert set(law.paths) <= by_path().keys()
-    assert len(laws_of("model.num_attention_heads")) == 3
+    assert len(laws_of("model.num_attention_heads")) == 4

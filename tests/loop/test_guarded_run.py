@@ -73,3 +73,15 @@ def test_early_overflows_of_fp16_do_not_burn_the_warm_up(lab):
     assert applied_rates(rows) == [row["learning_rate"] for row in lab.rows("clean")]
     assert rows[-1]["loss_scale"] == 2.0 ** (24 - skipped)
     assert rows[-1]["loss"] < rows[0]["loss"] - 0.3, "and it learns"
+
+
+def test_without_the_guard_an_fp16_run_that_never_has_a_finite_update_ends(lab):
+    with lab.poisoned_at(*range(4, 200)), pytest.raises(Diverged, match="updates in a row were not finite"):
+        lab.train("fp16=true", "guard.enabled=false", "precision.initial_scale_power=8")
+    assert lab.rows()[-1]["applied_updates"] == 3
+
+
+def test_without_the_guard_some_fp16_updates_that_are_not_finite_are_made_up_for(lab):
+    with lab.poisoned_at(*range(4, 24)):
+        lab.train("fp16=true", "guard.enabled=false", "precision.initial_scale_power=8")
+    assert lab.rows()[-1]["applied_updates"] == 12

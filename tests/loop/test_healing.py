@@ -243,14 +243,14 @@ def test_dropout_and_buffers_are_as_if_the_failed_attempt_had_never_been(lab: La
 
 
 def test_with_one_sequence_at_a_time_there_is_nothing_left_to_halve(lab: Lab):
-    from trainbook.errors import RunError
+    from trainbook.errors import OutOfMemory
 
     def never(number, state, step):
         if number >= 3:
             state.losses = lambda micro_batch: (_ for _ in ()).throw(torch.OutOfMemoryError("no"))
         return step()
 
-    with lab.around_step(never), pytest.raises(RunError, match="1 sequence at a time") as ended:
+    with lab.around_step(never), pytest.raises(OutOfMemory, match="1 sequence at a time") as ended:
         lab.train("batch.global_batch_size=4")
     assert "memory.gradient_checkpointing" in str(ended.value) and lab.state()["loop"]["step"] == 2
     assert [event["rows"] for event in told(lab, "run", "oom")] == [2, 1]

@@ -124,10 +124,10 @@ def test_roles_of_a_gpt():
     assert roles["body.token_embedding.weight"] == Role(Kind.EMBEDDING, fan_in=50, fan_out=64)
     assert roles["body.position_embedding.weight"] == Role(Kind.EMBEDDING, fan_in=32, fan_out=64)
     assert roles["head.weight"] == Role(Kind.OUTPUT, fan_in=64, fan_out=50)
-    assert roles[block + "attention.query_key_value.weight"] == Role(Kind.HIDDEN, fan_in=64, fan_out=192)
-    assert roles[block + "attention.output.weight"] == Role(Kind.HIDDEN, 64, 64, residual=True)
-    assert roles[block + "feed_forward.up.weight"] == Role(Kind.HIDDEN, fan_in=64, fan_out=256)
-    assert roles[block + "feed_forward.down.weight"] == Role(Kind.HIDDEN, fan_in=256, fan_out=64, residual=True)
+    assert roles[block + "attention.query_key_value.weight"] == Role(Kind.HIDDEN, 64, 192, in_block=True)
+    assert roles[block + "attention.output.weight"] == Role(Kind.HIDDEN, 64, 64, residual=True, in_block=True)
+    assert roles[block + "feed_forward.up.weight"] == Role(Kind.HIDDEN, 64, 256, in_block=True)
+    assert roles[block + "feed_forward.down.weight"] == Role(Kind.HIDDEN, 256, 64, residual=True, in_block=True)
     assert {roles[f"body.final_norm.{part}"].kind for part in ("weight", "bias")} == {Kind.NORM}
     assert roles[block + "attention.output.bias"].kind is Kind.BIAS
     assert not roles[block + "attention.output.bias"].residual

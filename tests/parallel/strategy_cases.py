@@ -39,6 +39,8 @@ T5 = {
     "model.position": "relative",
     "model.norm": "rmsnorm",
     "model.attention_scale": "none",
+    "model.parametrization": "mup",
+    "model.base_hidden_size": 8,
     "training.task": "seq2seq",
     "data.source": "builtin:reverse?size=70",
     "evaluation.generate": "true",

@@ -70,8 +70,8 @@ def test_the_first_loss_is_that_of_logits_of_size_1():
 
 
 def test_a_head_that_shares_the_embedding_is_scaled_and_one_of_its_own_is_not():
-    assert model_of().head_scale == pytest.approx(16**-0.5)
-    assert model_of(tie_embeddings=False).head_scale == 1.0
+    assert model_of().head.multiplier == pytest.approx(16**-0.5)
+    assert model_of(tie_embeddings=False).head.multiplier == 1.0
 
 
 @pytest.mark.parametrize("beams", [1, 3])

@@ -8,7 +8,22 @@ import sys
 
 import typer
 
-from trainbook.cli import check, compare, convert, data, doctor, explain, export, generate, plan, predict, resume, train
+from trainbook.cli import (
+    check,
+    compare,
+    convert,
+    data,
+    doctor,
+    explain,
+    export,
+    generate,
+    plan,
+    predict,
+    resume,
+    train,
+    transfer,
+    tune,
+)
 
 app = typer.Typer(
     name="trainbook",
@@ -33,6 +48,8 @@ app.command("check", context_settings=KNOBS_ALLOWED, epilog=check.EXAMPLES)(chec
 app.command("doctor", context_settings=KNOBS_ALLOWED, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("plan", context_settings=KNOBS_ALLOWED, epilog=plan.EXAMPLES)(plan.plan)
 app.command("data", context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
+app.command("tune", context_settings=KNOBS_ALLOWED, epilog=tune.EXAMPLES)(tune.tune)
+app.command("transfer", context_settings=KNOBS_ALLOWED, epilog=transfer.EXAMPLES)(transfer.transfer)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 
 

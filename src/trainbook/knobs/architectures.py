@@ -14,6 +14,7 @@ from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import earlier
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.hub import CONFIG, find_folder, read_config
+from trainbook.knobs.sections.model_scaling import ModelScaling
 from trainbook.knobs.values import show
 
 LENGTH = "data.max_seq_length"
@@ -42,6 +43,8 @@ SETTLED = (
     "model.tie_embeddings",
     "model.qk_norm",
 )
+# Its weights mean what they do only with these; a file of another format knows none of them.
+SCALING = tuple(f"model.{name}" for name in ModelScaling.__annotations__)
 PLAIN = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
@@ -76,7 +79,8 @@ def _read_earlier(name: str) -> Reading:
     if kind not in ("gpt", "bert", "t5"):
         hint = f" Export it with: trainbook export {name} --to DIR, and name that folder." if kind == "hf" else ""
         raise UserError(f"model.pretrained: {name} has a model of type {kind}, which is not read from a run.{hint}")
-    values = {path: config.get(path) for path in (*SETTLED, "model.vocab_multiple", "model.logit_soft_cap")}
+    more = ("model.vocab_multiple", "model.logit_soft_cap", *SCALING)
+    values = {path: config.get(path) for path in (*SETTLED, *more)}
     if config.model.position == "learned":
         values[LENGTH] = config.data.max_seq_length
     if earlier.is_recipe(name):
@@ -110,7 +114,8 @@ def read_model(name: str, model_type: str | None) -> Reading:
     if source.objections:
         _refuse(folder, f"built-in networks cannot compute what it asks for: {'; '.join(source.objections)}.")
     trained_length = values.pop("trained_length", None)
-    ordered = {path: values[path] for path in (*SETTLED, LENGTH) if path in values}
+    values |= {"model.parametrization": "standard", "model.embedding_multiplier": 1.0, "model.output_multiplier": 1.0}
+    ordered = {path: values[path] for path in (*SETTLED, *SCALING, LENGTH) if path in values}
     return Reading(folder, ordered, trained_length)
 
 

@@ -183,6 +183,44 @@ def _head_width(config: Config) -> str:
     return f"{head_width(config)} numbers a head"
 
 
+def _width_ratio(config: Config) -> str | None:
+    model = config.model
+    if model.parametrization == "standard" or model.base_hidden_size is None:
+        return None
+    ratio = model.hidden_size / model.base_hidden_size
+    if ratio == 1:
+        return "the width is the base's"
+    return f"the width is {ratio:.3g} x the base, {model.hidden_size} / {model.base_hidden_size}"
+
+
+def _head_ratio(config: Config) -> str | None:
+    base, width = config.model.base_head_width, head_width(config)
+    if config.model.parametrization == "standard" or base is None:
+        return None
+    return (
+        "heads are as wide as the base's" if width == base else f"heads are {width / base:.3g} x as wide as the base's"
+    )
+
+
+def _ratios(config: Config) -> str | None:
+    """Of all that grows: mup is the standard rule only where nothing did."""
+    from trainbook.knobs.scaling import Scaling  # which asks here for widths
+
+    if config.model.parametrization == "standard" or config.model.base_hidden_size is None:
+        return None
+    if Scaling.of(config).is_base:
+        return "at the base, where mup is the standard rule"
+    return "; ".join(fact for of in (_width_ratio, _head_ratio, _depth_ratio) if (fact := of(config)) is not None)
+
+
+def _depth_ratio(config: Config) -> str | None:
+    model = config.model
+    if model.parametrization == "standard" or model.base_num_hidden_layers is None:
+        return None
+    ratio = model.num_hidden_layers / model.base_num_hidden_layers
+    return f"{ratio:.3g} x the base depth: what a block adds is multiplied by {ratio**-model.depth_exponent:.3g}"
+
+
 def _warmup_share(config: Config) -> str | None:
     steps = config.training.max_steps
     if steps is None or (config.schedule.warmup_steps is None and config.schedule.warmup_ratio is None):
@@ -213,6 +251,11 @@ _FACTS: dict[str, Callable[[Config], str | None]] = {
     "model.num_attention_heads": _head_width,
     "model.intermediate_size": _inner_width,
     "model.num_key_value_heads": _shared_heads,
+    "model.parametrization": _ratios,
+    "model.base_hidden_size": _width_ratio,
+    "model.base_head_width": _head_ratio,
+    "model.base_num_hidden_layers": _depth_ratio,
+    "model.depth_exponent": _depth_ratio,
     "optimizer.beta1": lambda config: _averages(config.optimizer.beta1),
     "optimizer.beta2": lambda config: _averages(config.optimizer.beta2),
     "optimizer.momentum": lambda config: _averages(config.optimizer.momentum),

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import LENGTH, SETTLED, Reading, read_model
+from trainbook.knobs.architectures import LENGTH, SCALING, SETTLED, Reading, read_model
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.resolve import Assignment
@@ -53,12 +53,12 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
         reading = read_model(name, chosen if chosen == "hf" else None)
     except ConfigError as error:
         result.problems += error.problems
-        result.broken |= {*SETTLED, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *SCALING, LENGTH, TOKENIZER}
         return result
     except UserError as error:
         place = assigned["model.pretrained"].origin.place
         result.problems.append(Problem(place, "model.pretrained", str(error).removeprefix("model.pretrained: ")))
-        result.broken |= {*SETTLED, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *SCALING, LENGTH, TOKENIZER}
         return result
     for path, value in reading.values.items():
         if path == LENGTH:

@@ -16,6 +16,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs import load
 from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.scaling import Scaling
 from trainbook.loop.restore import load_task
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
@@ -102,8 +103,10 @@ def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]
         task, strategy = restored.task.train(), ZeroShard(ranks, config)
         counted = sum(parameter.numel() for parameter in task.parameters())
         strategy.wrap(task)
-        groups = strategy.slices_of(parameter_groups(task, named_roles(task), config.optimizer))
-        optimizer = build_optimizer(groups, config.optimizer, torch.tensor(config.optimizer.learning_rate))
+        groups = parameter_groups(task, named_roles(task), config.optimizer, Scaling.of(config))
+        rate = torch.tensor(config.optimizer.learning_rate)
+        sliced = [group | {"lr": rate * group["rate_multiplier"]} for group in strategy.slices_of(groups)]
+        optimizer = build_optimizer(sliced, config.optimizer, rate)
         yield _Engine(strategy, optimizer, task, counted, restored.step)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from trainbook.knobs import warmup_steps
-from trainbook.knobs.derive import max_target_length, rate_scale, task_name
+from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
 from trainbook.loop.build import Built
 
 COST_OF_THE_SAME_BITS = "the same bits each time (on one H200, GPT-2 124M then makes 7 % fewer tokens a second)"
@@ -143,4 +143,13 @@ def _model(built: Built) -> str:
     trained = ""
     if built.num_trained < built.num_parameters:
         trained = f", {built.num_trained:,} of them trained ({built.num_trained / built.num_parameters:.2%})"
-    return f"{model.type}{sizes}{start}: {built.num_parameters:,} parameters{trained}"
+    return f"{model.type}{sizes}{start}: {built.num_parameters:,} parameters{trained}{_scaled(built)}"
+
+
+def _scaled(built: Built) -> str:
+    """What muP makes of the rates, once for each that differs."""
+    if built.job.config.model.parametrization == "standard":
+        return ""
+    found = sorted({group["rate_multiplier"] for group in built.job.state.optimizer.param_groups})
+    fact = derived_facts("model.parametrization", built.job.config)
+    return f"; mup: {fact}; rates x {', '.join(f'{each:.3g}' for each in found)}"

@@ -15,7 +15,7 @@ import torch
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data.quarantine import write_entries
 from trainbook.errors import Diverged
-from trainbook.guard import Ladder, Policy, Rejection, RollBack, SnapshotRing, Stop, Trouble, size_of
+from trainbook.guard import Ladder, Policy, Reading, Rejection, RollBack, SnapshotRing, Stop, Trouble, size_of
 from trainbook.guard.guilty import guilty
 from trainbook.guard.ladder import LEAD
 from trainbook.loop.device import available_host_memory
@@ -27,6 +27,7 @@ NUM_SNAPSHOTS = 3
 SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
 SEARCHED_BATCHES = 4  # rejected batches whose samples are looked at one by one, at a reading
+HOPELESS = 50  # rejections in a row after which a run without a guard is given up: the model stays as it is in them
 COMPARED_SAMPLES = 32  # of accepted batches, that they are compared with
 MOST_KEPT_OUT = 0.1  # of all samples: a run that leaves out more would no longer be trained on its data
 
@@ -65,7 +66,7 @@ class Healer:
         return {"ladder": self.ladder.state_dict(), "entries": self.entries}
 
     def reading_is_due(self, step: int) -> bool:
-        return self.knobs.enabled and step % self.knobs.max_consecutive_skips == 0
+        return self.state.judge.enabled and step % self.knobs.max_consecutive_skips == 0
 
     def snapshot_is_due(self) -> bool:
         if not self.knobs.enabled:
@@ -107,6 +108,7 @@ class Healer:
         for rejection in reading.rejections:
             self.log("skip", rejection.step, reason=rejection.reason, **_evidence(rejection), total=reading.rejected)
         if not self.knobs.enabled:
+            self._must_get_on(reading)
             return False
         changed = self._keep_out_guilty([each for each in reading.rejections if not each.is_overflow])
         decision = self.ladder.decide(step, reading)
@@ -115,6 +117,16 @@ class Healer:
         if decision is not None:
             self._go_back(decision)
         return changed or decision is not None
+
+    def _must_get_on(self, reading: Reading) -> None:
+        """Without the guard, fp16 still rejects what is not finite. Were that all, the run would not end."""
+        if reading.troubled_in_a_row < HOPELESS:
+            return
+        lower = self.job.config.optimizer.learning_rate / 10
+        raise Diverged(
+            f"{reading.troubled_in_a_row} updates in a row were not finite, at a loss scale that cannot be lowered. "
+            f"Try optimizer.learning_rate={lower:.2g}, precision.compute=bf16 or fp32, or guard.enabled=true."
+        )
 
     # Samples
 

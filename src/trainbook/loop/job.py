@@ -17,6 +17,7 @@ from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.guard import Judge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
+from trainbook.knobs.scaling import Scaling
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import RateTable, TrainState
 from trainbook.models import named_roles
@@ -119,11 +120,13 @@ def build_state(
         message = f"warm-up must be shorter than the run, but it is {warmup:,} of {total_updates:,} updates."
         raise ConfigError([Problem("configuration", "schedule.warmup_steps", message)])
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
-    groups = parameter_groups(task, named_roles(task), config.optimizer)
+    groups = parameter_groups(task, named_roles(task), config.optimizer, Scaling.of(config))
     if not groups:
         raise UserError("the model has nothing to train: no parameter of it requires a gradient.")
     strategy = strategy or SingleDevice()
     groups = strategy.slices_of(groups)
+    for group in groups:
+        group["lr"] = rates.times(group["rate_multiplier"])
     saved = task.state_dict()
     task.train()
     return TrainState(

@@ -15,7 +15,7 @@ import torch
 from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
-from trainbook.errors import Interrupted, RunError, TrainbookError
+from trainbook.errors import Interrupted, OutOfMemory, RunError, TrainbookError
 from trainbook.knobs import Change, Config
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.faults.faults import Faults
@@ -92,7 +92,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
         try:
             job = build_job(device)
         except torch.OutOfMemoryError as error:
-            raise RunError(OUT_OF_MEMORY.format(when="while the model was built")) from error
+            raise OutOfMemory(OUT_OF_MEMORY.format(when="while the model was built")) from error
         store_events = StoreEvents()
         # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
         found = _newest(run, job, ranks, store_events)

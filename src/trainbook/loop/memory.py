@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 
-from trainbook.errors import OutOfMemory, RunError
+from trainbook.errors import OutOfMemory
 from trainbook.loop.heal import Healer, Log
 from trainbook.loop.job import Job
 from trainbook.loop.shortage import Kind, Shortage
@@ -53,7 +53,7 @@ class Memory:
         before, now = self.job.state.micro_batch, self.job.halve_batch()
         if now is None:
             when = f"at step {number}"
-            raise RunError(
+            raise OutOfMemory(
                 OF_NO_MORE_HELP.format(when=when, rows="1 sequence") if before == 1 else OUT_OF_MEMORY.format(when=when)
             )
         self.log(
@@ -81,16 +81,16 @@ class Memory:
                 continue
             rows = self.job.halve_evaluation()
             if rows is None:
-                raise RunError(OF_NO_MORE_HELP.format(when="in an evaluation", rows="1 sequence"))
+                raise OutOfMemory(OF_NO_MORE_HELP.format(when="in an evaluation", rows="1 sequence"))
             self.log("oom", reason=f"in an evaluation: {rows} sequences at a time from here on", rows=rows)
 
-    def _out_of_memory(self, kind: Kind, step: int, before: int | None, rows: int | None) -> RunError:
+    def _out_of_memory(self, kind: Kind, step: int, before: int | None, rows: int | None) -> OutOfMemory:
         """On one of several ranks. The others are in the middle of the step, and wait for it."""
         rank = self.job.state.strategy.ranks.rank
         when = f"at step {step}" if kind == "training" else "in an evaluation"
         if rows is None or self.shortage_file is None:
             text = OF_NO_MORE_HELP if rows is None and before != 0 else OUT_OF_MEMORY
-            return RunError(f"rank {rank}: {text.format(when=when, rows='1 sequence')}")
+            return OutOfMemory(f"rank {rank}: {text.format(when=when, rows='1 sequence')}")
         shortage = Shortage(kind, step, rank, rows, before)
         shortage.keep(self.shortage_file)
         is_heard = ask_to_start_again(f"{shortage.told}.", f"with {rows} at a time and the same results")

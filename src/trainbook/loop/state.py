@@ -32,7 +32,14 @@ class RateTable:
         self.scheduled = [peak * share for share in shares]
         self.rates = self.scheduled
         self.table = torch.tensor(self.rates, device=device)
-        self.rate = self.table[0].clone()  # the one tensor that every parameter group reads
+        self.rate = self.table[0].clone()  # what parameter groups read, unless they have a multiplier
+        self.multiplied: dict[float, Tensor] = {}
+
+    def times(self, multiplier: float) -> Tensor:
+        """The rate of a group that learns by so much faster, wherever the schedule and remedies move the rate."""
+        if multiplier == 1.0:
+            return self.rate
+        return self.multiplied.setdefault(multiplier, self.rate * multiplier)
 
     def apply(self, remedies: Iterable[Remedy]) -> None:
         """Put these on the schedule, in place of what was put on it before."""
@@ -45,6 +52,8 @@ class RateTable:
     def set_for(self, applied: Tensor) -> None:
         index = applied.clamp(max=len(self.rates) - 1).view(1)
         self.rate.copy_(self.table.index_select(0, index)[0])
+        for multiplier, rate in self.multiplied.items():
+            torch.mul(self.rate, multiplier, out=rate)
 
     def at(self, applied: int) -> float:
         return self.rates[min(applied, len(self.rates) - 1)]

@@ -275,16 +275,19 @@ class Training:
         is_best = not math.isnan(value) and (progress.best_value is None or sign * value < sign * progress.best_value)
         if is_best:
             progress.best_value, progress.best_step = value, step
-        gained = is_best and (
-            progress.patience_value is None or sign * (progress.patience_value - value) > knobs.early_stopping_threshold
-        )
-        if gained:
-            progress.patience_value, progress.evaluations_without_gain = value, 0
-        else:
-            progress.evaluations_without_gain += 1
+        if step != self.job.stop_at or self.job.evaluation_is_due(step):  # one for a pause is no test of patience
+            self._test_patience(value, sign)
         self._log_row(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
         self._ask_the_doctor()
         self._stop_early_if_due()
+
+    def _test_patience(self, value: float, sign: float) -> None:
+        progress, threshold = self.progress, self.job.config.evaluation.early_stopping_threshold
+        before = progress.patience_value
+        if not math.isnan(value) and (before is None or sign * (before - value) > threshold):
+            progress.patience_value, progress.evaluations_without_gain = value, 0
+        else:
+            progress.evaluations_without_gain += 1
 
     def _log_row(self, step: int, split: Split, row: dict[str, Any]) -> None:
         self.trackers.log_metrics(step, split, row)

@@ -111,6 +111,7 @@ class Block(nn.Module):
     def __init__(self, shape: Shape, *, with_cross_attention: bool = False) -> None:
         super().__init__()
         self.is_post_norm = shape.norm_position == "post"
+        self.branch_multiplier = shape.scaling.branch_multiplier
         self.attention_norm = make_norm(shape, shape.hidden_size)
         self.attention = Attention(shape)
         if with_cross_attention:
@@ -138,7 +139,8 @@ class Block(nn.Module):
     def _add(self, x_BLD: Tensor, norm: nn.Module, part: Callable[[Tensor], Tensor]) -> Tensor:
         if self.is_post_norm:
             return norm(x_BLD + self.dropout(part(x_BLD)))
-        return x_BLD + self.dropout(part(norm(x_BLD)))
+        branch = self.dropout(part(norm(x_BLD)))
+        return x_BLD + (branch if self.branch_multiplier == 1.0 else branch * self.branch_multiplier)
 
 
 class Stack(nn.Module):
@@ -220,6 +222,8 @@ class Transformer(Stack):
             x_BLD = x_BLD + self.position_embedding(positions)
         if self.type_embedding is not None:
             x_BLD = x_BLD + self.type_embedding.weight[0]  # all tokens are of the first type
+        if self.shape.embedding_multiplier != 1.0:
+            x_BLD = x_BLD * self.shape.embedding_multiplier
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
         return self.dropout(x_BLD)

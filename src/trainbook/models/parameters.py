@@ -4,33 +4,46 @@ from __future__ import annotations
 
 import hashlib
 import math
+from dataclasses import replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from trainbook.models.attention import ResidualLinear
+from trainbook.models.attention import HeadNorm, ResidualLinear
+from trainbook.models.core import Block
 from trainbook.models.relative import RelativeBias
 from trainbook.models.rotary import Rotary
 from trainbook.models.shape import Shape
-from trainbook.roles import Kind, Role
+from trainbook.roles import Grows, Kind, Role
 
 NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.modules.batchnorm._BatchNorm)
 
 
 class OutputLinear(nn.Linear):
-    """The matrix from the width to the vocabulary or the labels."""
+    """The matrix from the width to the vocabulary or the labels; its product, not its bias, is multiplied."""
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, multiplier: float = 1.0) -> None:
+        super().__init__(in_features, out_features, bias=bias)
+        self.multiplier = multiplier
+
+    def forward(self, x: Tensor) -> Tensor:
+        # Before the product: x is far smaller than the logits.
+        return super().forward(x if self.multiplier == 1.0 else x * self.multiplier)
 
 
 def named_roles(module: nn.Module) -> dict[str, Role]:
     """What each parameter is, by its full name. Works for any module: a role follows from the layer that owns it."""
     roles: dict[str, Role] = {}
     seen: set[int] = set()
+    blocks = tuple(f"{prefix}." for prefix, part in module.named_modules() if isinstance(part, Block))
     for prefix, part in module.named_modules():
         for name, parameter in part.named_parameters(recurse=False):
             if id(parameter) in seen:
                 continue  # tied: the first owner decides
             seen.add(id(parameter))
-            roles[f"{prefix}.{name}" if prefix else name] = _role(part, name, parameter)
+            full = f"{prefix}.{name}" if prefix else name
+            role = _role(part, name, parameter)
+            roles[full] = replace(role, in_block=full.startswith(blocks), grows=_grows(part, role))
     return roles
 
 
@@ -49,13 +62,21 @@ def _role(part: nn.Module, name: str, parameter: nn.Parameter) -> Role:
     return Role(kind, fan_in, fan_out, residual=isinstance(part, ResidualLinear))
 
 
+def _grows(part: nn.Module, role: Role) -> Grows:
+    if isinstance(part, HeadNorm):
+        return Grows.HEAD
+    if isinstance(part, RelativeBias):
+        return Grows.NUM_HEADS
+    return Grows.NOT if isinstance(part, OutputLinear) and role.kind is Kind.BIAS else Grows.WIDTH
+
+
 @torch.no_grad()
 def initialise(model: nn.Module, shape: Shape, seed: int) -> None:
     """First values: gains 1, shifts 0, and for matrices one of two rules.
 
     normal (GPT-2, BERT): N(0, initializer_range); in pre-norm stacks, what writes into the residual stream is shrunk by
     1/sqrt(2 x layers). fan_in (T5): N(0, 1/fan-in), embeddings N(0, 1); queries are smaller by sqrt(head_width) where
-    attention has no scale of its own.
+    attention has no scale of its own. Under muP these are the base's, and hidden matrices get smaller as they widen.
 
     Each parameter has a generator of its own, seeded by its name and drawn on the CPU, so that its first value depends
     neither on the order in which layers are built nor on the device. Norms get the type that the shape says.
@@ -83,15 +104,20 @@ def initialise(model: nn.Module, shape: Shape, seed: int) -> None:
 
 
 def _spread(role: Role, owner: nn.Module | None, shape: Shape) -> float:
+    scaling = shape.scaling
     if shape.initializer == "fan_in":
         if isinstance(owner, RelativeBias):
-            return shape.hidden_size**-0.5
-        return 1.0 if role.kind is Kind.EMBEDDING else role.fan_in**-0.5
-    shrinks = role.residual and shape.norm_position == "pre"
-    return shape.initializer_range / math.sqrt(2 * shape.num_hidden_layers) if shrinks else shape.initializer_range
+            return shape.base_hidden_size**-0.5
+        if role.kind is Kind.EMBEDDING:
+            return 1.0
+        return (role.fan_in if role.kind is Kind.HIDDEN else role.fan_in / scaling.width) ** -0.5
+    spread = shape.initializer_range * (scaling.width**-0.5 if role.kind is Kind.HIDDEN else 1.0)
+    # Where depth is corrected by a multiplier, first values are those of the base depth.
+    layers = shape.num_hidden_layers / scaling.depth
+    return spread / math.sqrt(2 * layers) if role.residual and shape.norm_position == "pre" else spread
 
 
 def _shrink_queries(parameter: nn.Parameter, name: str, shape: Shape) -> None:
     rows = shape.num_attention_heads * shape.head_width
     if name.endswith(("attention.query_key_value.weight", "cross_attention.query.weight")):
-        parameter[:rows] *= shape.head_width**-0.5
+        parameter[:rows] *= (shape.head_width / shape.scaling.head) ** -0.5

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import decoder_layers, head_width, intermediate_size, key_value_heads
+from trainbook.knobs.scaling import STANDARD, Scaling
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class Shape:
     initializer: str = "normal"  # normal | fan_in
     causal: bool = True
     recompute: str = "off"  # off | selective | full
+    scaling: Scaling = STANDARD
+    embedding_multiplier: float = 1.0
+    output_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         if self.head_width == 0:
@@ -43,8 +47,18 @@ class Shape:
 
     @property
     def softmax_scale(self) -> float:
-        """What attention logits are multiplied by."""
-        return 1.0 if self.attention_scale == "none" else self.head_width**-0.5
+        """What attention logits are multiplied by: under muP as at the base, over how much wider heads are."""
+        if self.attention_scale == "none":
+            return 1.0 / self.scaling.head
+        return self.head_width**-0.5 * self.scaling.head**-0.5
+
+    @property
+    def base_hidden_size(self) -> float:
+        return self.hidden_size / self.scaling.width
+
+    @property
+    def logit_multiplier(self) -> float:
+        return self.output_multiplier / self.scaling.width
 
 
 def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str = "normal") -> Shape:
@@ -78,4 +92,7 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         initializer=initializer,
         causal=causal,
         recompute=config.memory.gradient_checkpointing,
+        scaling=Scaling.of(config),
+        embedding_multiplier=model.embedding_multiplier,
+        output_multiplier=model.output_multiplier,
     )

@@ -32,6 +32,8 @@ class EncoderDecoder(nn.Module):
             if positions is None:
                 positions = torch.arange(first, first + ids_BL.shape[1], device=ids_BL.device)
             x_BLD = x_BLD + self.position_embedding(positions)
+        if self.shape.embedding_multiplier != 1.0:
+            x_BLD = x_BLD * self.shape.embedding_multiplier
         return self.dropout(x_BLD)
 
     def encode(self, input_ids: Tensor, document_ids: Tensor | None, positions: Tensor | None = None) -> Tensor:

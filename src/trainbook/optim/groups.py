@@ -1,13 +1,17 @@
-"""Parameter groups, from roles: who decays, and which matrices Muon makes orthogonal."""
+"""Parameter groups, from roles: who decays, at which rate each learns, and which matrices Muon makes orthogonal."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import nn
 
+from trainbook.knobs.scaling import STANDARD, Scaling
 from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
 from trainbook.roles import Kind, Role
 
 Named = tuple[str, nn.Parameter]
+WITHOUT_EPSILON = ("lion", "sgd")
 
 
 def is_decayed(role: Role, decay_embeddings: bool) -> bool:
@@ -23,30 +27,52 @@ def decay_per_rate(knobs: OptimizerKnobs, *, peak: float) -> float:
     return knobs.weight_decay / peak if knobs.weight_decay_mode == "independent" else knobs.weight_decay
 
 
-def parameter_groups(module: nn.Module, roles: dict[str, Role], knobs: OptimizerKnobs) -> list[dict]:
-    """Decayed and not; for Muon the hidden matrices first, by themselves. A tied parameter appears once; order
-    follows the module."""
-    hidden, decayed, rest = [], [], []
+@dataclass(frozen=True, order=True)
+class _Key:
+    """What the members of a group share; groups follow each other in this order."""
+
+    part: int  # 0: Muon's hidden matrices, 1: others that decay, 2: those that don't
+    rate_multiplier: float
+    epsilon_multiplier: float
+
+
+def parameter_groups(
+    module: nn.Module, roles: dict[str, Role], knobs: OptimizerKnobs, scaling: Scaling = STANDARD
+) -> list[dict]:
+    """Decayed and not; for Muon the hidden matrices first, by themselves; under muP by their rate and epsilon. A tied
+    parameter appears once; order follows the module.
+
+    `rate_multiplier` is for whoever gives the groups their rates.
+    """
+    members: dict[_Key, list[Named]] = {}
     for name, parameter in module.named_parameters():  # tied parameters are listed once
-        if not parameter.requires_grad:
-            continue
-        if knobs.type == "muon" and roles[name].kind is Kind.HIDDEN:
-            hidden.append((name, parameter))
-        elif is_decayed(roles[name], knobs.decay_embeddings):
-            decayed.append((name, parameter))
-        else:
-            rest.append((name, parameter))
-    decay = decay_per_rate(knobs, peak=knobs.learning_rate)
-    groups = [_group(hidden, decay), _group(decayed, decay), _group(rest, 0.0)]
-    if hidden:
-        groups[0]["row_parts"] = [row_parts(module, name, parameter) for name, parameter in hidden]
-        groups[0]["column_parts"] = [column_parts(module, name, parameter) for name, parameter in hidden]
-    return [group for group in groups if group["params"]]
+        if parameter.requires_grad:
+            members.setdefault(_key(roles[name], knobs, scaling), []).append((name, parameter))
+    return [_group(module, key, members[key], knobs) for key in sorted(members)]
 
 
-def _group(members: list[Named], weight_decay: float) -> dict:
-    names, parameters = [name for name, _ in members], [parameter for _, parameter in members]
-    return {"params": parameters, "names": names, "weight_decay": weight_decay}
+def _key(role: Role, knobs: OptimizerKnobs, scaling: Scaling) -> _Key:
+    if knobs.type == "muon" and role.kind is Kind.HIDDEN:
+        return _Key(0, scaling.rate(role, knobs.type), 1.0)
+    epsilon = scaling.epsilon(role) if knobs.type not in WITHOUT_EPSILON else 1.0
+    return _Key(1 if is_decayed(role, knobs.decay_embeddings) else 2, scaling.rate(role, knobs.type), epsilon)
+
+
+def _group(module: nn.Module, key: _Key, members: list[Named], knobs: OptimizerKnobs) -> dict:
+    # Divided by the multiplier: rate x decay, the share that an update takes of each weight, is the same for all.
+    decay = decay_per_rate(knobs, peak=knobs.learning_rate) / key.rate_multiplier if key.part < 2 else 0.0
+    group = {
+        "params": [parameter for _, parameter in members],
+        "names": [name for name, _ in members],
+        "weight_decay": decay,
+        "rate_multiplier": key.rate_multiplier,
+    }
+    if key.epsilon_multiplier != 1.0:
+        group["eps"] = knobs.epsilon * key.epsilon_multiplier
+    if key.part == 0:
+        group["row_parts"] = [row_parts(module, name, parameter) for name, parameter in members]
+        group["column_parts"] = [column_parts(module, name, parameter) for name, parameter in members]
+    return group
 
 
 def row_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[int]:

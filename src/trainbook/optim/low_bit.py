@@ -44,15 +44,15 @@ def _low_bit_class() -> Any:
     class LowBitAdamW(AdamW8bit):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            self.rate = 0.0  # as the host read it
+            self.rates: list[float] = [0.0] * len(self.param_groups)  # as the host read them
             for index, group in enumerate(self.param_groups):
                 for number, parameter in enumerate(group["params"]):
                     self.init_state(group, parameter, index, number)
 
         @torch.no_grad()
         def step_if(self, apply: Tensor) -> None:
-            rate = self.param_groups[0]["lr"]
-            verdict, self.rate = torch.stack([apply.to(rate.dtype), rate]).tolist()  # the host waits here
+            rates = [group["lr"] for group in self.param_groups]
+            verdict, *self.rates = torch.stack([apply.to(rates[0].dtype), *rates]).tolist()  # the host waits here
             if not verdict:
                 return
             # As the library's own step, but for a wait for the GPU after each parameter: the stream keeps the order.
@@ -62,10 +62,10 @@ def _low_bit_class() -> Any:
                         self.prefetch_state(parameter)
                         self.update_step(group, parameter, index, number)
             if self.is_paged:
-                torch.cuda.synchronize(rate.device)  # a checkpoint reads paged memory from the host
+                torch.cuda.synchronize(rates[0].device)  # a checkpoint reads paged memory from the host
 
         def get_config(self, gindex: int, pindex: int, group: dict) -> dict:
-            return super().get_config(gindex, pindex, group) | {"lr": self.rate}
+            return super().get_config(gindex, pindex, group) | {"lr": self.rates[gindex]}
 
     return LowBitAdamW
 

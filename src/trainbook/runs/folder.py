@@ -126,6 +126,10 @@ class RunFolder:
                     item.unlink()
             self.path.rmdir()
 
+    def drop_checkpoints(self) -> None:
+        """Of a run that has ended, and of which only what it wrote is wanted."""
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
     def clear_leftovers(self) -> None:
         """Of processes that were killed while they wrote a file. Only under the lock."""
         folders = (self.path, self.tokenizer, self.network)

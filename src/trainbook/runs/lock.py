@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainbook.errors import RunFolderError, UserError
+from trainbook.errors import RunFolderError, RunInUse, UserError
 from trainbook.runs.disk import naming_the_file
 
 _UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -93,7 +93,7 @@ def _try_lock(descriptor: int, path: Path) -> bool:
             holder = read_holder(path)
             # A worker forked just before its parent was killed has yet to close its copy.
             if seconds is None or holder is None or not holder.is_known_dead:
-                raise RunFolderError(
+                raise RunInUse(
                     f"{path.parent} is in use by {holder or 'another process'}; wait for it, or stop it"
                 ) from None
             time.sleep(seconds)

@@ -64,7 +64,8 @@ class CausalLanguageModel(CausalTask):
         super().__init__(config, facts)
         self.body: Transformer = build_gpt(config, facts.vocab_size)
         self.is_tied = config.model.tie_embeddings
-        self.head = OutputLinear(self.body.shape.hidden_size, self.body.shape.vocab_rows, bias=False)
+        shape = self.body.shape
+        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False, multiplier=shape.logit_multiplier)
         self.tie()
 
     def tie(self) -> None:

@@ -129,11 +129,11 @@ class _Native(LabelTask):
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__(config, facts)
         self.body: Transformer = build_bert(config, facts.vocab_size)
-        width = self.body.shape.hidden_size
+        width, multiplier = self.body.shape.hidden_size, self.body.shape.logit_multiplier
         if self.is_pooled:
             self.pooler = nn.Linear(width, width)
         self.dropout = nn.Dropout(config.model.dropout)
-        self.head = OutputLinear(width, self.num_outputs)
+        self.head = OutputLinear(width, self.num_outputs, multiplier=multiplier)
 
     def initialise(self, seed: int) -> None:
         initialise(self, self.body.shape, seed)

@@ -55,7 +55,7 @@ class MaskedLanguageModel(MaskedTask):
         self.activation = PLAIN.get(shape.activation, PLAIN["gelu"])  # the body's own, if it has no gate
         self.transform = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
         self.transform_norm = make_norm(shape, shape.hidden_size)
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=True)
+        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=True, multiplier=shape.logit_multiplier)
         self.tie()
 
     def tie(self) -> None:

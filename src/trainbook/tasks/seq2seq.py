@@ -55,9 +55,10 @@ class Seq2SeqModel(Seq2SeqTask):
         self.body: EncoderDecoder = build_t5(config, facts.vocab_size, max_target_length(config))
         shape = self.body.shape
         self.is_tied = config.model.tie_embeddings
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False)
         # Embeddings of size 1 make logits of size sqrt(width): a head that shares them must make up for it.
-        self.head_scale = shape.hidden_size**-0.5 if self.is_tied else 1.0
+        by_tying = shape.base_hidden_size**-0.5 if self.is_tied else 1.0
+        multiplier = by_tying * shape.logit_multiplier
+        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False, multiplier=multiplier)
         self.tie()
 
     def tie(self) -> None:
@@ -89,7 +90,7 @@ class Seq2SeqModel(Seq2SeqTask):
         )
 
     def read_out(self, hidden: Tensor) -> Tensor:
-        return self.capped(self.head(hidden * self.head_scale))
+        return self.capped(self.head(hidden))
 
     def most_tokens(self, asked: int) -> int:
         return self.body.most_tokens(asked)

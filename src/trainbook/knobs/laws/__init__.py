@@ -5,7 +5,7 @@ passed over when the value of one of its knobs was refused. "Set" means that the
 its default: a default never breaks a law that says "has no effect", and neither does a written-out configuration.
 """
 
-from trainbook.knobs.laws import data, deepspeed, evaluation, model, run, update  # noqa: F401  # they register laws
+from trainbook.knobs.laws import data, deepspeed, evaluation, model, run, scaling, update  # noqa: F401  # they register
 from trainbook.knobs.laws.evaluation import without_validation_data
 from trainbook.knobs.laws.model import MODEL_TYPES, TASKS
 from trainbook.knobs.laws.registry import LAWS, Law, Settings, broken_laws, law, laws_of

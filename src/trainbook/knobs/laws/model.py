@@ -101,6 +101,7 @@ OF_ANY_MODEL = (
     *("type", "pretrained", "lora_rank", "lora_alpha", "lora_dropout", "lora_targets", "quantize_base"),
     *("num_hidden_layers", "hidden_size", "intermediate_size"),
     *("num_attention_heads", "num_key_value_heads", "head_width"),
+    "parametrization",  # has a law of its own
 )
 PARTS = tuple(f"model.{name}" for name in section_types()["model"].model_fields if name not in OF_ANY_MODEL)
 

@@ -19,7 +19,7 @@ class Guard(Section):
         raised="On: a bad update is skipped; parameters, moments and schedule stay untouched, its samples are looked "
         "for and kept out, repeated rejections lead back to a state from before them, and each act is an event.",
         lowered="Off: NaN is applied and the run is lost from there on, though it goes on computing. Under fp16 "
-        "overflows are still skipped.",
+        "overflows are still skipped, and 50 in a row at the lowest scale end the run.",
         cases=(
             Case("always", True, "costs next to nothing: what it judges is computed anyway"),
             Case("tracing where a NaN starts", False, "when the NaN itself is what you want to see spread"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from trainbook.knobs.knob import Case, Search, knob
-from trainbook.knobs.sections.model_parts import ModelParts
+from trainbook.knobs.sections.model_scaling import ModelScaling
 
 
-class Model(ModelParts):
+class Model(ModelScaling):
     """The network: its kind, its size and its parts."""
 
     initializer_range: float = knob(
@@ -60,22 +60,6 @@ class Model(ModelParts):
         symptoms=("too slow",),
         sources=("nanoGPT", "Megatron-LM"),
         aliases=("pad_vocab_size_multiple", "make_vocab_size_divisible_by", "pad_to_multiple_of"),
-    )
-
-    parametrization: Literal["standard"] = knob(
-        "standard",
-        what="The rule by which initial scales and learning rates depend on width.",
-        why=(
-            "In the standard rule nothing is corrected for width, so the best learning rate falls as the "
-            "model widens: in Megatron-LM's sweep from 9.8e-4 at width 128 to 6.1e-5 at 2048, halving with "
-            "each doubling. A rate found on a small model must be lowered or searched again."
-        ),
-        raised="There is one rule, so nothing to switch to.",
-        lowered="There is one rule, so nothing to switch to.",
-        values={"standard": "one learning rate and one initial scale for all matrices, whatever the width"},
-        interacts=("model.hidden_size", "optimizer.learning_rate", "model.initializer_range"),
-        symptoms=("instability",),
-        sources=("playbook notes", "Yang et al. 2022 (muTransfer)", "Megatron-LM muP sweep"),
     )
 
     lora_rank: int | None = knob(

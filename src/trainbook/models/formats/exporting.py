@@ -17,6 +17,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.values import show
+from trainbook.models.folding import folded_parameters
 from trainbook.models.formats.checking import (
     import_transformers,
     largest_difference,
@@ -80,7 +81,8 @@ def export_task(
     name = choose_format(config, format)
     form = FORMATS[name]
     shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
-    parameters = dict(task.named_parameters())
+    by_format = shape.hidden_size**-0.5 if name == "t5" and config.model.tie_embeddings else 1.0
+    parameters = folded_parameters(task, shape, head_multiplier=by_format)
     rules = list(form.rules(shape, kind, config.model.tie_embeddings))
     if unknown := sorted(parameters.keys() - {rule.native for rule in rules}):
         raise UserError(f"the format {name} has no place for {len(unknown)} parameters, such as {unknown[0]}.")

@@ -1,0 +1,206 @@
+"""A study's pictures: the learning-rate curve, each knob alone, and all knobs together."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from trainbook.charts.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save
+
+RATE = "optimizer.learning_rate"
+BUCKETS = 8  # of an isolation plot, the best of each being marked
+
+Facts = dict[str, Any]
+
+
+def draw_study(facts: Facts, folder: Path) -> list[Path]:
+    """From the answer of `trainbook tune --json`; returns the files that were drawn."""
+    paths = []
+    knobs = [each for each in facts["space"] if _points(facts, each)]
+    if any(each["path"] == RATE for each in knobs):
+        paths.append(_draw(folder / "learning-rate.png", facts, [each for each in knobs if each["path"] == RATE], True))
+    if knobs:
+        paths.append(_draw(folder / "isolation.png", facts, knobs, False))
+    if len(knobs) > 1:
+        paths.append(_parallel(folder / "parallel.png", facts, knobs))
+    return paths
+
+
+def _points(facts: Facts, knob: Facts) -> list[tuple[Any, float, bool]]:
+    """Value, loss and whether it ended, of all that had this knob searched; the base at its own value, if that has a
+    place on the scale: a decay of 0 has none on a log scale."""
+    found = []
+    for trial in facts["trials"]:
+        if trial["kind"] == "repeat" or trial["loss"] is None:
+            continue
+        values = {**facts["base_values"], **trial["values"]} if trial["kind"] == "base" else trial["values"]
+        if _has_place(knob, values.get(knob["path"])):
+            found.append((values[knob["path"]], trial["loss"], trial["state"] == "done"))
+    return found
+
+
+def _draw(path: Path, facts: Facts, knobs: list[Facts], is_curve: bool) -> Path:
+    columns = min(3, len(knobs))
+    rows = math.ceil(len(knobs) / columns)
+    figure, axes = new_figure(rows, columns, width=5.5 * columns, height=4.2 * rows)
+    for axis, knob in zip(axes.ravel(), knobs, strict=False):
+        _isolated(axis, facts, knob)
+        if is_curve:
+            axis.set_title(
+                "Loss by learning rate" if facts["metric"] == "loss" else f"{facts['metric']} by learning rate"
+            )
+    for axis in axes.ravel()[len(knobs) :]:
+        axis.set_visible(False)
+    save(figure, path)
+    return path
+
+
+def _isolated(axis: Any, facts: Facts, knob: Facts) -> None:
+    """Each trial at its value, and the best of each bucket joined: what the knob allows, others being well set."""
+    points = _points(facts, knob)
+    places = [_place(knob, value) for value, _, _ in points]
+    for is_done, colour, label in ((True, BLUE, "trial"), (False, GREY, "pruned")):
+        chosen = [(p, loss) for p, (_, loss, done) in zip(places, points, strict=True) if done == is_done]
+        if chosen:
+            axis.scatter(*zip(*chosen, strict=True), s=18, color=colour, alpha=0.75, label=label, linewidths=0)
+    best = _best_by_bucket(facts, knob, [(p, loss) for p, (_, loss, done) in zip(places, points, strict=True) if done])
+    axis.plot([p for p, _ in best], [loss for _, loss in best], color=ORANGE, linewidth=1.6, label="best of its bucket")
+    lost = [
+        _place(knob, t["values"][knob["path"]])
+        for t in facts["trials"]
+        if t["state"] == "infeasible" and _has_place(knob, t["values"].get(knob["path"]))
+    ]
+    if lost:
+        top = axis.get_ylim()[1]
+        axis.scatter(lost, [top] * len(lost), marker="x", color=RED, s=24, label="infeasible")
+    chosen = {**facts["base_values"], **facts["best"]["values"]}.get(knob["path"])
+    if _has_place(knob, chosen):
+        axis.axvline(_place(knob, chosen), color=GREEN, linewidth=1, linestyle="--", label="best trial")
+    axis.set_title(knob["path"])
+    axis.set_xlabel({"log": "log scale", "log_one_minus": "log scale of 1 − x"}.get(knob["scale"], ""))
+    axis.set_ylabel(facts["metric"])
+    _ticks(axis, knob, [value for value, _, _ in points])
+    axis.legend(fontsize=8, frameon=False)
+
+
+def _best_by_bucket(facts: Facts, knob: Facts, points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if not points:
+        return []
+    low, high = min(p for p, _ in points), max(p for p, _ in points)
+    width = (high - low) / BUCKETS or 1.0
+    best: dict[int, tuple[float, float]] = {}
+    sign = -1 if facts["higher_is_better"] else 1
+    for place, loss in points:
+        bucket = round(place) if knob["scale"] == "choice" else min(int((place - low) / width), BUCKETS - 1)
+        if bucket not in best or sign * loss < sign * best[bucket][1]:
+            best[bucket] = (place, loss)
+    return [best[bucket] for bucket in sorted(best)]
+
+
+def _has_place(knob: Facts, value: Any) -> bool:
+    if value is None or knob["scale"] == "choice":
+        return value is not None
+    return value > 0 if knob["scale"] == "log" else value < 1 if knob["scale"] == "log_one_minus" else True
+
+
+def _place(knob: Facts, value: Any) -> float:
+    if knob["scale"] == "choice":
+        choices = list(knob["choices"])
+        return float(choices.index(value)) if value in choices else float(len(choices))
+    if knob["scale"] == "log":
+        return math.log10(value)
+    return -math.log10(1 - value) if knob["scale"] == "log_one_minus" else float(value)
+
+
+def _value(knob: Facts, place: float) -> float:
+    if knob["scale"] == "log":
+        return 10**place
+    return 1 - 10**-place if knob["scale"] == "log_one_minus" else place
+
+
+def _ticks(axis: Any, knob: Facts, values: list[Any]) -> None:
+    if knob["scale"] == "choice":
+        names = [*map(str, knob["choices"])]
+        names += ["base"] if any(value not in knob["choices"] for value in values) else []
+        axis.set_xticks(range(len(names)), names)
+        return
+    places = [_place(knob, value) for value in values]
+    low, high = min(places), max(places)
+    marks = [low + (high - low) * share for share in (0, 0.25, 0.5, 0.75, 1)] if high > low else [low]
+    axis.set_xticks(
+        marks,
+        [
+            f"{_value(knob, mark):.2g}" if knob["scale"] != "log_one_minus" else f"{_value(knob, mark):.3g}"
+            for mark in marks
+        ],
+    )
+
+
+def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
+    """A line for each trial through its values, dark where it was good."""
+    figure, axes = new_figure(1, 1, width=max(7.0, 2.4 * len(knobs)), height=4.6)
+    axis = axes[0, 0]
+    done = [t for t in facts["trials"] if t["kind"] != "repeat" and t["state"] == "done" and t["loss"] is not None]
+    sign = -1 if facts["higher_is_better"] else 1
+    order = sorted(done, key=lambda trial: -sign * trial["loss"])  # the best on top
+    ends = []
+    for knob in knobs:
+        places = [_place(knob, value) for value, _, _ in _points(facts, knob)]
+        ends.append((min(places), max(places)))
+    for rank, trial in enumerate(order):
+        values = {**facts["base_values"], **trial["values"]}
+        line = []
+        for knob, (low, high) in zip(knobs, ends, strict=True):
+            value = values.get(knob["path"])
+            line.append(
+                math.nan
+                if not _has_place(knob, value)
+                else (_place(knob, value) - low) / (high - low)
+                if high > low
+                else 0.5
+            )
+        goodness = (rank + 1) / len(order)
+        axis.plot(
+            range(len(knobs)),
+            line,
+            color=ORANGE if rank == len(order) - 1 else BLUE,
+            alpha=0.08 + 0.9 * goodness**3,
+            linewidth=1 + 1.5 * goodness**3,
+        )
+    for number, (knob, (low, high)) in enumerate(zip(knobs, ends, strict=True)):
+        axis.axvline(number, color=GREY, linewidth=0.8)
+        texts = (f"{_value(knob, low):.3g}", f"{_value(knob, high):.3g}")
+        if knob["scale"] == "choice":
+            texts = (str(knob["choices"][0]), str(knob["choices"][-1]))
+        axis.text(number, -0.04, texts[0], ha="center", va="top", fontsize=8)
+        axis.text(number, 1.03, texts[1], ha="center", va="bottom", fontsize=8)
+    axis.set_xticks(range(len(knobs)), [knob["path"] for knob in knobs])
+    axis.tick_params(axis="x", pad=16)
+    axis.set_yticks([])
+    axis.set_ylim(-0.1, 1.1)
+    axis.spines["left"].set_visible(False)
+    axis.set_title(f"{len(done)} trials; the darker, the better the {facts['metric']}; the best in orange")
+    save(figure, path)
+    return path
+
+
+def draw_rate_range(facts: Facts, path: Path) -> None:
+    """From the answer of `trainbook tune --rate-range --json`."""
+    figure, axes = new_figure(1, 1, width=7.0, height=4.2)
+    axis = axes[0, 0]
+    axis.plot(facts["rates"], facts["losses"], color=GREY, linewidth=0.8, alpha=0.7, label="loss of the step")
+    axis.plot(facts["rates"], facts["smooth"], color=BLUE, linewidth=1.8, label="smoothed")
+    if facts["search"] is not None:
+        axis.axvspan(*facts["search"], color=GREEN, alpha=0.15, label="range to search")
+    axis.axvline(facts["configured"], color=ORANGE, linewidth=1.2, linestyle="--", label="as configured")
+    axis.set_xscale("log")
+    smooth = [value for value in facts["smooth"] if math.isfinite(value)]
+    if smooth:
+        spread = max(smooth[0] - min(smooth), 1e-9)
+        axis.set_ylim(min(smooth) - 0.2 * spread, smooth[0] + 0.6 * spread)
+    axis.set_xlabel("learning rate")
+    axis.set_ylabel("training loss")
+    axis.set_title("Learning-rate range test")
+    axis.legend(fontsize=8, frameon=False)
+    save(figure, path)

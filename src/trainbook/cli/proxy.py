@@ -1,0 +1,65 @@
+"""trainbook transfer --proxy: a search on a small model, and the recipe of the large one."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from trainbook.study.tune.rows import Trial
+
+
+def find_with_proxy(
+    recipe: str, changes: list[str], width: int, name: str | None, runs_dir: Path, quiet: bool, **options: Any
+) -> dict[str, Any]:
+    """`options` are those of a study. The same command again goes on where it was stopped."""
+    from trainbook.errors import Interrupted
+    from trainbook.study.transfer.proxy import carry_over, proxy_for
+    from trainbook.study.tune.finish import finish
+    from trainbook.study.tune.ledger import opened
+    from trainbook.study.tune.run import Study, words_before
+    from trainbook.study.tune.study_file import read_question
+
+    proxy = proxy_for(read_question(recipe, changes, **options), width)
+    question, name = proxy.question, name or f"transfer-{Path(recipe).stem}"
+    say = (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+    lines = _Lines(say)
+    job = Study(question, runs_dir / name, say=say, watch=lines.show)
+    goes_on = job.prepare()
+    say(f"{job.folder}{' (goes on)' if goes_on else ''}: {question.budget} by {question.method} at width {width}")
+    for line in words_before(question):
+        say(f"  {line}")
+    try:
+        trials = job.run()
+    except Interrupted as stop:
+        raise Interrupted(f"{stop}. Go on with: the same command, and --name {shlex.quote(name)}") from None
+    with opened(job.url, job.name) as ledger:
+        kept = ledger.plan()
+    assert kept is not None, "a study that has ended had a plan"
+    return carry_over(proxy, finish(question, kept, trials, job.folder), trials, job.folder)
+
+
+def proxy_text(answer: dict[str, Any]) -> str:
+    rows = [("recipe", answer["recipe"]), ("small one", answer["proxy_recipe"])]
+    rows.append(("next", f"trainbook train {shlex.quote(answer['recipe'])}"))
+    return "\n".join([*answer["conclusion"], "", *(f"{title:<10} {text}" for title, text in rows)])
+
+
+class _Lines:
+    """A line for each trial that ends."""
+
+    def __init__(self, say: Any) -> None:
+        self.say = say
+        self.told: set[int] = set()
+
+    def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
+        for each in trials:
+            if each.is_over and each.number not in self.told:
+                self.told.add(each.number)
+                values = "  ".join(f"{path}={value}" for path, value in each.values.items())
+                ended = f"{each.loss:.4f}" if each.state == "done" and each.loss is not None else each.state
+                self.say(f"  {each.number:>4}  {ended:<10}  {values or 'the base as it is'}")

@@ -1,0 +1,90 @@
+"""trainbook tune --rate-range and --for-batch: answers that need no study."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from trainbook.cli.output import print_json
+
+
+def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_json: bool) -> None:
+    from trainbook.knobs import load, require_length
+    from trainbook.knobs.derive import batch_shape, rate_scale
+    from trainbook.study.rate_range import BELOW, range_test
+
+    if picture is not None:
+        from trainbook.charts.figure import check_path
+
+        check_path(picture)
+    loaded = load(recipe, changes)
+    require_length(loaded)
+    config = loaded.config
+    scale = rate_scale(config, batch_shape(config).global_batch)  # the rate that is trained with is the knob times this
+    found = range_test(config)
+    answer: dict[str, Any] = {
+        "steepest": found.steepest,
+        "lowest": found.lowest,
+        "breaks_at": found.breaks_at,
+        "search": found.search,
+        "configured": config.optimizer.learning_rate * scale,
+        "rates": found.rates,
+        "losses": found.losses,
+        "smooth": found.smooth,
+    }
+    if picture is not None:
+        from trainbook.charts.study import draw_rate_range
+
+        draw_rate_range(answer, picture)
+    if as_json:
+        return print_json(answer)
+    typer.echo(f"  {len(found.rates)} steps, the rate growing from {found.rates[0]:.2g} to {found.rates[-1]:.2g}")
+    if found.search is None:
+        typer.echo("  the loss never fell: the data, the model or the number of steps are to be looked at first")
+        return
+    low, high = found.search
+    breaks = f"breaks at {found.breaks_at:.2g}" if found.breaks_at else "never breaks"
+    typer.echo(f"  the loss falls fastest at {found.steepest:.2g}, is lowest at {found.lowest:.2g}, and {breaks}")
+    typer.echo(f"  search     {low:.2g} to {high:.2g} (from {BELOW} times below the fastest fall to the lowest loss)")
+    configured = answer["configured"]
+    where = "inside of it" if low <= configured <= high else "below it" if configured < low else "above it"
+    knob = "" if scale == 1 else f" (optimizer.learning_rate {config.optimizer.learning_rate:g}, scaled by {scale:.3g})"
+    typer.echo(f"  configured {configured:g}{knob}, {where}")
+    if picture is not None:
+        typer.echo(f"  picture    {picture}")
+
+
+def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path | None, as_json: bool) -> None:
+    from trainbook.knobs import load
+    from trainbook.study.batch_change import for_batch
+
+    critical = None
+    if measured is not None:
+        critical = _noise_of(measured)
+    answer = for_batch(load(recipe, changes).config, batch, critical)
+    if as_json:
+        return print_json(answer)
+    typer.echo(f"  from a batch of {answer['from']:,} sequences to one of {answer['to']:,}, for the same tokens")
+    for each in answer["changes"]:
+        typer.echo(f"  {each['knob']:<30} {each['old']} -> {each['new']}   ({each['why']})")
+    for remark in answer["remarks"]:
+        typer.echo(f"  {remark}")
+    typer.echo(f"  next       trainbook train {shlex.join([recipe, *changes, *answer['overrides']])}")
+
+
+def _noise_of(file: Path) -> float:
+    import json
+
+    from trainbook.errors import UserError
+    from trainbook.knobs.text import read_file
+
+    try:
+        noise = json.loads(read_file(file)).get("noise_scale_tokens")
+    except (ValueError, AttributeError):
+        raise UserError(f"--measured: {file} is not what `trainbook plan --measure --measured` writes.") from None
+    if not isinstance(noise, int | float):
+        raise UserError(f"--measured: {file} has no noise scale: measure it with --noise-after.")
+    return float(noise)

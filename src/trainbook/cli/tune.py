@@ -1,0 +1,272 @@
+"""trainbook tune"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainbook.cli.errors import reports_errors
+from trainbook.cli.train import AsJson, Overrides, RunsDir
+
+if TYPE_CHECKING:
+    from trainbook.study.tune.rows import Trial
+    from trainbook.study.tune.study_file import Question
+
+EXAMPLES = """[bold]Examples[/bold]
+
+trainbook tune gpt-tiny --budget 12
+
+trainbook tune study.yaml --workers 4 --name first-study
+
+trainbook tune my.yaml training.max_steps=500 --budget "2 GPU-hours" --method zoom
+
+trainbook tune my.yaml --rate-range --picture rates.png
+"""
+
+
+@reports_errors
+def tune(
+    study: Annotated[
+        str,
+        typer.Argument(
+            metavar="STUDY.yaml|RECIPE", help="A study file, or a recipe to search around.", show_default=False
+        ),
+    ],
+    overrides: Overrides = None,
+    budget: Annotated[
+        str | None, typer.Option("--budget", help='32 (trials), "2.5 GPU-hours" or "4B tokens". Without it: 32.')
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", help="sobol (the default), random, zoom, one-at-a-time, tpe or gp.")
+    ] = None,
+    pruning: Annotated[
+        str | None, typer.Option("--pruning", help="Stop bad trials early: asha or hyperband; none is the default.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", help="How often the best and the base are repeated at the end. Without it: 3."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Trials at a time; of several GPUs each worker has one.")
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="A PostgreSQL database, where workers of many machines meet: the same command on each of them.",
+        ),
+    ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Trials as tasks of this Ray cluster, each with a GPU if it has any; local starts one here.",
+        ),
+    ] = None,
+    rate_range: Annotated[
+        bool,
+        typer.Option("--rate-range", help="No study: one short run with a growing rate, that says where to search."),
+    ] = False,
+    for_batch: Annotated[
+        int | None,
+        typer.Option("--for-batch", metavar="N", help="No study: what else to change for a batch of N sequences."),
+    ] = None,
+    measured: Annotated[
+        Path | None,
+        typer.Option("--measured", metavar="FILE", help="With --for-batch: what `plan --measure --noise-after` wrote."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="With --rate-range: draw the curve into this file.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The study's name; the same name again goes on with it.")
+    ] = None,
+    runs_dir: RunsDir = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """Search good values for the knobs that matter most, and say what may be believed of what was found."""
+    from trainbook.errors import Interrupted, UserError
+    from trainbook.knobs import overrides_from_arguments
+    from trainbook.study.tune.database import shown
+    from trainbook.study.tune.finish import finish
+    from trainbook.study.tune.ledger import opened
+    from trainbook.study.tune.run import Study, words_before
+    from trainbook.study.tune.study_file import read_question
+
+    changes = overrides_from_arguments(overrides or [])
+    asked = {"--budget": budget, "--method": method, "--pruning": pruning, "--seeds": seeds, "--workers": workers}
+    asked |= {"--name": name, "--storage": storage, "--ray": ray}
+    if _answers_alone(study, changes, rate_range, for_batch, measured, picture, asked, as_json):
+        return
+    if ray is not None and ray != "local" and storage is None:
+        raise UserError(
+            "--ray: tasks on other machines cannot reach a file of this one. Give the study a database: --storage URL."
+        )
+    options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
+    question = read_question(study, changes, **options)
+    name = name or f"tune-{Path(study).stem}"
+    say = (lambda line: None) if as_json else typer.echo
+    with _Table(question, quiet=as_json) as table:
+        say_live = table.say if not as_json else say
+        job = Study(question, Path(runs_dir) / name, storage, say=say_live, watch=table.show, ray=ray)
+        goes_on = job.prepare()
+        _announce(question, job.folder, goes_on, say, words_before(question))
+        try:
+            trials = job.run()
+        except Interrupted as stop:
+            again = shlex.join(["trainbook", *map(shown, sys.argv[1:])])  # without a password
+            again += "" if "--name" in again else f" --name {shlex.quote(name)}"
+            raise Interrupted(f"{stop}. Go on with: {again}") from None
+    with opened(job.url, job.name) as ledger:
+        kept = ledger.plan()
+    assert kept is not None
+    answer = finish(question, kept, trials, job.folder)
+    if as_json:
+        from trainbook.cli.output import print_json
+
+        return print_json(answer)
+    typer.echo("")
+    for line in answer["conclusion"]:
+        typer.echo(f"  {line}")
+    typer.echo(f"\n  recipe     {answer['recipe']}")
+    for remark in answer["remarks"]:
+        typer.echo(f"  remark     {remark}")
+    for path in answer["pictures"]:
+        typer.echo(f"  picture    {path}")
+    typer.echo(f"  next       trainbook train {shlex.quote(answer['recipe'])}")
+
+
+def _answers_alone(
+    recipe: str,
+    changes: list[str],
+    rate_range: bool,
+    for_batch: int | None,
+    measured: Path | None,
+    picture: Path | None,
+    asked: dict[str, Any],
+    as_json: bool,
+) -> bool:
+    """What needs no study; and flags that would then do nothing are refused."""
+    from trainbook.cli.rates import tell_for_batch, tell_rate_range
+    from trainbook.errors import UserError
+
+    if rate_range and for_batch is not None:
+        raise UserError("--rate-range and --for-batch are two questions: ask one at a time.")
+    if measured is not None and for_batch is None:
+        raise UserError("--measured: has no effect without --for-batch.")
+    if picture is not None and not rate_range:
+        raise UserError("--picture: has no effect without --rate-range: a study draws its pictures into its folder.")
+    if not rate_range and for_batch is None:
+        return False
+    given = [flag for flag, value in asked.items() if value is not None]
+    if given:
+        alone = "--rate-range" if rate_range else "--for-batch"
+        raise UserError(f"{given[0]}: has no effect with {alone}, which is no study.")
+    if rate_range:
+        tell_rate_range(recipe, changes, picture, as_json)
+    elif for_batch is not None:
+        tell_for_batch(recipe, changes, for_batch, measured, as_json)
+    return True
+
+
+def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
+    say(f"{folder}{' (goes on)' if goes_on else ''}")
+    say(f"  {'base':<10} {question.base}, judged by its {question.metric}")
+    again = (
+        f", then the best and the base with {question.seeds} new seed{'s' if question.seeds > 1 else ''} each"
+        if question.seeds
+        else ""
+    )
+    pruned = f", pruned by {question.pruning}" if question.pruning != "none" else ""
+    say(f"  {'search':<10} {question.budget} by {question.method}{pruned}{again}; {question.workers} at a time")
+    for each in question.roles.scientific:
+        say(f"  {'compared':<10} {each.path}: {each.text}")
+    for line in words:
+        say(f"  {'':<10} {line}")
+
+
+class _Table:
+    """The trials as they come: a table that lives on a terminal, a line for each that ends elsewhere."""
+
+    SHOWN = 12  # of the newest trials
+
+    def __init__(self, question: Question, quiet: bool) -> None:
+        self.question, self.quiet = question, quiet
+        self.told: set[int] = set()
+        self.live: Any = None
+        self.plan_is_told = question.budget.unit == "trials"  # before the first trial
+
+    def __enter__(self) -> _Table:
+        if not self.quiet and sys.stdout.isatty():
+            from rich.live import Live
+
+            self.live = Live(refresh_per_second=4, transient=True)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.live is not None:
+            self.live.stop()
+
+    def say(self, line: str) -> None:
+        if self.live is not None and self.live.is_started:
+            self.live.console.print(line, markup=False, highlight=False)
+        else:
+            typer.echo(line)
+
+    def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
+        if self.quiet:
+            return
+        from trainbook.study.tune.run import words_of
+
+        if plan is not None and "trials" in plan and not self.plan_is_told:
+            self.plan_is_told = True
+            for line in words_of(plan):
+                self.say(f"  {'search':<10} {line}")
+        for each in trials:
+            if each.is_over and each.state != "dropped" and each.number not in self.told:
+                self.told.add(each.number)
+                self.say(_line(each))
+        if self.live is not None and trials:
+            self.live.start() if not self.live.is_started else None
+            self.live.update(self._table(trials, plan))
+
+    def _table(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> Any:
+        from rich.table import Table
+
+        from trainbook.study.tune.repeats import best_of
+
+        total = (plan or {}).get("trials", "?")
+        table = Table(
+            title=f"{sum(each.is_over for each in trials)} of {total} trials and the repetitions", title_justify="left"
+        )
+        best = best_of(self.question, trials)
+        for column in ("trial", "values", "state", "worker", self.question.metric):
+            table.add_column(column)
+        running = [each for each in trials if each.state == "running"]
+        for each in [*([best] if best else []), *running][: self.SHOWN]:
+            state = "best so far" if each is best else each.state
+            loss = "" if each.loss is None else f"{each.loss:.4g}"
+            table.add_row(str(each.number), _values(each), state, (each.worker or "").rsplit("-", 1)[-1], loss)
+        return table
+
+
+def _line(trial: Trial) -> str:
+    what = {"base": "base", "repeat": f"again {trial.of}"}.get(trial.kind, "")
+    ended = f"{trial.loss:.4f}" if trial.state == "done" and trial.loss is not None else trial.state
+    reason = f"  {trial.reason.splitlines()[0][:90]}" if trial.reason else ""
+    seed = f"  seed {trial.seed}" if trial.seed is not None else ""
+    return f"  {trial.number:>4}  {what:<9} {ended:<10}  {_values(trial)}{seed}{reason}".rstrip()
+
+
+def _values(trial: Trial) -> str:
+    shown = {path.split(".")[1]: value for path, value in trial.values.items()}
+    return "  ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
+    )

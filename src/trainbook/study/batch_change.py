@@ -1,0 +1,85 @@
+"""What else changes when the batch does: rules to begin with, for the same number of tokens. A search is still better.
+
+    rate     grows with the root of the batch for Adam and its like, in proportion for SGD (Malladi et al. 2022; Goyal
+             et al. 2017): up to the critical batch. Beyond it more rows add little to the gradient: no rule holds.
+    beta2    keeps its averaging length in tokens (Marek et al. 2025): beta2 to the power of the ratio
+    lengths  steps, warm-up and intervals are as many tokens as before
+
+The rate itself stays as it is written: `optimizer.tuned_batch_size` says at which batch it was found, and every run
+scales it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainbook.errors import UserError
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import batch_shape, rate_scale
+from trainbook.knobs.dumping import yaml_value
+
+ADAMS = ("adamw", "stable_adamw", "adamw_8bit", "paged_adamw_8bit")
+LENGTHS = ("training.max_steps", "schedule.warmup_steps", "evaluation.eval_steps", "checkpoint.save_steps")
+
+
+@dataclass(frozen=True)
+class Changed:
+    knob: str
+    old: Any
+    new: Any
+    why: str
+
+
+def for_batch(config: Config, batch: int, critical_tokens: float | None = None) -> dict[str, Any]:
+    """The knobs to change for a global batch of so many sequences; and what the critical batch says of it."""
+    if batch < 1:
+        raise UserError(f"--for-batch: must be >= 1, but got {batch}.")
+    old = batch_shape(config).global_batch
+    ratio = batch / old
+    found = [Changed("batch.global_batch_size", config.batch.global_batch_size, batch, "as asked")]
+    found += [
+        Changed(f"batch.{name}", getattr(config.batch, name), None, "follows from the batch")
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
+        if getattr(config.batch, name) is not None
+    ]
+    if batch != old:
+        found += _rate(config, old, batch)
+        if config.optimizer.type in ADAMS:
+            beta2 = float(f"{config.optimizer.beta2**ratio:.6g}")
+            found.append(Changed("optimizer.beta2", config.optimizer.beta2, beta2, "averages over as many tokens"))
+        for path in LENGTHS:
+            steps = config.get(path)
+            if steps:
+                found.append(Changed(path, steps, max(1, round(steps / ratio)), "as many tokens"))
+    changed = [each for each in found if each.old != each.new]
+    return {
+        "from": old,
+        "to": batch,
+        "changes": [asdict(each) for each in changed],
+        "overrides": [f"{each.knob}={yaml_value(each.new)}" for each in changed],
+        "remarks": _remarks(config, old, batch, critical_tokens),
+    }
+
+
+def _rate(config: Config, old: int, batch: int) -> list[Changed]:
+    tuned = config.optimizer.tuned_batch_size
+    at = config.optimizer.model_copy(update={"tuned_batch_size": tuned or old})
+    rate = config.optimizer.learning_rate * rate_scale(config.model_copy(update={"optimizer": at}), batch)
+    rule = "in proportion to the batch" if config.optimizer.type == "sgd" else "with the root of the batch"
+    why = f"the rate grows {rule}: {config.optimizer.learning_rate:g} becomes {rate:.3g}"
+    return [Changed("optimizer.tuned_batch_size", tuned, tuned or old, why)]
+
+
+def _remarks(config: Config, old: int, batch: int, critical_tokens: float | None) -> list[str]:
+    if critical_tokens is None:
+        return ["how far the rules hold, the critical batch says: trainbook plan RECIPE --measure --noise-after N"]
+    rows = critical_tokens / config.data.max_seq_length
+    told = f"the critical batch is about {rows:,.0f} sequences ({critical_tokens:,.0f} tokens)"
+    if batch <= rows:
+        return [f"{told}: {batch:,} are within it, so the rules can be expected to hold"]
+    steps = (1 + critical_tokens / (batch * config.data.max_seq_length)) / (1 + rows / old)
+    return [
+        f"{told}: {batch:,} are beyond it. The same loss takes {steps:.0%} of the steps of a batch of {old:,}, "
+        f"and {steps * batch / old:.2g} times its tokens: search the rate again"
+    ]

@@ -1,0 +1,117 @@
+"""The learning-rate range test (Smith 2017): one short run whose rate grows from tiny to too large, and where the loss
+falls and breaks.
+
+It brackets the rate in a few hundred steps, where a search takes several runs. It is not a search: the rate at which
+the loss still falls after a few steps is not the one that is best at the end of a long run, and with warm-up higher
+rates can be held than without. So it gives the range to search in, not the value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+
+from trainbook.data import build as build_data
+from trainbook.errors import UserError
+from trainbook.knobs.config import Config
+from trainbook.loop.build import request_of
+from trainbook.loop.device import choose_device
+from trainbook.study.rehearsal import for_rehearsal, lasting, rehearsal
+
+LOW, HIGH, STEPS = 1e-7, 1.0, 200
+SMOOTHED = 0.9  # of the average that is kept with each step
+BROKEN = 0.3  # of what the loss had fallen: risen by so much from its lowest, it breaks
+LEAST_FALL = 0.01  # of the first loss: less is no fall
+MOST_SKIPPED = 50  # updates, until it is no longer the loss scale that is looked for
+BELOW = 10  # times below the steepest fall: what is lower still only takes longer
+
+
+@dataclass(frozen=True)
+class RateRange:
+    rates: list[float]
+    losses: list[float]  # as they were
+    smooth: list[float]
+    steepest: float | None  # where the loss falls fastest; None: it never fell
+    lowest: float | None  # where the smoothed loss is lowest
+    breaks_at: float | None  # None: not even the highest one was too high
+
+    @property
+    def search(self) -> tuple[float, float] | None:
+        """A range in which the best rate can be expected."""
+        if self.steepest is None or self.lowest is None:
+            return None
+        return self.steepest / BELOW, max(self.lowest, self.steepest)
+
+
+def range_test(config: Config, low: float = LOW, high: float = HIGH, steps: int = STEPS) -> RateRange:
+    """Train `steps` steps from the configuration's own start, the rate growing by the same factor with each."""
+    if not 0 < low < high or not math.isfinite(high):
+        raise UserError(f"a range test goes from a rate > 0 to a higher one, but got {low:g} to {high:g}.")
+    if steps < 10:
+        raise UserError(f"a range test needs at least 10 steps, but got {steps}.")
+    rates = [low * (high / low) ** (step / (steps - 1)) for step in range(steps)]
+    config = _unguarded(for_rehearsal(lasting(config, steps)))
+    device = choose_device(config.training.device)
+    data = build_data(config.data, config.training.seed, request_of(config))
+    losses: list[float] = []
+    skipped = 0
+    with rehearsal(config, data, device) as training:
+        table = training.state.rates
+        table.scheduled = rates
+        table.apply(())
+        with closing(training.reports):
+            for report in training.reports:
+                loss = float(torch.stack(list(report.losses.values())).sum())
+                training.after_step(report)
+                if math.isfinite(loss) and not bool(report.applied) and skipped < MOST_SKIPPED:
+                    skipped += 1  # fp16 leaves its first updates out until the loss scale fits: the rate has not grown
+                    continue
+                losses.append(loss)
+                if not math.isfinite(losses[-1]) or losses[-1] > 4 * losses[0]:
+                    break  # nothing comes after it
+    return read_curve(rates[: len(losses)], losses)
+
+
+def read_curve(rates: Sequence[float], losses: Sequence[float]) -> RateRange:
+    """What a curve of losses by growing rates says."""
+    smooth = _smoothed(losses)
+    finite = [place for place, value in enumerate(smooth) if math.isfinite(value)]
+    if not finite:
+        return RateRange(list(rates), list(losses), smooth, None, None, rates[0] if rates else None)
+    lowest = min(finite, key=lambda place: smooth[place])
+    fallen = smooth[0] - smooth[lowest]
+    slopes = {place: smooth[place + 1] - smooth[place - 1] for place in range(1, lowest)}
+    steepest = min(slopes, key=lambda place: slopes[place], default=None)
+    if steepest is None or fallen < LEAST_FALL * abs(smooth[0]) or slopes[steepest] >= 0:
+        return RateRange(list(rates), list(losses), smooth, None, None, None)
+    after = range(lowest + 1, len(smooth))
+    broken = next((p for p in after if not smooth[p] <= smooth[lowest] + BROKEN * fallen), None)
+    return RateRange(
+        list(rates),
+        list(losses),
+        smooth,
+        rates[steepest],
+        rates[lowest],
+        None if broken is None else rates[broken],
+    )
+
+
+def _smoothed(losses: Sequence[float]) -> list[float]:
+    """An average that forgets, without the pull of its first zero."""
+    found, average = [], 0.0
+    for count, loss in enumerate(losses, start=1):
+        average = SMOOTHED * average + (1 - SMOOTHED) * loss
+        found.append(average / (1 - SMOOTHED**count))
+    return found
+
+
+def _unguarded(config: Config) -> Config:
+    """A guard would skip what the test is for; and there is no warm-up on the way up."""
+    changes = {"guard": {"enabled": False}, "schedule": {"warmup_steps": 0, "warmup_ratio": None}}
+    return config.model_copy(
+        update={name: getattr(config, name).model_copy(update=knobs) for name, knobs in changes.items()}
+    )

@@ -1,0 +1,127 @@
+"""One run of a grid, and several of them: one after another, or in processes side by side."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from trainbook.errors import RunError
+from trainbook.study.transfer.family import Arm
+
+
+@dataclass(frozen=True)
+class Cell:
+    arm: Arm
+    size: int
+    rate: float
+    seed: int  # counted from the configuration's own
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.replace(' ', '-')}-{self.size}-rate-{self.rate:.6g}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    loss: float | None  # of the last evaluation; None: it cannot be trained like this
+    reason: str | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to train for a cell: to its end, from wherever it was stopped."""
+
+    cell: Cell
+    base: Path
+    overrides: Sequence[str]
+    runs_dir: Path
+
+
+Train = Callable[[Path, Sequence[str], str, Path], Outcome]  # base, overrides, the run's name, the folder of runs
+
+
+def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[tuple[Cell, Outcome]]:
+    """As they end. With several workers, `train` is a function of a module, which each process imports."""
+    if workers == 1 or len(asked) < 2:
+        for each in asked:
+            yield each.cell, _trained(train, each)
+        return
+    waiting = iter(asked)
+    under_way: dict[Future[Outcome], Cell] = {}
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare, (workers,)) as pool:
+
+        def start_one() -> None:
+            # No more than there are workers: what lies in the pool's own queue can no longer be taken back.
+            if (each := next(waiting, None)) is not None:
+                under_way[pool.submit(_trained_by_worker, train, each)] = each.cell
+
+        try:
+            for _ in range(workers):
+                start_one()
+            while under_way:
+                for run in wait(under_way, return_when=FIRST_COMPLETED).done:
+                    cell, outcome = under_way.pop(run), run.result()
+                    start_one()
+                    yield cell, outcome
+        except BrokenProcessPool:
+            raise RunError("a worker died. What has ended is kept: go on with the same command.") from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)  # after Ctrl-C, each saves what it is at
+
+
+def _trained(train: Train, each: Asked) -> Outcome:
+    return train(each.base, each.overrides, each.cell.name, each.runs_dir)
+
+
+# In a worker
+
+
+class _Interruption:
+    """Ctrl-C reaches all processes. A run saves itself; what has not come so far ends; nothing begins after it."""
+
+    is_asked = False
+    has_run = False
+
+    def hear(self, number: int, frame: FrameType | None) -> None:
+        self.is_asked = True
+        if self.has_run:
+            raise KeyboardInterrupt
+
+
+_interruption = _Interruption()
+
+
+def _trained_by_worker(train: Train, each: Asked) -> Outcome:
+    _interruption.has_run = True
+    try:
+        if _interruption.is_asked:
+            raise KeyboardInterrupt
+        return _trained(train, each)
+    finally:
+        _interruption.has_run = False
+        if (parent := multiprocessing.parent_process()) is not None and not parent.is_alive():
+            os._exit(1)  # nobody is left to take the answer; what is saved will be found
+
+
+def _prepare(workers: int) -> None:
+    import torch
+
+    signal.signal(signal.SIGINT, _interruption.hear)
+    threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def _end_with_parent() -> None:
+    """A run saves itself, and gives back the device: whoever goes on with the study needs both."""
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,111 @@
+"""One configuration in several sizes, under the standard rule and under muP: what differs, as overrides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from trainbook.errors import UserError
+from trainbook.knobs import Loaded, load
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import head_width
+from trainbook.study.tune.task import base_text
+
+Axis = Literal["width", "depth", "length", "batch"]
+Arm = Literal["standard", "mup", "as it is"]
+# What grows, and the knob that says so.
+AXES: dict[Axis, str] = {
+    "width": "model.hidden_size",
+    "depth": "model.num_hidden_layers",
+    "length": "data.max_seq_length",
+    "batch": "batch.global_batch_size",
+}
+PLAIN = {"base_hidden_size": "null", "base_head_width": "null", "base_num_hidden_layers": "null", "depth_exponent": "1"}
+
+
+@dataclass(frozen=True)
+class Family:
+    base: Loaded
+    axis: Axis
+    sizes: tuple[int, ...]  # rising; the smallest is the base of muP, unless the configuration names one
+
+    def __post_init__(self) -> None:
+        if len(self.sizes) < 2 or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
+            given = ", ".join(map(str, self.sizes))
+            raise UserError(f"--sizes: must be two or more different {self.axis}s, rising, but got {given}.")
+        for arm in self.arms:
+            for size in self.sizes:
+                self.config(arm, size)  # what a law refuses is refused before anything is trained
+
+    @property
+    def arms(self) -> tuple[Arm, ...]:
+        """muP says how rates follow width and depth; of length and batch it says nothing."""
+        return ("standard", "mup") if self.axis in ("width", "depth") else ("as it is",)
+
+    @property
+    def text(self) -> str:
+        """What all have in common, as a file."""
+        return base_text(self.base)
+
+    def config(self, arm: Arm, size: int, more: Sequence[str] = ()) -> Config:
+        return load(Path("base.yaml"), [*self.overrides(arm, size), *more], text=self.text).config
+
+    def overrides(self, arm: Arm, size: int) -> list[str]:
+        return [f"{path}={value}" for path, value in {**self._sizes(size), **self._rule(arm)}.items()]
+
+    def _sizes(self, size: int) -> dict[str, object]:
+        model = self.base.config.model
+        if self.axis == "width":
+            return _widened(self.base.config, size)
+        found: dict[str, object] = {AXES[self.axis]: size}
+        if self.axis == "depth" and model.num_decoder_layers is not None:
+            grown = {"num_decoder_layers": model.num_decoder_layers}
+            found |= _scaled(grown, size, model.num_hidden_layers)
+        if self.axis == "batch" and self.base.config.batch.per_device_train_batch_size is not None:
+            found["batch.gradient_accumulation_steps"] = "null"  # it follows
+        return found
+
+    def _rule(self, arm: Arm) -> dict[str, object]:
+        model = self.base.config.model
+        if arm == "as it is":
+            return {}
+        if arm == "standard":
+            written = {name: value for name, value in PLAIN.items() if self._is_written(f"model.{name}")}
+            return {"model.parametrization": "standard", **{f"model.{name}": value for name, value in written.items()}}
+        width = self.sizes[0] if self.axis == "width" else model.hidden_size
+        rule: dict[str, object] = {
+            "model.parametrization": "mup",
+            "model.base_hidden_size": model.base_hidden_size or width,
+        }
+        if self.axis == "depth":
+            rule["model.base_num_hidden_layers"] = model.base_num_hidden_layers or self.sizes[0]
+        return rule
+
+    def _is_written(self, path: str) -> bool:
+        return self.base.origins[path].kind not in ("default", "derived")
+
+
+def _widened(config: Config, width: int) -> dict[str, object]:
+    """The same proportions: heads keep their width, and there are more of them."""
+    model = config.model
+    if model.type not in ("gpt", "bert", "t5"):
+        raise UserError(f"model.type: gpt, bert and t5 can be widened, not {model.type}: its sizes are its own.")
+    if model.head_width is None and width % head_width(config):
+        wanted = head_width(config)
+        raise UserError(f"--sizes: widths must be multiples of the head width, {wanted}, but got {width}.")
+    names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
+    grown = {name: value for name in names if (value := getattr(model, name)) is not None}
+    return {"model.hidden_size": width, **_scaled(grown, width, model.hidden_size)}
+
+
+def _scaled(values: dict[str, int], size: int, of: int) -> dict[str, object]:
+    """What is so large at `of`, at `size`."""
+    step = math.lcm(*(of // math.gcd(of, value) for value in values.values()))
+    for name, value in values.items():
+        if value * size % of:
+            told = f"at {size}, model.{name} would not be whole: {value * size / of:.4g}"
+            raise UserError(f"--sizes: {told}. Take multiples of {step}.")
+    return {f"model.{name}": value * size // of for name, value in values.items()}

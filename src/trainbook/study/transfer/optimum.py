@@ -1,0 +1,106 @@
+"""Where the best rate lies, how far it moves with the size, and what it costs to carry it over."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any
+
+SMALL_SHIFT = 1.0  # in log2: less than a doubling
+SMALL_REGRET = 0.1  # nats
+EXPLODED = 1.0  # nats above the best: a neighbour like this says nothing of the bowl's form
+
+Seeds = Sequence[float | None]  # a loss for each seed; None: it cannot be trained like this
+Losses = Mapping[float, Seeds]  # by rate
+
+
+@dataclass(frozen=True)
+class Optimum:
+    rate: float  # of those that were tried
+    loss: float
+    log2_rate: float  # between those that were tried: where a parabola through the best and its neighbours is lowest
+    edge: str | None  # low | high: the best is the last on this side, so the true one may lie beyond
+
+
+def mean_loss(seeds: Seeds) -> float | None:
+    """One that cannot be trained stands for all of its rate."""
+    whole = [loss for loss in seeds if loss is not None and math.isfinite(loss)]
+    return mean(whole) if whole and len(whole) == len(seeds) else None
+
+
+def optimum(losses: Losses) -> Optimum | None:
+    """None: no rate can be trained at."""
+    rates = sorted(losses)
+    means = {rate: mean_loss(losses[rate]) for rate in rates}
+    found = [(loss, rate) for rate in rates if (loss := means[rate]) is not None]
+    if not found:
+        return None
+    loss, rate = min(found)
+    at = rates.index(rate)
+    edge = "low" if at == 0 else "high" if at == len(rates) - 1 else None
+    around = [(math.log2(each), means[each]) for each in rates[max(0, at - 1) : at + 2]]
+    whole = [(place, value) for place, value in around if value is not None and value - loss <= EXPLODED]
+    log2_rate = _lowest(whole) if len(whole) == 3 else math.log2(rate)
+    return Optimum(rate, loss, log2_rate, edge)
+
+
+def _lowest(points: Sequence[tuple[float, float]]) -> float:
+    """Of the parabola through three points of which the middle one is lowest."""
+    (x0, y0), (x1, y1), (x2, y2) = points
+    left, right = (y0 - y1) / (x0 - x1), (y2 - y1) / (x2 - x1)
+    bend = (right - left) / (x2 - x0)
+    return x1 if bend == 0 else x1 - (left - bend * (x0 - x1)) / (2 * bend)
+
+
+def summary(by_size: Mapping[int, Losses], axis: str) -> dict[str, Any]:
+    """Of one arm: the best of each size, and how the largest does with the best rate of the smallest."""
+    best = {size: optimum(losses) for size, losses in by_size.items()}
+    sizes = sorted(by_size)
+    first, last = best[sizes[0]], best[sizes[-1]]
+    rows = [_of_size(size, by_size[size], best[size], first) for size in by_size]
+    answer: dict[str, Any] = {"sizes": rows, "shift": None, "regret": None, "regret_deviation": None, "transfers": None}
+    if first is None or last is None:
+        where = ", ".join(str(size) for size in sizes if best[size] is None)
+        return answer | {"reason": f"at {axis} {where} no rate could be trained"}
+    edges = [size for size, each in best.items() if each is not None and each.edge]
+    if edges:
+        told = f"the best rate at {axis} {', '.join(map(str, edges))} is the last of the grid: widen --learning-rates"
+        return answer | {"reason": told}
+    largest = next(row for row in rows if row["size"] == sizes[-1])
+    shift, regret, deviation = last.log2_rate - first.log2_rate, largest["regret"], largest["regret_deviation"]
+    answer |= {"shift": shift, "regret": regret, "regret_deviation": deviation}
+    told = f"from {axis} {sizes[0]} to {sizes[-1]} the optimum moves by {shift:+.2f} in log2"
+    if first.rate not in by_size[sizes[-1]]:
+        return answer | {"reason": f"{told}; what it costs to carry it over was not tried"}
+    noise = "" if deviation is None else f" ± {deviation:.3f}"
+    cost = "it cannot be trained there" if regret is None else f"it costs {regret:.3f}{noise} nats there"
+    is_kept = abs(shift) <= SMALL_SHIFT and regret is not None and regret <= SMALL_REGRET
+    return answer | {"transfers": is_kept, "reason": f"{told}; carried over, {cost}"}
+
+
+def _of_size(size: int, losses: Losses, best: Optimum | None, first: Optimum | None) -> dict[str, Any]:
+    """Deviations are those over seeds; that of a regret is of differences between runs of the same seed."""
+    at_best = losses[best.rate] if best else ()
+    carried = losses.get(first.rate, ()) if first else ()
+    pairs = list(zip(carried, at_best, strict=False))
+    differences = [one - other if one is not None and other is not None else None for one, other in pairs]
+    return {
+        "size": size,
+        "losses": [[rate, mean_loss(losses[rate])] for rate in sorted(losses)],
+        "best_rate": best.rate if best else None,
+        "best_loss": best.loss if best else None,
+        "best_deviation": _deviation(at_best),
+        "log2_optimum": best.log2_rate if best else None,
+        "edge": best.edge if best else None,
+        "carried_loss": mean_loss(carried),
+        "carried_deviation": _deviation(carried),
+        "regret": mean_loss(differences),
+        "regret_deviation": _deviation(differences),
+    }
+
+
+def _deviation(seeds: Seeds) -> float | None:
+    whole = [loss for loss in seeds if loss is not None]
+    return stdev(whole) if len(whole) == len(seeds) > 1 else None

@@ -1,0 +1,211 @@
+"""Loss by learning rate by size: ordinary runs in the folder of a study, which goes on where it was stopped.
+
+runs/<name>/
+  base.yaml       what all runs share
+  question.json   the sizes, rates and seeds that were asked for
+  results.jsonl   a line for each run that has ended
+  runs/           the runs, like any others
+  answer.json     the summary, once all have ended
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import RunFolderError, UserError
+from trainbook.knobs.config import Config
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.scaling import Scaling
+from trainbook.runs import RunFolder, jsonl, write_text_atomically
+from trainbook.runs.jsonl import JsonlWriter
+from trainbook.study.transfer.cells import Asked, Cell, Outcome, Train, in_turn
+from trainbook.study.transfer.family import Arm, Family
+from trainbook.study.transfer.optimum import Losses, optimum, summary
+
+MOST_ADDED = 4  # rates beyond the grid, on each side, where the best is the last one
+BASE, QUESTION, RESULTS, RUNS, ANSWER = "base.yaml", "question.json", "results.jsonl", "runs", "answer.json"
+ONE_SEED = "one seed: differences of noise are not told apart; --seeds 3 tells how large they are"
+# A run that is healed, be it by skipped updates or by another rate, says nothing about its own.
+SETTINGS = (
+    "guard.enabled=false",
+    "evaluation.early_stopping_patience=null",
+    "checkpoint.save_total_limit=1",
+    "logging.report_to=[]",
+)
+
+Key = tuple[Arm, int]  # an arm in one size
+Found = dict[Cell, Outcome]  # what was trained
+
+
+@dataclass
+class RateStudy:
+    family: Family
+    rates: tuple[float, ...]
+    seeds: int
+    folder: Path
+    train: Train
+    workers: int = 1
+    say: Callable[[str], None] = lambda line: None
+
+    def run(self) -> dict[str, Any]:
+        self._prepare()
+        found = self._earlier()
+        with JsonlWriter(self.folder / RESULTS) as writer:
+            while missing := self._missing(found):
+                for cell, outcome in in_turn([self._asked(cell) for cell in missing], self.train, self.workers):
+                    found[cell] = outcome
+                    writer.append({**asdict(cell), **asdict(outcome)})
+                    if outcome.run is not None:  # its weights: those of a grid of large models would fill a disk
+                        RunFolder(outcome.run).drop_checkpoints()
+                    self._tell(cell, outcome)
+        answer = self._answer(found)
+        write_text_atomically(self.folder / ANSWER, jsonl.dumps(answer) + "\n")
+        return answer
+
+    def _missing(self, found: Found) -> list[Cell]:
+        """What to train next, from what there is alone: so a study that was cut off at any place goes on alike."""
+        own = [key for key, trained_as in self._trained_as.items() if trained_as == key]
+        # What was begun is completed first: a rate that has only some of its seeds has no mean.
+        rates = {key: {*self.rates, *self._rates_of(found, *key)} for key in own}
+        missing = [cell for key in own for cell in self._cells(*key, rates[key]) if cell not in found]
+        if not missing:
+            added = {key: rate for key in own if (rate := self._beyond(*key, found)) is not None}
+            added = added or self._carried(found)
+            missing = [cell for key, rate in added.items() for cell in self._cells(*key, [rate])]
+        return missing
+
+    def _prepare(self) -> None:
+        must_have_evaluation(self.family.base.config)
+        question = json.loads(json.dumps(self._question()))
+        path = self.folder / QUESTION
+        if path.is_file():
+            if json.loads(path.read_text(encoding="utf-8")) != question:
+                message = f"{self.folder} answers another question (see {path}): ask the same, or take another --name."
+                raise UserError(message)
+            return
+        if self.folder.is_dir() and any(self.folder.iterdir()):
+            raise RunFolderError(f"{self.folder} already exists and is not a study: choose another --name.")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(self.folder / BASE, self.family.text)
+        write_text_atomically(path, json.dumps(question, indent=2) + "\n")
+
+    def _question(self) -> dict[str, Any]:
+        return {
+            "axis": self.family.axis,
+            "sizes": self.family.sizes,
+            "learning_rates": self.rates,
+            "seeds": self.seeds,
+            "config": self.family.base.config.model_dump(mode="json"),
+        }
+
+    def _earlier(self) -> Found:
+        found = {}
+        for row in jsonl.read(self.folder / RESULTS):
+            cell = Cell(row["arm"], row["size"], row["rate"], row["seed"])
+            found[cell] = Outcome(row["loss"], row["reason"], row["run"])
+        return found
+
+    def _beyond(self, arm: Arm, size: int, found: Found) -> float | None:
+        """The next rate to try where the best lies at the edge; below, where none can be trained at."""
+        best, tried = optimum(self._losses(found, arm, size)), self._rates_of(found, arm, size)
+        edge = best.edge if best is not None else "low"
+        low, high = min(self.rates), max(self.rates)
+        if edge is None or sum(rate < low if edge == "low" else rate > high for rate in tried) >= MOST_ADDED:
+            return None
+        return beyond(tried, edge)
+
+    def _carried(self, found: Found) -> dict[Key, float]:
+        """The best rate of the smallest size, for the largest: where it was not tried, nobody knows what it costs."""
+        missing = {}
+        for arm in self.family.arms:
+            smallest, largest = self.family.sizes[0], self.family.sizes[-1]
+            best = optimum(self._losses(found, arm, smallest))
+            if best is not None and best.rate not in self._rates_of(found, arm, largest):
+                missing[self._trained_as[arm, largest]] = best.rate
+        return missing
+
+    @cached_property
+    def _trained_as(self) -> dict[Key, Key]:
+        """At the base, muP is the standard rule to the bit: what is trained under that need not be trained again."""
+
+        def is_base(arm: Arm, size: int) -> bool:
+            return arm == "mup" and Scaling.of(self.family.config(arm, size)).is_base
+
+        keys: list[Key] = [(arm, size) for arm in self.family.arms for size in self.family.sizes]
+        return {(arm, size): ("standard" if is_base(arm, size) else arm, size) for arm, size in keys}
+
+    def _cells(self, arm: Arm, size: int, rates: Iterable[float]) -> Iterator[Cell]:
+        for rate in sorted(rates):
+            for seed in range(self.seeds):
+                yield Cell(arm, size, rate, seed)
+
+    def _asked(self, cell: Cell) -> Asked:
+        seed = self.family.base.config.training.seed + cell.seed
+        more = [f"optimizer.learning_rate={yaml_value(cell.rate)}", f"training.seed={seed}", *SETTINGS]
+        overrides = [*self.family.overrides(cell.arm, cell.size), *more]
+        return Asked(cell, self.folder / BASE, overrides, self.folder / RUNS)
+
+    def _tell(self, cell: Cell, outcome: Outcome) -> None:
+        told = outcome.reason if outcome.loss is None else f"loss {outcome.loss:.4f}"
+        self.say(f"{cell.arm}, {self.family.axis} {cell.size}, rate {cell.rate:.3g}, seed {cell.seed}: {told}")
+
+    def _rates_of(self, found: Found, arm: Arm, size: int) -> list[float]:
+        key = self._trained_as[arm, size]
+        return sorted({cell.rate for cell in found if (cell.arm, cell.size) == key})
+
+    def _losses(self, found: Found, arm: Arm, size: int) -> Losses:
+        """Of the rates that all seeds were trained at."""
+        losses: dict[float, list[float | None]] = {}
+        for rate in self._rates_of(found, arm, size):
+            cells = list(self._cells(*self._trained_as[arm, size], [rate]))
+            if all(cell in found for cell in cells):
+                losses[rate] = [found[cell].loss for cell in cells]
+        return losses
+
+    def _answer(self, found: Found) -> dict[str, Any]:
+        arms = {
+            arm: summary({size: self._losses(found, arm, size) for size in self.family.sizes}, self.family.axis)
+            for arm in self.family.arms
+        }
+        return {
+            "axis": self.family.axis,
+            "seeds": self.seeds,
+            "arms": arms,
+            "runs": len(found),
+            "notice": ONE_SEED if self.seeds == 1 else None,
+            "infeasible": sum(outcome.loss is None for outcome in found.values()),
+            "folder": str(self.folder),
+        }
+
+
+def beyond(rates: Sequence[float], edge: str) -> float:
+    """The next rate on this side, as far away as its neighbour is."""
+    rates = sorted(rates)
+    outer, inner = (rates[0], rates[1]) if edge == "low" else (rates[-1], rates[-2])
+    return outer * outer / inner
+
+
+def grid(middle: float, steps: int = 3) -> tuple[float, ...]:
+    """Doublings and halvings around a rate."""
+    return tuple(middle * 2.0**power for power in range(-steps, steps + 1))
+
+
+def checked_rates(text: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(sorted({float(each) for each in text.split(",")}))
+    except ValueError:
+        raise UserError(f"--learning-rates: must be numbers with commas between them, but got {text!r}.") from None
+    if len(rates) < 3 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+        raise UserError(f"--learning-rates: must be three or more different rates above 0, but got {text!r}.")
+    return rates
+
+
+def must_have_evaluation(config: Config) -> None:
+    if config.evaluation.eval_strategy == "no":
+        raise UserError("evaluation.eval_strategy: rates are compared by the loss on validation data, but it is no.")

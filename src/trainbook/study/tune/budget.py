@@ -1,0 +1,135 @@
+"""What may be spent, and which knobs are worth searching for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from trainbook.errors import ConfigError, UserError
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Declaration
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.loading import load
+from trainbook.knobs.origin import Loaded
+from trainbook.knobs.values import BrokenLaw
+from trainbook.study.ranges import dimension
+from trainbook.study.space import Dimension
+from trainbook.study.tune.task import written_values
+
+Unit = Literal["trials", "GPU-hours", "tokens"]
+NUMBER = r"(?:\d{1,3}(?:,\d{3})+|[0-9_]+)?(?:\.\d+)?(?:e[+-]?\d+)?"  # a comma is only between thousands
+BUDGET = re.compile(rf"\s*({NUMBER})\s*(?:([kmbt])(?![a-z]))?\s*([a-z-]*)\s*", re.IGNORECASE)
+UNITS: dict[str, Unit] = {
+    "": "trials", "trial": "trials", "trials": "trials",
+    "h": "GPU-hours", "gpu-hour": "GPU-hours", "gpu-hours": "GPU-hours", "hours": "GPU-hours", "hour": "GPU-hours",
+    "token": "tokens", "tokens": "tokens",
+}  # fmt: skip
+THOUSANDS = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+
+# Trials that a search over so many knobs needs, the first for the base as it is. For Adam's knobs these are the numbers
+# of Google's tuning playbook: below 10 the rate only, from 10 on beta1 with it, above 25 more.
+NEEDED = (3, 10, 26)
+FOR_EACH_MORE = 12
+
+# What these change is the cost of a step, and the larger one nearly always wins: nothing to choose without being asked.
+CHANGES_COST = ("model.hidden_size", "model.num_hidden_layers", "batch.global_batch_size")
+
+
+@dataclass(frozen=True)
+class Budget:
+    amount: float
+    unit: Unit = "trials"
+
+    def __str__(self) -> str:
+        amount = f"{self.amount:,.0f}" if self.amount >= 1000 or float(self.amount).is_integer() else f"{self.amount:g}"
+        return f"{amount} {self.unit}"
+
+
+def parse_budget(given: Any) -> Budget:
+    """32, "32 trials", "2.5 GPU-hours", "4e9 tokens" or "4B tokens"."""
+    law = 'must be a number of trials (32), of GPU-hours ("2.5 GPU-hours") or of tokens ("4B tokens")'
+    found = (
+        BUDGET.fullmatch(str(given)) if isinstance(given, str | int | float) and not isinstance(given, bool) else None
+    )
+    unit = UNITS.get(found[3].lower()) if found else None
+    if found is None or unit is None or (found[2] and unit != "tokens"):  # 30m are no minutes, nor that many trials
+        raise UserError(f"budget: {law}, but got {given!r}.")
+    try:
+        amount = float(found[1].replace(",", "").replace("_", "")) * THOUSANDS[(found[2] or "").lower()]
+    except ValueError:
+        raise UserError(f"budget: {law}, but got {given!r}.") from None
+    if amount <= 0 or not math.isfinite(amount):
+        raise UserError(f"budget: must be > 0, but got {given!r}.")
+    if unit == "trials" and not amount.is_integer():
+        raise UserError(f"budget: must be a whole number of trials, but got {given!r}.")
+    return Budget(amount, unit)
+
+
+def needed(num_knobs: int, arms: int = 1) -> int:
+    """Trials for a search over so many knobs; each value of what is compared has to be tuned for itself."""
+    each = 1 if num_knobs == 0 else NEEDED[min(num_knobs, len(NEEDED)) - 1]
+    return arms * (each + max(0, num_knobs - len(NEEDED)) * FOR_EACH_MORE)
+
+
+def affordable(trials: int) -> int:
+    """How many knobs a search of so many trials can do justice to."""
+    number = 0
+    while needed(number + 1) <= trials:
+        number += 1
+    return number
+
+
+def by_importance() -> list[Declaration]:
+    """The knobs that have a rank, the first one first; within a rank as they are declared."""
+    ranked = [each for each in by_path().values() if each.knob.rank is not None]
+    return sorted(ranked, key=lambda each: each.knob.rank or 0)
+
+
+def choose(loaded: Loaded, trials: int, settled: Collection[str] = ()) -> tuple[list[Dimension], list[str]]:
+    """The knobs that a search of so many trials is for, in their order of importance, and why in words.
+
+    `settled` are knobs that have a role already.
+    """
+    found, asked_for = [], []
+    for declaration in by_importance():
+        if declaration.path in settled or not _has_effect(loaded, declaration):
+            continue
+        if declaration.path in CHANGES_COST:
+            asked_for.append(declaration.path)
+            continue
+        try:
+            found.append(dimension(declaration))
+        except BrokenLaw:  # not one to search
+            continue
+    chosen = found[: affordable(trials)]
+    names = [each.path for each in chosen]
+    words = [f"{trials} trials are enough to search {_listed(names)}, the first in the order of importance"]
+    if len(found) > len(chosen):
+        words.append(f"{found[len(chosen)].path} would be next, from {needed(len(chosen) + 1)} trials on")
+    if asked_for:
+        words.append(
+            f"{_listed(asked_for)} change what a step costs: they are searched only where a study file says so"
+        )
+    return chosen, words
+
+
+def _has_effect(loaded: Loaded, declaration: Declaration) -> bool:
+    """Not beta1 with sgd: the configuration's own laws know. Asked with a value that is not the default."""
+    search = declaration.knob.search
+    if search is None:
+        return False
+    ends = search.choices or (search.low, search.high)
+    value = next(end for end in ends if end != declaration.field.default)
+    written = {**written_values(loaded, [declaration.path]), declaration.path: value}
+    try:
+        load(None, [f"{path}={yaml_value(value)}" for path, value in written.items()])
+    except ConfigError as error:
+        return not any(problem.name == declaration.path for problem in error.problems)
+    return True
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,175 @@
+"""What a study found, in plain words; and the recipe of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainbook.knobs import Loaded
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.values import show
+from trainbook.study.tune.reading import GOOD_POINTS
+from trainbook.study.tune.task import base_text
+
+Facts = dict[str, Any]
+
+
+def conclude(facts: Facts) -> list[str]:
+    """Sentences, the most important first."""
+    best = facts["best"]
+    if best is None:
+        return [_nothing(facts)]
+    lines = [_best(facts), *map(_unstable, facts["unstable"]), *_against_the_base(facts), *_arms(facts)]
+    for each in facts["boundary"]:
+        side, where = ("below", "low") if each["end"] == "low" else ("above", "high")
+        lines.append(
+            f"The best {each['knob']} ({_number(each['value'])}) lies at the {where} end of what was tried: search "
+            f"{side} it before you trust it."
+        )
+    region = facts["good_region"]
+    if not region["enough"]:
+        lines.append(
+            f"Only {_count(region['points'], 'trial is', 'trials are')} within {_number(region['within'])} of the "
+            f"best, and {GOOD_POINTS} should be: the good region is hardly sampled. Spend more."
+        )
+    share = facts["infeasible_share"]
+    if share:
+        more = " That is much: the range reaches too far." if share > 0.25 else ""
+        lines.append(f"{share:.0%} of the searched trials could not be trained like this.{more}")
+    if facts["counts"]["failed"]:
+        lines.append(
+            f"{_count(facts['counts']['failed'], 'trial', 'trials')} failed for other reasons and are left out."
+        )
+    if facts["counts"]["dropped"]:
+        count = _count(facts["counts"]["dropped"], "trial was", "trials were")
+        lines.append(f"{count} not begun: the budget of {facts['budget']} was spent.")
+    if facts["importance"]:
+        shares = ", ".join(f"{path} {share:.0%}" for path, share in facts["importance"].items())
+        lines.append(f"Of what was searched, this mattered: {shares}.")
+    else:
+        lines.append(f"No shares of importance: {facts['importance_refused']}.")
+    return lines
+
+
+def _nothing(facts: Facts) -> str:
+    reasons = [each["reason"] for each in facts["trials"] if each["reason"]]
+    return f"No trial ended with a {facts['metric']}. The first one says: {reasons[0] if reasons else 'nothing'}."
+
+
+def _best(facts: Facts) -> str:
+    best, metric = facts["best"], facts["metric"]
+    repeats = best["repeats"]
+    values = ", ".join(f"{path}={yaml_value(value)}" for path, value in best["values"].items())
+    what = f"trial {best['number']} ({values})" if values else "the base as it is"
+    line = f"The best is {what}: {metric} {_number(best['loss'])}"
+    seeds, lost, failed = len(repeats["losses"]), repeats["infeasible"], repeats["failed"]
+    if repeats["mean"] is None and not lost and not failed:
+        return f"{line}. It was not repeated: how much of that is luck is not known."
+    if repeats["mean"] is None:
+        what = f"{lost} could not be trained" if lost else ""
+        what += " and " if lost and failed else ""
+        what += f"{failed} failed for other reasons" if failed else ""
+        return (
+            f"{line}. With {_count(lost + failed, 'new seed', 'new seeds')} it has no {metric}: {what}. Do not use it."
+        )
+    spread = f" ± {_number(repeats['spread'])}" if repeats["spread"] is not None else ""
+    more = f"; with {_count(lost, 'more', 'more')} it could not be trained" if lost else ""
+    more += f"; {_count(failed, 'repetition', 'repetitions')} failed for other reasons" if failed else ""
+    return f"{line}, and {_number(repeats['mean'])}{spread} with {_count(seeds, 'new seed', 'new seeds')}{more}."
+
+
+def _unstable(trial: Facts) -> str:
+    repeats = trial["repeats"]
+    lost = repeats["infeasible"]
+    return (
+        f"Trial {trial['number']} had {_number(trial['loss'])}, but could not be trained with {lost} of "
+        f"{_count(lost + repeats['failed'] + len(repeats['losses']), 'new seed', 'new seeds')}: it is not recommended."
+    )
+
+
+def _against_the_base(facts: Facts) -> list[str]:
+    difference, base = facts["difference"], facts["base"]
+    if base is not None and facts["best"]["number"] == base["number"]:
+        holds = " that holds with new seeds" if facts["unstable"] else ""
+        return [f"No trial{holds} was better than the base as it is: keep it."]
+    if difference is None:
+        return []
+    is_lower = (difference["mean"] < 0) != facts["higher_is_better"]
+    amount = f"{_number(abs(difference['mean']))} {'lower' if is_lower else 'higher'}"
+    interval = ""
+    if difference["interval"] is not None:
+        low, high = difference["interval"]
+        interval = f" (95 % interval of the gain {_number(-high)} to {_number(-low)})"
+    told = {
+        "better": "That is a gain that seeds do not explain.",
+        "worse": "That is worse: the base is kept.",
+        "cannot tell": "Seeds alone could explain that.",
+    }[difference["verdict"]]
+    if difference["verdict"] == "cannot tell" and facts["best"]["repeats"]["infeasible"]:
+        told = "And it could not be trained with every seed: that is no gain."
+    elif difference["verdict"] == "cannot tell" and difference["mean"] > 0:
+        told = "Seeds alone could explain that; the base is kept."
+    return [f"With the same seeds it is {amount} than the base{interval}. {told}"]
+
+
+def _arms(facts: Facts) -> list[str]:
+    lines = []
+    for arm in facts["arms"] or ():
+        name = ", ".join(f"{path}={show(value)}" for path, value in arm["compared"].items())
+        if arm["best"] is None:
+            lines.append(f"{name}: no trial could be trained.")
+            continue
+        repeats = arm["best"]["repeats"]
+        mean, spread = repeats["mean"], repeats["spread"]
+        seeds = (
+            ""
+            if mean is None
+            else f", {_number(mean)}{f' ± {_number(spread)}' if spread is not None else ''} with new seeds"
+        )
+        lines.append(f"{name}, tuned for itself: {_number(arm['best']['loss'])}{seeds}.")
+    return [*lines, *(_compared(each, facts) for each in facts["comparison"] or ())]
+
+
+def _compared(difference: Facts, facts: Facts) -> str:
+    """The answer to what was asked."""
+    one, other = (
+        ", ".join(f"{path}={show(value)}" for path, value in difference[which].items())
+        for which in ("compared", "against")
+    )
+    if difference["mean"] is None:
+        return f"{one} or {other}: cannot tell, for they have no repetitions with the same seeds."
+    word = "higher" if (difference["mean"] < 0) == facts["higher_is_better"] else "lower"
+    amount = f"{_number(abs(difference['mean']))} {word} than {other} with the same seeds"
+    interval = ""
+    if difference["interval"] is not None:
+        low, high = difference["interval"]
+        interval = f" (95 % interval of the gain {_number(-high)} to {_number(-low)})"
+    told = "It is better." if difference["verdict"] == "better" else "Which one is better cannot be told from that."
+    return f"{one} is {amount}{interval}, each at its best. {told}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# The recipe
+
+
+def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
+    """What the base asks for with the values that were found; the base's own, where new seeds say that it is better."""
+    chosen = chosen_trial(facts)
+    lines = [f"# Found by trainbook tune: study {study}, {facts['budget']} by {facts['method']}.", "#"]
+    lines += [f"# {line}" for line in conclude(facts)]
+    if facts["base"] is not None and chosen["number"] == facts["base"]["number"]:
+        compared = ", with what is compared at its best" if facts["arms"] else ""
+        lines += ["#", f"# Nothing was better: these are the values of the base{compared}."]
+    return "\n".join([*lines, "", base_text(loaded, chosen["values"])])
+
+
+def chosen_trial(facts: Facts) -> Facts:
+    """The best, or the base where new seeds put it before it."""
+    difference = facts["difference"]
+    return facts["base"] if difference is not None and difference["mean"] > 0 else facts["best"]

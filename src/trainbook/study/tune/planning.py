@@ -1,0 +1,158 @@
+"""What is tried next: the base first, then the points of the method, then the best and the base with other seeds.
+
+A pure function of the question, of the plan once there is one, and of the trials so far: any worker may ask it, and all
+get the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainbook.study.space import Space
+from trainbook.study.tune.budget import Budget, choose, needed
+from trainbook.study.tune.methods import Search, Tried, propose
+from trainbook.study.tune.order import Order
+from trainbook.study.tune.pruning import expected_share
+from trainbook.study.tune.repeats import base_of, num_repetitions, repetitions
+from trainbook.study.tune.rows import Trial
+from trainbook.study.tune.study_file import Question
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settled once: how many trials, and over which knobs."""
+
+    trials: int  # of all arms together, the bases included
+    space: Space
+    words: tuple[str, ...] = field(default=())
+
+    def as_json(self) -> dict[str, Any]:
+        return {"trials": self.trials, "space": self.space.as_json(), "words": list(self.words)}
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Plan:
+        return cls(facts["trials"], Space.from_json(facts["space"]), tuple(facts["words"]))
+
+
+def make_plan(question: Question, trials: int, words: Sequence[str] = ()) -> Plan:
+    roles = question.roles
+    if roles.nuisance is not None:
+        space, said = Space(roles.nuisance), []
+    else:
+        chosen, said = choose(question.loaded, trials // roles.num_arms, roles.settled)
+        space = Space(tuple(chosen))
+    return Plan(trials, space, (*words, *said))
+
+
+def first_plan(question: Question) -> Plan | None:
+    """None: what a trial costs has to be seen first."""
+    return make_plan(question, int(question.budget.amount)) if question.budget.unit == "trials" else None
+
+
+def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, Any] | None) -> Order:
+    arms = question.roles.arms
+    if not trials:
+        bases = [Trial(number, "base", values, arm=number) for number, values in enumerate(arms)]
+        plan = first_plan(question)
+        return Order(bases, plan.as_json() if plan else None)
+    failed = next((each for each in trials if each.kind == "base" and each.state == "failed"), None)
+    if failed is not None:  # what is wrong with it is wrong with all others as well
+        return Order(refused=f"the base itself could not be trained: {failed.reason}")
+    new_plan: dict[str, Any] | None = None
+    if kept is None or "trials" not in kept:
+        if not all(each.is_over for each in trials):
+            return Order()
+        planned = _after_the_base(question, trials)
+        if isinstance(planned, str):
+            return Order(refused=planned)
+        new_plan = planned.as_json()
+        kept = new_plan
+    plan = Plan.from_json(kept)
+    order = _points(question, plan, trials)
+    if order or any(not each.is_over for each in trials):
+        return Order(order, new_plan)
+    return Order(repetitions(question, trials), new_plan)
+
+
+def _after_the_base(question: Question, bases: Sequence[Trial]) -> Plan | str:
+    """A budget in GPU-hours or tokens, as trials that cost what the base did; repetitions are paid from it too.
+
+    Of trials that may be stopped early there are more: they end when the budget is spent.
+    """
+    budget, arms = question.budget, len(question.roles.arms)
+    costs = [cost_of(each, budget) for each in bases if each.state == "done"]
+    if not costs or max(costs) <= 0:
+        return f"the base itself did not train: {bases[0].reason or 'it has no cost'}"
+    each = sum(costs) / len(costs)
+    again = num_repetitions(question)
+    left = budget.amount / each - again - arms
+    trials = arms + math.floor(left / expected_share(question.pruning) + 1e-9)
+    nuisance = question.roles.nuisance
+    least = needed(1 if nuisance is None else len(nuisance), arms)
+    cost = Budget(float(f"{each:.3g}"), budget.unit)
+    if trials < least:
+        most = Budget(float(f"{(least + again) * each:.3g}"), budget.unit)
+        return (
+            f"budget: {budget} are too few. The base took {cost}; {least} trials and {again} repetitions need about "
+            f"{most}."
+        )
+    early = ", most of them stopped early," if question.pruning != "none" else ""
+    return make_plan(
+        question, trials, [f"the base took {cost}: {budget} are about {trials} trials{early} and the repetitions"]
+    )
+
+
+def cost_of(trial: Trial, budget: Budget) -> float:
+    return {"trials": 1.0, "tokens": float(trial.tokens), "GPU-hours": trial.gpu_seconds / 3600}[budget.unit]
+
+
+def _points(question: Question, plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
+    arms = question.roles.arms
+    found: list[Trial] = []
+    number = max(each.number for each in trials) + 1
+    if is_spent(question, trials):
+        return []
+    for arm, compared in enumerate(arms):
+        share = plan.trials // len(arms) + (arm < plan.trials % len(arms)) - 1  # without the base
+        config = question.loaded.config
+        given = {path: config.get(path) for each in plan.space.dimensions for path, _ in each.only_if}
+        base = {each.path: config.get(each.path) for each in plan.space.dimensions}
+        # The same points in each arm: what is compared is then all that differs.
+        was = base_of(trials, arm)
+        base_tried = (
+            None if was is None else replace(_tried(question, was), units=tuple(plan.space.place(base)), values=base)
+        )
+        search = Search(plan.space, share, question.seed, base, {**given, **compared}, base_tried)
+        tried = [_tried(question, each) for each in trials if each.kind == "search" and each.arm == arm]
+        for point in propose(question.method, search, tried) if share > 0 else []:
+            values = {**compared, **point.values}
+            found.append(Trial(number, "search", values, arm=arm, units=point.units, round=point.round))
+            number += 1
+    return found
+
+
+def is_spent(question: Question, trials: Sequence[Trial]) -> bool:
+    """Of hours and tokens: trials that took more than the base leave less for others, never for the repetitions."""
+    budget = question.budget
+    if budget.unit == "trials":
+        return False
+    spent = sum(cost_of(each, budget) for each in trials)
+    whole = [cost_of(each, budget) for each in trials if each.state == "done" and cost_of(each, budget) > 0]
+    mean = sum(whole) / len(whole) if whole else 0.0
+    searched = [each for each in trials if each.state == "running" and each.kind == "search"]
+    expected = mean * expected_share(question.pruning)
+    under_way = sum(max(0.0, expected - cost_of(each, budget)) for each in searched)
+    return spent + under_way + mean * num_repetitions(question) >= budget.amount
+
+
+def _tried(question: Question, trial: Trial) -> Tried:
+    searched = {
+        path: value for path, value in trial.values.items() if path not in {e.path for e in question.roles.scientific}
+    }
+    loss = (
+        None if trial.loss is None or trial.state != "done" else trial.loss * (-1 if question.higher_is_better else 1)
+    )
+    return Tried(trial.units, searched, trial.round, not trial.is_over, loss, trial.state == "infeasible")

@@ -1,0 +1,157 @@
+"""What a study found, as facts: the best with repeated seeds, and whether it may be believed."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainbook.study.space import Dimension
+from trainbook.study.tune.comparison import best_arm, compare_arms, paired
+from trainbook.study.tune.importance import importance
+from trainbook.study.tune.planning import Plan
+from trainbook.study.tune.repeats import base_of, believed, candidates, is_unstable, num_diverged, repeats_of
+from trainbook.study.tune.rows import ENDED, Trial
+from trainbook.study.tune.study_file import Question
+
+EDGE = 0.05  # of the range that was tried: nearer to an end is at it
+GOOD_POINTS = 3  # as many should be about as good as the best, or it may be a lucky one
+GOOD = 0.01  # of the best loss: as good; or twice the spread between seeds, if that is more
+
+Facts = dict[str, Any]
+
+
+def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
+    arms = [_arm(question, plan, trials, arm, values) for arm, values in enumerate(question.roles.arms)]
+    chosen = best_arm(question, arms)
+    arm = None if chosen is None else arms[chosen]
+    best = None if chosen is None else believed(question, trials, chosen)
+    return {
+        "metric": question.metric,
+        "higher_is_better": question.higher_is_better,
+        "method": question.method,
+        "budget": str(question.budget),
+        "pruning": question.pruning,
+        "space": plan.space.as_json(),
+        "chosen": list(plan.words),
+        "trials": [_trial(each) for each in trials],
+        "counts": {state: sum(each.state == state for each in trials) for state in ENDED},
+        "seconds": sum(each.seconds for each in trials),
+        "gpu_seconds": sum(each.gpu_seconds for each in trials),
+        "tokens": sum(each.tokens for each in trials),
+        "best": arm["best"] if arm else None,
+        "base": arm["base"] if arm else None,
+        "difference": arm["difference"] if arm else None,
+        "unstable": arm["unstable"] if arm else [],
+        "arms": arms if len(arms) > 1 else None,
+        "comparison": compare_arms(question, arms, chosen) if len(arms) > 1 and chosen is not None else None,
+        "boundary": [] if best is None else boundary(question, plan, trials, best),
+        "good_region": None if best is None or arm is None else _good_region(question, trials, best, arm),
+        "infeasible_share": _infeasible(trials),
+        "importance": arm["importance"] if arm else None,
+        "importance_refused": arm["importance_refused"] if arm else "no trial ended with a loss",
+        "base_values": {each.path: question.loaded.get(each.path) for each in plan.space.dimensions},
+    }
+
+
+def _trial(each: Trial) -> Facts:
+    return {
+        "number": each.number,
+        "kind": each.kind,
+        "state": each.state,
+        "values": dict(each.values),
+        "loss": each.loss,
+        "run": each.run,
+        "reason": each.reason,
+        "seed": each.seed,
+        "of": each.of,
+        "round": each.round,
+        "tokens": each.tokens,
+        "seconds": each.seconds,
+        "gpu_seconds": each.gpu_seconds,
+    }
+
+
+def _arm(question: Question, plan: Plan, trials: Sequence[Trial], arm: int, values: Mapping[str, Any]) -> Facts:
+    best = believed(question, trials, arm)
+    shares, refused = importance(question, plan, [each for each in trials if each.arm == arm])
+    told = {"best": _with_repeats(best, trials), "base": _with_repeats(base_of(trials, arm), trials)}
+    return {
+        "compared": dict(values),
+        **told,
+        "difference": _difference(question, told["best"], told["base"]),
+        "unstable": [
+            _with_repeats(each, trials)
+            for each in candidates(question, trials, arm)
+            if each is not best and is_unstable(each, trials)
+        ],
+        "importance": shares,
+        "importance_refused": refused,
+    }
+
+
+def _with_repeats(trial: Trial | None, trials: Sequence[Trial]) -> Facts | None:
+    """A best is chosen for its loss, which luck has helped: what it is worth is what new seeds say."""
+    if trial is None:
+        return None
+    again = repeats_of(trial, trials)
+    losses = {str(each.seed): each.loss for each in again if each.state == "done" and each.loss is not None}
+    values = [loss for loss in losses.values() if loss is not None]
+    return {
+        "number": trial.number,
+        "values": dict(trial.values),
+        "loss": trial.loss,
+        "state": trial.state,
+        "run": trial.run,
+        "repeats": {
+            "losses": losses,
+            "mean": statistics.fmean(values) if values else None,
+            "spread": statistics.stdev(values) if len(values) > 1 else None,
+            "infeasible": num_diverged(trial, trials),
+            "failed": sum(each.state == "failed" for each in again),
+        },
+    }
+
+
+def _difference(question: Question, best: Facts | None, base: Facts | None) -> Facts | None:
+    """Of the best of an arm from its base; below 0 the best is better, whichever way the metric goes."""
+    if best is None or base is None or best["number"] == base["number"]:
+        return None
+    return paired(question, best, base)
+
+
+def boundary(question: Question, plan: Plan, trials: Sequence[Trial], best: Trial) -> list[Facts]:
+    """Knobs whose best value lies at an end of what was tried: better ones may lie beyond."""
+    found = []
+    for each in plan.space.dimensions:
+        value = best.values.get(each.path, question.loaded.get(each.path))
+        if each.scale == "choice" or not each.has_place(value):
+            continue
+        begun = [trial.values for trial in trials if trial.state != "dropped"]
+        tried = [float(values[each.path]) for values in begun if each.path in values]
+        low, high = each.to_scale(min([each.low, *tried])), each.to_scale(max([each.high, *tried]))
+        place = (each.to_scale(float(value)) - low) / (high - low)
+        end = "low" if place <= EDGE else "high" if place >= 1 - EDGE else None
+        if end is not None and not _is_the_end_of_its_law(each, low if end == "low" else high):
+            found.append({"knob": each.path, "end": end, "value": value})
+    return found
+
+
+def _is_the_end_of_its_law(each: Dimension, place: float) -> bool:
+    return any(math.isclose(place, limit, abs_tol=1e-9) for limit in each.lawful if math.isfinite(limit))
+
+
+def _good_region(question: Question, trials: Sequence[Trial], best: Trial, arm: Facts) -> Facts:
+    sign = -1 if question.higher_is_better else 1
+    spread = arm["best"]["repeats"]["spread"] or 0.0
+    assert best.loss is not None
+    within = max(GOOD * abs(best.loss), 2 * spread)
+    ended = [e for e in trials if e.kind != "repeat" and e.arm == best.arm and e.state == "done" and e.loss is not None]
+    points = sum(sign * (each.loss or 0.0) <= sign * best.loss + within for each in ended)
+    return {"within": within, "points": points, "enough": points >= GOOD_POINTS}
+
+
+def _infeasible(trials: Sequence[Trial]) -> float | None:
+    searched = [each for each in trials if each.kind == "search" and each.is_over and each.state != "dropped"]
+    return sum(each.state == "infeasible" for each in searched) / len(searched) if searched else None

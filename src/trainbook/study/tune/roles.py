@@ -1,0 +1,210 @@
+"""The role of each knob in a study: scientific (its effect is asked for), nuisance (tuned, so that the comparison is
+fair), or fixed (as it is, which the answer then depends on)."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainbook.errors import ConfigError, Problem
+from trainbook.knobs.aliases import by_path, knobs_named, nearest_path
+from trainbook.knobs.config import Declaration
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.loading import ALTERNATIVES
+from trainbook.knobs.origin import Loaded
+from trainbook.knobs.text import Block, Entry
+from trainbook.knobs.values import BrokenLaw, check, show
+from trainbook.study.ranges import dimension
+from trainbook.study.space import Dimension
+
+ROLES = ("scientific", "nuisance", "fixed")
+SPECIFICS = ("low", "high", "choices", "scale", "step", "only_if")
+LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
+NOT_SEARCHED = {
+    **dict.fromkeys(LENGTHS, "is not searched: a longer run nearly always wins. Fix it."),
+    "training.seed": "is not searched: the best of several seeds is luck. The study repeats the best with other seeds.",
+}
+SECTIONS_NOT_SEARCHED = {  # what they change is how a run is seen, judged or kept
+    "evaluation": "is not searched: trials are compared by their evaluation, which has to be the same.",
+    "checkpoint": "is not searched: it changes nothing that is learned.",
+    "logging": "is not searched: it changes nothing that is learned.",
+}
+Pair = tuple[str, Any]
+
+
+@dataclass(frozen=True)
+class Roles:
+    scientific: tuple[Dimension, ...] = ()
+    nuisance: tuple[Dimension, ...] | None = None  # None: the order of importance chooses
+    fixed: tuple[Pair, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)  # file and line of each knob
+
+    def fixed_overrides(self, over: Sequence[str] = ()) -> list[str]:
+        """As overrides; without those that the command line has another value for."""
+        named = {found.path for each in over for found in knobs_named(each.partition("=")[0].strip())}
+        return [f"{path}={yaml_value(value)}" for path, value in self.fixed if path not in named]
+
+    @property
+    def arms(self) -> list[dict[str, Any]]:
+        """Every combination of the values that are compared; one without values if nothing is."""
+        paths = [each.path for each in self.scientific]
+        return [
+            dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*(e.choices for e in self.scientific))
+        ]
+
+    @property
+    def num_arms(self) -> int:
+        return math.prod(len(each.choices) for each in self.scientific)
+
+    @property
+    def searched(self) -> set[str]:
+        return {each.path for each in (*self.scientific, *(self.nuisance or ()))}
+
+    @property
+    def settled(self) -> set[str]:
+        """Knobs that have a role, and those that would displace what is fixed: not for the order of importance."""
+        paths = self.searched | {path for path, _ in self.fixed}
+        return paths.union(*(group for group in ALTERNATIVES if group & paths))
+
+    def must_not_meet(self, loaded: Loaded, overrides: Sequence[str]) -> None:
+        """What the command line fixes must not be searched; of alternatives, only the one that the base has."""
+        problems = []
+        for name in overrides:
+            for path in {found.path for found in knobs_named(name)} & self.searched:
+                message = (
+                    f"is fixed on the command line, but {self.places[path]} searches it. Keep the one or the other."
+                )
+                problems.append(Problem("override", path, message))
+        if problems:
+            raise ConfigError(problems)
+
+    def must_be_met(self, loaded: Loaded) -> None:
+        """A condition on a knob that is not searched holds in all trials, or in none."""
+        problems = [
+            Problem(
+                self.places[each.path], each.path, f"is searched only if {path} is {show(wanted)}, which it never is."
+            )
+            for each in self.nuisance or ()
+            for path, wanted in each.only_if
+            if path not in self.searched and loaded.get(path) != wanted
+        ]
+        if problems:
+            raise ConfigError(problems)
+
+
+def read_roles(entries: dict[str, Entry], where: str, problems: list[Problem]) -> Roles:
+    reader = _Reader(where, problems)
+    for role in ROLES:
+        entry = entries.get(role)
+        if entry is None or entry.value is None:
+            continue
+        if not isinstance(entry.value, Block):
+            message = f"must be a mapping of knobs, but got {show(entry.value)}."
+            problems.append(Problem(f"{where}:{entry.line}", role, message))
+            continue
+        for knob, path in _flat(entry.value):
+            reader.knob(role, knob, path)
+    reader.conditions()
+    has_nuisance = "nuisance" in entries and isinstance(entries["nuisance"].value, Block)
+    return Roles(
+        tuple(reader.scientific), tuple(reader.nuisance) if has_nuisance else None, tuple(reader.fixed), reader.places
+    )
+
+
+def _flat(block: Block, prefix: str = "") -> list[tuple[Entry, str]]:
+    """Knobs by dotted name, or in blocks by section; a block of `low`, `high` … belongs to a knob."""
+    found = []
+    for entry in block.entries:
+        name = f"{prefix}{entry.name}"
+        is_section = isinstance(entry.value, Block) and not knobs_named(name)
+        is_section = is_section and not any(inner.name in SPECIFICS for inner in entry.value.entries)
+        found += _flat(entry.value, f"{name}.") if is_section and entry.value.entries else [(entry, name)]
+    return found
+
+
+class _Reader:
+    def __init__(self, where: str, problems: list[Problem]) -> None:
+        self.where, self.problems = where, problems
+        self.scientific: list[Dimension] = []
+        self.nuisance: list[Dimension] = []
+        self.fixed: list[Pair] = []
+        self.places: dict[str, str] = {}
+        self.roles: dict[str, str] = {}
+
+    def knob(self, role: str, entry: Entry, name: str) -> None:
+        place = f"{self.where}:{entry.line}" if entry.line else self.where
+        declaration = self._named(name, place)
+        if declaration is None:
+            return
+        path = declaration.path
+        if path in self.roles:
+            message = f"has two roles, {self.roles[path]} and {role}. A knob has one."
+            self.problems.append(Problem(f"{self.places[path]}, {place}", path, message))
+            return
+        self.roles[path], self.places[path] = role, place
+        try:
+            if role == "fixed":
+                self.fixed.append((path, check(declaration, entry.value)))
+                return
+            why_not = NOT_SEARCHED.get(path) or SECTIONS_NOT_SEARCHED.get(declaration.section)
+            if why_not:
+                raise BrokenLaw(why_not)
+            found = self._dimension(declaration, entry.value, place)
+            if role == "scientific" and found.scale != "choice":
+                raise BrokenLaw("is compared, so it needs a list of values.", "A range is for nuisance.")
+            (self.scientific if role == "scientific" else self.nuisance).append(found)
+        except BrokenLaw as law:
+            self.problems.append(Problem(place, path, law.message, law.hint))
+
+    def conditions(self) -> None:
+        """A condition can only ask for a value that its knob may have; of a range without steps no value is met."""
+        for each in (*self.scientific, *self.nuisance):
+            for path, value in each.only_if:
+                other = next((one for one in (*self.scientific, *self.nuisance) if one.path == path), None)
+                if path == each.path or (other is not None and not (other.num_values and other.holds(value))):
+                    message = f"is searched only if {path} is {show(value)}, which it never is."
+                    self.problems.append(Problem(self.places[each.path], each.path, message))
+
+    def _named(self, name: str, place: str) -> Declaration | None:
+        found = knobs_named(name)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            hint = f"Write one of {', '.join(each.path for each in found)}."
+            self.problems.append(Problem(place, name, "needs its section.", hint))
+            return None
+        head, _, rest = name.rpartition(".")
+        near = nearest_path(rest, head if head in {path.split(".")[0] for path in by_path()} else None)
+        self.problems.append(Problem(place, name, "no such knob.", f"Did you mean {near}?" if near else ""))
+        return None
+
+    def _dimension(self, declaration: Declaration, value: Any, place: str) -> Dimension:
+        if value is None:
+            return dimension(declaration)
+        if isinstance(value, list):
+            return dimension(declaration, choices=value)
+        if not isinstance(value, Block):
+            raise BrokenLaw(
+                f"must be a range or a list of values, but got {show(value)}.", "One value belongs to fixed."
+            )
+        given = {entry.name: entry.value for entry in value.entries}
+        unknown = next((name for name in given if name not in SPECIFICS), None)
+        if unknown is not None:
+            raise BrokenLaw(f"has no '{unknown}': a search is {', '.join(SPECIFICS)}.")
+        conditions = given.pop("only_if", None)
+        return dimension(declaration, **given, only_if=self._conditions(conditions, place))
+
+    def _conditions(self, given: Any, place: str) -> list[Pair]:
+        if given is None:
+            return []
+        if not isinstance(given, Block):
+            raise BrokenLaw(f"only_if must be a mapping of knobs and values, but got {show(given)}.")
+        found = []
+        for entry in given.entries:
+            declaration = self._named(entry.name, place)
+            if declaration is not None:
+                found.append((declaration.path, check(declaration, entry.value)))
+        return found

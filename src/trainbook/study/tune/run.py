@@ -1,0 +1,236 @@
+"""A whole study: its folder, its workers as processes, what is shown meanwhile, and the end.
+
+runs/<name>/
+  base.yaml      what all trials share
+  study.db       the ledger, unless it is in another database
+  trials/        a run folder for each trial, like any other run
+  best.yaml      the recipe that was found
+  study.json     the answer; conclusion.md the same in words; *.png the pictures
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError, TrainbookError, UserError
+from trainbook.knobs import load
+from trainbook.runs import write_text_atomically
+from trainbook.study.tune.database import FIRST_PATIENCE
+from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
+from trainbook.study.tune.on_ray import RayWorkers
+from trainbook.study.tune.planning import Plan, first_plan, next_order
+from trainbook.study.tune.rows import Trial
+from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.task import BASE, LEDGER, REMEDY, TRIALS, remedy_is_off, trials_text
+from trainbook.study.tune.workers import LOGS, Workers
+
+POLL_SECONDS = 0.3
+MOST_DEATHS = 10  # of workers, without a trial that ends
+SAME_FAILURES = 5  # in a row: what fails them is not in the trials
+STOPPED, UNWELL, MORE = 130, 75, 76  # exit codes of a worker: asked to stop; another process is to go on; at its end
+OURS = {BASE, LEDGER, f"{LEDGER}-journal", f"{LEDGER}-wal", f"{LEDGER}-shm", TRIALS, LOGS}
+Watch = Callable[[Sequence[Trial], dict[str, Any] | None], None]
+
+
+@dataclass
+class Study:
+    """Where a study is, and how its workers are started."""
+
+    question: Question
+    folder: Path
+    storage: str | None = None  # another database than the folder's own
+    command: Sequence[str] = ()  # of a worker; it is told the folder, the database and its own name
+    say: Callable[[str], None] = lambda line: None
+    watch: Watch = lambda trials, plan: None
+    lease_seconds: float = 60.0
+    ray: str | None = None  # the address of a Ray cluster, whose tasks the trials are
+    _asked: str | None = None
+    _failures: list[str] = field(default_factory=list)  # reasons of the last trials, as long as they are the same
+    _seen: set[int] = field(default_factory=set)  # trials that have ended
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def url(self) -> str:
+        return self.storage or sqlite_url(self.folder / LEDGER)
+
+    def prepare(self) -> bool:
+        """Make the folder and write down the question, or find them. True: it goes on."""
+        holds = {item.name for item in self.folder.iterdir()} if self.folder.is_dir() else set()
+        goes_on = BASE in holds
+        if holds and not goes_on and not holds <= OURS:
+            raise RunFolderError(f"{self.folder} already exists and is not a study: choose another --name.")
+        (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
+        with opened(self.url, self.name, first_patience=FIRST_PATIENCE) as ledger:
+            ledger.open(self.question.as_json())
+            again = ledger.try_failed_again()
+        if again:
+            self._tell(f"{again} failed trial{'s are' if again > 1 else ' is'} tried again")
+        self._write_base()
+        return goes_on
+
+    def _write_base(self) -> None:
+        path, text = self.folder / BASE, trials_text(self.question.loaded)
+        if not path.is_file():
+            write_text_atomically(path, text)
+        elif path.read_text(encoding="utf-8") != text:
+            changed = _differing(path, text)
+            if changed and any((self.folder / TRIALS).iterdir()):
+                raise ResumeError(
+                    f"{path} is not the base of this study: {', '.join(changed)} differ. Its trials were trained with "
+                    "it: begin a new study under another --name."
+                )
+            write_text_atomically(path, text)
+
+    def run(self) -> list[Trial]:
+        """All trials, ended. Ctrl-C and SIGTERM let the workers save, and raise Interrupted."""
+        workers = self._workers()
+        with opened(self.url, self.name) as ledger, _Signals(lambda name: self._interrupt(name, workers)):
+            ledger.database.say = self._tell
+            ledger.database.is_asked_to_stop = lambda: self._asked is not None
+            self._seen = {each.number for each in ledger.trials() if each.is_over}
+            try:
+                for number in range(self.question.workers):
+                    if self._asked is None:
+                        workers.start(number)
+                self._attend(ledger, workers)
+            finally:
+                for name in workers.end():
+                    with suppress(TrainbookError):  # what is to be told is why we are here
+                        ledger.bury(name)
+            trials, plan = ledger.trials(), ledger.plan()
+            self._show(trials, plan)
+        return self._whole(trials, plan)
+
+    def _workers(self) -> Workers | RayWorkers:
+        given = (self.folder, self.url, self.question.workers, self.command, self.lease_seconds)
+        return Workers(*given) if self.ray is None else RayWorkers(*given, address=self.ray)
+
+    def _whole(self, trials: list[Trial], plan: dict[str, Any] | None) -> list[Trial]:
+        """The trials, if there is nothing left to do; whatever was asked or happened meanwhile."""
+        left = sum(not each.is_over for each in trials)
+        order = None if left else next_order(self.question, trials, plan)
+        if order is not None and not order.trials and not order.refused:
+            return trials
+        told = f"{len(trials) - left} trials have ended, and what was under way is saved"
+        if self._asked is not None:
+            raise Interrupted(f"{self._asked}: {told}")
+        if order is not None and order.refused:
+            raise UserError(order.refused)
+        raise RunError(f"the workers have left before the end of the study: {told}. Start the same command again.")
+
+    def _attend(self, ledger: Ledger, workers: Workers | RayWorkers) -> None:
+        failed, deaths = 0, 0
+        while workers.alive:
+            if self._asked is not None:  # also those that were being started at that moment
+                workers.ask_to_stop()
+            time.sleep(POLL_SECONDS)
+            for name, code in workers.ended():
+                ledger.bury(name)
+                if code == 0 or self._asked is not None:
+                    continue
+                if code == MORE:
+                    workers.start(int(name.rsplit("-", 1)[1]))
+                    continue
+                if code < 0 or code in (STOPPED, UNWELL):
+                    deaths += 1
+                    self._tell(f"{_what_happened(code)}: another worker goes on")
+                    workers.start(int(name.rsplit("-", 1)[1]))
+                else:
+                    failed += 1
+            trials = ledger.trials()
+            self._show(trials, ledger.plan())
+            deaths = 0 if self._note(trials) else deaths
+            if deaths > MOST_DEATHS:
+                raise RunError(f"{deaths} workers died and no trial has ended: see {self.folder / LOGS}")
+            if failed and not workers.alive and self._asked is None:
+                raise RunError(f"a worker ended with an error, as {self.folder / LOGS} says: {workers.last_words()}")
+
+    def _note(self, trials: Sequence[Trial]) -> bool:
+        """Whether trials have ended since. RunError: the last ones all failed, for the same reason."""
+        new = [each for each in trials if each.is_over and each.number not in self._seen]
+        self._seen |= {each.number for each in new}
+        for each in new:
+            reason = re.sub(r"\d+", "#", each.reason or "") if each.state == "failed" else None
+            if reason is None or (self._failures and self._failures[-1] != reason):
+                self._failures.clear()
+            if reason is not None:
+                self._failures.append(reason)
+            if len(self._failures) >= SAME_FAILURES:
+                raise RunError(
+                    f"{len(self._failures)} trials in a row failed for the same reason: {each.reason}. Mend it, and "
+                    "start the same command again: they are then tried again."
+                )
+        return bool(new)
+
+    def _interrupt(self, name: str, workers: Workers | RayWorkers) -> None:
+        if self._asked is not None:
+            workers.kill()
+            return
+        self._asked = name
+        workers.ask_to_stop()
+        self._tell(f"{name}: the workers finish their step and save; again to stop at once")
+
+    def _tell(self, line: str) -> None:
+        with suppress(OSError):  # nobody reads any more: no reason to lose what is under way
+            self.say(line)
+
+    def _show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
+        with suppress(OSError):
+            self.watch(trials, plan)
+
+
+def _what_happened(code: int) -> str:
+    if code < 0:
+        return f"a worker died ({signal.Signals(-code).name})"
+    return "a worker was told to stop, not by us" if code == STOPPED else "a worker met an error"
+
+
+def _differing(path: Path, text: str) -> list[str]:
+    """The knobs by which a base's file differs from what it should be."""
+    from trainbook.knobs.aliases import by_path
+
+    there, asked = load(path), load(path, text=text)
+    return [knob for knob in by_path() if there.get(knob) != asked.get(knob)]
+
+
+def words_before(question: Question) -> list[str]:
+    """What will be searched, before the first trial; nothing of it where the base's own cost has to be seen first."""
+    plan = first_plan(question)
+    words = [] if plan is None else words_of(plan.as_json())
+    if remedy_is_off(question.loaded):
+        words.append(f"{REMEDY} is none in the trials: a guard that lowers a trial's rate would change what is judged")
+    return words
+
+
+def words_of(kept: dict[str, Any]) -> list[str]:
+    """What is searched, once it is settled."""
+    plan = Plan.from_json(kept)
+    return [*plan.words, *(f"{each.path}: {each.text}" for each in plan.space.dimensions)]
+
+
+class _Signals:
+    """Ctrl-C and the like, handed to a function instead of breaking into what is under way."""
+
+    def __init__(self, heard: Callable[[str], None]) -> None:
+        self.heard = heard
+
+    def __enter__(self) -> None:
+        self._before = {each: signal.signal(each, self._on) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+
+    def __exit__(self, *exception: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _on(self, number: int, frame: FrameType | None) -> None:
+        self.heard("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)

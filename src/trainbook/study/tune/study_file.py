@@ -1,0 +1,224 @@
+"""The question of a study: a base, what is compared, what is searched, how, and for how much. From a file or a recipe.
+
+base: gpt-tiny                     a recipe's name, or a configuration file beside this one
+fixed: {training.max_steps: 200}   what all trials have, over the base
+scientific: {optimizer.type: [adamw, lion]}      what is compared; each value is tuned for itself
+nuisance:                          what is searched: a knob alone has its own range and scale
+  learning_rate: {low: 1e-4, high: 3e-2}
+  beta1:
+method: sobol
+budget: 32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.knobs import Loaded, load, recipes, require_length
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.text import Block, Entry, parse, read_file
+from trainbook.knobs.values import show
+from trainbook.runs.schema import METRICS
+from trainbook.study.space import Dimension, Space
+from trainbook.study.tune.budget import Budget, needed, parse_budget
+from trainbook.study.tune.methods import METHODS
+from trainbook.study.tune.pruning import PRUNINGS
+from trainbook.study.tune.roles import Roles, read_roles
+from trainbook.study.tune.task import written_values
+
+KEYS = ("base", "metric", "scientific", "nuisance", "fixed", "method", "budget", "seeds", "seed", "workers", "pruning")
+PLAIN = {"method": METHODS, "pruning": PRUNINGS}
+COUNTS = {"seeds": 0, "seed": 0, "workers": 1}  # the least of each
+DEFAULTS: dict[str, Any] = {"method": "sobol", "pruning": "none", "seeds": 3, "seed": 0, "workers": 1, "budget": 32}
+
+
+@dataclass(frozen=True)
+class Question:
+    base: str  # as the user named it
+    loaded: Loaded  # the base, and over it what is fixed
+    roles: Roles
+    metric: str
+    method: str
+    budget: Budget
+    seeds: int  # how often the best and the base are repeated
+    seed: int  # of the search itself
+    workers: int
+    pruning: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        return bool(METRICS[self.metric].higher_is_better)
+
+    def as_json(self) -> dict[str, Any]:
+        """What makes it this study and no other: all but how many workers there are."""
+        config = self.loaded.config.model_dump(mode="json")
+        nuisance = self.roles.nuisance
+        return {
+            "configuration": {
+                f"{name}.{knob}": value for name, knobs in config.items() for knob, value in knobs.items()
+            },
+            "metric": self.metric,
+            "scientific": Space(self.roles.scientific).as_json(),
+            "nuisance": None if nuisance is None else Space(nuisance).as_json(),
+            "fixed": sorted(path for path, _ in self.roles.fixed),
+            "method": self.method,
+            "budget": str(self.budget),
+            "seeds": self.seeds,
+            "seed": self.seed,
+            "pruning": self.pruning,
+        }
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any], loaded: Loaded, base: str) -> Question:
+        """As the ledger has it, for a worker."""
+        nuisance = None if facts["nuisance"] is None else Space.from_json(facts["nuisance"]).dimensions
+        fixed = tuple((path, loaded.get(path)) for path in facts["fixed"])
+        roles = Roles(Space.from_json(facts["scientific"]).dimensions, nuisance, fixed)
+        plain = {name: facts[name] for name in ("metric", "method", "seeds", "seed", "pruning")}
+        return cls(base, loaded, roles, budget=parse_budget(facts["budget"]), workers=1, **plain)
+
+
+def read_question(source: str | Path, overrides: Sequence[str] = (), **options: Any) -> Question:
+    """From a study file, or a recipe's name or file; options that are not None go over what the file says.
+
+    ConfigError has every problem that was found, with its line.
+    """
+    where = str(source)
+    block, problems = _entries(source)
+    entries = {entry.name: entry for entry in block.entries}
+    for name, entry in entries.items():
+        if name not in KEYS:
+            near = get_close_matches(name, KEYS, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(KEYS)}."
+            problems.append(Problem(_place(where, entry), name, "a study has no such key.", hint))
+    roles = read_roles(entries, where, problems)
+    settings = {name: _setting(name, entries, options, where, problems) for name in DEFAULTS}
+    if problems:
+        raise ConfigError(problems)
+    base = str(entries["base"].value) if "base" in entries else where
+    loaded = _load_base(base, where, [*roles.fixed_overrides(overrides), *overrides])
+    roles.must_not_meet(loaded, [override.partition("=")[0].strip() for override in overrides])
+    roles.must_be_met(loaded)
+    metric = _metric(entries, loaded, where)
+    question = Question(base, loaded, roles, metric, **settings)
+    place = "--budget" if options.get("budget") is not None else _place(where, entries.get("budget"))
+    _must_be_enough(question, place)
+    _must_be_lawful_at_the_ends(question, where)
+    return question
+
+
+def _entries(source: str | Path) -> tuple[Block, list[Problem]]:
+    """A file with `base` is a study; every other file, and a packaged recipe, is a base to search around."""
+    if isinstance(source, str) and source in recipes.names():
+        return Block(()), []
+    path = Path(source)
+    if not path.exists():
+        recipes.path(str(source))  # raises: says what was probably meant
+    block, problems = parse(read_file(path), str(source))
+    names = {entry.name for entry in block.entries}
+    if "base" in names:
+        return block, problems
+    if names & {"scientific", "nuisance", "budget"}:
+        problem = Problem(str(source), "base", "a study needs a base: a recipe's name, or a configuration file.")
+        raise ConfigError([*problems, problem])
+    return Block(()), []
+
+
+def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], where: str, problems: list[Problem]) -> Any:
+    option = options.get(name)
+    entry = entries.get(name)
+    value = option if option is not None else entry.value if entry is not None else DEFAULTS[name]
+    place = f"--{name}" if option is not None else _place(where, entry)
+    if name == "budget":
+        try:
+            return parse_budget(value)
+        except UserError as error:
+            problems.append(Problem(place, name, str(error).removeprefix("budget: ")))
+            return None
+    if name in PLAIN:
+        value = "none" if value in (None, False) else value
+        if value not in PLAIN[name]:
+            near = get_close_matches(str(value), PLAIN[name], n=1)
+            hint = f"Did you mean {near[0]}?" if near else ""
+            message = f"must be one of {', '.join(PLAIN[name])}, but got {show(value)}."
+            problems.append(Problem(place, name, message, hint))
+    elif isinstance(value, bool) or not isinstance(value, int) or value < COUNTS[name]:
+        problems.append(Problem(place, name, f"must be a whole number >= {COUNTS[name]}, but got {show(value)}."))
+    return value
+
+
+def _load_base(base: str, where: str, overrides: Sequence[str]) -> Loaded:
+    beside = Path(where).parent / base
+    source = base if base in recipes.names() or not beside.is_file() else beside
+    loaded = load(source, overrides)
+    require_length(loaded)
+    if loaded.config.evaluation.eval_strategy == "no":
+        message = "a study compares trials by their evaluation, but there is none."
+        raise ConfigError([Problem(base, "evaluation.eval_strategy", message, "Give it validation data.")])
+    return loaded
+
+
+def _metric(entries: dict[str, Entry], loaded: Loaded, where: str) -> str:
+    entry = entries.get("metric")
+    name = loaded.config.evaluation.metric_for_best_model if entry is None else str(entry.value)
+    if name in METRICS and METRICS[name].higher_is_better is not None and "eval" in METRICS[name].splits:
+        return name
+    known = [each.name for each in METRICS.values() if each.higher_is_better is not None and "eval" in each.splits]
+    near = get_close_matches(name, known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else ""
+    raise ConfigError([Problem(_place(where, entry), "metric", f"no evaluation has a metric {show(name)}.", hint)])
+
+
+def _must_be_enough(question: Question, place: str) -> None:
+    """Known at once where the budget is in trials; otherwise the base's own cost has to be seen first."""
+    nuisance, arms = question.roles.nuisance, question.roles.num_arms
+    least = needed(1 if nuisance is None else len(nuisance), arms)
+    if question.method == "one-at-a-time" and nuisance is not None:
+        least = arms * (1 + 2 * len(nuisance))
+    if question.budget.unit == "trials" and question.budget.amount < least:
+        asked = (
+            "the first knob in the order of importance"
+            if nuisance is None
+            else f"{len(nuisance)} searched knob{'s' if len(nuisance) != 1 else ''}"
+        )
+        each = f", for each of {arms} values that are compared" if arms > 1 else ""
+        message = f"{question.budget} are too few for {asked}{each}: it needs {least}."
+        raise ConfigError([Problem(place, "budget", message, "Search fewer knobs, or spend more.")])
+
+
+def _must_be_lawful_at_the_ends(question: Question, where: str) -> None:
+    """A knob without effect beside the others, or an end that breaks a law, is found before anything is trained."""
+    base = load_values(question.loaded, {})
+    for each in question.roles.nuisance or ():
+        if each.only_if:
+            continue
+        for unit in (0.0, 0.999999):
+            try:
+                load_values(base, {each.path: each.at(unit)})
+            except ConfigError as error:
+                mine = [problem for problem in error.problems if problem.name == each.path]
+                if mine and question.roles.num_arms == 1:
+                    raise ConfigError([Problem(_line(where, question, each), *_told(mine[0]))]) from None
+
+
+def _told(problem: Problem) -> tuple[str, str, str]:
+    return problem.name, problem.message, problem.hint
+
+
+def _line(where: str, question: Question, each: Dimension) -> str:
+    return question.roles.places.get(each.path, where)
+
+
+def load_values(loaded: Loaded, values: dict[str, Any]) -> Loaded:
+    """A configuration with other values, by all of its laws."""
+    written = {**written_values(loaded, values), **values}
+    return load(None, [f"{path}={yaml_value(value)}" for path, value in written.items()])
+
+
+def _place(where: str, entry: Entry | None) -> str:
+    return f"{where}:{entry.line}" if entry is not None and entry.line else where

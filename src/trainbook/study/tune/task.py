@@ -1,0 +1,109 @@
+"""What a worker is to train for a trial, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainbook.knobs import Loaded, section_types
+from trainbook.knobs.dumping import origin_text, yaml_value
+from trainbook.knobs.loading import ALTERNATIVES
+from trainbook.study.tune.rows import Trial
+
+TRIALS = "trials"  # the folder of their runs, in that of the study
+BASE = "base.yaml"
+LEDGER = "study.db"
+
+
+@dataclass(frozen=True)
+class Task:
+    trial: Trial
+    folder: Path  # of the study
+    metric: str
+    until: float = 1.0  # the share of the whole run after which to pause
+    shares_gpu: bool = False  # with other workers: memory that is too little may be enough alone
+
+    @property
+    def base(self) -> Path:
+        return self.folder / BASE
+
+    @property
+    def name(self) -> str:
+        return f"trial-{self.trial.number:04d}"
+
+    @property
+    def runs_dir(self) -> Path:
+        return self.folder / TRIALS
+
+    @property
+    def overrides(self) -> list[str]:
+        seed = {} if self.trial.seed is None else {"training.seed": self.trial.seed}
+        return [f"{path}={yaml_value(value)}" for path, value in {**self.trial.values, **seed}.items()]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    loss: float | None  # by the study's metric; None: infeasible
+    tokens: int = 0
+    reason: str | None = None  # why it is infeasible
+    run: str | None = None
+
+
+class Busy(Exception):
+    """Another process still works in the trial's folder."""
+
+
+class Failed(Exception):
+    """A trial that ended by an error, and what it had cost by then."""
+
+    def __init__(self, reason: str, tokens: int = 0, run: str | None = None, *, is_expected: bool = True) -> None:
+        """`is_expected`: not an error that the process may not be well after, such as one of the device."""
+        super().__init__(reason)
+        self.reason, self.tokens, self.run, self.is_expected = reason, tokens, run, is_expected
+
+
+Objective = Callable[[Task], Outcome]
+
+
+def base_text(loaded: Loaded, found: Mapping[str, Any] | None = None, why: str = "found") -> str:
+    """What was asked for, and over it what was found; no defaults: those may depend on what a trial changes."""
+    found = dict(found or {})
+    lines: list[str] = []
+    for section, kind in section_types().items():
+        knobs = [f"{section}.{name}" for name in kind.model_fields]
+        written = [path for path in knobs if path in found or path in written_values(loaded, found)]
+        lines += [f"{section}:"] if written else []
+        for path in written:
+            value = found.get(path, loaded.get(path))
+            origin = why if path in found else origin_text(path, loaded.origins[path])
+            lines.append(f"  {path.removeprefix(section + '.')}: {yaml_value(value)}  # {origin}")
+    return "\n".join([*lines, ""])
+
+
+REMEDY = "guard.remedy"
+
+
+def trials_text(loaded: Loaded) -> str:
+    """The base as the trials train it: no guard lowers a trial's rate, which would then be judged at another one."""
+    return (
+        base_text(loaded, {REMEDY: "none"}, "a trial keeps its own rate")
+        if remedy_is_off(loaded)
+        else base_text(loaded)
+    )
+
+
+def remedy_is_off(loaded: Loaded) -> bool:
+    """Whether the trials have another remedy than the base, which the user has not asked for."""
+    return loaded.config.guard.enabled and loaded.get(REMEDY) != "none" and not loaded.origins[REMEDY].is_the_users
+
+
+def written_values(loaded: Loaded, over: Iterable[str] = ()) -> dict[str, Any]:
+    """Of a configuration what is not a default, nor an alternative to one of these."""
+    displaced = set().union(*(group for group in ALTERNATIVES if group & set(over)))
+    return {
+        path: loaded.get(path)
+        for path, origin in loaded.origins.items()
+        if origin.kind not in ("default", "derived") and path not in displaced
+    }

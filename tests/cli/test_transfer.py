@@ -1,0 +1,184 @@
+"""trainbook transfer, as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from trainbook.cli.main import app
+from trainbook.knobs import load
+
+
+@pytest.fixture
+def recipe(lab) -> str:
+    config = lab.config() | {"training": {"max_steps": 3, "device": "cpu"}, "schedule": {"warmup_steps": 1}}
+    config["evaluation"] = {"eval_steps": 3, "eval_max_samples": 4}
+    path = lab.root / "small.yaml"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def run(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, ["transfer", *map(str, arguments)])
+
+
+def test_rates_are_ordinary_runs_and_the_same_command_finds_them(lab, recipe: str, tmp_path: Path):
+    asked = (recipe, "--rates", "--sizes", "16,32", "--learning-rates", "1e-3,1e-2,1e-1", "--name", "s")
+    first = run(*asked, "--runs-dir", lab.runs, "--picture", tmp_path / "rates.png")
+    assert first.exit_code == 0, first.output
+    assert "mup: rate" in first.output and (tmp_path / "rates.png").stat().st_size > 10_000
+    runs = {folder.name for folder in (lab.runs / "s" / "runs").iterdir()}
+    assert "standard-32-rate-0.01-seed-0" in runs and "mup-32-rate-0.01-seed-0" in runs
+    assert not list((lab.runs / "s").glob("runs/*/checkpoints/*")), "their weights would fill a disk"
+    again = run(*asked, "--runs-dir", lab.runs, "--json")
+    assert again.exit_code == 0, again.output
+    answer = json.loads(again.stdout)
+    assert set(answer["arms"]) == {"standard", "mup"} and len(runs) == answer["runs"]
+    assert answer["arms"]["standard"]["sizes"][0] == answer["arms"]["mup"]["sizes"][0]
+    assert {folder.name for folder in (lab.runs / "s" / "runs").iterdir()} == runs
+
+
+def started(*arguments: Any) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "trainbook", "transfer", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("how", "workers"), [(signal.SIGKILL, 1), (signal.SIGINT, 1), (signal.SIGINT, 2)])
+def test_a_study_that_was_killed_or_stopped_ends_as_if_it_had_not_been(
+    lab, recipe: str, how: signal.Signals, workers: int
+):
+    length = ("training.max_steps=30", "evaluation.eval_steps=10")
+    asked = (recipe, *length, "--rates", "--sizes", "16,32", "--learning-rates", "1e-3,1e-2,1e-1")
+    process = started(*asked, "--runs-dir", lab.runs, "--name", "cut", "--workers", workers)
+    begun = lab.runs / "cut" / "runs" / "standard-16-rate-0.01-seed-0" / "metrics.jsonl"
+    while process.poll() is None and not (begun.is_file() and begun.stat().st_size):
+        time.sleep(0.01)
+    before = len(list(begun.parent.parent.iterdir()))
+    os.killpg(process.pid, how)  # as a terminal does with Ctrl-C
+    told, _ = process.communicate()
+    assert len(list(begun.parent.parent.iterdir())) <= before + workers, "nothing begins after it"
+    assert process.returncode == (130 if how is signal.SIGINT else -how), told.decode()
+    assert "Traceback" not in told.decode()
+    if how is signal.SIGINT:
+        assert "Go on with: the same command, and --name cut" in told.decode()
+    answers = [json.loads(run(*asked, "--runs-dir", lab.runs, "--name", n, "--json").stdout) for n in ("cut", "whole")]
+    assert answers[0]["runs"] == answers[1]["runs"]
+    for arm in ("standard", "mup"):
+        for cut, whole in zip(*(answer["arms"][arm]["sizes"] for answer in answers), strict=True):
+            # Another process may add up in another order.
+            assert [rate for rate, _ in cut["losses"]] == [rate for rate, _ in whole["losses"]]
+            assert [loss for _, loss in cut["losses"]] == pytest.approx([loss for _, loss in whole["losses"]], rel=1e-5)
+
+
+def test_a_coordinate_check_answers_with_slopes_and_a_picture(lab, recipe: str, tmp_path: Path):
+    asked = (recipe, "--coordinate-check", "--sizes", "16,32", "--steps", "2")
+    told = run(*asked, "--picture", tmp_path / "check.png")
+    assert told.exit_code == 0, told.output
+    assert "feed_forward.down" in told.output and (tmp_path / "check.png").stat().st_size > 10_000
+    answer = json.loads(run(*asked, "--json").stdout)
+    assert len(answer["arms"]["mup"]["slopes"]["logits"]) == 3
+    assert answer["arms"]["mup"]["sizes"]["logits"][0][0] == answer["arms"]["standard"]["sizes"]["logits"][0][0]
+
+
+def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str):
+    asked = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs)
+    told = run(*asked)
+    assert told.exit_code == 0, told.output
+    assert "For width 16: " in told.output and "FLOPs" in told.output
+    trials = {path.name for path in (lab.runs / "p" / "trials").iterdir()}
+    again = run(*asked, "--json")
+    assert again.exit_code == 0, again.output
+    answer = json.loads(again.stdout)
+    assert {path.name for path in (lab.runs / "p" / "trials").iterdir()} == trials, "nothing is trained twice"
+    assert answer["proxy"] == 8 and answer["width"] == 16 and 0 < answer["cost"]["share"] < 1
+    large = load(answer["recipe"])
+    model = large.config.model
+    assert (model.hidden_size, model.parametrization, model.base_hidden_size) == (16, "mup", 8)
+    assert {path: large.get(path) for path in answer["found"]} == answer["found"]
+    small = load(answer["proxy_recipe"]).config.model
+    assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_proxys_search_goes_on_after_a_kill_and_after_ctrl_c(lab, recipe: str, how: signal.Signals):
+    asked = (recipe, "training.max_steps=30", "--proxy", "8", "--budget", "3", "--seeds", "1", "--runs-dir", lab.runs)
+    process = started(*asked, "--name", "cut")
+    begun = lab.runs / "cut" / "trials" / "trial-0001" / "metrics.jsonl"
+    while process.poll() is None and not (begun.is_file() and begun.stat().st_size):
+        time.sleep(0.01)
+    process.send_signal(how)
+    told, _ = process.communicate()
+    assert process.returncode == (130 if how is signal.SIGINT else -how), told.decode()
+    assert "Traceback" not in told.decode()
+    answers = [json.loads(run(*asked, "--name", name, "--json").stdout) for name in ("cut", "whole")]
+    assert answers[0]["found"] == answers[1]["found"] and answers[0]["cost"] == answers[1]["cost"]
+
+
+def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    from trainbook import api
+    from trainbook.cli.cell import train_cell
+    from trainbook.errors import ConfigError, Diverged
+
+    for error, reason in ((torch.OutOfMemoryError("full"), "too large for the memory"), (Diverged("so"), "diverged")):
+        monkeypatch.setattr(api, "train", raising(error))
+        found = train_cell(Path("base.yaml"), [], "cell", lab.runs)
+        assert found.loss is None and found.reason is not None and reason in found.reason
+    monkeypatch.setattr(api, "train", raising(ConfigError([])))
+    with pytest.raises(ConfigError):
+        train_cell(Path("base.yaml"), [], "cell", lab.runs)
+
+
+def raising(error: Exception) -> Any:
+    def train(*arguments: Any, **options: Any) -> Any:
+        raise error
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "one of --coordinate-check, --rates and --proxy WIDTH"),
+        (("--rates", "--coordinate-check"), "one of --coordinate-check, --rates and --proxy WIDTH"),
+        (("--rates", "--proxy", "8"), "one of --coordinate-check, --rates and --proxy WIDTH"),
+        (("--rates", "--rate", "0.1"), "--rate: has no effect with --rates; it is for --coordinate-check"),
+        (("--proxy", "8", "--sizes", "8,16"), "--sizes: has no effect with --proxy"),
+        (("--coordinate-check", "--budget", "3"), "--budget: has no effect with --coordinate-check"),
+        (("--proxy", "16"), "--proxy: must be a width below model.hidden_size, 16, but got 16"),
+        (("--proxy", "12"), "multiples of the head width, 8"),
+        (("--proxy", "8", "--budget", "2"), "too few"),
+        (("--proxy", "8", "--method", "sobl"), "Did you mean sobol?"),
+        (("--rates", "--sizes", "16,x"), "--sizes: must be whole numbers"),
+        (("--rates", "--sizes", "32,16"), "two or more different widths, rising"),
+        (("--rates", "--sizes", "16,20"), "multiples of the head width, 8"),
+        (("--rates", "--by", "depth"), "--sizes: must be stated with --by depth"),
+        (("--rates", "--learning-rates", "1,2"), "--learning-rates: must be three or more"),
+        (("--coordinate-check", "--rate", "0"), "--rate: must be above 0"),
+        (("--coordinate-check", "--picture", "x.gif"), "must end in .png"),
+        (("model.lora_rank=8", "--rates"), "model.pretrained"),
+        (("model.type=own.model:Net", "--rates"), "gpt, bert and t5 can be widened"),
+        (("--rates", "--by", "depth", "--sizes", "1,2", "model.norm_position=post"), "needs model.norm_position pre"),
+    ],
+)
+def test_a_mistake_is_a_message(recipe: str, arguments: tuple[str, ...], message: str):
+    answer = run(recipe, *arguments)
+    assert answer.exit_code == 2 and message in answer.output, answer.output
+    assert answer.exception is None or isinstance(answer.exception, SystemExit)
+
+
+def test_the_help_has_examples():
+    told = run("--help").output
+    assert told.count("trainbook transfer gpt-tiny") == 3 and "--proxy 128" in told

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+from trainbook import api
+from trainbook.cli.trial import train_trial
+from trainbook.errors import CheckpointError, OutOfMemory, RunInUse
+from trainbook.study.tune.rows import Trial
+from trainbook.study.tune.task import Busy, Failed, Task
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    return Task(Trial(3, "search", {}), tmp_path, "loss")
+
+
+def ends_with(monkeypatch: pytest.MonkeyPatch, *errors: Exception | Any) -> list[object]:
+    """What each training in turn ends with."""
+    left, calls = list(errors), []
+
+    def train(*given: object, **options: object) -> object:
+        calls.append(options)
+        ended = left.pop(0)
+        if isinstance(ended, Exception):
+            raise ended
+        return ended
+
+    monkeypatch.setattr(api, "train", train)
+    return calls
+
+
+def result(rows: list[dict[str, Any]], total: int = 90, patience: int | None = None) -> Any:
+    config = SimpleNamespace(evaluation=SimpleNamespace(early_stopping_patience=patience))
+    run = SimpleNamespace(
+        metrics=lambda split: rows,
+        events=lambda: [{"kind": "start", "total_updates": total}],
+        recorded=lambda: config,
+    )
+    return SimpleNamespace(run=run, best=rows[0] if rows else None)
+
+
+def test_too_little_memory_is_the_trials_answer(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_with(monkeypatch, OutOfMemory("the GPU ran out of memory while the model was built"))
+    outcome = train_trial(task)
+    assert outcome.loss is None and outcome.reason == "too large for the memory of the device"
+
+
+def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Task(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True)
+    calls = ends_with(monkeypatch, OutOfMemory("x"), result([{"step": 90, "loss": 2.0}]))
+    assert train_trial(shared).loss == 2.0 and len(calls) == 2
+    ends_with(monkeypatch, OutOfMemory("x"), OutOfMemory("x"))
+    assert train_trial(shared).reason == "too large for the memory of the device"
+
+
+def test_errors_are_told_apart(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends_with(monkeypatch, RunInUse("runs/x is in use"), CheckpointError("the disk is full"), RuntimeError("CUDA"))
+    with pytest.raises(Busy):
+        train_trial(task)
+    with pytest.raises(Failed, match="the disk is full") as ours:
+        train_trial(task)
+    with pytest.raises(Failed, match="RuntimeError: CUDA") as another:
+        train_trial(task)
+    assert ours.value.is_expected and not another.value.is_expected
+
+
+def test_a_trial_that_is_further_than_its_rung_is_judged_at_the_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rung = Task(Trial(3, "search", {}), tmp_path, "loss", until=1 / 9)
+    ends_with(monkeypatch, result([{"step": 5, "loss": 4.0}, {"step": 10, "loss": 3.0}, {"step": 40, "loss": 1.0}]))
+    assert train_trial(rung).loss == 3.0
+
+
+def test_a_run_that_may_stop_early_is_judged_at_its_best_by_the_studys_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [{"step": 10, "loss": 3.0, "accuracy": 0.1}, {"step": 20, "loss": 4.0, "accuracy": 0.5}]
+    rows.append({"step": 30, "loss": 5.0, "accuracy": 0.2})
+    by_accuracy = Task(Trial(3, "search", {}), tmp_path, "accuracy")
+    ends_with(monkeypatch, result(rows, patience=2), result(rows))
+    assert train_trial(by_accuracy).loss == 0.5
+    assert train_trial(by_accuracy).loss == 0.2  # without patience: at its end
+
+
+def test_a_worker_without_anybody_at_the_other_end_leaves_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trainbook.cli.trial", str(tmp_path), "--worker", "w", "--lease", "60"]
+    source = str(Path(__file__).parents[2] / "src")
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, env={"PYTHONPATH": source}, capture_output=True)
+    assert ended.returncode == 130 and not list(tmp_path.iterdir())

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("sqlalchemy")
+
+
+@pytest.fixture(autouse=True)
+def _source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers are processes of their own."""
+    source = Path(__file__).parents[2] / "src"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+@pytest.mark.slow
+def test_a_study_of_four_trials_finds_a_recipe_that_trains(terminal: Any) -> None:
+    terminal.tiny = (*terminal.tiny[:-1], "optimizer.learning_rate=1e-5")  # easily bettered
+    answer = terminal.json("tune", *terminal.tiny, "--budget", "4", "--seeds", "1", "--name", "s", "--json")
+    assert [each["state"] for each in answer["trials"]] == ["done"] * 6
+    assert {"state", "values", "loss", "run"} <= set(answer["trials"][0])
+    assert answer["best"]["loss"] == min(each["loss"] for each in answer["trials"][:4])
+    assert all((Path(each["run"]) / "metrics.jsonl").is_file() for each in answer["trials"])
+    terminal("train", answer["recipe"], "--name", "again", "--quiet")
+    # The same command finds all of it done; another question is refused.
+    again = terminal.json("tune", *terminal.tiny, "--budget", "4", "--seeds", "1", "--name", "s", "--json")
+    assert again["trials"] == answer["trials"]
+    refused = terminal("tune", *terminal.tiny, "--budget", "5", "--seeds", "1", "--name", "s", code=2)
+    assert "budget: 4 trials -> 5 trials" in refused.output
+
+
+@pytest.mark.slow
+def test_bad_trials_are_stopped_early_and_go_on_from_where_they_paused(terminal: Any) -> None:
+    study = "base: gpt-tiny\nnuisance: {learning_rate: {low: 1e-6, high: 0.1}}\nbudget: 8\nseeds: 0\npruning: asha\n"
+    Path("study.yaml").write_text(study)
+    fixed = [each for each in terminal.tiny[1:-1] if not each.startswith("training.max_steps")]
+    fixed.append("training.max_steps=18")
+    answer = terminal.json("tune", "study.yaml", *fixed, "--workers", "2", "--json")
+    states = {each["state"] for each in answer["trials"]}
+    assert states == {"done", "pruned"}
+    pruned = next(each for each in answer["trials"] if each["state"] == "pruned")
+    done = next(each for each in answer["trials"] if each["state"] == "done" and each["kind"] == "search")
+    assert pruned["tokens"] < done["tokens"]
+    events = [json.loads(line)["kind"] for line in (Path(done["run"]) / "events.jsonl").read_text().splitlines()]
+    assert events.count("resume") == 2, "at each of the two rungs"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "2"], "--budget  budget: 2 trials are too few"),
+        (["--budget", "some"], "--budget  budget: must be a number of trials"),
+        (["--method", "grid"], "--method  method: must be one of sobol, random, zoom, one-at-a-time, tpe, gp"),
+        (["--ray", "10.0.0.1:6379"], "--ray: tasks on other machines cannot reach a file of this one"),
+        (["--workers", "0"], "--workers  workers: must be a whole number >= 1, but got 0"),
+        (["optimizer.learning_rat=1"], "Did you mean optimizer.learning_rate?"),
+        (["data.validation_ratio=0"], "a study compares trials by their evaluation"),
+    ],
+)
+def test_a_mistake_is_a_message_and_nothing_is_begun(terminal: Any, arguments: list[str], message: str) -> None:
+    answer = terminal("tune", *terminal.tiny, *arguments, code=2)
+    assert message in answer.output
+    assert not Path("runs").exists()
+
+
+def test_what_is_searched_for_hours_or_tokens_is_told_once_when_the_base_has_been_seen(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from trainbook.cli.tune import _Table
+    from trainbook.study.tune.planning import make_plan
+    from trainbook.study.tune.study_file import read_question
+
+    question = read_question("gpt-tiny", budget="4M tokens")
+    table = _Table(question, quiet=False)
+    table.show([], {})
+    assert capsys.readouterr().out == ""
+    plan = make_plan(question, 12, ["the base took 0.3 M tokens"]).as_json()
+    table.show([], plan)
+    table.show([], plan)
+    told = capsys.readouterr().out
+    assert told.count("the base took") == 1 and "optimizer.learning_rate: 1e-5 to" in told
+
+
+def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = terminal("tune", *terminal.tiny, "--budget", "4", "--storage", "mysql://me:secret@host/x", code=2)
+    assert "secret" not in refused.output and "--storage" in refused.output
+
+
+def test_a_folder_that_is_something_else_is_left_alone(terminal: Any) -> None:
+    Path("runs/s").mkdir(parents=True)
+    Path("runs/s/mine.txt").write_text("x")
+    answer = terminal("tune", *terminal.tiny, "--budget", "4", "--name", "s", code=2)
+    assert "is not a study" in answer.output
+    assert os.listdir("runs/s") == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--rate-range", "--for-batch", "8"], "ask one at a time"),
+        (["--rate-range", "--budget", "8"], "--budget: has no effect with --rate-range"),
+        (["--rate-range", "--storage", "sqlite://"], "--storage: has no effect with --rate-range"),
+        (["--measured", "x.json"], "--measured: has no effect without --for-batch"),
+        (["--picture", "x.png"], "--picture: has no effect without --rate-range"),
+        (["--for-batch", "8", "--measured", "text.txt"], "--measured: text.txt is not what"),
+    ],
+)
+def test_flags_that_would_do_nothing_are_refused(terminal: Any, arguments: list[str], message: str) -> None:
+    assert message in terminal("tune", *terminal.tiny, *arguments, code=2).output
+
+
+def test_the_rate_range_and_the_batch_are_told_without_a_study(terminal: Any) -> None:
+    answer = terminal.json("tune", *terminal.tiny, "--rate-range", "--picture", "rates.png", "--json")
+    assert answer["search"][0] < answer["search"][1] and Path("rates.png").is_file()
+    told = terminal("tune", *terminal.tiny, "--for-batch", "8").output
+    assert "training.max_steps             8 -> 4" in told
+    assert not Path("runs").exists()
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_is_taken_over_and_goes_on_from_its_checkpoint(terminal: Any) -> None:
+    from trainbook.runs import RunFolder
+    from trainbook.runs.lock import read_holder
+    from trainbook.study.tune.run import Study
+    from trainbook.study.tune.study_file import read_question
+
+    length = ("training.max_steps=400", "checkpoint.save_steps=5", "evaluation.eval_steps=400")
+    names = {each.partition("=")[0] for each in length}
+    fixed = [each for each in terminal.tiny[1:] if each.partition("=")[0] not in names]
+    made = Study(read_question("gpt-tiny", [*fixed, *length], budget=3, seeds=0), Path("runs/s"))
+    made.prepare()
+    folder = RunFolder(made.folder / "trials" / "trial-0001")
+
+    def kill() -> None:
+        while not any(folder.checkpoints.glob("step-*")):
+            time.sleep(0.01)
+        holder = read_holder(folder.lock_file)
+        assert holder is not None
+        os.kill(holder.pid, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    trials = made.run()
+    thread.join()
+    assert [each.state for each in trials] == ["done"] * 3
+    assert [each.attempts for each in trials] == [1, 2, 1]
+    resumed = [event["step"] for event in folder.events() if event["kind"] == "resume"]
+    assert len(resumed) == 1 and resumed[0] >= 5
+    assert folder.metrics("train")[-1]["step"] == 400
+
+
+def test_a_rate_that_was_found_at_another_batch_is_told_as_it_is_trained_with(terminal: Any) -> None:
+    told = terminal("tune", *terminal.tiny, "optimizer.tuned_batch_size=1", "--rate-range").output  # a batch of 4
+    assert "configured 0.02 (optimizer.learning_rate 0.01, scaled by 2)" in told

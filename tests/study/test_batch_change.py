@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.knobs.derive import rate_scale
+from trainbook.study.batch_change import for_batch
+
+
+def changes(recipe: str, batch: int, *overrides: str) -> dict[str, object]:
+    return {each["knob"]: each["new"] for each in for_batch(load(recipe, overrides).config, batch)["changes"]}
+
+
+def test_four_times_the_batch_is_a_quarter_of_the_steps_and_twice_the_rate() -> None:
+    changed = changes("gpt-tiny", 64)
+    assert changed["training.max_steps"] == 150 and changed["schedule.warmup_steps"] == 12
+    assert changed["optimizer.beta2"] == pytest.approx(0.99**4, rel=1e-5)
+    overrides = for_batch(load("gpt-tiny").config, 64)["overrides"]
+    after = load("gpt-tiny", overrides).config
+    assert after.optimizer.learning_rate * rate_scale(after, 64) == pytest.approx(2 * 2e-3)
+
+
+def test_beta2_averages_over_as_many_tokens_as_before() -> None:
+    beta2 = changes("gpt-tiny", 8)["optimizer.beta2"]
+    assert isinstance(beta2, float) and beta2**2 == pytest.approx(0.99, rel=1e-5)
+
+
+def test_sgds_rate_grows_in_proportion_and_has_no_beta2() -> None:
+    sgd = ("optimizer.type=sgd", "optimizer.beta2=0.95")
+    answer = for_batch(load("gpt-tiny", sgd).config, 64)
+    assert "0.002 becomes 0.008" in next(e["why"] for e in answer["changes"] if "tuned" in e["knob"])
+    assert "optimizer.beta2" not in {each["knob"] for each in answer["changes"]}
+
+
+def test_a_rate_that_was_found_at_another_batch_already_is_scaled_from_there() -> None:
+    answer = for_batch(load("gpt-tiny", ["optimizer.tuned_batch_size=4"]).config, 64)
+    assert not any(each["knob"] == "optimizer.tuned_batch_size" for each in answer["changes"])
+
+
+def test_the_same_batch_changes_nothing() -> None:
+    assert for_batch(load("gpt-tiny").config, 16)["changes"] == []
+
+
+def test_beyond_the_critical_batch_the_rules_are_not_promised() -> None:
+    config = load("gpt-tiny").config  # 128 tokens a sequence
+    inside, beyond = (for_batch(config, 64, critical)["remarks"][0] for critical in (64 * 128 * 2, 16 * 128))
+    assert "can be expected to hold" in inside
+    # With noise N and batch B a loss takes 1 + N / B times the fewest steps: (1 + 1/4) / (1 + 1) of them.
+    assert "62% of the steps" in beyond and "2.5 times its tokens" in beyond
+
+
+def test_a_batch_of_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="--for-batch: must be >= 1"):
+        for_batch(load("gpt-tiny").config, 0)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.study import rate_range
+from trainbook.study.rate_range import range_test, read_curve
+
+RATES = [10 ** (-6 + 6 * step / 199) for step in range(200)]
+
+
+def curve(fall_at: float, break_at: float) -> list[float]:
+    """Flat at 5, falls by 3 around one rate, and breaks at another."""
+    losses = []
+    for rate in RATES:
+        fallen = 3 / (1 + (fall_at / rate) ** 2)
+        losses.append(5 - fallen + (10 * math.log10(rate / break_at) if rate > break_at else 0.0))
+    return losses
+
+
+def test_it_finds_where_the_loss_falls_where_it_is_lowest_and_where_it_breaks() -> None:
+    found = read_curve(RATES, curve(1e-4, 1e-2))
+    assert found.steepest is not None and found.lowest is not None and found.breaks_at is not None
+    # An average over the last ten steps, of which a decade has 33, comes that much later.
+    assert 0.5 < found.steepest / 1e-4 < 3
+    assert 0.5 < found.lowest / 1e-2 < 3 and found.lowest < found.breaks_at < 1e-1
+    assert found.search == (found.steepest / 10, found.lowest)
+
+
+def test_a_loss_that_never_falls_gives_no_range() -> None:
+    assert read_curve(RATES, [5.0] * 200).search is None
+    assert read_curve(RATES, [5 + rate for rate in RATES]).search is None
+
+
+def test_a_curve_that_ends_in_no_number_is_read_until_there() -> None:
+    losses = [*curve(1e-4, 1e9)[:150], math.nan]
+    found = read_curve(RATES[:151], losses)
+    assert found.search is not None and found.breaks_at == RATES[150]
+
+
+def test_a_rate_that_is_never_too_high_breaks_nowhere() -> None:
+    assert read_curve(RATES, curve(1e-4, 1e9)).breaks_at is None
+
+
+def test_of_a_real_model_too_high_a_rate_breaks_and_a_lower_one_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_text: object
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(make_text(1200))  # pyright: ignore[reportCallIssue]
+    sizes = ["model.num_hidden_layers=1", "model.hidden_size=16", "model.num_attention_heads=2"]
+    rest = ["data.source=text.txt", "data.cache_dir=cache", "data.max_seq_length=16", "batch.global_batch_size=4"]
+    config = load("gpt-tiny", [*sizes, *rest, "training.device=cpu"]).config
+    found = range_test(config, low=1e-5, high=100.0, steps=80)
+    assert found.rates[0] == pytest.approx(1e-5)
+    assert found.steepest is not None and found.lowest is not None and found.lowest < 10
+    assert 1e-4 < found.steepest < 1
+    assert min(found.smooth) < 0.8 * found.smooth[0]
+
+
+@pytest.mark.parametrize("options", [{"low": 0.0}, {"low": 1.0, "high": 0.1}, {"high": math.inf}, {"steps": 3}])
+def test_what_is_no_range_is_refused(options: dict) -> None:
+    with pytest.raises(UserError, match="a range test"):
+        range_test(load("gpt-tiny").config, **options)
+
+
+def test_an_update_that_fp16_leaves_out_is_no_step_of_the_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate grows with applied updates: a loss of a step that was left out would shift all others."""
+
+    def report(loss: float, applied: bool) -> SimpleNamespace:
+        return SimpleNamespace(losses={"loss": torch.tensor(loss)}, applied=torch.tensor(applied))
+
+    @contextmanager
+    def rehearsal(*given: object) -> Iterator[SimpleNamespace]:
+        steps = [report(9.0, False)] * 3 + [report(5.0 - 0.1 * step, True) for step in range(20)]
+        rates = SimpleNamespace(scheduled=None, apply=lambda given: None)
+        reports = (each for each in steps)
+        yield SimpleNamespace(state=SimpleNamespace(rates=rates), reports=reports, after_step=lambda report: None)
+
+    monkeypatch.setattr(rate_range, "rehearsal", rehearsal)
+    monkeypatch.setattr(rate_range, "build_data", lambda *given: None)
+    found = rate_range.range_test(load("gpt-tiny").config, steps=20)
+    assert found.losses == pytest.approx([5.0 - 0.1 * step for step in range(20)], rel=1e-6)
+    assert found.rates[0] == pytest.approx(1e-7)

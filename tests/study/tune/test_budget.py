@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from trainbook.errors import UserError
+from trainbook.knobs import load
+from trainbook.study.tune.budget import Budget, affordable, choose, needed, parse_budget
+from trainbook.study.tune.planning import make_plan
+from trainbook.study.tune.study_file import read_question
+
+
+@pytest.mark.parametrize(
+    ("given", "budget"),
+    [
+        (32, Budget(32)),
+        ("32", Budget(32)),
+        ("32 trials", Budget(32)),
+        ("2.5 GPU-hours", Budget(2.5, "GPU-hours")),
+        ("3h", Budget(3, "GPU-hours")),
+        ("4B tokens", Budget(4e9, "tokens")),
+        ("1.5e6 tokens", Budget(1.5e6, "tokens")),
+        ("1,500,000 tokens", Budget(1.5e6, "tokens")),
+        (".5 hours", Budget(0.5, "GPU-hours")),
+    ],
+)
+def test_a_budget_is_read_and_can_be_read_again_as_it_is_shown(given: object, budget: Budget) -> None:
+    assert parse_budget(given) == budget == parse_budget(str(budget))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "many",
+        "-3",
+        "0",
+        "2.5 trials",
+        "5 apples",
+        True,
+        None,
+        "1e999",
+        "..5",
+        "2,5 GPU-hours",
+        "30m",
+        "3k trials",
+        "2m hours",
+        "",
+    ],
+)
+def test_what_is_no_budget_is_refused_with_the_law(given: object) -> None:
+    with pytest.raises(UserError, match="budget: must be"):
+        parse_budget(given)
+
+
+def test_adams_knobs_follow_the_playbooks_numbers_of_trials() -> None:
+    searched = {trials: affordable(trials) for trials in (3, 9, 10, 25, 26, 32)}
+    assert searched == {3: 1, 9: 1, 10: 2, 25: 2, 26: 3, 32: 3}
+    chosen = {trials: [each.path for each in choose(load("gpt-tiny"), trials)[0]] for trials in (9, 25)}
+    assert chosen == {
+        9: ["optimizer.learning_rate"],
+        25: ["optimizer.learning_rate", "optimizer.beta1"],
+    }
+    assert len(choose(load("gpt-tiny"), 26)[0]) == 3
+
+
+def test_knobs_without_effect_are_not_chosen() -> None:
+    loaded = load({"optimizer": {"type": "sgd"}, "data": {"source": "x"}, "training": {"max_steps": 5}})
+    paths = [each.path for each in choose(loaded, 200)[0]]
+    assert "optimizer.momentum" in paths
+    assert not {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"} & set(paths)
+
+
+def test_the_words_say_what_is_searched_what_would_be_next_and_what_has_to_be_asked_for() -> None:
+    _, words = choose(load("gpt-tiny"), 12)
+    assert "optimizer.learning_rate and optimizer.beta1" in words[0]
+    assert "from 26 trials on" in words[1]
+    assert "model.hidden_size" in words[2]
+
+
+def test_each_value_that_is_compared_has_to_be_tuned_for_itself() -> None:
+    assert needed(2, arms=3) == 3 * needed(2) == 30
+    assert needed(5) - needed(4) == 12
+
+
+def test_what_is_fixed_and_what_would_displace_it_are_not_searched() -> None:
+    question = read_question("gpt-tiny", budget="200")
+    free = {each.path for each in make_plan(question, 200).space.dimensions}
+    assert {"optimizer.learning_rate", "schedule.warmup_steps"} & free
+    roles = replace(question.roles, fixed=(("optimizer.learning_rate", 1e-3), ("schedule.warmup_steps", 3)))
+    left = {each.path for each in make_plan(replace(question, roles=roles), 200).space.dimensions}
+    assert not {"optimizer.learning_rate", "schedule.warmup_steps", "schedule.warmup_ratio"} & left

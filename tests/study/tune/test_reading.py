@@ -1,0 +1,358 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainbook.errors import RunError
+from trainbook.knobs import load
+from trainbook.study.tune.conclusion import conclude, recipe_text
+from trainbook.study.tune.finish import finish
+from trainbook.study.tune.planning import Plan, is_spent, next_order
+from trainbook.study.tune.pruning import expected_share
+from trainbook.study.tune.reading import read
+from trainbook.study.tune.rows import Trial
+from trainbook.study.tune.study_file import Question
+
+RATE, BETA = "optimizer.learning_rate", "optimizer.beta1"
+Asks = Callable[..., Question]
+Loss = Callable[[Trial, dict[str, Any]], float | None]
+
+
+def tried(question: Question, loss: Loss) -> tuple[dict[str, Any], list[Trial]]:
+    """A whole study without workers."""
+    trials: list[Trial] = []
+    plan: dict[str, Any] = {}
+    while True:
+        order = next_order(question, trials, plan or None)
+        plan |= dict(order.plan or {})
+        if order.refused or not order.trials:
+            return {**plan, **({"refused": order.refused} if order.refused else {})}, trials
+        for each in order.trials:
+            value = loss(each, {RATE: 2e-3, BETA: 0.9, **each.values})
+            state = "done" if value is not None else "infeasible"
+            trials.append(replace(each, state=state, loss=value, tokens=1000, seconds=36.0, gpu_seconds=36.0))
+
+
+def facts_of(question: Question, loss: Loss) -> dict[str, Any]:
+    plan, trials = tried(question, loss)
+    return read(question, Plan.from_json(plan), trials)
+
+
+def bowl(best: float = 5e-4, steepness: float = 1.0) -> Loss:
+    return lambda trial, values: 1 + steepness * math.log10(values[RATE] / best) ** 2 + 1e-3 * ((trial.seed or 0) % 3)
+
+
+def test_the_best_is_told_with_its_repeated_seeds_and_their_spread(ask: Asks) -> None:
+    question = ask(budget=16, seeds=3)
+    facts = facts_of(question, bowl())
+    best = facts["best"]
+    seeds = [int(seed) for seed in best["repeats"]["losses"]]
+    assert len(seeds) == 3 and question.loaded.config.training.seed not in seeds
+    assert best["repeats"]["spread"] == pytest.approx(1e-3)
+    assert best["loss"] == min(each["loss"] for each in facts["trials"] if each["kind"] != "repeat")
+    assert facts["difference"]["verdict"] == "better" and facts["difference"]["mean"] < 0
+    assert "a gain that seeds do not explain" in " ".join(conclude(facts))
+
+
+def test_a_gain_within_the_luck_of_seeds_is_not_called_one(ask: Asks) -> None:
+    noise = {"base": (0.0, 0.3, -0.2), "repeat": (0.1, -0.3, 0.25)}
+    facts = facts_of(
+        ask(budget=8, seeds=3),
+        lambda trial, values: (
+            2.0
+            - 1e-3 * trial.number
+            + (
+                noise["repeat"][trial.number % 3]
+                if trial.of
+                else noise["base"][trial.number % 3]
+                if trial.kind == "repeat"
+                else 0.0
+            )
+        ),
+    )
+    assert facts["difference"]["verdict"] == "cannot tell"
+    assert "Seeds alone could explain that." in " ".join(conclude(facts))
+
+
+def diverging(*numbers: int, base: bool = False) -> Loss:
+    """As `bowl`, but these cannot be trained with any new seed but the first; nor can the base, if asked."""
+
+    def loss(trial: Trial, values: dict[str, Any]) -> float | None:
+        is_lost = trial.of in numbers or (base and trial.of == 0)
+        return None if is_lost and (trial.seed or 0) % 3 != 1 else bowl()(trial, values)
+
+    return loss
+
+
+def test_a_best_that_diverges_with_new_seeds_is_not_recommended_and_the_next_one_is_repeated(ask: Asks) -> None:
+    question = ask(budget=16, seeds=3)
+    best = facts_of(question, bowl())["best"]["number"]
+    facts = facts_of(question, diverging(best))
+    assert facts["best"]["number"] not in (best, 0) and facts["best"]["repeats"]["infeasible"] == 0
+    assert [each["number"] for each in facts["unstable"]] == [best]
+    assert facts["unstable"][0]["repeats"]["infeasible"] == 2
+    told = " ".join(conclude(facts))
+    assert f"Trial {best} had" in told and "could not be trained with 2 of 3 new seeds: it is not recommended" in told
+
+
+def test_the_base_is_kept_where_nothing_better_holds_with_new_seeds(ask: Asks) -> None:
+    question = ask(budget=16, seeds=3)
+    facts = facts_of(question, diverging(*range(1, 16)))
+    assert facts["best"]["number"] == 0 and len(facts["unstable"]) == 3
+    assert "No trial that holds with new seeds was better than the base" in " ".join(conclude(facts))
+    assert "Nothing was better: these are the values of the base." in recipe_text(facts, question.loaded, "s")
+
+
+def test_where_the_base_diverges_too_no_gain_is_called_one(ask: Asks) -> None:
+    question = ask(budget=16, seeds=4)
+    facts = facts_of(question, diverging(*range(1, 16), base=True))
+    assert facts["unstable"] == [] and facts["best"]["repeats"]["infeasible"] > 0
+    assert facts["difference"]["mean"] < 0 and facts["difference"]["verdict"] == "cannot tell"
+    assert "could not be trained with every seed" in " ".join(conclude(facts))
+
+
+def test_a_best_without_a_single_repetition_that_trained_is_told_as_such(ask: Asks) -> None:
+    lost = facts_of(ask(budget=8), lambda trial, values: None if trial.seed else bowl()(trial, values))
+    told = conclude(lost)[0]
+    assert "It was not repeated" not in told and "2 could not be trained. Do not use it." in told
+    assert lost["best"]["repeats"]["mean"] is None
+    assert "It was not repeated" in conclude(facts_of(ask(budget=8, seeds=0), bowl()))[0]
+
+
+@pytest.mark.parametrize(("best", "end"), [(1e-7, "low"), (1.0, "high")])
+def test_a_best_at_an_end_of_the_range_is_told_as_one(ask: Asks, best: float, end: str) -> None:
+    facts = facts_of(ask(budget=24), bowl(best))
+    assert [(each["knob"], each["end"]) for each in facts["boundary"]] == [(RATE, end)]
+    assert f"at the {end} end of what was tried" in " ".join(conclude(facts))
+
+
+def test_a_best_in_the_middle_is_at_no_end(ask: Asks) -> None:
+    assert facts_of(ask(budget=24), bowl())["boundary"] == []
+
+
+def test_a_lonely_best_is_told_as_one(ask: Asks) -> None:
+    alone = facts_of(ask(budget=12), lambda trial, values: 1.0 if trial.number == 5 or trial.of == 5 else 3.0)
+    assert alone["good_region"]["points"] == 1 and not alone["good_region"]["enough"]
+    assert facts_of(ask(budget=12), bowl(steepness=0.01))["good_region"]["enough"]
+
+
+def test_what_diverged_is_counted_and_is_in_no_number(ask: Asks) -> None:
+    facts = facts_of(ask(budget=16), lambda trial, values: None if values[RATE] > 3e-3 else bowl()(trial, values))
+    lost = sum(each["state"] == "infeasible" for each in facts["trials"])
+    assert lost > 0 and facts["infeasible_share"] == lost / 15 and facts["counts"]["infeasible"] == lost
+    assert all(each["loss"] is None for each in facts["trials"] if each["state"] == "infeasible")
+    assert all(math.isfinite(value) for value in facts["best"]["repeats"]["losses"].values())
+
+
+def test_higher_is_better_where_the_metric_says_so(ask: Asks) -> None:
+    question = ask("metric: accuracy\nnuisance: {learning_rate: }\n", budget=16)
+    facts = facts_of(question, lambda trial, values: 1 / (bowl()(trial, values) or 1))
+    assert facts["best"]["loss"] == max(each["loss"] for each in facts["trials"] if each["kind"] != "repeat")
+    assert facts["difference"]["verdict"] == "better"
+    assert "higher than the base" in " ".join(conclude(facts))
+
+
+# Importance
+
+KNOBS = "nuisance: {learning_rate: , beta1: }\n"
+
+
+def dominated(trial: Trial, values: dict[str, Any]) -> float:
+    return (math.log10(values[RATE]) + 3) ** 2 + 0.01 * (math.log10(1 - values[BETA]) + 1) ** 2
+
+
+def test_the_knob_that_decides_nearly_all_is_found_to(ask: Asks) -> None:
+    shares = facts_of(ask(KNOBS, budget=64, seeds=0), dominated)["importance"]
+    assert shares[RATE] > 0.8 and sum(shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"budget": 20}, "19 trials ended with a loss: shares of importance need 30"),
+        ({"budget": 40, "pruning": "asha"}, "pruned trials are missing"),
+        ({"budget": 40, "method": "zoom"}, "zoom follows its own results"),
+    ],
+)
+def test_importance_is_refused_where_it_would_mislead(ask: Asks, options: dict[str, Any], why: str) -> None:
+    facts = facts_of(ask(KNOBS, seeds=0, **options), dominated)
+    assert facts["importance"] is None and why in facts["importance_refused"]
+
+
+# What is compared
+
+
+def test_each_compared_value_is_tuned_for_itself_on_the_same_points(ask: Asks) -> None:
+    question = ask("scientific: {model.dropout: [0.0, 0.1]}\nnuisance: {learning_rate: }\n", budget=16, seeds=2)
+    facts = facts_of(
+        question,
+        lambda trial, values: (
+            1 + values["model.dropout"] + math.log10(values[RATE] / (1e-4 if values["model.dropout"] else 3e-3)) ** 2
+        ),
+    )
+    rates = [
+        [
+            each["values"][RATE]
+            for each in facts["trials"]
+            if each["kind"] == "search" and each["values"]["model.dropout"] == arm
+        ]
+        for arm in (0.0, 0.1)
+    ]
+    assert rates[0] == rates[1] and len(rates[0]) == 7
+    bests = [arm["best"]["values"] for arm in facts["arms"]]
+    assert bests[0][RATE] > 5 * bests[1][RATE]
+    assert facts["best"]["values"]["model.dropout"] == 0.0
+
+
+ARMS = "scientific: {model.dropout: [0.0, 0.1]}\nnuisance: {learning_rate: }\n"
+
+
+def lucky(trial: Trial, values: dict[str, Any]) -> float:
+    """With dropout better by 0.2 with every seed; but one run without it was very lucky."""
+    dropout = values["model.dropout"]
+    luck = 0.9 if trial.kind == "search" and not dropout and trial.number % 5 == 0 else 0.0
+    return 2 - 2 * dropout - luck + 0.1 * math.log10(values[RATE] / 1e-3) ** 2 + 1e-3 * ((trial.seed or 0) % 3)
+
+
+def test_between_compared_values_new_seeds_decide_and_not_the_luckiest_run(ask: Asks) -> None:
+    facts = facts_of(ask(ARMS, budget=16, seeds=3), lucky)
+    assert min(facts["trials"], key=lambda each: each["loss"])["values"]["model.dropout"] == 0.0
+    assert facts["best"]["values"]["model.dropout"] == 0.1
+    (answer,) = facts["comparison"]
+    assert answer["compared"] == {"model.dropout": 0.1} and answer["against"] == {"model.dropout": 0.0}
+    assert answer["verdict"] == "better" and answer["seeds"] == 3 and answer["interval"][1] < 0
+    told = " ".join(conclude(facts))
+    assert "model.dropout=0.1 is " in told and "each at its best. It is better." in told
+
+
+def test_what_seeds_explain_is_no_answer_to_what_is_compared(ask: Asks) -> None:
+    noise = (0.3, -0.2, 0.1, -0.4, 0.25)
+    facts = facts_of(ask(ARMS, budget=16, seeds=3), lambda trial, values: 2 + noise[(7 * trial.number) % 5])
+    assert [each["verdict"] for each in facts["comparison"]] == ["cannot tell"]
+    assert "cannot be told from that" in " ".join(conclude(facts))
+    alone = facts_of(ask(ARMS, budget=16, seeds=0), lucky)
+    assert "cannot tell, for they have no repetitions" in " ".join(conclude(alone))
+
+
+def test_the_recipe_says_that_nothing_was_better_than_the_base_where_values_are_compared_too(ask: Asks) -> None:
+    question = ask(ARMS, budget=16, seeds=2)
+    facts = facts_of(question, lambda trial, values: 1.0 if trial.kind == "base" or trial.of in (0, 1) else 2.0)
+    assert "Nothing was better" in recipe_text(facts, question.loaded, "s")
+
+
+def test_importance_is_read_from_one_compared_value_at_a_time(ask: Asks) -> None:
+    text = ARMS.replace("{learning_rate: }", "{learning_rate: , beta1: }")
+    few = facts_of(ask(text, budget=50, seeds=0), dominated)  # 24 of each
+    assert few["importance"] is None and "24 trials ended with a loss" in few["importance_refused"]
+    assert "for each value that is compared" in few["importance_refused"]
+    enough = facts_of(ask(text, budget=66, seeds=0), dominated)
+    assert enough["importance"][RATE] > 0.8 and all(arm["importance"] for arm in enough["arms"])
+
+
+# Budgets that are not in trials
+
+
+def test_a_budget_that_is_spent_ends_the_search_and_leaves_enough_for_the_repetitions(ask: Asks) -> None:
+    question = ask(budget="20000 tokens", seeds=2)
+    base = Trial(0, "base", {}, state="done", loss=1.0, tokens=1000)
+    dear = [Trial(number, "search", {}, state="done", loss=1.0, tokens=3000) for number in range(1, 5)]
+    assert not is_spent(question, [base, *dear[:1]]) and is_spent(question, [base, *dear])
+    under_way = [replace(each, state="running", tokens=0) for each in dear[1:]]
+    cheap = ask(budget="9000 tokens", seeds=0)
+    assert is_spent(cheap, [base, dear[0], *under_way]) and not is_spent(cheap, [base, dear[0], *under_way[:2]])
+    hours = ask(budget="1 GPU-hours", seeds=0)
+    shared = replace(base, seconds=7200.0, gpu_seconds=1800.0)  # four workers on one GPU
+    assert not is_spent(hours, [shared]) and is_spent(hours, [replace(shared, gpu_seconds=3600.0)])
+
+
+def test_of_trials_that_are_stopped_early_more_are_planned(ask: Asks) -> None:
+    plans = [tried(ask(budget="20000 tokens", seeds=2, pruning=each), bowl())[0] for each in ("none", "asha")]
+    assert plans[0]["trials"] == 16 and plans[1]["trials"] == 1 + int(15 / expected_share("asha"))
+
+
+def test_a_budget_in_tokens_or_hours_becomes_trials_when_the_base_has_been_seen(ask: Asks) -> None:
+    for budget in ("20000 tokens", "0.2 GPU-hours"):  # 1,000 tokens and a hundredth of an hour each
+        plan, trials = tried(ask(budget=budget, seeds=2), bowl())
+        assert len(trials) == 20 and plan["trials"] == 16
+        assert "about 16 trials and the repetitions" in plan["words"][0]
+
+
+def test_a_budget_that_turns_out_too_small_is_told_with_what_it_takes(ask: Asks) -> None:
+    plan, trials = tried(ask(budget="5000 tokens", seeds=2), bowl())
+    assert len(trials) == 1
+    assert "3 trials and 4 repetitions need about 7,000 tokens" in plan["refused"]
+
+
+# The files
+
+
+def test_the_recipe_loads_and_has_what_was_found(ask: Asks, tmp_path: Path) -> None:
+    question = ask("fixed: {model.dropout: 0.1}\nnuisance: {learning_rate: , schedule.floor: }\n", budget=12)
+    facts = facts_of(question, bowl())
+    (tmp_path / "best.yaml").write_text(recipe_text(facts, question.loaded, "s"))
+    found = load(tmp_path / "best.yaml").config
+    assert found.optimizer.learning_rate == facts["best"]["values"][RATE]
+    changed = [
+        path
+        for path in ("optimizer.beta2", "schedule.warmup_steps", "model.dropout")
+        if found.get(path) != question.loaded.get(path)
+    ]
+    assert changed == []
+
+
+def test_the_folder_has_the_answer_the_words_the_recipe_and_the_pictures(ask: Asks, tmp_path: Path) -> None:
+    question = ask(KNOBS, budget=16)
+    plan, trials = tried(question, dominated)
+    facts = finish(question, plan, trials, tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert {"study.json", "conclusion.md", "best.yaml", "learning-rate.png", "isolation.png", "parallel.png"} <= names
+    assert len(facts["pictures"]) == 3
+
+
+def test_a_base_without_a_place_on_a_log_scale_is_left_out_of_the_pictures(ask: Asks, tmp_path: Path) -> None:
+    text = "fixed: {optimizer.type: adamw}\nnuisance: {learning_rate: , weight_decay: }\n"
+    question = ask(text, budget=16)
+    loaded = load(question.base, ["optimizer.weight_decay=0.0"])
+    question = replace(question, loaded=loaded)
+    plan, trials = tried(question, bowl(best=2e-3))
+    facts = finish(question, plan, trials, tmp_path)
+    assert facts["base_values"]["optimizer.weight_decay"] == 0.0
+    assert len(facts["pictures"]) == 3 and facts["remarks"] == []
+
+
+def test_a_picture_that_fails_costs_neither_the_answer_nor_the_recipe(
+    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        assert (tmp_path / "study.json").is_file() and (tmp_path / "conclusion.md").is_file()
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr("trainbook.charts.study.draw_study", fail)
+    question = ask(KNOBS, budget=16)
+    facts = finish(question, *tried(question, dominated), tmp_path)
+    assert facts["remarks"] == ["the pictures could not be drawn: ValueError: math domain error"]
+
+
+def test_a_study_in_which_nothing_could_be_trained_says_why(ask: Asks, tmp_path: Path) -> None:
+    question = ask()
+    plan, trials = tried(question, lambda trial, values: None)
+    with pytest.raises(RunError, match="No trial ended with a loss"):
+        finish(question, plan, trials, tmp_path)
+
+
+def test_a_base_that_fails_ends_the_study_at_once(ask: Asks) -> None:
+    question = ask()
+    order = next_order(question, [], None)
+    failed = [replace(each, state="failed", reason="x.txt: no such file.") for each in order.trials]
+    refused = next_order(question, failed, order.plan).refused
+    assert refused == "the base itself could not be trained: x.txt: no such file."
+
+
+def test_a_base_that_diverges_is_only_a_trial_that_did(ask: Asks) -> None:
+    facts = facts_of(ask(budget=8), lambda trial, values: None if trial.kind == "base" else bowl()(trial, values))
+    assert facts["base"]["state"] == "infeasible" and facts["difference"] is None and facts["best"] is not None

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from trainbook.errors import ConfigError, UserError
+from trainbook.study.tune.planning import first_plan
+from trainbook.study.tune.study_file import Question, read_question
+
+STUDY = """base: gpt-tiny
+fixed:
+  training.max_steps: 20
+  schedule: {warmup_steps: 2}
+nuisance:
+  learning_rate: {low: 1e-4, high: 1e-1}
+  beta1:
+method: zoom
+budget: 12
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_study_file_says_what_is_searched_and_the_knobs_say_the_rest(tmp_path: Path) -> None:
+    question = read_question(write(tmp_path, STUDY))
+    assert question.roles.nuisance is not None
+    rate, beta = question.roles.nuisance
+    assert (rate.path, rate.scale, rate.low, rate.high) == ("optimizer.learning_rate", "log", 1e-4, 1e-1)
+    assert (beta.path, beta.scale, beta.low, beta.high) == ("optimizer.beta1", "log_one_minus", 0.8, 0.99)
+    assert question.loaded.config.training.max_steps == 20
+    assert (question.method, question.budget.amount, question.metric) == ("zoom", 12, "loss")
+
+
+def test_options_and_overrides_go_over_the_file(tmp_path: Path) -> None:
+    question = read_question(write(tmp_path, STUDY), ["model.dropout=0.1"], method="sobol", budget="20", seeds=None)
+    assert (question.method, question.budget.amount, question.seeds) == ("sobol", 20, 3)
+    assert question.loaded.config.model.dropout == 0.1
+
+
+def test_a_recipe_needs_no_file_and_the_order_of_importance_chooses() -> None:
+    question = read_question("gpt-tiny", budget="12")
+    assert question.roles.nuisance is None
+
+
+def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> None:
+    text = "scientific:\n  model.dropout: [0.0, 0.1]\n  schedule.type: [linear, cosine]\n"
+    question = read_question(write(tmp_path, STUDY.replace("budget: 12", "budget: 40") + text))
+    assert question.roles.num_arms == 4
+    assert {"model.dropout": 0.1, "schedule.type": "linear"} in question.roles.arms
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("{low: 1e-4, high: 1e-1}", "{low: 1e-3, high: 1e-3}", 6, "the range is empty"),
+        ("{low: 1e-4, high: 1e-1}", "{low: 1e-1, high: 1e-4}", 6, "the range is reversed"),
+        ("{low: 1e-4, high: 1e-1}", "{low: 0.0, high: 1e-1}", 6, "low must be a number > 0, but got 0"),
+        ("  beta1:", "  weight_decay: {low: 0.0, high: 0.1}", 7, "a log scale has no zero"),
+        ("  beta1:", "  betta1:", 7, "no such knob. Did you mean optimizer.beta1?"),
+        (
+            "  beta1:",
+            "  beta1: 0.9",
+            7,
+            "must be a range or a list of values, but got 0.9. One value belongs to fixed.",
+        ),
+        ("  beta1:", "  beta1: {lowest: 0.9}", 7, "has no 'lowest'"),
+        ("  beta1:", "  training.max_steps: {low: 5, high: 50}", 7, "has two roles, nuisance and fixed"),
+        ("  training.max_steps: 20", "  lr: 1e-3", 6, "has two roles, nuisance and fixed. A knob has one."),
+        ("  beta1:", "  training.seed: [1, 2]", 7, "the best of several seeds is luck"),
+        ("  beta1:", "  evaluation.eval_steps: [1, 2]", 7, "compared by their evaluation"),
+        ("  beta1:", "  optimizer.momentum:", 7, "has no effect"),
+        ("method: zoom", "method: zom", 8, "Did you mean zoom?"),
+        ("method: zoom", "metod: zoom", 8, "Did you mean method?"),
+        ("budget: 12", "budget: 9", 9, "9 trials are too few for 2 searched knobs: it needs 10."),
+        ("budget: 12", "budget: lots", 9, "must be a number of trials"),
+        ("budget: 12", "seeds: -1", 9, "must be a whole number >= 0, but got -1"),
+        ("budget: 12", "metric: los", 9, "Did you mean loss?"),
+        ("  beta1:", "  beta1: {only_if: {optimizer.typ: sgd}}", 7, "Did you mean optimizer.type?"),
+        (
+            "  beta1:",
+            "  beta1: {only_if: {optimizer.type: sgd}}",
+            7,
+            "only if optimizer.type is 'sgd', which it never is",
+        ),
+        ("  beta1:", "  beta1: {only_if: {learning_rate: 1e-3}}", 7, "which it never is"),
+        ("  beta1:", "  beta1: {only_if: {learning_rate: 0.5}}", 7, "only if optimizer.learning_rate is 0.5, which it"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line_and_the_law(
+    tmp_path: Path, old: str, new: str, line: int, message: str
+) -> None:
+    path = write(tmp_path, STUDY.replace(old, new))
+    with pytest.raises(ConfigError) as refused:
+        read_question(path)
+    assert any(
+        f"{path}:{line}" in problem.where and message in f"{problem.message} {problem.hint}"
+        for problem in refused.value.problems
+    ), str(refused.value)
+
+
+def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+    text = STUDY.replace("  beta1:", "  betta1:").replace("method: zoom", "method: zom")
+    with pytest.raises(ConfigError) as refused:
+        read_question(write(tmp_path, text))
+    assert len(refused.value.problems) == 2
+
+
+def test_what_the_command_line_fixes_cannot_be_searched(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is fixed on the command line"):
+        read_question(write(tmp_path, STUDY), ["lr=1e-3"])
+
+
+def test_a_range_is_not_something_to_compare(tmp_path: Path) -> None:
+    text = STUDY.replace("  beta1:\n", "") + "scientific:\n  beta1: {low: 0.8, high: 0.9}\n"
+    with pytest.raises(ConfigError, match="needs a list of values"):
+        read_question(write(tmp_path, text))
+
+
+def test_a_study_without_a_base_or_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a study needs a base"):
+        read_question(write(tmp_path, "nuisance: {lr: }\n"))
+    with pytest.raises(UserError, match="Did you mean gpt-tiny"):
+        read_question("gpt-tiney")
+
+
+def test_the_command_line_goes_over_what_the_file_fixes(tmp_path: Path) -> None:
+    question = read_question(write(tmp_path, STUDY), ["max_steps=30"])
+    assert question.loaded.config.training.max_steps == 30
+
+
+def test_a_worker_knows_what_is_fixed_as_the_one_who_asked_does(tmp_path: Path) -> None:
+    asked = read_question(
+        write(tmp_path, STUDY.replace("nuisance:\n  learning_rate: {low: 1e-4, high: 1e-1}\n  beta1:\n", ""))
+    )
+    facts = json.loads(json.dumps(asked.as_json()))
+    known = Question.from_json(facts, asked.loaded, "base.yaml")
+    assert known.roles.settled == asked.roles.settled >= {"training.max_steps", "schedule.warmup_ratio"}
+    assert first_plan(known) == first_plan(asked)
