@@ -31,17 +31,17 @@ from trainbook.study.tune.methods import Search, Tried, propose
 
 RESULTS = Path(__file__).parent / "results" / "tuning.json"
 SMALL = (
-    *("model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=4", "data.max_seq_length=64"),
+    *("model.num_hidden_layers=2", "model.hidden_size=64", "model.num_attention_heads=4"),
     *("evaluation.eval_max_samples=256", "training.device=cpu", "guard.remedy=none"),
     *("checkpoint.save_total_limit=1", "data.num_workers=0"),
 )
 JOBS: dict[str, tuple[str, tuple[str, ...], int]] = {  # recipe, overrides, steps
-    "gpt": ("gpt-tiny", ("batch.global_batch_size=16",), 150),  # the next byte of Python
+    "gpt": ("gpt-tiny", ("batch.global_batch_size=16", "data.max_seq_length=64"), 150),  # the next byte of Python
     "bert": (  # to which of WordNet's fields a gloss belongs
         "bert-tiny",
         (
             *("data.source=builtin:wordnet", "training.task=classify", "data.tokenizer=bpe", "data.vocab_size=4096"),
-            "batch.global_batch_size=32",
+            *("batch.global_batch_size=16", "data.max_seq_length=32"),
         ),
         200,
     ),
