@@ -209,17 +209,20 @@ def told(row: dict[str, Any]) -> str:
     return f"{row['job']:<6} {row['method']:<8} {pair(row, '.4f')}  ({row['repetitions']})  {', '.join(beside)}"
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    from trainbook.charts.figure import BLUE, new_figure, save
+def draw(searches: dict[str, Any], path: Path) -> None:
+    """Each repetition as a dot, their mean with its interval beside them."""
+    from trainbook.charts.figure import BLUE, GREY, new_figure, save
 
+    rows = table(searches)
     jobs = list(dict.fromkeys(row["job"] for row in rows))
     figure, axes = new_figure(1, len(jobs), width=5.0 * len(jobs), height=3.6)
     for axis, job in zip(axes.ravel(), jobs, strict=True):
         mine = [row for row in rows if row["job"] == job]
-        names = [row["method"] for row in mine]
-        axis.errorbar(
-            names, [row["mean"] for row in mine], [row["half"] or 0.0 for row in mine], fmt="o", color=BLUE, capsize=4
-        )
+        for place, row in enumerate(mine):
+            means = list(_means(searches, job, row["method"]).values())
+            axis.scatter([place - 0.15] * len(means), means, s=12, color=GREY, alpha=0.6)
+            axis.errorbar([place + 0.1], [row["mean"]], [row["half"] or 0.0], fmt="o", color=BLUE, capsize=4)
+        axis.set_xticks(range(len(mine)), [row["method"] for row in mine])
         axis.set_title(f"{job}: {TRIALS} trials, the best with {NEW_SEEDS} new seeds")
         axis.set_ylabel("validation loss")
     save(figure, path)
@@ -251,11 +254,10 @@ def main() -> None:
             done = dict(sorted(done.items()))
             write_json(str(asked.json), {**described, "table": table(done), "searches": done})
             print(f"{key}: {found['mean']}", flush=True)
-    rows = table(done)
-    for row in rows:
+    for row in table(done):
         print(told(row))
     if asked.picture is not None:
-        draw(rows, asked.picture)
+        draw(done, asked.picture)
 
 
 if __name__ == "__main__":
