@@ -47,6 +47,9 @@ class ConfigError(UserError):
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
 
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[Problem]]]:
+        return type(self), (self.problems,)  # what is handed from process to process is made anew of these
+
 
 class DataError(UserError):
     pass
@@ -71,6 +74,10 @@ class ResumeError(UserError):
 class MissingExtra(UserError):
     def __init__(self, what: str, package: str, extra: str) -> None:
         super().__init__(f"{what} needs the package '{package}'. Install it with: pip install 'trainbook[{extra}]'")
+        self.needed = what, package, extra
+
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
+        return type(self), self.needed
 
 
 class RunError(TrainbookError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, TrainbookError
 from trainbook.study.transfer import cells
 from trainbook.study.transfer.cells import Asked, Cell, Outcome, in_turn
 
@@ -63,6 +65,22 @@ def test_when_one_fails_no_more_begin_than_are_under_way(tmp_path: Path):
         list(in_turn(asked(tmp_path), first_fails, workers=2))
     # The second may have ended first, and a third have taken its place.
     assert seeds_in(tmp_path) <= {0, 1, 2}
+
+
+ERRORS: list[TrainbookError] = [
+    ConfigError([Problem("run.yaml:3", "batch.max_grad_norm", "must be > 0, but got -1.", "Leave it out.")]),
+    MissingExtra("8-bit AdamW", "bitsandbytes", "bitsandbytes"),
+    OutOfMemory("too large", is_heard=True),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_what_a_worker_fails_with_is_told_as_it_was(error: TrainbookError):
+    """Processes hand errors over by pickle."""
+    told = pickle.loads(pickle.dumps(error))
+    assert type(told) is type(error) and str(told) == str(error)
+    assert getattr(told, "problems", None) == getattr(error, "problems", None)
+    assert getattr(told, "is_heard", None) == getattr(error, "is_heard", None)
 
 
 def test_a_worker_begins_nothing_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
