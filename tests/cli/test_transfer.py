@@ -109,6 +109,18 @@ def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str)
     assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 8)
 
 
+def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str):
+    rates = (recipe, "--rates", "--sizes", "8,16", "--learning-rates", "1e-2,1e-1,1", "--name", "r")
+    proxy = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p")
+    for asked in (rates, proxy):
+        assert run(*asked, "--runs-dir", lab.runs).exit_code == 0
+    files = {path: path.read_bytes() for path in lab.runs.glob("*/*") if path.is_file()}
+    for asked, other in ((rates, "p"), (proxy, "r")):
+        answer = run(*asked[:-1], other, "--runs-dir", lab.runs)
+        assert answer.exit_code == 2 and "is not a study of this kind" in answer.output, answer.output
+    assert {path: path.read_bytes() for path in lab.runs.glob("*/*") if path.is_file()} == files
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_proxys_search_goes_on_after_a_kill_and_after_ctrl_c(lab, recipe: str, how: signal.Signals):

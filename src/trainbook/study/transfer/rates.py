@@ -90,7 +90,7 @@ class RateStudy:
                 raise UserError(message)
             return
         if self.folder.is_dir() and any(self.folder.iterdir()):
-            raise RunFolderError(f"{self.folder} already exists and is not a study: choose another --name.")
+            raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text_atomically(self.folder / BASE, self.family.text)
         write_text_atomically(path, json.dumps(question, indent=2) + "\n")
