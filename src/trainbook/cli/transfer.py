@@ -108,6 +108,10 @@ def transfer(
     for flag, value in given.items():
         if value is not None and asked[0] not in BELONGS[flag]:
             raise UserError(f"{flag}: has no effect with {asked[0]}; it is for {' and '.join(BELONGS[flag])}.")
+    if name is not None:
+        from trainbook.runs import check_name
+
+        check_name(name, "study")
     if picture is not None:
         from trainbook.charts.figure import check_path
 

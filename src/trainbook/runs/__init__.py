@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainbook.runs.disk import write_text_atomically
-from trainbook.runs.folder import RunFolder, default_name, list_runs
+from trainbook.runs.folder import RunFolder, check_name, default_name, list_runs, make_folder
 from trainbook.runs.manifest import Difference, Manifest, differences
 from trainbook.runs.schema import EVENTS, METRICS, SCHEMA_VERSION
 
@@ -14,8 +14,10 @@ __all__ = [
     "Difference",
     "Manifest",
     "RunFolder",
+    "check_name",
     "default_name",
     "differences",
     "list_runs",
+    "make_folder",
     "write_text_atomically",
 ]

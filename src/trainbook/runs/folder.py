@@ -54,17 +54,9 @@ class RunFolder:
 
     @classmethod
     def create(cls, runs_dir: Path | str, name: str) -> RunFolder:
-        if not _NAME.fullmatch(name):
-            raise RunFolderError(
-                f"a run's name must begin with a letter or digit and hold only letters, digits and . _ + = @ -, "
-                f"but got {name!r}"
-            )
+        check_name(name, "run")
         folder = cls(Path(runs_dir) / name)
-        try:
-            folder.path.mkdir(parents=True, exist_ok=True)
-            left_over = {item.name for item in folder.path.iterdir()}
-        except OSError as error:
-            raise RunFolderError(f"{folder.path} cannot be made: {error.strerror}") from None
+        left_over = make_folder(folder.path)
         if folder.manifest.name in left_over:
             raise RunFolderError(f"{folder.path} already holds a run: resume it, or choose another name")
         if folder.has_checkpoints:
@@ -210,6 +202,24 @@ class RunFolder:
             if segment in began:
                 earliest_later = began[segment] if earliest_later is None else min(began[segment], earliest_later)
         return ends
+
+
+def check_name(name: str, of: str) -> None:
+    """Whatever has a folder of its own among the runs."""
+    if not _NAME.fullmatch(name):
+        raise RunFolderError(
+            f"a {of}'s name must begin with a letter or digit and hold only letters, digits and . _ + = @ -, "
+            f"but got {name!r}"
+        )
+
+
+def make_folder(path: Path) -> set[str]:
+    """If there is none yet. What lies in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        return {item.name for item in path.iterdir()}
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
 
 
 def default_name(recipe: str, runs_dir: Path | str, now: datetime | None = None) -> str:

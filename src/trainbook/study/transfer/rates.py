@@ -22,7 +22,7 @@ from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.scaling import Scaling
-from trainbook.runs import RunFolder, jsonl, write_text_atomically
+from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
 from trainbook.study.transfer.cells import Asked, Cell, Outcome, Train, in_turn
 from trainbook.study.transfer.family import Arm, Family
@@ -91,7 +91,7 @@ class RateStudy:
             return
         if self.folder.is_dir() and any(self.folder.iterdir()):
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_text_atomically(self.folder / BASE, self.family.text)
         write_text_atomically(path, json.dumps(question, indent=2) + "\n")
 

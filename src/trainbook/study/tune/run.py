@@ -22,7 +22,7 @@ from typing import Any
 
 from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import load
-from trainbook.runs import write_text_atomically
+from trainbook.runs import make_folder, write_text_atomically
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.on_ray import RayWorkers
@@ -70,7 +70,7 @@ class Study:
         goes_on = BASE in holds and bool(holds & {LEDGER, TRIALS})  # a study of another kind has a base too
         if holds and not goes_on and not holds <= OURS:
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
-        (self.folder / TRIALS).mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder / TRIALS)
         with opened(self.url, self.name, first_patience=FIRST_PATIENCE) as ledger:
             ledger.open(self.question.as_json())
             again = ledger.try_failed_again()
