@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -127,8 +128,8 @@ def transfer(
     family = _family(recipe, overrides or [], by or "width", sizes)
     say = (lambda line: None) if as_json else (lambda line: typer.echo(line, err=True))
     if coordinate_check:
-        if rate is not None and rate <= 0:
-            raise UserError(f"--rate: must be above 0, but got {rate:g}.")
+        if rate is not None and not 0 < rate < math.inf:
+            raise UserError(f"--rate: must be a number above 0, but got {rate:g}.")
         from trainbook.study.transfer import coordinate_check as check
 
         answer = check(family, steps=steps or 5, seeds=seeds or 1, rate=rate or 0.01, say=say)
