@@ -153,7 +153,7 @@ def _family(recipe: str, overrides: list[str], by: Any, sizes: str | None) -> Fa
     if sizes is None and by != "width":
         now = loaded.get(AXES[by])
         raise UserError(f"--sizes: must be stated with --by {by}; the recipe's own is {now}.")
-    text = sizes or WIDTHS
+    text = WIDTHS if sizes is None else sizes
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise UserError(f"--sizes: must be whole numbers with commas between them, but got {text!r}.")
     return Family(loaded, by, tuple(int(size) for size in text.split(",")))
@@ -174,7 +174,7 @@ def _rates(
     from trainbook.runs import default_name
     from trainbook.study.transfer.rates import RateStudy, checked_rates, grid
 
-    chosen = checked_rates(rates) if rates else grid(family.base.config.optimizer.learning_rate)
+    chosen = checked_rates(rates) if rates is not None else grid(family.base.config.optimizer.learning_rate)
     name = name or default_name(f"{recipe}-rates", runs_dir)
     try:
         return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say).run()
