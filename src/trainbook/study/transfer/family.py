@@ -31,11 +31,12 @@ class Family:
     base: Loaded
     axis: Axis
     sizes: tuple[int, ...]  # rising; the smallest is the base of muP, unless the configuration names one
+    flag: str = "--sizes"  # by which the user has named them
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
             given = ", ".join(map(str, self.sizes))
-            raise UserError(f"--sizes: must be two or more different {self.axis}s, rising, but got {given}.")
+            raise UserError(f"{self.flag}: must be two or more different {self.axis}s, rising, but got {given}.")
         for arm in self.arms:
             for size in self.sizes:
                 self.config(arm, size)  # what a law refuses is refused before anything is trained
@@ -59,11 +60,11 @@ class Family:
     def _sizes(self, size: int) -> dict[str, object]:
         model = self.base.config.model
         if self.axis == "width":
-            return _widened(self.base.config, size)
+            return _widened(self.base.config, size, self.flag)
         found: dict[str, object] = {AXES[self.axis]: size}
         if self.axis == "depth" and model.num_decoder_layers is not None:
             grown = {"num_decoder_layers": model.num_decoder_layers}
-            found |= _scaled(grown, size, model.num_hidden_layers)
+            found |= _scaled(grown, size, model.num_hidden_layers, self.flag)
         if self.axis == "batch" and self.base.config.batch.per_device_train_batch_size is not None:
             found["batch.gradient_accumulation_steps"] = "null"  # it follows
         return found
@@ -88,24 +89,24 @@ class Family:
         return self.base.origins[path].kind not in ("default", "derived")
 
 
-def _widened(config: Config, width: int) -> dict[str, object]:
+def _widened(config: Config, width: int, flag: str) -> dict[str, object]:
     """The same proportions: heads keep their width, and there are more of them."""
     model = config.model
     if model.type not in ("gpt", "bert", "t5"):
         raise UserError(f"model.type: gpt, bert and t5 can be widened, not {model.type}: its sizes are its own.")
     if model.head_width is None and width % head_width(config):
         wanted = head_width(config)
-        raise UserError(f"--sizes: widths must be multiples of the head width, {wanted}, but got {width}.")
+        raise UserError(f"{flag}: widths must be multiples of the head width, {wanted}, but got {width}.")
     names = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
     grown = {name: value for name in names if (value := getattr(model, name)) is not None}
-    return {"model.hidden_size": width, **_scaled(grown, width, model.hidden_size)}
+    return {"model.hidden_size": width, **_scaled(grown, width, model.hidden_size, flag)}
 
 
-def _scaled(values: dict[str, int], size: int, of: int) -> dict[str, object]:
+def _scaled(values: dict[str, int], size: int, of: int, flag: str) -> dict[str, object]:
     """What is so large at `of`, at `size`."""
     step = math.lcm(*(of // math.gcd(of, value) for value in values.values()))
     for name, value in values.items():
         if value * size % of:
             told = f"at {size}, model.{name} would not be whole: {value * size / of:.4g}"
-            raise UserError(f"--sizes: {told}. Take multiples of {step}.")
+            raise UserError(f"{flag}: {told}. Take multiples of {step}.")
     return {f"model.{name}": value * size // of for name, value in values.items()}

@@ -76,7 +76,7 @@ def proxy_for(asked: Question, width: int) -> Proxy:
         raise UserError("model.pretrained: a pretrained model has the size it has, so it must be null here.")
     if not 1 <= width < large.hidden_size:
         raise UserError(f"--proxy: must be a width below model.hidden_size, {large.hidden_size}, but got {width}.")
-    family = Family(asked.loaded, "width", (width, large.hidden_size))
+    family = Family(asked.loaded, "width", (width, large.hidden_size), "--proxy")
     differs = {override.partition("=")[0] for override in family.overrides("mup", width)}
     for each in (*asked.roles.scientific, *(asked.roles.nuisance or ())):
         if each.path in differs:
