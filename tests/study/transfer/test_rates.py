@@ -153,6 +153,23 @@ def test_another_question_in_the_same_folder_is_refused(lab):
             study(lab, Pretence(), **changed).run()
 
 
+def test_a_question_of_which_nothing_was_trained_may_be_asked_better(lab):
+    """As after a source that does not exist."""
+    with pytest.raises(KeyboardInterrupt):
+        study(lab, Pretence(stop_after=0)).run()
+    better = study(lab, Pretence(), overrides=("model.bias=true",))
+    better.run()
+    assert "bias: true" in (better.folder / "base.yaml").read_text()
+
+
+def test_a_kill_before_the_question_is_written_leaves_nothing_in_the_way(lab):
+    (lab.runs / "s").mkdir(parents=True)
+    (lab.runs / "s" / "base.yaml").write_text("")
+    begun = study(lab, Pretence())
+    begun.run()
+    assert (begun.folder / "base.yaml").read_text() == begun.family.text
+
+
 def test_a_folder_that_is_no_study_is_left_alone(lab):
     (lab.runs / "s").mkdir(parents=True)
     (lab.runs / "s" / "mine.txt").write_text("mine")

@@ -85,15 +85,20 @@ class RateStudy:
         question = json.loads(json.dumps(self._question()))
         path = self.folder / QUESTION
         if path.is_file():
-            if json.loads(path.read_text(encoding="utf-8")) != question:
+            if json.loads(path.read_text(encoding="utf-8")) == question:
+                return
+            if self._has_begun:  # until then, what was asked by mistake may be asked better
                 message = f"{self.folder} answers another question (see {path}): ask the same, or take another --name."
                 raise UserError(message)
-            return
-        if self.folder.is_dir() and any(self.folder.iterdir()):
+        elif make_folder(self.folder) - {BASE}:  # which is written first, and may be alone after a kill
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
-        make_folder(self.folder)
         write_text_atomically(self.folder / BASE, self.family.text)
         write_text_atomically(path, json.dumps(question, indent=2) + "\n")
+
+    @property
+    def _has_begun(self) -> bool:
+        runs = self.folder / RUNS
+        return bool(self._earlier()) or (runs.is_dir() and any(runs.iterdir()))
 
     def _question(self) -> dict[str, Any]:
         return {
