@@ -65,6 +65,14 @@ def test_of_a_real_model_too_high_a_rate_breaks_and_a_lower_one_helps(
     assert min(found.smooth) < 0.8 * found.smooth[0]
 
 
+def test_a_recipe_for_several_devices_is_tested_in_one_process(lab) -> None:
+    alone, several = (
+        range_test(lab.load("training.device=cpu", f"distributed.strategy={strategy}").config, steps=10)
+        for strategy in ("auto", "fsdp")
+    )
+    assert alone == several
+
+
 @pytest.mark.parametrize("options", [{"low": 0.0}, {"low": 1.0, "high": 0.1}, {"high": math.inf}, {"steps": 3}])
 def test_what_is_no_range_is_refused(options: dict) -> None:
     with pytest.raises(UserError, match="a range test"):

@@ -110,8 +110,13 @@ def _smoothed(losses: Sequence[float]) -> list[float]:
 
 
 def _unguarded(config: Config) -> Config:
-    """A guard would skip what the test is for; and there is no warm-up on the way up."""
-    changes = {"guard": {"enabled": False}, "schedule": {"warmup_steps": 0, "warmup_ratio": None}}
+    """A guard would skip what the test is for; and there is no warm-up on the way up. Whatever trains the model, the
+    test is one process."""
+    changes = {
+        "guard": {"enabled": False},
+        "schedule": {"warmup_steps": 0, "warmup_ratio": None},
+        "distributed": {"strategy": "single"},
+    }
     return config.model_copy(
         update={name: getattr(config, name).model_copy(update=knobs) for name, knobs in changes.items()}
     )

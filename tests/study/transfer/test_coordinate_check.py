@@ -99,6 +99,12 @@ def test_the_check_computes_in_fp32_whatever_the_recipe_does(lab):
     assert half == exact and "feed_forward.down" in half
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_the_check_of_a_recipe_for_several_devices_is_one_process(lab, strategy: str):
+    alone, other = (first_sizes(small(lab, f"distributed.strategy={each}"), 0, 1, 0.01) for each in ("auto", strategy))
+    assert alone == other
+
+
 def test_layers_around_the_blocks_are_heard_and_those_that_are_not_used_are_passed_over(lab):
     sizes = first_sizes(small(lab, "model.type=bert"), 0, 1, 0.01)
     assert len(sizes["transform"]) == 2 and not any("pooler" in name for name in sizes)

@@ -94,6 +94,7 @@ def _plain(config: Config, seed: int, rate: float) -> Config:
         "guard": {"enabled": False},
         "precision": {"compute": "fp32", "weights": "fp32"},
         "memory": {"compile": "off", "gradient_checkpointing": "off"},  # hooks hear each layer once
+        "distributed": {"strategy": "single"},  # whatever trains it, this is one process
     }
     sections = {name: getattr(config, name).model_copy(update=knobs) for name, knobs in changes.items()}
     return config.model_copy(update=sections)
