@@ -121,6 +121,26 @@ def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str
     assert {path: path.read_bytes() for path in lab.runs.glob("*/*") if path.is_file()} == files
 
 
+def test_a_study_without_a_name_has_one_to_go_on_with(recipe: str, lab, monkeypatch: pytest.MonkeyPatch):
+    """Whatever the recipe's file is called: what an interruption says to go on with is a name that can be given."""
+    from trainbook.cli import cell
+    from trainbook.errors import Interrupted
+    from trainbook.study.tune.run import Study
+
+    def interrupted(*arguments: Any) -> Any:
+        raise Interrupted("Ctrl-C")
+
+    monkeypatch.setattr(cell, "train_cell", interrupted)
+    monkeypatch.setattr(Study, "run", interrupted)
+    odd = Path(recipe).rename(lab.root / "my model (2).yaml")
+    for asked in (("--rates", "--sizes", "16,32"), ("--proxy", "8", "--budget", "3")):
+        told = run(odd, *asked, "--runs-dir", lab.runs)
+        assert told.exit_code == 130, told.output
+        name = told.output.strip().rpartition("--name ")[2]
+        again = run(odd, *asked, "--runs-dir", lab.runs, "--name", name)
+        assert again.exit_code == 130 and (lab.runs / name).is_dir(), again.output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_proxys_search_goes_on_after_a_kill_and_after_ctrl_c(lab, recipe: str, how: signal.Signals):

@@ -18,6 +18,7 @@ def find_with_proxy(
 ) -> dict[str, Any]:
     """`options` are those of a study. The same command again goes on where it was stopped."""
     from trainbook.errors import Interrupted
+    from trainbook.runs import name_of
     from trainbook.study.transfer.proxy import carry_over, proxy_for
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
@@ -25,7 +26,7 @@ def find_with_proxy(
     from trainbook.study.tune.study_file import read_question
 
     proxy = proxy_for(read_question(recipe, changes, **options), width)
-    question, name = proxy.question, name or f"transfer-{Path(recipe).stem}"
+    question, name = proxy.question, name or f"transfer-{name_of(recipe)}"
     say = (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
     lines = _Lines(say)
     job = Study(question, runs_dir / name, say=say, watch=lines.show)

@@ -171,11 +171,11 @@ def _rates(
 ) -> dict[str, Any]:
     from trainbook.cli.cell import train_cell
     from trainbook.errors import Interrupted
-    from trainbook.runs import default_name
+    from trainbook.runs import default_name, name_of
     from trainbook.study.transfer.rates import RateStudy, checked_rates, grid
 
     chosen = checked_rates(rates) if rates is not None else grid(family.base.config.optimizer.learning_rate)
-    name = name or default_name(f"{recipe}-rates", runs_dir)
+    name = name or default_name(f"{name_of(recipe)}-rates", runs_dir)
     try:
         return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say).run()
     except (Interrupted, KeyboardInterrupt) as stop:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainbook.runs.disk import write_text_atomically
-from trainbook.runs.folder import RunFolder, check_name, default_name, list_runs, make_folder
+from trainbook.runs.folder import RunFolder, check_name, default_name, list_runs, make_folder, name_of
 from trainbook.runs.manifest import Difference, Manifest, differences
 from trainbook.runs.schema import EVENTS, METRICS, SCHEMA_VERSION
 
@@ -19,5 +19,6 @@ __all__ = [
     "differences",
     "list_runs",
     "make_folder",
+    "name_of",
     "write_text_atomically",
 ]

@@ -222,10 +222,15 @@ def make_folder(path: Path) -> set[str]:
         raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
 
 
+def name_of(recipe: str) -> str:
+    """Of a recipe's name or file, what may be part of a folder's name."""
+    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "run"
+
+
 def default_name(recipe: str, runs_dir: Path | str, now: datetime | None = None) -> str:
     """`gpt-tiny-2026-11-15-0207`, with `-2`, `-3`… where that minute has a run already."""
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")).strip("-._")
-    name = f"{stem or 'run'}-{now or datetime.now():%Y-%m-%d-%H%M}"
+    name = f"{name_of(recipe)}-{now or datetime.now():%Y-%m-%d-%H%M}"
     candidate, count = name, 1
     while (Path(runs_dir) / candidate).exists():
         count += 1
