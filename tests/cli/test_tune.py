@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import threading
 import time
@@ -123,6 +124,17 @@ def test_the_rate_range_and_the_batch_are_told_without_a_study(terminal: Any) ->
     told = terminal("tune", *terminal.tiny, "--for-batch", "8").output
     assert "training.max_steps             8 -> 4" in told
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("steps", ["training.max_steps=20", "max_steps=20"])
+def test_the_command_for_another_batch_gives_no_knob_twice(terminal: Any, steps: str) -> None:
+    from trainbook.knobs import load
+
+    told = terminal("tune", "gpt-tiny", steps, "schedule.warmup_steps=4", "--for-batch", "32").output
+    words = shlex.split(told.partition("next ")[2])
+    assert words[:2] == ["trainbook", "train"]
+    config = load(words[2], words[3:]).config
+    assert (config.training.max_steps, config.batch.global_batch_size) == (10, 32)
 
 
 @pytest.mark.slow

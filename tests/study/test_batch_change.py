@@ -21,6 +21,12 @@ def test_four_times_the_batch_is_a_quarter_of_the_steps_and_twice_the_rate() -> 
     assert after.optimizer.learning_rate * rate_scale(after, 64) == pytest.approx(2 * 2e-3)
 
 
+def test_a_run_that_gets_very_short_stays_longer_than_its_warm_up() -> None:
+    short = ["training.max_steps=10", "schedule.warmup_steps=3"]
+    changed = changes("gpt-tiny", 256, *short)
+    assert (changed["training.max_steps"], changed["schedule.warmup_steps"]) == (1, 0)
+
+
 def test_beta2_averages_over_as_many_tokens_as_before() -> None:
     beta2 = changes("gpt-tiny", 8)["optimizer.beta2"]
     assert isinstance(beta2, float) and beta2**2 == pytest.approx(0.99, rel=1e-5)

@@ -72,7 +72,17 @@ def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path |
         typer.echo(f"  {each['knob']:<30} {each['old']} -> {each['new']}   ({each['why']})")
     for remark in answer["remarks"]:
         typer.echo(f"  {remark}")
-    typer.echo(f"  next       trainbook train {shlex.join([recipe, *changes, *answer['overrides']])}")
+    kept = _not_among(changes, {each["knob"] for each in answer["changes"]})
+    typer.echo(f"  next       trainbook train {shlex.join([recipe, *kept, *answer['overrides']])}")
+
+
+def _not_among(changes: list[str], paths: set[str]) -> list[str]:
+    """What the user wrote of other knobs: one that is given twice is refused."""
+    from trainbook.knobs.aliases import knobs_named
+
+    return [
+        change for change in changes if paths.isdisjoint(each.path for each in knobs_named(change.partition("=")[0]))
+    ]
 
 
 def _noise_of(file: Path) -> float:

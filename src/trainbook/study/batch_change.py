@@ -20,7 +20,8 @@ from trainbook.knobs.derive import batch_shape, rate_scale
 from trainbook.knobs.dumping import yaml_value
 
 ADAMS = ("adamw", "stable_adamw", "adamw_8bit", "paged_adamw_8bit")
-LENGTHS = ("training.max_steps", "schedule.warmup_steps", "evaluation.eval_steps", "checkpoint.save_steps")
+TOTAL, WARMUP = "training.max_steps", "schedule.warmup_steps"
+LENGTHS = (TOTAL, WARMUP, "evaluation.eval_steps", "checkpoint.save_steps")
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,10 @@ def for_batch(config: Config, batch: int, critical_tokens: float | None = None) 
         if config.optimizer.type in ADAMS:
             beta2 = float(f"{config.optimizer.beta2**ratio:.6g}")
             found.append(Changed("optimizer.beta2", config.optimizer.beta2, beta2, "averages over as many tokens"))
-        for path in LENGTHS:
-            steps = config.get(path)
-            if steps:
-                found.append(Changed(path, steps, max(1, round(steps / ratio)), "as many tokens"))
+        lengths = {path: max(1, round(steps / ratio)) for path in LENGTHS if (steps := config.get(path))}
+        if TOTAL in lengths and WARMUP in lengths:  # as short as it may become, a run is longer than its warm-up
+            lengths[WARMUP] = min(lengths[WARMUP], lengths[TOTAL] - 1)
+        found += [Changed(path, config.get(path), steps, "as many tokens") for path, steps in lengths.items()]
     changed = [each for each in found if each.old != each.new]
     return {
         "from": old,
