@@ -48,6 +48,16 @@ def test_a_recipe_needs_no_file_and_the_order_of_importance_chooses() -> None:
     assert question.roles.nuisance is None
 
 
+def test_what_a_recipe_has_chosen_may_be_without_effect_beside_what_is_asked_for(tmp_path: Path) -> None:
+    """The recipe has a beta2, which sgd has no use for: it trains like this, and so it can be tuned."""
+    question = read_question("gpt-tiny", ["optimizer.type=sgd"], budget="12")
+    plan = first_plan(question)
+    assert plan is not None
+    assert [each.path for each in plan.space.dimensions] == ["optimizer.learning_rate", "optimizer.momentum"]
+    text = STUDY.replace("fixed:", "fixed:\n  optimizer.type: sgd").replace("  beta1:", "  momentum:")
+    assert read_question(write(tmp_path, text)).loaded.config.optimizer.type == "sgd"
+
+
 def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> None:
     text = "scientific:\n  model.dropout: [0.0, 0.1]\n  schedule.type: [linear, cosine]\n"
     question = read_question(write(tmp_path, STUDY.replace("budget: 12", "budget: 40") + text))

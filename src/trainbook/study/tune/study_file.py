@@ -29,7 +29,7 @@ from trainbook.study.tune.budget import Budget, needed, parse_budget
 from trainbook.study.tune.methods import METHODS
 from trainbook.study.tune.pruning import PRUNINGS
 from trainbook.study.tune.roles import Roles, read_roles
-from trainbook.study.tune.task import written_values
+from trainbook.study.tune.task import BASE, base_text
 
 KEYS = ("base", "metric", "scientific", "nuisance", "fixed", "method", "budget", "seeds", "seed", "workers", "pruning")
 PLAIN = {"method": METHODS, "pruning": PRUNINGS}
@@ -215,9 +215,10 @@ def _line(where: str, question: Question, each: Dimension) -> str:
 
 
 def load_values(loaded: Loaded, values: dict[str, Any]) -> Loaded:
-    """A configuration with other values, by all of its laws."""
-    written = {**written_values(loaded, values), **values}
-    return load(None, [f"{path}={yaml_value(value)}" for path, value in written.items()])
+    """A configuration with other values, by all of its laws, as a trial loads it: what a recipe has chosen is asked for
+    by nobody, and may be without effect beside the others."""
+    overrides = [f"{path}={yaml_value(value)}" for path, value in values.items()]
+    return load(Path(BASE), overrides, text=base_text(loaded))
 
 
 def _place(where: str, entry: Entry | None) -> str:
