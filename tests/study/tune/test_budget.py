@@ -71,6 +71,14 @@ def test_knobs_without_effect_are_not_chosen() -> None:
     assert not {"optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"} & set(paths)
 
 
+def test_a_knob_that_is_idle_with_one_of_the_compared_values_is_not_chosen() -> None:
+    """All of that value's trials would be refused: sgd has no beta1."""
+    arms = [{"optimizer.type": "adamw"}, {"optimizer.type": "sgd"}]
+    chosen, words = choose(load("gpt-tiny"), 12, ["optimizer.type"], arms)
+    assert [each.path for each in chosen] == ["optimizer.learning_rate", "schedule.type"]
+    assert "optimizer.beta1" in words[-1] and "no effect with some of what is compared" in words[-1]
+
+
 def test_the_words_say_what_is_searched_what_would_be_next_and_what_has_to_be_asked_for() -> None:
     _, words = choose(load("gpt-tiny"), 12)
     assert "optimizer.learning_rate and optimizer.beta1" in words[0]

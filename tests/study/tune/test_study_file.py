@@ -126,6 +126,14 @@ def test_what_the_command_line_fixes_cannot_be_searched(tmp_path: Path) -> None:
         read_question(write(tmp_path, STUDY), ["lr=1e-3"])
 
 
+def test_a_knob_that_is_idle_with_one_of_the_compared_values_needs_a_condition(tmp_path: Path) -> None:
+    text = STUDY.replace("budget: 12", "budget: 40") + "scientific:\n  optimizer.type: [adamw, sgd]\n"
+    with pytest.raises(ConfigError, match=r"study.yaml:7 .*beta1: has no effect with optimizer.type 'sgd'"):
+        read_question(write(tmp_path, text))
+    question = read_question(write(tmp_path, text.replace("beta1:", "beta1: {only_if: {optimizer.type: adamw}}")))
+    assert question.roles.num_arms == 2
+
+
 def test_a_range_is_not_something_to_compare(tmp_path: Path) -> None:
     text = STUDY.replace("  beta1:\n", "") + "scientific:\n  beta1: {low: 0.8, high: 0.9}\n"
     with pytest.raises(ConfigError, match="needs a list of values"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -88,14 +88,21 @@ def by_importance() -> list[Declaration]:
     return sorted(ranked, key=lambda each: each.knob.rank or 0)
 
 
-def choose(loaded: Loaded, trials: int, settled: Collection[str] = ()) -> tuple[list[Dimension], list[str]]:
+def choose(
+    loaded: Loaded, trials: int, settled: Collection[str] = (), arms: Sequence[Mapping[str, Any]] = ({},)
+) -> tuple[list[Dimension], list[str]]:
     """The knobs that a search of so many trials is for, in their order of importance, and why in words.
 
-    `settled` are knobs that have a role already.
+    `settled` are knobs that have a role already; `arms` the values that are compared, which are tuned on the same
+    points: a knob that is idle with one of them cannot be searched there.
     """
-    found, asked_for = [], []
+    found, asked_for, idle = [], [], []
     for declaration in by_importance():
-        if declaration.path in settled or not _has_effect(loaded, declaration):
+        if declaration.path in settled:
+            continue
+        effects = [_has_effect(loaded, declaration, values) for values in arms]
+        if not all(effects):
+            idle += [declaration.path] if any(effects) else []
             continue
         if declaration.path in CHANGES_COST:
             asked_for.append(declaration.path)
@@ -113,17 +120,22 @@ def choose(loaded: Loaded, trials: int, settled: Collection[str] = ()) -> tuple[
         words.append(
             f"{_listed(asked_for)} change what a step costs: they are searched only where a study file says so"
         )
+    if idle:
+        words.append(
+            f"{_listed(idle)} {'has' if len(idle) == 1 else 'have'} no effect with some of what is compared: searched "
+            "only where a study file says so, with only_if"
+        )
     return chosen, words
 
 
-def _has_effect(loaded: Loaded, declaration: Declaration) -> bool:
+def _has_effect(loaded: Loaded, declaration: Declaration, compared: Mapping[str, Any]) -> bool:
     """Not beta1 with sgd: the configuration's own laws know. Asked with a value that is not the default."""
     search = declaration.knob.search
     if search is None:
         return False
     ends = search.choices or (search.low, search.high)
     value = next(end for end in ends if end != declaration.field.default)
-    written = {**written_values(loaded, [declaration.path]), declaration.path: value}
+    written = {**written_values(loaded, [declaration.path, *compared]), **compared, declaration.path: value}
     try:
         load(None, [f"{path}={yaml_value(value)}" for path, value in written.items()])
     except ConfigError as error:

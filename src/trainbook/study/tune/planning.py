@@ -42,7 +42,7 @@ def make_plan(question: Question, trials: int, words: Sequence[str] = ()) -> Pla
     if roles.nuisance is not None:
         space, said = Space(roles.nuisance), []
     else:
-        chosen, said = choose(question.loaded, trials // roles.num_arms, roles.settled)
+        chosen, said = choose(question.loaded, trials // roles.num_arms, roles.settled, roles.arms)
         space = Space(tuple(chosen))
     return Plan(trials, space, (*words, *said))
 

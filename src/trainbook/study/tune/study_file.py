@@ -12,6 +12,7 @@ budget: 32
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -194,15 +195,15 @@ def _must_be_enough(question: Question, place: str) -> None:
 def _must_be_lawful_at_the_ends(question: Question, where: str) -> None:
     """A knob without effect beside the others, or an end that breaks a law, is found before anything is trained."""
     base = load_values(question.loaded, {})
-    for each in question.roles.nuisance or ():
+    for each, compared in itertools.product(question.roles.nuisance or (), question.roles.arms):
         if each.only_if:
             continue
         for unit in (0.0, 0.999999):
             try:
-                load_values(base, {each.path: each.at(unit)})
+                load_values(base, {**compared, each.path: each.at(unit)})
             except ConfigError as error:
                 mine = [problem for problem in error.problems if problem.name == each.path]
-                if mine and question.roles.num_arms == 1:
+                if mine:
                     raise ConfigError([Problem(_line(where, question, each), *_told(mine[0]))]) from None
 
 
