@@ -86,6 +86,7 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
         ("  beta1:", "  evaluation.eval_steps: [1, 2]", 7, "compared by their evaluation"),
         ("  beta1:", "  optimizer.momentum:", 7, "has no effect"),
         ("method: zoom", "method: zom", 8, "Did you mean zoom?"),
+        ("method: zoom", "method: [zoom]", 8, "must be one of sobol, random, zoom"),
         ("method: zoom", "metod: zoom", 8, "Did you mean method?"),
         ("budget: 12", "budget: 9", 9, "9 trials are too few for 2 searched knobs: it needs 10."),
         ("budget: 12", "budget: lots", 9, "must be a number of trials"),

@@ -143,7 +143,7 @@ def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], wher
             return None
     if name in PLAIN:
         value = "none" if value in (None, False) else value
-        if value not in PLAIN[name]:
+        if value not in tuple(PLAIN[name]):  # a list has no hash
             near = get_close_matches(str(value), PLAIN[name], n=1)
             hint = f"Did you mean {near[0]}?" if near else ""
             message = f"must be one of {', '.join(PLAIN[name])}, but got {show(value)}."
