@@ -95,6 +95,7 @@ def test_a_condition_may_ask_for_a_knob_that_is_not_searched() -> None:
         (RATE, {"choices": []}, "choices must be a list of at least one value"),
         ("optimizer.type", {"choices": ["adamw", "adamw"]}, "has 'adamw' twice"),
         ("model.dropout", {"low": 0.0, "high": 0.1, "step": 0.2}, "step must be > 0 and at most"),
+        (LAYERS, {"low": 1, "high": 4, "step": 0.5}, "has whole numbers only: step must be one too, but got 0.5"),
         ("model.hidden_size", {"low": 64, "high": 128}, "has no scale of its own"),
         ("training.seed", {}, "give low and high"),
         (RATE, {"choices": [1e-3], "low": 1e-4}, "Keep the one or the other"),

@@ -47,13 +47,15 @@ def dimension(
     ends = _ends(declaration, low, high)
     _must_be_a_range(ends, chosen, step)
     is_whole = all(isinstance(end, int) for end in ends)
+    if is_whole and step is not None and not float(step).is_integer():
+        raise BrokenLaw(f"has whole numbers only: step must be one too, but got {show(step)}.")
     return Dimension(
         declaration.path,
         chosen,  # pyright: ignore[reportArgumentType]
         float(ends[0]),
         float(ends[1]),
         step=step,
-        is_whole=is_whole and (step is None or float(step).is_integer()),
+        is_whole=is_whole,
         only_if=tuple(only_if),
     )
 
