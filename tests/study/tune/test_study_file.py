@@ -82,6 +82,7 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
         ("  beta1:", "  beta1: {lowest: 0.9}", 7, "has no 'lowest'"),
         ("  beta1:", "  training.max_steps: {low: 5, high: 50}", 7, "has two roles, nuisance and fixed"),
         ("  training.max_steps: 20", "  lr: 1e-3", 6, "has two roles, nuisance and fixed. A knob has one."),
+        ("  beta1:", "  optimizer.lr:", 7, "is twice in nuisance. Keep one of the two."),
         ("  beta1:", "  training.seed: [1, 2]", 7, "the best of several seeds is luck"),
         ("  beta1:", "  evaluation.eval_steps: [1, 2]", 7, "compared by their evaluation"),
         ("  beta1:", "  optimizer.momentum:", 7, "has no effect"),

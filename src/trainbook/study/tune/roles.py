@@ -142,6 +142,8 @@ class _Reader:
         path = declaration.path
         if path in self.roles:
             message = f"has two roles, {self.roles[path]} and {role}. A knob has one."
+            if self.roles[path] == role:  # by two of its names
+                message = f"is twice in {role}. Keep one of the two."
             self.problems.append(Problem(f"{self.places[path]}, {place}", path, message))
             return
         self.roles[path], self.places[path] = role, place
