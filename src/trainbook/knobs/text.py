@@ -25,6 +25,10 @@ class Entry:
 class Block:
     entries: tuple[Entry, ...]
 
+    def __str__(self) -> str:
+        """In a message, where something else was expected."""
+        return "a mapping"
+
 
 def read_file(path: Path) -> str:
     try:

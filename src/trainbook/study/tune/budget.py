@@ -14,7 +14,7 @@ from trainbook.knobs.config import Declaration
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
 from trainbook.knobs.origin import Loaded
-from trainbook.knobs.values import BrokenLaw
+from trainbook.knobs.values import BrokenLaw, show
 from trainbook.study.ranges import dimension
 from trainbook.study.space import Dimension
 from trainbook.study.tune.task import written_values
@@ -56,15 +56,15 @@ def parse_budget(given: Any) -> Budget:
     )
     unit = UNITS.get(found[3].lower()) if found else None
     if found is None or unit is None or (found[2] and unit != "tokens"):  # 30m are no minutes, nor that many trials
-        raise UserError(f"budget: {law}, but got {given!r}.")
+        raise UserError(f"budget: {law}, but got {show(given)}.")
     try:
         amount = float(found[1].replace(",", "").replace("_", "")) * THOUSANDS[(found[2] or "").lower()]
     except ValueError:
-        raise UserError(f"budget: {law}, but got {given!r}.") from None
+        raise UserError(f"budget: {law}, but got {show(given)}.") from None
     if amount <= 0 or not math.isfinite(amount):
-        raise UserError(f"budget: must be > 0, but got {given!r}.")
+        raise UserError(f"budget: must be > 0, but got {show(given)}.")
     if unit == "trials" and not amount.is_integer():
-        raise UserError(f"budget: must be a whole number of trials, but got {given!r}.")
+        raise UserError(f"budget: must be a whole number of trials, but got {show(given)}.")
     return Budget(amount, unit)
 
 
