@@ -146,6 +146,14 @@ def test_a_range_is_not_something_to_compare(tmp_path: Path) -> None:
         read_question(write(tmp_path, text))
 
 
+def test_what_is_compared_has_no_condition(tmp_path: Path) -> None:
+    text = STUDY + "scientific:\n  schedule.type: {choices: [linear, cosine], only_if: {optimizer.type: adamw}}\n"
+    with pytest.raises(
+        ConfigError, match=r"study.yaml:11  schedule.type: is compared, in all trials: it has no only_if"
+    ):
+        read_question(write(tmp_path, text))
+
+
 def test_a_study_without_a_base_or_a_recipe_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="a study needs a base"):
         read_question(write(tmp_path, "nuisance: {lr: }\n"))

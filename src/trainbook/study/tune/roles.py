@@ -157,6 +157,8 @@ class _Reader:
             found = self._dimension(declaration, entry.value, place)
             if role == "scientific" and found.scale != "choice":
                 raise BrokenLaw("is compared, so it needs a list of values.", "A range is for nuisance.")
+            if role == "scientific" and found.only_if:
+                raise BrokenLaw("is compared, in all trials: it has no only_if.", "A condition is for nuisance.")
             (self.scientific if role == "scientific" else self.nuisance).append(found)
         except BrokenLaw as law:
             self.problems.append(Problem(place, path, law.message, law.hint))
