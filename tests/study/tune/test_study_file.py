@@ -105,6 +105,12 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
             "only if optimizer.type is 'sgd', which it never is",
         ),
         ("  beta1:", "  beta1: {only_if: {learning_rate: 1e-3}}", 7, "which it never is"),
+        (
+            "  beta1:",
+            "  beta1: {only_if: {num_hidden_layers: 3}}\n  num_hidden_layers: {low: 2, high: 8, step: 2}",
+            7,
+            "only if model.num_hidden_layers is 3, which it never is",
+        ),
         ("  beta1:", "  beta1: {only_if: {learning_rate: 0.5}}", 7, "only if optimizer.learning_rate is 0.5, which it"),
     ],
 )

@@ -114,6 +114,11 @@ def read_roles(entries: dict[str, Entry], where: str, problems: list[Problem]) -
     )
 
 
+def _may_be(searched: Dimension, value: Any) -> bool:
+    """Whether a search ever comes to this very value: one of the choices or of the steps."""
+    return bool(searched.num_values) and searched.has_place(value) and searched.at(searched.place(value)) == value
+
+
 def _flat(block: Block, prefix: str = "") -> list[tuple[Entry, str]]:
     """Knobs by dotted name, or in blocks by section; a block of `low`, `high` … belongs to a knob."""
     found = []
@@ -168,7 +173,7 @@ class _Reader:
         for each in (*self.scientific, *self.nuisance):
             for path, value in each.only_if:
                 other = next((one for one in (*self.scientific, *self.nuisance) if one.path == path), None)
-                if path == each.path or (other is not None and not (other.num_values and other.holds(value))):
+                if path == each.path or (other is not None and not _may_be(other, value)):
                     message = f"is searched only if {path} is {show(value)}, which it never is."
                     self.problems.append(Problem(self.places[each.path], each.path, message))
 
