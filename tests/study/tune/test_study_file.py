@@ -87,6 +87,7 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
         ("  beta1:", "  beta1: {choices: {low: 0.8}}", 7, "a list of at least one value, but got a mapping."),
         ("method: zoom", "method: {zoom: 3}", 8, "but got a mapping."),
         ("budget: 12", "budget: {trials: 12}", 9, "but got a mapping."),
+        ("  beta1:", "  warmup_ratio: {low: 0.01, high: 0.1, scale: log}", 7, "says the same as schedule.warmup_steps"),
         ("  beta1:", "  training.seed: [1, 2]", 7, "the best of several seeds is luck"),
         ("  beta1:", "  evaluation.eval_steps: [1, 2]", 7, "compared by their evaluation"),
         ("  beta1:", "  optimizer.momentum:", 7, "has no effect"),
@@ -136,6 +137,9 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 def test_what_the_command_line_fixes_cannot_be_searched(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is fixed on the command line"):
         read_question(write(tmp_path, STUDY), ["lr=1e-3"])
+    text = STUDY.replace("  schedule: {warmup_steps: 2}\n", "").replace("  beta1:", "  warmup_steps: [1, 2]")
+    with pytest.raises(ConfigError, match=r"schedule.warmup_steps: is, by warmup_ratio, fixed on the command line"):
+        read_question(write(tmp_path, text), ["warmup_ratio=0.1"])
 
 
 def test_a_knob_that_is_idle_with_one_of_the_compared_values_needs_a_condition(tmp_path: Path) -> None:

@@ -73,11 +73,11 @@ class Roles:
         """What the command line fixes must not be searched; of alternatives, only the one that the base has."""
         problems = []
         for name in overrides:
-            for path in {found.path for found in knobs_named(name)} & self.searched:
-                message = (
-                    f"is fixed on the command line, but {self.places[path]} searches it. Keep the one or the other."
-                )
-                problems.append(Problem("override", path, message))
+            named = {found.path for found in knobs_named(name)}
+            for path in named.union(*(group for group in ALTERNATIVES if group & named)) & self.searched:
+                fixed = "is fixed" if path in named else f"is, by {name}, fixed"
+                searches = f"but {self.places[path]} searches it. Keep the one or the other."
+                problems.append(Problem("override", path, f"{fixed} on the command line, {searches}"))
         if problems:
             raise ConfigError(problems)
 
@@ -108,6 +108,7 @@ def read_roles(entries: dict[str, Entry], where: str, problems: list[Problem]) -
         for knob, path in _flat(entry.value):
             reader.knob(role, knob, path)
     reader.conditions()
+    reader.alternatives()
     has_nuisance = "nuisance" in entries and isinstance(entries["nuisance"].value, Block)
     return Roles(
         tuple(reader.scientific), tuple(reader.nuisance) if has_nuisance else None, tuple(reader.fixed), reader.places
@@ -176,6 +177,16 @@ class _Reader:
                 if path == each.path or (other is not None and not _may_be(other, value)):
                     message = f"is searched only if {path} is {show(value)}, which it never is."
                     self.problems.append(Problem(self.places[each.path], each.path, message))
+
+    def alternatives(self) -> None:
+        """Of knobs that say the same in two ways a trial can have one: a second one is refused, or puts it aside."""
+        searched = [each for each in (*self.scientific, *self.nuisance) if not each.only_if]
+        for group in ALTERNATIVES:
+            named = sorted(group & self.roles.keys())
+            if len(named) > 1 and group & {each.path for each in searched}:
+                places = ", ".join(self.places[path] for path in named)
+                message = f"says the same as {named[1]}, which has a role too. Keep one of the two."
+                self.problems.append(Problem(places, named[0], message))
 
     def _named(self, name: str, place: str) -> Declaration | None:
         found = knobs_named(name)
