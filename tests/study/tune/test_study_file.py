@@ -95,6 +95,10 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
         ("method: zoom", "method: [zoom]", 8, "must be one of sobol, random, zoom"),
         ("method: zoom", "metod: zoom", 8, "Did you mean method?"),
         ("budget: 12", "budget: 9", 9, "9 trials are too few for 2 searched knobs: it needs 10."),
+        ("base: gpt-tiny", "base: gpt-tny", 1, "gpt-tny: no such recipe, and no such file. Did you mean gpt-tiny?"),
+        ("base: gpt-tiny", "base: nothing.yaml", 1, "nothing.yaml: no such file."),
+        ("base: gpt-tiny", "base:", 1, "must be a recipe's name or a configuration file, but got null."),
+        ("base: gpt-tiny", "base: [gpt-tiny]", 1, "but got ['gpt-tiny']."),
         ("budget: 12", "budget: lots", 9, "must be a number of trials"),
         ("budget: 12", "seeds: -1", 9, "must be a whole number >= 0, but got -1"),
         ("budget: 12", "metric: los", 9, "Did you mean loss?"),
@@ -169,6 +173,19 @@ def test_a_study_without_a_base_or_a_recipe_that_is_not_there_is_refused(tmp_pat
         read_question(write(tmp_path, "nuisance: {lr: }\n"))
     with pytest.raises(UserError, match="Did you mean gpt-tiny"):
         read_question("gpt-tiney")
+
+
+def test_a_configuration_is_the_one_that_was_named_and_none_in_a_folder_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, steps in (("a", 10), ("a/a", 20)):
+        Path(folder).mkdir()
+        text = f"data: {{source: x.txt}}\ntraining: {{max_steps: {steps}}}\nschedule: {{warmup_steps: 1}}\n"
+        Path(folder, "my.yaml").write_text(text)
+    assert read_question("a/my.yaml", budget=4).loaded.config.training.max_steps == 10
+    Path("a/study.yaml").write_text("base: a/my.yaml\nbudget: 4\n")
+    assert read_question("a/study.yaml").loaded.config.training.max_steps == 20, "beside the study"
 
 
 def test_the_command_line_goes_over_what_the_file_fixes(tmp_path: Path) -> None:

@@ -102,7 +102,8 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
     if problems:
         raise ConfigError(problems)
     base = str(entries["base"].value) if "base" in entries else where
-    loaded = _load_base(base, where, [*roles.fixed_overrides(overrides), *overrides])
+    source = _base_beside(entries["base"], where) if "base" in entries else source
+    loaded = _load_base(source, base, [*roles.fixed_overrides(overrides), *overrides])
     roles.must_not_meet(loaded, [override.partition("=")[0].strip() for override in overrides])
     roles.must_be_met(loaded)
     metric = _metric(entries, loaded, where)
@@ -153,9 +154,24 @@ def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], wher
     return value
 
 
-def _load_base(base: str, where: str, overrides: Sequence[str]) -> Loaded:
-    beside = Path(where).parent / base
-    source = base if base in recipes.names() or not beside.is_file() else beside
+def _base_beside(entry: Entry, where: str) -> str | Path:
+    """The base that a study names: a recipe, or a file beside the study, or where we are."""
+    base = entry.value
+    if not isinstance(base, str):
+        message = f"must be a recipe's name or a configuration file, but got {show(base)}."
+        raise ConfigError([Problem(_place(where, entry), "base", message)])
+    if base in recipes.names():
+        return base
+    for path in (Path(where).parent / base, Path(base)):
+        if path.is_file():
+            return path
+    try:
+        return recipes.path(base)  # raises: says what was probably meant
+    except UserError as error:
+        raise ConfigError([Problem(_place(where, entry), "base", str(error))]) from None
+
+
+def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loaded:
     loaded = load(source, overrides)
     require_length(loaded)
     if loaded.config.evaluation.eval_strategy == "no":
