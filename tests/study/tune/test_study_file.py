@@ -131,6 +131,17 @@ def test_a_mistake_is_told_with_its_line_and_the_law(
     ), str(refused.value)
 
 
+def test_what_is_fixed_against_a_law_is_told_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, STUDY.replace("fixed:\n", "fixed:\n  optimizer.momentum: 0.5\n"))
+    with pytest.raises(ConfigError, match=r"study.yaml:3  optimizer.momentum: has no effect"):
+        read_question(path)
+    with pytest.raises(ConfigError, match=r"override  optimizer.momentum: has no effect"):
+        read_question(path, ["optimizer.momentum=0.6"])
+    path = write(tmp_path, STUDY.replace("fixed:\n", "fixed:\n  num_attention_heads: 7\n"))
+    with pytest.raises(ConfigError, match=r"recipe gpt-tiny:11, .*study.yaml  model.hidden_size: must be a multiple"):
+        read_question(path)
+
+
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
     text = STUDY.replace("  beta1:", "  betta1:").replace("method: zoom", "method: zom")
     with pytest.raises(ConfigError) as refused:

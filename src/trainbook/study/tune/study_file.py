@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,11 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
         raise ConfigError(problems)
     base = str(entries["base"].value) if "base" in entries else where
     source = _base_beside(entries["base"], where) if "base" in entries else source
-    loaded = _load_base(source, base, [*roles.fixed_overrides(overrides), *overrides])
+    fixed = roles.fixed_overrides(overrides)
+    try:
+        loaded = _load_base(source, base, [*fixed, *overrides])
+    except ConfigError as error:
+        raise ConfigError([_at_its_line(each, fixed, overrides, roles, where) for each in error.problems]) from None
     roles.must_not_meet(loaded, [override.partition("=")[0].strip() for override in overrides])
     roles.must_be_met(loaded)
     metric = _metric(entries, loaded, where)
@@ -169,6 +173,14 @@ def _base_beside(entry: Entry, where: str) -> str | Path:
         return recipes.path(base)  # raises: says what was probably meant
     except UserError as error:
         raise ConfigError([Problem(_place(where, entry), "base", str(error))]) from None
+
+
+def _at_its_line(problem: Problem, fixed: Sequence[str], overrides: Sequence[str], roles: Roles, where: str) -> Problem:
+    """What a study fixes is loaded as an override, but it stands in the study."""
+    names = {each.partition("=")[0] for each in fixed}
+    place = roles.places[problem.name] if problem.name in names else "override" if overrides or not fixed else where
+    parts = [place if each == "override" else each for each in problem.where.split(", ")]
+    return replace(problem, where=", ".join(dict.fromkeys(parts)))
 
 
 def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loaded:
