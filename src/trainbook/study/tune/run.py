@@ -66,7 +66,7 @@ class Study:
 
     def prepare(self) -> bool:
         """Make the folder and write down the question, or find them. True: it goes on."""
-        holds = {item.name for item in self.folder.iterdir()} if self.folder.is_dir() else set()
+        holds = make_folder(self.folder)
         goes_on = BASE in holds and bool(holds & {LEDGER, TRIALS})  # a study of another kind has a base too
         if holds and not goes_on and not holds <= OURS:
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
