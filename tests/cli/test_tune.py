@@ -95,6 +95,15 @@ def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypa
     assert "secret" not in refused.output and "--storage" in refused.output
 
 
+def test_two_knobs_of_one_name_are_both_in_a_trials_line() -> None:
+    from trainbook.cli.tune import _line
+    from trainbook.study.tune.rows import Trial
+
+    values = {"optimizer.type": "lion", "schedule.type": "cosine", "model.bias": True, "model.dropout": 0.1}
+    told = _line(Trial(3, "search", values, state="done", loss=1.0))
+    assert told.endswith("optimizer.type=lion  schedule.type=cosine  bias=true  dropout=0.1")
+
+
 def test_a_folder_that_is_something_else_is_left_alone(terminal: Any) -> None:
     Path("runs/s").mkdir(parents=True)
     Path("runs/s/mine.txt").write_text("x")

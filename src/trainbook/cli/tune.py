@@ -266,7 +266,14 @@ def _line(trial: Trial) -> str:
 
 
 def _values(trial: Trial) -> str:
-    shown = {path.split(".")[1]: value for path, value in trial.values.items()}
+    names = [path.split(".")[1] for path in trial.values]
     return "  ".join(
-        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in shown.items()
+        f"{path if names.count(name) > 1 else name}={_value(value)}"  # optimizer.type and schedule.type are two
+        for name, (path, value) in zip(names, trial.values.items(), strict=True)
     )
+
+
+def _value(value: Any) -> str:
+    from trainbook.knobs.values import show
+
+    return f"{value:.4g}" if isinstance(value, float) else show(value).strip("'")
