@@ -12,6 +12,7 @@ from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, U
 from trainbook.study.tune import database as database_module
 from trainbook.study.tune.database import shown
 from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
+from trainbook.study.tune.order import Order
 from trainbook.study.tune.planning import is_spent, next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
@@ -195,6 +196,12 @@ def test_what_is_given_back_counts_as_no_attempt(ledger: Ledger, question: Quest
     mine = take(ledger, question, "a")
     ledger.give_back(mine, "a")
     assert (ledger.trials()[0].state, ledger.trials()[0].attempts) == ("waiting", 0)
+
+
+def test_values_that_are_lists_come_back_as_they_are_chosen_from(ledger: Ledger, question: Question) -> None:
+    values = {"model.lora_targets": ("q", "v"), "model.dropout": 0.1}
+    taken = ledger.take("a", lambda trials, plan: Order([Trial(0, "search", values)]))
+    assert isinstance(taken, Trial) and ledger.trials()[0].values == values
 
 
 def test_everything_can_be_said_twice(ledger: Ledger, question: Question) -> None:

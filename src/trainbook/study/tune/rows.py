@@ -48,7 +48,9 @@ class Trial:
     @classmethod
     def from_row(cls, row: Any) -> Trial:
         known = {name: getattr(row, name) for name in cls.__dataclass_fields__ if name not in ("values", "units")}
-        values = json.loads(row._mapping["values"])
+        read = json.loads(row._mapping["values"])
+        # JSON has no tuples, which the choices of such a knob are.
+        values = {path: tuple(value) if isinstance(value, list) else value for path, value in read.items()}
         known["tokens"] = int(known["tokens"])
         return cls(**known, values=values, units=tuple(json.loads(row.units)))
 
