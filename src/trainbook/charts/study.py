@@ -100,7 +100,7 @@ def _best_by_bucket(facts: Facts, knob: Facts, points: list[tuple[float, float]]
 
 def _has_place(knob: Facts, value: Any) -> bool:
     if value is None or knob["scale"] == "choice":
-        return value is not None
+        return value is not None or None in knob["choices"]  # which may be one of them
     return value > 0 if knob["scale"] == "log" else value < 1 if knob["scale"] == "log_one_minus" else True
 
 

@@ -325,6 +325,15 @@ def test_a_base_without_a_place_on_a_log_scale_is_left_out_of_the_pictures(ask: 
     assert len(facts["pictures"]) == 3 and facts["remarks"] == []
 
 
+def test_none_among_the_choices_is_in_the_pictures_too(ask: Asks) -> None:
+    from trainbook.charts.study import _points
+
+    facts = facts_of(ask("nuisance: {learning_rate: , logit_soft_cap: }\n", budget=16), bowl(best=2e-3))
+    cap = next(each for each in facts["space"] if each["path"] == "model.logit_soft_cap")
+    tried_with = [each["values"]["model.logit_soft_cap"] for each in facts["trials"] if each["kind"] == "search"]
+    assert None in tried_with and len(_points(facts, cap)) == 1 + len(tried_with), "the base has it too"
+
+
 def test_a_picture_that_fails_costs_neither_the_answer_nor_the_recipe(
     ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
