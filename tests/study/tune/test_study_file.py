@@ -65,6 +65,13 @@ def test_what_is_compared_makes_an_arm_of_each_combination(tmp_path: Path) -> No
     assert {"model.dropout": 0.1, "schedule.type": "linear"} in question.roles.arms
 
 
+def test_what_is_compared_is_counted_in_the_same_order_however_the_file_has_it(tmp_path: Path) -> None:
+    text = STUDY.replace("budget: 12", "budget: 40") + "scientific:\n"
+    lines = ["  schedule.type: [linear, cosine]\n", "  model.dropout: [0.0, 0.1]\n"]
+    one, other = (read_question(write(tmp_path, text + "".join(each))) for each in (lines, lines[::-1]))
+    assert one.roles.arms == other.roles.arms
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [

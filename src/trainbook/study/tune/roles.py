@@ -49,11 +49,13 @@ class Roles:
 
     @property
     def arms(self) -> list[dict[str, Any]]:
-        """Every combination of the values that are compared; one without values if nothing is."""
-        paths = [each.path for each in self.scientific]
-        return [
-            dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*(e.choices for e in self.scientific))
-        ]
+        """Every combination of the values that are compared; one without values if nothing is.
+
+        By name: a study that goes on counts them as it did, in whatever order its file has the knobs by now.
+        """
+        compared = sorted(self.scientific, key=lambda each: each.path)
+        paths = [each.path for each in compared]
+        return [dict(zip(paths, chosen, strict=True)) for chosen in itertools.product(*(e.choices for e in compared))]
 
     @property
     def num_arms(self) -> int:
