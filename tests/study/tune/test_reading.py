@@ -135,6 +135,17 @@ def test_a_best_in_the_middle_is_at_no_end(ask: Asks) -> None:
     assert facts_of(ask(budget=24), bowl())["boundary"] == []
 
 
+def test_a_knob_that_has_no_part_in_the_best_is_at_no_end(ask: Asks) -> None:
+    """The default momentum is at an end of the range, but adamw has none."""
+    momentum = "{low: 0.9, high: 0.99, only_if: {optimizer.type: sgd}}"
+    question = ask(f"nuisance:\n  optimizer.type: [adamw, sgd]\n  momentum: {momentum}\n", budget=64, seeds=0)
+    assert question.loaded.config.optimizer.momentum == 0.9
+    facts = facts_of(question, lambda trial, values: 2.0 if values.get("optimizer.type") == "sgd" else 1.0)
+    assert facts["boundary"] == []
+    facts = facts_of(question, lambda trial, values: 2.0 - values.get("optimizer.momentum", 0.0))
+    assert [each["end"] for each in facts["boundary"]] == ["high"]
+
+
 def test_a_lonely_best_is_told_as_one(ask: Asks) -> None:
     alone = facts_of(ask(budget=12), lambda trial, values: 1.0 if trial.number == 5 or trial.of == 5 else 3.0)
     assert alone["good_region"]["points"] == 1 and not alone["good_region"]["enough"]

@@ -128,6 +128,9 @@ def boundary(question: Question, plan: Plan, trials: Sequence[Trial], best: Tria
         value = best.values.get(each.path, question.loaded.get(each.path))
         if each.scale == "choice" or not each.has_place(value):
             continue
+        known = {path: best.values.get(path, question.loaded.get(path)) for path, _ in each.only_if}
+        if not each.is_searched_with(known):  # it has no part in the best
+            continue
         begun = [trial.values for trial in trials if trial.state != "dropped"]
         tried = [float(values[each.path]) for values in begun if each.path in values]
         low, high = each.to_scale(min([each.low, *tried])), each.to_scale(max([each.high, *tried]))
