@@ -299,6 +299,14 @@ def test_a_budget_that_turns_out_too_small_is_told_with_what_it_takes(ask: Asks)
     assert "3 trials and 4 repetitions need about 7,000 tokens" in plan["refused"]
 
 
+def test_one_at_a_time_needs_as_few_trials_for_a_budget_in_tokens_as_in_trials(ask: Asks) -> None:
+    text = "nuisance: {learning_rate: , beta1: , beta2: }\n"
+    plan, _ = tried(ask(text, budget="8000 tokens", seeds=0, method="one-at-a-time"), bowl())
+    assert plan["trials"] == 8
+    plan, _ = tried(ask(text, budget="6000 tokens", seeds=0, method="one-at-a-time"), bowl())
+    assert "7 trials and 0 repetitions need about 7,000 tokens" in plan["refused"]
+
+
 # The files
 
 

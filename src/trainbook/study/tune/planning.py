@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainbook.study.space import Space
-from trainbook.study.tune.budget import Budget, choose, needed
+from trainbook.study.tune.budget import Budget, choose
 from trainbook.study.tune.methods import Search, Tried, propose
 from trainbook.study.tune.order import Order
 from trainbook.study.tune.pruning import expected_share
@@ -90,8 +90,7 @@ def _after_the_base(question: Question, bases: Sequence[Trial]) -> Plan | str:
     again = num_repetitions(question)
     left = budget.amount / each - again - arms
     trials = arms + math.floor(left / expected_share(question.pruning) + 1e-9)
-    nuisance = question.roles.nuisance
-    least = needed(1 if nuisance is None else len(nuisance), arms)
+    least = question.least_trials
     cost = Budget(float(f"{each:.3g}"), budget.unit)
     if trials < least:
         most = Budget(float(f"{(least + again) * each:.3g}"), budget.unit)

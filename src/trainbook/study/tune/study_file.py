@@ -55,6 +55,14 @@ class Question:
     def higher_is_better(self) -> bool:
         return bool(METRICS[self.metric].higher_is_better)
 
+    @property
+    def least_trials(self) -> int:
+        """That can do justice to what is searched."""
+        nuisance, arms = self.roles.nuisance, self.roles.num_arms
+        if self.method == "one-at-a-time" and nuisance is not None:
+            return arms * (1 + 2 * len(nuisance))
+        return needed(1 if nuisance is None else len(nuisance), arms)
+
     def as_json(self) -> dict[str, Any]:
         """What makes it this study and no other: all but how many workers there are."""
         config = self.loaded.config.model_dump(mode="json")
@@ -205,10 +213,7 @@ def _metric(entries: dict[str, Entry], loaded: Loaded, where: str) -> str:
 
 def _must_be_enough(question: Question, place: str) -> None:
     """Known at once where the budget is in trials; otherwise the base's own cost has to be seen first."""
-    nuisance, arms = question.roles.nuisance, question.roles.num_arms
-    least = needed(1 if nuisance is None else len(nuisance), arms)
-    if question.method == "one-at-a-time" and nuisance is not None:
-        least = arms * (1 + 2 * len(nuisance))
+    nuisance, arms, least = question.roles.nuisance, question.roles.num_arms, question.least_trials
     if question.budget.unit == "trials" and question.budget.amount < least:
         asked = (
             "the first knob in the order of importance"
