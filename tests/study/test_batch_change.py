@@ -32,6 +32,11 @@ def test_beta2_averages_over_as_many_tokens_as_before() -> None:
     assert isinstance(beta2, float) and beta2**2 == pytest.approx(0.99, rel=1e-5)
 
 
+def test_beta2_stays_below_1_for_a_batch_that_is_much_smaller() -> None:
+    beta2 = changes("gpt-tiny", 1, "batch.global_batch_size=65536", "optimizer.beta2=0.9999")["optimizer.beta2"]
+    assert beta2 == 0.99999999847404
+
+
 def test_sgds_rate_grows_in_proportion_and_has_no_beta2() -> None:
     sgd = ("optimizer.type=sgd", "optimizer.beta2=0.95")
     answer = for_batch(load("gpt-tiny", sgd).config, 64)

@@ -47,7 +47,8 @@ def for_batch(config: Config, batch: int, critical_tokens: float | None = None) 
     if batch != old:
         found += _rate(config, old, batch)
         if config.optimizer.type in ADAMS:
-            beta2 = float(f"{config.optimizer.beta2**ratio:.6g}")
+            left = float(f"{1 - config.optimizer.beta2**ratio:.6g}")  # of 1: it is what counts, and never none
+            beta2 = float(f"{1 - left:.15g}")
             found.append(Changed("optimizer.beta2", config.optimizer.beta2, beta2, "averages over as many tokens"))
         lengths = {path: max(1, round(steps / ratio)) for path in LENGTHS if (steps := config.get(path))}
         if TOTAL in lengths and WARMUP in lengths:  # as short as it may become, a run is longer than its warm-up
