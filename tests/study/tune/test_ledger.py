@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 
 from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, UserError
 from trainbook.study.tune import database as database_module
+from trainbook.study.tune.changed import must_be_the_same
 from trainbook.study.tune.database import shown
 from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
 from trainbook.study.tune.order import Order
@@ -229,6 +231,13 @@ def test_a_study_that_was_changed_is_refused_with_the_difference(ledger: Ledger,
     told = str(refused.value)
     assert "model.dropout: 0.0 -> 0.1" in told and "budget: 8 trials -> 16 trials" in told
     assert "high 0.01" in told and "high 0.5" in told and "--name" in told
+
+
+def test_an_end_at_zero_is_told_where_it_was_changed(ledger: Ledger, ask: Asks) -> None:
+    text = "nuisance: {{model.dropout: {{low: {}, high: 0.3}}}}\n"
+    before, now = (ask(text.format(low)).as_json() for low in (0.0, 0.1))
+    with pytest.raises(ResumeError, match=r"scale linear, low 0.0, high 0.3 -> scale linear, low 0.1, high 0.3"):
+        must_be_the_same(json.loads(json.dumps(before)), json.loads(json.dumps(now)), "s")
 
 
 def test_more_workers_are_no_other_study(ledger: Ledger, ask: Asks) -> None:

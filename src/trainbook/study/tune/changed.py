@@ -34,6 +34,6 @@ def _flat(question: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
-        parts = [f"{name} {part}" for name, part in value.items() if part not in (None, [], (), False)]
+        parts = [f"{name} {part}" for name, part in value.items() if part not in (None, [], ()) and part is not False]
         return ", ".join(parts)
     return "not there" if value is None else str(value)
