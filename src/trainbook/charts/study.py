@@ -180,7 +180,8 @@ def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
     axis.set_yticks([])
     axis.set_ylim(-0.1, 1.1)
     axis.spines["left"].set_visible(False)
-    axis.set_title(f"{len(done)} trials; the darker, the better the {facts['metric']}; the best in orange")
+    count = f"{len(done)} trial{'' if len(done) == 1 else 's'}"
+    axis.set_title(f"{count}; the darker, the better the {facts['metric']}; the best in orange")
     save(figure, path)
     return path
 

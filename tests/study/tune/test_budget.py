@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import load
 from trainbook.study.tune.budget import Budget, affordable, choose, needed, parse_budget
 from trainbook.study.tune.planning import make_plan
@@ -23,10 +23,18 @@ from trainbook.study.tune.study_file import read_question
         ("1.5e6 tokens", Budget(1.5e6, "tokens")),
         ("1,500,000 tokens", Budget(1.5e6, "tokens")),
         (".5 hours", Budget(0.5, "GPU-hours")),
+        ("1 trial", Budget(1)),
+        ("1h", Budget(1, "GPU-hours")),
     ],
 )
 def test_a_budget_is_read_and_can_be_read_again_as_it_is_shown(given: object, budget: Budget) -> None:
     assert parse_budget(given) == budget == parse_budget(str(budget))
+
+
+def test_one_of_anything_is_told_as_one() -> None:
+    assert [str(Budget(1)), str(Budget(1, "GPU-hours"))] == ["1 trial", "1 GPU-hour"]
+    with pytest.raises(ConfigError, match="budget: 1 trial is too few"):
+        read_question("gpt-tiny", budget="1")
 
 
 @pytest.mark.parametrize(

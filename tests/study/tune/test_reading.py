@@ -152,6 +152,15 @@ def test_a_lonely_best_is_told_as_one(ask: Asks) -> None:
     assert facts_of(ask(budget=12), bowl(steepness=0.01))["good_region"]["enough"]
 
 
+def test_one_trial_is_told_as_one(ask: Asks) -> None:
+    question = ask(budget=3, seeds=0)
+    plan, trials = tried(question, bowl())
+    trials[2] = replace(trials[2], state="failed", loss=None)
+    told = " ".join(conclude(read(question, Plan.from_json(plan), trials)))
+    assert "1 trial failed for other reasons and is left out." in told
+    assert "1 trial ended with a loss: shares of importance" in told
+
+
 def test_what_diverged_is_counted_and_is_in_no_number(ask: Asks) -> None:
     facts = facts_of(ask(budget=16), lambda trial, values: None if values[RATE] > 3e-3 else bowl()(trial, values))
     lost = sum(each["state"] == "infeasible" for each in facts["trials"])

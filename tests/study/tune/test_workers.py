@@ -19,6 +19,7 @@ from trainbook.errors import Interrupted, ResumeError, RunError
 from trainbook.knobs import load
 from trainbook.study.tune.finish import finish
 from trainbook.study.tune.ledger import opened
+from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import Question
 from trainbook.study.tune.workers import Workers, devices, environment
@@ -109,6 +110,13 @@ def interrupted_by(made: Study, number: signal.Signals = signal.SIGINT) -> threa
     thread = threading.Thread(target=interrupt)
     thread.start()
     return thread
+
+
+def test_an_interruption_after_one_trial_is_told_with_one(tmp_path: Path, ask: Asks) -> None:
+    study = Study(ask(), tmp_path / "s")
+    study._asked = "Ctrl-C"
+    with pytest.raises(Interrupted, match="Ctrl-C: 1 trial has ended, and what was under way is saved"):
+        study._whole([Trial(0, "base", {}, state="done"), Trial(1, "search", {})], None)
 
 
 def test_an_interruption_in_a_trials_last_evaluation_is_not_lost(tmp_path: Path, ask: Asks) -> None:

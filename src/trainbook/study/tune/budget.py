@@ -45,7 +45,11 @@ class Budget:
 
     def __str__(self) -> str:
         amount = f"{self.amount:,.0f}" if self.amount >= 1000 or float(self.amount).is_integer() else f"{self.amount:g}"
-        return f"{amount} {self.unit}"
+        return f"{amount} {self.unit.removesuffix('s') if self.amount == 1 else self.unit}"
+
+    @property
+    def verb(self) -> str:
+        return "is" if self.amount == 1 else "are"
 
 
 def parse_budget(given: Any) -> Budget:

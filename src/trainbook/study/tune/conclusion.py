@@ -36,9 +36,9 @@ def conclude(facts: Facts) -> list[str]:
         more = " That is much: the range reaches too far." if share > 0.25 else ""
         lines.append(f"{share:.0%} of the searched trials could not be trained like this.{more}")
     if facts["counts"]["failed"]:
-        lines.append(
-            f"{_count(facts['counts']['failed'], 'trial', 'trials')} failed for other reasons and are left out."
-        )
+        count = facts["counts"]["failed"]
+        are = "is" if count == 1 else "are"
+        lines.append(f"{_count(count, 'trial', 'trials')} failed for other reasons and {are} left out.")
     if facts["counts"]["dropped"]:
         count = _count(facts["counts"]["dropped"], "trial was", "trials were")
         lines.append(f"{count} not begun: the budget of {facts['budget']} was spent.")

@@ -28,7 +28,8 @@ def importance(question: Question, plan: Plan, trials: Sequence[Trial]) -> tuple
         return None, "pruned trials are missing from it: shares of importance need a study without pruning"
     if len(ended) < LEAST:
         each = " for each value that is compared" if len(question.roles.arms) > 1 else ""
-        return None, f"{len(ended)} trials ended with a loss: shares of importance need {LEAST}{each}"
+        count = f"{len(ended)} trial{'' if len(ended) == 1 else 's'}"
+        return None, f"{count} ended with a loss: shares of importance need {LEAST}{each}"
     if len(plan.space) < 2:
         return None, "only one knob was searched"
     if any(each.only_if for each in plan.space.dimensions):

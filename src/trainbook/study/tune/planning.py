@@ -95,12 +95,14 @@ def _after_the_base(question: Question, bases: Sequence[Trial]) -> Plan | str:
     if trials < least:
         most = Budget(float(f"{(least + again) * each:.3g}"), budget.unit)
         return (
-            f"budget: {budget} are too few. The base took {cost}; {least} trials and {again} repetitions need about "
-            f"{most}."
+            f"budget: {budget} {budget.verb} too few. The base took {cost}; {Budget(least)} and {again} repetitions "
+            f"need about {most}."
         )
     early = ", most of them stopped early," if question.pruning != "none" else ""
     return make_plan(
-        question, trials, [f"the base took {cost}: {budget} are about {trials} trials{early} and the repetitions"]
+        question,
+        trials,
+        [f"the base took {cost}: {budget} {budget.verb} about {Budget(trials)}{early} and the repetitions"],
     )
 
 

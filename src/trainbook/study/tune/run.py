@@ -122,7 +122,8 @@ class Study:
         order = None if left else next_order(self.question, trials, plan)
         if order is not None and not order.trials and not order.refused:
             return trials
-        told = f"{len(trials) - left} trials have ended, and what was under way is saved"
+        ended = len(trials) - left
+        told = f"{ended} trial{' has' if ended == 1 else 's have'} ended, and what was under way is saved"
         if self._asked is not None:
             raise Interrupted(f"{self._asked}: {told}")
         if order is not None and order.refused:

@@ -221,7 +221,7 @@ def _must_be_enough(question: Question, place: str) -> None:
             else f"{len(nuisance)} searched knob{'s' if len(nuisance) != 1 else ''}"
         )
         each = f", for each of {arms} values that are compared" if arms > 1 else ""
-        message = f"{question.budget} are too few for {asked}{each}: it needs {least}."
+        message = f"{question.budget} {question.budget.verb} too few for {asked}{each}: it needs {least}."
         raise ConfigError([Problem(place, "budget", message, "Search fewer knobs, or spend more.")])
 
 
