@@ -132,6 +132,19 @@ def test_of_a_gpu_that_several_share_each_trial_has_its_part(ledger: Ledger, ask
     assert all(each.gpu_seconds == pytest.approx(each.seconds / 4) and each.seconds > 0 for each in ledger.trials())
 
 
+def test_a_repetition_with_a_lucky_seed_does_not_take_the_place_of_the_best(
+    ledger: Ledger, ask: Asks, tmp_path: Path
+) -> None:
+    def objective(task: Task) -> Outcome:
+        run = tmp_path / task.name
+        (run / "checkpoints" / "step-1").mkdir(parents=True)
+        return Outcome(0.5 if task.trial.kind == "repeat" else 3.0 - task.trial.number, run=str(run))
+
+    trials = work(ledger, ask(budget=3, seeds=2), objective)
+    assert len(trials) == 3 + 4
+    assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [2]
+
+
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])
 def test_the_best_keeps_its_weights_and_no_other_that_has_ended(
     ledger: Ledger, ask: Asks, tmp_path: Path, metric: str
