@@ -19,6 +19,7 @@ from tests.study.tune.postgres import CannotStart, Server, running
 
 from trainbook.errors import ResumeError, UserError
 from trainbook.study.tune.ledger import Ledger, opened
+from trainbook.study.tune.order import Order
 from trainbook.study.tune.planning import next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import Study
@@ -114,6 +115,14 @@ def test_workers_of_two_machines_get_every_trial_once(server: Server, ask: Asks)
     assert sorted(got) == list(range(24))
     with opened(server.url, "together") as ledger, pytest.raises(ResumeError, match="24 trials -> 8 trials"):
         ledger.open(ask(budget=8, seeds=0).as_json())
+
+
+def test_a_seed_may_be_larger_than_a_databases_own_whole_numbers(server: Server, ask: Asks) -> None:
+    with opened(server.url, "seeds") as ledger:
+        ledger.open(ask().as_json())
+        repeat = Trial(0, "repeat", {}, seed=2**40, of=0)
+        taken = ledger.take("a", lambda trials, plan: Order([repeat]))
+        assert isinstance(taken, Trial) and ledger.trials()[0].seed == 2**40
 
 
 def test_a_wrong_password_or_address_is_told_in_seconds_and_not_shown(server: Server) -> None:

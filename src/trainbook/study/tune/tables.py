@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Column, Double, Engine, Integer, MetaData, String, Table, Text, create_engine, event
+from sqlalchemy import BigInteger, Column, Double, Engine, Integer, MetaData, String, Table, Text, create_engine, event
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from trainbook.errors import MissingExtra, UserError
@@ -76,7 +76,7 @@ def _tables() -> Tables:
         Column("arm", Integer, nullable=False),
         Column("units", Text, nullable=False),
         Column("round", Integer, nullable=False),
-        Column("seed", Integer),
+        Column("seed", BigInteger),  # a knob that has no end
         Column("of", Integer),
         Column("state", String(20), nullable=False),
         Column("worker", String(200)),
