@@ -122,7 +122,7 @@ def test_an_interruption_after_one_trial_is_told_with_one(tmp_path: Path, ask: A
 def test_an_interruption_in_a_trials_last_evaluation_is_not_lost(tmp_path: Path, ask: Asks) -> None:
     made = study(ask(budget=4, seeds=0), tmp_path, "deaf")
     thread = interrupted_by(made)
-    with pytest.raises(Interrupted, match="Ctrl-C: 1 trials have ended"):
+    with pytest.raises(Interrupted, match="Ctrl-C: 1 trial has ended"):
         made.run()
     thread.join()
     assert Counter(what for what, *_ in notes(made.folder)) == {"begun": 2, "ended": 1}, "its own, and bowl's"
