@@ -49,6 +49,16 @@ def patient(task: Any) -> Any:
     return bowl(task)
 
 
+def stubborn(task: Any) -> Any:
+    """The first trial takes no notice of anything, and has to be killed."""
+    is_again = (task.folder / "notes.txt").is_file()
+    if not is_again:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _note(task, "begun")
+        time.sleep(600)
+    return bowl(task)
+
+
 def deaf(task: Any) -> Any:
     """The first trial is in its last evaluation, where a training takes no notice of a signal any more, and ends."""
     is_again = (task.folder / "notes.txt").is_file()

@@ -112,6 +112,19 @@ def interrupted_by(made: Study, number: signal.Signals = signal.SIGINT) -> threa
     return thread
 
 
+def test_a_worker_that_is_killed_because_somebody_stops_the_study_at_once_is_no_failed_attempt(
+    tmp_path: Path, ask: Asks
+) -> None:
+    made = study(ask(budget=4, seeds=0), tmp_path, "stubborn")
+    made.say = lambda line: os.kill(os.getpid(), signal.SIGINT)  # again, as soon as the first one is answered
+    thread = interrupted_by(made)
+    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended"):
+        made.run()
+    thread.join()
+    with opened(made.url, made.name) as ledger:
+        assert [(each.state, each.attempts) for each in ledger.trials()] == [("waiting", 0)]
+
+
 def test_an_interruption_after_one_trial_is_told_with_one(tmp_path: Path, ask: Asks) -> None:
     study = Study(ask(), tmp_path / "s")
     study._asked = "Ctrl-C"

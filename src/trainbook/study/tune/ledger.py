@@ -174,14 +174,18 @@ class Ledger:
 
         self._transact(write)
 
-    def bury(self, worker: str) -> None:
-        """A worker is known to be dead: nobody has to wait for its lease to run out."""
+    def bury(self, worker: str, by_us: bool = False) -> None:
+        """A worker is known to be dead: nobody has to wait for its lease to run out.
+
+        `by_us`: whoever stops a study at once has killed it, which says nothing of its trial.
+        """
 
         def write(connection: Connection) -> None:
             self._locked(connection)
             trials = self._tables.trials
             mine = (trials.c.study == self.study, trials.c.worker == worker, trials.c.state == "running")
-            connection.execute(trials.update().where(*mine).values(lease_until=0.0))
+            attempts = trials.c.attempts - (1 if by_us else 0)
+            connection.execute(trials.update().where(*mine).values(lease_until=0.0, attempts=attempts))
             self._reclaim(connection, self._now(connection), worker)
 
         self._transact(write)

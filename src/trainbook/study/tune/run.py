@@ -107,7 +107,7 @@ class Study:
             finally:
                 for name in workers.end():
                     with suppress(TrainbookError):  # what is to be told is why we are here
-                        ledger.bury(name)
+                        ledger.bury(name, by_us=True)
             trials, plan = ledger.trials(), ledger.plan()
             self._show(trials, plan)
         return self._whole(trials, plan)
@@ -137,7 +137,7 @@ class Study:
                 workers.ask_to_stop()
             time.sleep(POLL_SECONDS)
             for name, code in workers.ended():
-                ledger.bury(name)
+                ledger.bury(name, by_us=self._asked is not None)
                 if code == 0 or self._asked is not None:
                     continue
                 if code == MORE:
