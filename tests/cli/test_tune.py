@@ -104,6 +104,29 @@ def test_two_knobs_of_one_name_are_both_in_a_trials_line() -> None:
     assert told.endswith("optimizer.type=lion  schedule.type=cosine  bias=true  dropout=0.1")
 
 
+def test_the_table_counts_trials_and_repetitions_apart_and_shows_lists() -> None:
+    from rich.console import Console
+
+    from trainbook.cli.tune import _Table
+    from trainbook.study.tune.rows import Trial
+    from trainbook.study.tune.study_file import read_question
+
+    table = _Table(read_question("gpt-tiny", budget="3"), quiet=False)
+    trials = [Trial(number, "search", {}, state="done", loss=2.0) for number in range(2)]
+    trials.append(Trial(2, "search", {"model.lora_targets": ("q", "v")}, state="done", loss=1.0))
+
+    def shown(given: list[Trial]) -> str:
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            console.print(table._table(given, {"trials": 3}))
+        return captured.get()
+
+    assert "3 of 3 trials, then the repetitions" in shown(trials)
+    assert "lora_targets=['q', 'v']" in shown(trials)
+    repeats = [Trial(3, "repeat", {}, of=2, seed=1, state="done", loss=1.0), Trial(4, "repeat", {}, of=2, seed=2)]
+    assert "3 of 3 trials, 1 of 2 repetitions" in shown([*trials, *repeats])
+
+
 def test_a_folder_that_is_something_else_is_left_alone(terminal: Any) -> None:
     Path("runs/s").mkdir(parents=True)
     Path("runs/s/mine.txt").write_text("x")

@@ -238,14 +238,16 @@ class _Table:
             self.live.update(self._table(trials, plan))
 
     def _table(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> Any:
+        from rich.markup import escape
         from rich.table import Table
 
         from trainbook.study.tune.repeats import best_of
 
-        total = (plan or {}).get("trials", "?")
-        table = Table(
-            title=f"{sum(each.is_over for each in trials)} of {total} trials and the repetitions", title_justify="left"
-        )
+        repeats = [each for each in trials if each.kind == "repeat"]
+        ended, again = (sum(each.is_over for each in some) for some in (trials, repeats))
+        title = f"{ended - again} of {(plan or {}).get('trials', '?')} trials"
+        title += f", {again} of {len(repeats)} repetitions" if repeats else ", then the repetitions"
+        table = Table(title=title, title_justify="left", min_width=len(title))
         best = best_of(self.question, trials)
         for column in ("trial", "values", "state", "worker", self.question.metric):
             table.add_column(column)
@@ -253,7 +255,7 @@ class _Table:
         for each in [*([best] if best else []), *running][: self.SHOWN]:
             state = "best so far" if each is best else each.state
             loss = "" if each.loss is None else f"{each.loss:.4g}"
-            table.add_row(str(each.number), _values(each), state, (each.worker or "").rsplit("-", 1)[-1], loss)
+            table.add_row(str(each.number), escape(_values(each)), state, (each.worker or "").rsplit("-", 1)[-1], loss)
         return table
 
 
