@@ -62,6 +62,8 @@ def test_bad_trials_are_stopped_early_and_go_on_from_where_they_paused(terminal:
         (["--method", "grid"], "--method  method: must be one of sobol, random, zoom, one-at-a-time, tpe, gp"),
         (["--ray", "10.0.0.1:6379"], "--ray: tasks on other machines cannot reach a file of this one"),
         (["--workers", "0"], "--workers  workers: must be a whole number >= 1, but got 0"),
+        (["--name", "../s"], "a study's name must begin with a letter or digit"),
+        (["--name", "."], "a study's name must begin with a letter or digit"),
         (["optimizer.learning_rat=1"], "Did you mean optimizer.learning_rate?"),
         (["data.validation_ratio=0"], "a study compares trials by their evaluation"),
     ],

@@ -94,6 +94,7 @@ def tune(
     """Search good values for the knobs that matter most, and say what may be believed of what was found."""
     from trainbook.errors import Interrupted, UserError
     from trainbook.knobs import overrides_from_arguments
+    from trainbook.runs.folder import check_name, name_of
     from trainbook.study.tune.database import shown
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
@@ -111,7 +112,8 @@ def tune(
         )
     options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
     question = read_question(study, changes, **options)
-    name = name or f"tune-{Path(study).stem}"
+    name = name or f"tune-{name_of(study)}"
+    check_name(name, "study")
     say = (lambda line: None) if as_json else typer.echo
     with _Table(question, quiet=as_json) as table:
         say_live = table.say if not as_json else say
