@@ -375,6 +375,21 @@ def test_a_picture_that_fails_costs_neither_the_answer_nor_the_recipe(
     assert facts["remarks"] == ["the pictures could not be drawn: ValueError: math domain error"]
 
 
+def test_an_answer_that_cannot_be_written_is_a_message_and_the_next_start_writes_it(
+    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    question = ask(budget=4)
+    plan, trials = tried(question, bowl())
+    with monkeypatch.context() as patch:
+        patch.setattr("trainbook.study.tune.finish.write_text_atomically", full)
+        with pytest.raises(RunError, match=r"cannot be written into .*: No space left on device. All trials are kept"):
+            finish(question, plan, trials, tmp_path)
+    assert (tmp_path / finish(question, plan, trials, tmp_path)["recipe"]).is_file()
+
+
 def test_a_study_in_which_nothing_could_be_trained_says_why(ask: Asks, tmp_path: Path) -> None:
     question = ask()
     plan, trials = tried(question, lambda trial, values: None)

@@ -23,15 +23,21 @@ def finish(question: Question, kept: dict[str, Any], trials: list[Trial], folder
     more = {"conclusion": conclude(facts), "recipe": None, "pictures": [], "remarks": []}
     facts = {"study": folder.name, **facts, **more}
     # What took hours first: a picture that cannot be drawn is no reason to lose it.
-    if facts["best"] is not None:
-        recipe = folder / RECIPE
-        write_text_atomically(recipe, recipe_text(facts, question.loaded, folder.name))
-        facts["recipe"] = str(recipe)
-    _write(facts, folder)
-    if facts["best"] is None:
-        raise RunError(facts["conclusion"][0])
-    facts["pictures"], facts["remarks"] = _pictures(facts, folder)
-    _write(facts, folder)
+    try:
+        if facts["best"] is not None:
+            recipe = folder / RECIPE
+            write_text_atomically(recipe, recipe_text(facts, question.loaded, folder.name))
+            facts["recipe"] = str(recipe)
+        _write(facts, folder)
+        if facts["best"] is None:
+            raise RunError(facts["conclusion"][0])
+        facts["pictures"], facts["remarks"] = _pictures(facts, folder)
+        _write(facts, folder)
+    except OSError as error:
+        raise RunError(
+            f"the answer cannot be written into {folder}: {error.strerror or error}. All trials are kept: mend it, and "
+            "start the same command again."
+        ) from None
     return facts
 
 
