@@ -6,7 +6,7 @@ import pytest
 
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import load
-from trainbook.study.tune.budget import Budget, affordable, choose, needed, parse_budget
+from trainbook.study.tune.budget import Budget, affordable, by_importance, choose, needed, parse_budget
 from trainbook.study.tune.planning import make_plan
 from trainbook.study.tune.study_file import read_question
 
@@ -92,6 +92,11 @@ def test_the_words_say_what_is_searched_what_would_be_next_and_what_has_to_be_as
     assert "optimizer.learning_rate and optimizer.beta1" in words[0]
     assert "from 26 trials on" in words[1]
     assert "model.hidden_size" in words[2]
+
+
+def test_where_all_knobs_have_a_role_nothing_is_searched_and_that_is_said() -> None:
+    chosen, words = choose(load("gpt-tiny"), 12, [each.path for each in by_importance()])
+    assert chosen == [] and "no knob in the order of importance is left" in words[0]
 
 
 def test_each_value_that_is_compared_has_to_be_tuned_for_itself() -> None:

@@ -117,7 +117,9 @@ def choose(
             continue
     chosen = found[: affordable(trials)]
     names = [each.path for each in chosen]
-    words = [f"{trials} trials are enough to search {_listed(names)}, the first in the order of importance"]
+    words = ["no knob in the order of importance is left to search: each has a role already, or no effect"]
+    if names:
+        words = [f"{trials} trials are enough to search {_listed(names)}, the first in the order of importance"]
     if len(found) > len(chosen):
         words.append(f"{found[len(chosen)].path} would be next, from {needed(len(chosen) + 1)} trials on")
     if asked_for:
