@@ -141,7 +141,7 @@ def test_a_folder_that_cannot_be_made_is_a_message(terminal: Any) -> None:
     Path("runs").mkdir()
     Path("runs/s").write_text("x")
     answer = terminal("tune", *terminal.tiny, "--budget", "4", "--name", "s", code=2)
-    assert "runs/s cannot be made: Not a directory" in answer.output
+    assert "runs/s cannot be made: File exists" in answer.output
     assert Path("runs/s").read_text() == "x"
 
 

@@ -94,7 +94,7 @@ def tune(
     """Search good values for the knobs that matter most, and say what may be believed of what was found."""
     from trainbook.errors import Interrupted, UserError
     from trainbook.knobs import overrides_from_arguments
-    from trainbook.runs.folder import check_name, name_of
+    from trainbook.runs import check_name, name_of
     from trainbook.study.tune.database import shown
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
