@@ -80,6 +80,10 @@ class MissingExtra(UserError):
         return type(self), self.needed
 
 
+class TooLarge(UserError):
+    """For the memory of the device, whatever is done: known before anything is allocated."""
+
+
 class RunError(TrainbookError):
     pass
 

@@ -162,9 +162,11 @@ def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypa
 
     from trainbook import api
     from trainbook.cli.cell import train_cell
-    from trainbook.errors import ConfigError, Diverged
+    from trainbook.errors import ConfigError, Diverged, TooLarge
 
-    for error, reason in ((torch.OutOfMemoryError("full"), "too large for the memory"), (Diverged("so"), "diverged")):
+    full, surely = torch.OutOfMemoryError("full"), TooLarge("the run needs at least 90 GB")
+    large = "too large for the memory"
+    for error, reason in ((full, large), (surely, large), (Diverged("so"), "diverged")):
         monkeypatch.setattr(api, "train", raising(error))
         found = train_cell(Path("base.yaml"), [], "cell", lab.runs)
         assert found.loss is None and found.reason is not None and reason in found.reason

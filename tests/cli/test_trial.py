@@ -12,7 +12,7 @@ pytest.importorskip("sqlalchemy")
 
 from trainbook import api
 from trainbook.cli.trial import train_trial
-from trainbook.errors import CheckpointError, OutOfMemory, RunInUse
+from trainbook.errors import CheckpointError, OutOfMemory, RunInUse, TooLarge
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.task import Busy, Failed, Task
 
@@ -59,6 +59,13 @@ def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monk
     assert train_trial(shared).loss == 2.0 and len(calls) == 2
     ends_with(monkeypatch, OutOfMemory("x"), OutOfMemory("x"))
     assert train_trial(shared).reason == "too large for the memory of the device"
+
+
+def test_what_no_device_of_this_kind_holds_is_the_trials_answer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    calls = ends_with(monkeypatch, TooLarge("the run needs at least 90 GB"))
+    outcome = train_trial(Task(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True))
+    assert outcome.loss is None and outcome.reason == "too large: the run needs at least 90 GB"
+    assert len(calls) == 1, "alone it would be as large"
 
 
 def test_errors_are_told_apart(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from tests.conftest import Lab
 
 from trainbook.errors import UserError
+from trainbook.knobs.derive import batch_shape
 from trainbook.loop.convert import from_deepspeed, to_deepspeed
 
 pytest.importorskip("deepspeed")
@@ -36,7 +37,8 @@ def must_be_equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("stage", [pytest.param(1, marks=SLOW), 2, pytest.param(3, marks=SLOW)])
 def test_deepspeed_goes_on_with_a_run_and_the_run_with_what_deepspeed_made_of_it(lab: Lab, tmp_path: Path, stage: int):
-    lab.train("training.max_steps=4", "schedule.warmup_steps=1", name="run")
+    # A rate that was found at another batch is the scaled one in their folder, as it is in training.
+    lab.train("training.max_steps=4", "schedule.warmup_steps=1", "optimizer.tuned_batch_size=1", name="run")
     before = lab.state("run")
     config = lab.runs / "run" / "config.yaml"
     assert "zero_stage: 2" in config.read_text()
@@ -45,7 +47,9 @@ def test_deepspeed_goes_on_with_a_run_and_the_run_with_what_deepspeed_made_of_it
     seen = torch.load(tmp_path / "seen.pt")
 
     assert seen["written"] == (4, stage) and seen["step"] == 4
-    assert seen["rate"] == pytest.approx(lab.open("run").recorded().optimizer.learning_rate)
+    knobs = lab.open("run").recorded()
+    scale = batch_shape(knobs).global_batch ** 0.5
+    assert scale > 1 and seen["rate"] == pytest.approx(scale * knobs.optimizer.learning_rate)
     assert seen["weights_only"].keys() == before["model"].keys()
     for name, value in before["model"].items():
         assert torch.equal(seen["weights_only"][name], value), name
@@ -61,7 +65,8 @@ def test_deepspeed_goes_on_with_a_run_and_the_run_with_what_deepspeed_made_of_it
     assert all(int(kept["step"]) == 6 for kept in after["optimizer"].values())
     assert (after["loop"]["step"], int(after["loop"]["applied"])) == (6, 6)
     assert after["loop"]["samples"] == 6 * before["loop"]["samples"] // 4
-    lab.train("training.max_steps=8", "schedule.warmup_steps=1", name="run", accept_changes=True)
+    longer = ("training.max_steps=8", "schedule.warmup_steps=1", "optimizer.tuned_batch_size=1")
+    lab.train(*longer, name="run", accept_changes=True)
     assert [row["step"] for row in lab.rows("run")][-2:] == [7, 8]
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainbook.errors import UserError
+from trainbook.errors import TooLarge
 from trainbook.knobs import load
 from trainbook.loop import needs as module
 from trainbook.loop.needs import needs
@@ -36,9 +36,9 @@ def test_what_may_not_fit_is_warned_of_and_gets_advice(monkeypatch: pytest.Monke
 
 
 def test_what_cannot_fit_with_one_row_is_refused_and_names_the_knobs(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(UserError, match=r"needs at least .* with one row at a time, but the GPU has .* Try "):
+    with pytest.raises(TooLarge, match=r"needs at least .* with one row at a time, but the GPU has .* Try "):
         asked(monkeypatch, 12, "data.max_seq_length=512", recipe="llama-1b")
-    with pytest.raises(UserError, match="smaller model or a larger GPU"):
+    with pytest.raises(TooLarge, match="smaller model or a larger GPU"):
         asked(monkeypatch, 0.05)
 
 

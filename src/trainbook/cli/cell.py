@@ -19,7 +19,7 @@ def train_cell(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) 
     import torch
 
     from trainbook import api
-    from trainbook.errors import Diverged, OutOfMemory
+    from trainbook.errors import Diverged, OutOfMemory, TooLarge
     from trainbook.study.transfer.cells import Outcome
 
     path = str(runs_dir / name)
@@ -27,7 +27,7 @@ def train_cell(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) 
         result = api.train(base, overrides, name=name, runs_dir=runs_dir, quiet=True)
     except Diverged as error:
         return Outcome(None, f"diverged: {error}", path)
-    except (OutOfMemory, torch.OutOfMemoryError):
+    except (TooLarge, OutOfMemory, torch.OutOfMemoryError):
         return Outcome(None, "too large for the memory of the device", path)
     finally:
         gc.collect()  # the next one needs the room

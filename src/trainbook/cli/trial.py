@@ -41,7 +41,15 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
     import torch
 
     from trainbook import api
-    from trainbook.errors import ConfigError, Diverged, Interrupted, OutOfMemory, RunInUse, TrainbookError
+    from trainbook.errors import (
+        ConfigError,
+        Diverged,
+        Interrupted,
+        OutOfMemory,
+        RunInUse,
+        TooLarge,
+        TrainbookError,
+    )
     from trainbook.runs import RunFolder
     from trainbook.study.tune.task import Busy, Failed, Outcome
 
@@ -56,6 +64,8 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
         return Outcome(None, reason=f"refused: {error.problems[0]}")
     except Diverged as error:
         return Outcome(None, _tokens(folder), f"diverged: {error}", path)
+    except TooLarge as error:  # others on the device or none
+        return Outcome(None, _tokens(folder), f"too large: {error}", path)
     except (OutOfMemory, torch.OutOfMemoryError) as error:
         if not is_last_try:
             raise OutOfMemory(str(error)) from None

@@ -17,6 +17,7 @@ from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs import load
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.scaling import Scaling
+from trainbook.loop.build import with_scaled_rate
 from trainbook.loop.restore import load_task
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
@@ -94,7 +95,8 @@ def from_deepspeed(run: RunFolder, folder: Path) -> Converted:
 @contextmanager
 def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]:
     """With the weights of that checkpoint, and an optimizer that has made no step yet."""
-    config = load(run.config, [*HERE, *more]).config
+    asked = load(run.config, [*HERE, *more]).config
+    config = with_scaled_rate(asked, batch_shape(asked).global_batch)
     with joined(Place(), config.distributed, "cpu") as ranks:
         must_suit(config, ranks, CPU, "fp32")
         from trainbook.parallel.deepspeed import ZeroShard

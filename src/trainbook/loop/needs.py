@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from trainbook.errors import UserError
+from trainbook.errors import TooLarge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.origin import DEFAULT
@@ -25,7 +25,7 @@ OURS = ("gpt", "bert", "t5", "hf")
 
 
 def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) -> list[str]:
-    """The line and perhaps a warning; UserError if one row at a time is too much for this GPU."""
+    """The line and perhaps a warning; TooLarge if one row at a time is too much for this GPU."""
     if config.model.type not in OURS:
         return []
     try:
@@ -43,7 +43,7 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
         return []
     advice = f" Try {', or '.join(ways)}." if ways else ""
     if at_least > SURELY * room and not _is_offloaded(config):
-        raise UserError(
+        raise TooLarge(
             f"the run needs at least {size(at_least)}, with one row at a time, but the GPU has {size(room)}."
             f"{advice or ' It takes a smaller model or a larger GPU.'}"
         )

@@ -204,6 +204,16 @@ def test_importance_is_refused_where_it_would_mislead(ask: Asks, options: dict[s
     assert facts["importance"] is None and why in facts["importance_refused"]
 
 
+def test_a_space_of_fewer_points_than_trials_is_told(ask: Asks) -> None:
+    few = facts_of(ask("nuisance: {schedule.type: [cosine, linear, constant]}\n", budget=8, seeds=0), level)
+    assert "3 of 8 trials were all that there is to try." in conclude(few)
+    assert "all that there is" not in " ".join(conclude(facts_of(ask(KNOBS, budget=12, seeds=0), dominated)))
+
+
+def level(trial: Trial, values: dict[str, Any]) -> float:
+    return 2.0
+
+
 # What is compared
 
 

@@ -90,7 +90,7 @@ def test_an_interrupted_study_gives_its_trial_back_and_goes_on(tmp_path: Path, a
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended"):
+    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended, and what was under way is saved"):
         made.run()
     thread.join()
     again = study(question, tmp_path, "patient")
@@ -118,7 +118,9 @@ def test_a_worker_that_is_killed_because_somebody_stops_the_study_at_once_is_no_
     made = study(ask(budget=4, seeds=0), tmp_path, "stubborn")
     made.say = lambda line: os.kill(os.getpid(), signal.SIGINT)  # again, as soon as the first one is answered
     thread = interrupted_by(made)
-    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended"):
+    with pytest.raises(
+        Interrupted, match="Ctrl-C: 0 trials have ended, and what was under way goes on from its last checkpoint"
+    ):
         made.run()
     thread.join()
     with opened(made.url, made.name) as ledger:

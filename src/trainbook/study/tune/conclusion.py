@@ -42,6 +42,9 @@ def conclude(facts: Facts) -> list[str]:
     if facts["counts"]["dropped"]:
         count = _count(facts["counts"]["dropped"], "trial was", "trials were")
         lines.append(f"{count} not begun: the budget of {facts['budget']} was spent.")
+    asked = sum(each["kind"] != "repeat" for each in facts["trials"])
+    if asked < facts["planned"] and not facts["budget_is_spent"]:
+        lines.append(f"{asked} of {facts['planned']} trials were all that there is to try.")
     if facts["importance"]:
         shares = ", ".join(f"{path} {share:.0%}" for path, share in facts["importance"].items())
         lines.append(f"Of what was searched, this mattered: {shares}.")

@@ -10,7 +10,7 @@ from typing import Any
 from trainbook.study.space import Dimension
 from trainbook.study.tune.comparison import best_arm, compare_arms, paired
 from trainbook.study.tune.importance import importance
-from trainbook.study.tune.planning import Plan
+from trainbook.study.tune.planning import Plan, is_spent
 from trainbook.study.tune.repeats import base_of, believed, candidates, is_unstable, num_diverged, repeats_of
 from trainbook.study.tune.rows import ENDED, Trial
 from trainbook.study.tune.study_file import Question
@@ -36,6 +36,8 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "space": plan.space.as_json(),
         "chosen": list(plan.words),
         "trials": [_trial(each) for each in trials],
+        "planned": plan.trials,
+        "budget_is_spent": is_spent(question, trials),
         "counts": {state: sum(each.state == state for each in trials) for state in ENDED},
         "seconds": sum(each.seconds for each in trials),
         "gpu_seconds": sum(each.gpu_seconds for each in trials),

@@ -53,6 +53,7 @@ class Study:
     lease_seconds: float = 60.0
     ray: str | None = None  # the address of a Ray cluster, whose tasks the trials are
     _asked: str | None = None
+    _is_cut_off: bool = False  # what was under way had no time to save
     _failures: list[str] = field(default_factory=list)  # reasons of the last trials, as long as they are the same
     _seen: set[int] = field(default_factory=set)  # trials that have ended
 
@@ -123,7 +124,8 @@ class Study:
         if order is not None and not order.trials and not order.refused:
             return trials
         ended = len(trials) - left
-        told = f"{ended} trial{' has' if ended == 1 else 's have'} ended, and what was under way is saved"
+        kept = "goes on from its last checkpoint" if self._is_cut_off else "is saved"
+        told = f"{ended} trial{' has' if ended == 1 else 's have'} ended, and what was under way {kept}"
         if self._asked is not None:
             raise Interrupted(f"{self._asked}: {told}")
         if order is not None and order.refused:
@@ -176,6 +178,7 @@ class Study:
 
     def _interrupt(self, name: str, workers: Workers | RayWorkers) -> None:
         if self._asked is not None:
+            self._is_cut_off = True
             workers.kill()
             return
         self._asked = name
