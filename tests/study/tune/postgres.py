@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +66,22 @@ class Server:
         assert self.process is not None
         self.process.kill()
         self.process.wait()
+
+    @contextmanager
+    def killed_after(self, notes: Path, ended: int) -> Iterator[None]:
+        """And started again, when so many trials have ended in what is done meanwhile."""
+
+        def kill_and_restart() -> None:
+            while not notes.is_file() or notes.read_text().count("ended") < ended:
+                time.sleep(0.02)
+            self.kill()
+            time.sleep(0.5)
+            self.start()
+
+        thread = threading.Thread(target=kill_and_restart)
+        thread.start()
+        yield
+        thread.join()
 
 
 @contextmanager

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
+from tests.study.tune.conftest import Asks
 
 from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, UserError
 from trainbook.study.tune import database as database_module
@@ -18,8 +19,6 @@ from trainbook.study.tune.order import Order
 from trainbook.study.tune.planning import is_spent, next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
-
-Asks = Callable[..., Question]
 
 
 @pytest.fixture

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.study.tune.conftest import Asks, worker_with
 
 pytest.importorskip("psycopg")
 
@@ -25,8 +23,7 @@ from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import Study
 from trainbook.study.tune.study_file import Question
 
-HERE = Path(__file__).parent
-Asks = Callable[..., Question]
+pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +33,6 @@ def server() -> Iterator[Server]:
             yield server
     except CannotStart as reason:
         pytest.skip(f"no PostgreSQL server: {reason}")
-
-
-@pytest.fixture(autouse=True)
-def _objectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = HERE.parents[2] / "src"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(source), os.environ.get("PYTHONPATH", "")]))
 
 
 def take(ledger: Ledger, question: Question, worker: str) -> Trial:
@@ -54,22 +45,12 @@ def test_two_workers_finish_one_study_though_the_database_is_killed_in_the_middl
     server: Server, tmp_path: Path, ask: Asks
 ) -> None:
     question = ask(budget=12, seeds=1, workers=2)
-    command = [sys.executable, "-m", "trainbook.cli.trial", "--objective", "objectives:bowl"]
+    command = worker_with("bowl")
     made = Study(question, tmp_path / "runs" / "killed", server.url, command)
     made.prepare()
     notes = made.folder / "notes.txt"
-
-    def kill_and_restart() -> None:
-        while not notes.is_file() or notes.read_text().count("ended") < 3:
-            time.sleep(0.02)
-        server.kill()
-        time.sleep(0.5)
-        server.start()
-
-    thread = threading.Thread(target=kill_and_restart)
-    thread.start()
-    trials = made.run()
-    thread.join()
+    with server.killed_after(notes, ended=3):
+        trials = made.run()
     assert [each.number for each in trials] == list(range(14))
     assert {each.state for each in trials} == {"done", "infeasible"}
     begun = Counter(line.split()[1] for line in notes.read_text().splitlines() if line.startswith("begun"))

@@ -10,30 +10,23 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from tests.study.tune.conftest import FIXED
+from tests.study.tune.conftest import FIXED, Asks, worker_with
 
 from trainbook.errors import Interrupted, MissingExtra
 from trainbook.study.tune.ledger import opened
 from trainbook.study.tune.run import Study
 from trainbook.study.tune.study_file import Question
 
-HERE = Path(__file__).parent
-Asks = Callable[..., Question]
-
-
-@pytest.fixture(autouse=True)
-def _objectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = HERE.parents[2] / "src"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(source), os.environ.get("PYTHONPATH", "")]))
+pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
 
 def study(question: Question, tmp_path: Path, objective: str) -> Study:
-    command = [sys.executable, "-m", "trainbook.cli.trial", "--objective", f"objectives:{objective}"]
+    command = worker_with(objective)
     made = Study(question, tmp_path / "runs" / "s", command=command, ray="local")
     made.prepare()
     return made
@@ -94,25 +87,15 @@ def test_two_workers_and_two_tasks_finish_one_study_in_a_database_that_is_killed
             server = held.enter_context(running())
         except CannotStart as reason:
             pytest.skip(f"no PostgreSQL server: {reason}")
-        command = [sys.executable, "-m", "trainbook.cli.trial", "--objective", "objectives:slower"]
+        command = worker_with("slower")
         mine = Study(question, folder, server.url, command)
         mine.prepare()
         other = held.enter_context(_another_machine(tmp_path / "study.yaml", folder, server.url, command))
         notes = folder / "notes.txt"
         while not notes.is_file():  # it takes a while to start
             time.sleep(0.05)
-
-        def kill_and_restart() -> None:
-            while notes.read_text().count("ended") < 6:
-                time.sleep(0.02)
-            server.kill()
-            time.sleep(0.5)
-            server.start()
-
-        thread = threading.Thread(target=kill_and_restart)
-        thread.start()
-        trials = mine.run()
-        thread.join()
+        with server.killed_after(notes, ended=6):
+            trials = mine.run()
         assert other.wait() == 0, (tmp_path / "other.log").read_text()[-2000:]
     assert [each.number for each in trials] == list(range(22))
     assert {each.state for each in trials} <= {"done", "infeasible"}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.study.tune.conftest import Asks
 
 from trainbook.errors import RunError
 from trainbook.knobs import load
@@ -19,7 +20,6 @@ from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 
 RATE, BETA = "optimizer.learning_rate", "optimizer.beta1"
-Asks = Callable[..., Question]
 Loss = Callable[[Trial, dict[str, Any]], float | None]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.study.tune.conftest import Asks
 
 from trainbook.errors import DataError, Interrupted
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
@@ -16,8 +17,6 @@ from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 from trainbook.study.tune.task import Failed, Outcome, Task
 from trainbook.study.tune.worker import MayBeUnwell, Worker
-
-Asks = Callable[..., Question]
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.study.tune.conftest import Asks, worker_with
 
 from trainbook.errors import Interrupted, ResumeError, RunError
 from trainbook.knobs import load
@@ -24,18 +24,11 @@ from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import Question
 from trainbook.study.tune.workers import Workers, devices, environment
 
-HERE = Path(__file__).parent
-Asks = Callable[..., Question]
-
-
-@pytest.fixture(autouse=True)
-def _objectives(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = HERE.parents[2] / "src"
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(HERE), str(source), os.environ.get("PYTHONPATH", "")]))
+pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
 
 def study(question: Question, tmp_path: Path, objective: str) -> Study:
-    command = [sys.executable, "-m", "trainbook.cli.trial", "--objective", f"objectives:{objective}"]
+    command = worker_with(objective)
     made = Study(question, tmp_path / "runs" / "s", command=command)
     made.prepare()
     return made
@@ -82,14 +75,7 @@ def _plan(made: Study) -> dict:
 def test_an_interrupted_study_gives_its_trial_back_and_goes_on(tmp_path: Path, ask: Asks) -> None:
     question = ask(budget=4, seeds=0)
     made = study(question, tmp_path, "patient")
-
-    def interrupt() -> None:
-        while not (made.folder / "notes.txt").is_file():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+    thread = interrupted_by(made)
     with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended, and what was under way is saved"):
         made.run()
     thread.join()
