@@ -1,10 +1,12 @@
 """Seconds of a step as `trainbook plan --measure` foretells them, and as a run of some hundred steps then takes them.
 
-python benchmarks/times.py [--only NAME ...] [--steps 300] [--json FILE]
+python benchmarks/times.py [--only NAME ...] [--steps 300] [--rounds 3] [--json FILE]
 
 Each case is measured as `plan --measure` does in one process and trained in another: the same configuration, the
 Python standard library as text. A run's seconds are the mean of its rows after the first 150 steps: the first 20 are
 all written down, and until step 150 memory is found for the guard's copies. It writes no checkpoint before its end.
+Measurement and run take turns, and the medians of their rounds are compared: where steps are so short that Python sets
+their pace, the same run takes up to a quarter more or less a few minutes later.
 `--device cpu --tiny` goes through it on a CPU, in small.
 """
 
@@ -73,7 +75,7 @@ def configuration(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def foretold(name: str, options: argparse.Namespace) -> dict[str, Any]:
     from trainbook.knobs import load
-    from trainbook.study import measure
+    from trainbook.study.measure import measure
 
     return measure(load(configuration(name, options)).config, device=options.device, steps=options.timed)
 
@@ -109,11 +111,16 @@ def _answer(kind: str, name: str, options: argparse.Namespace, there: Connection
         there.send({"failed": f"{type(error).__name__}: {error}"[:300]})
 
 
+def _median(rounds: list[dict[str, Any]]) -> float:
+    return statistics.median(each["seconds_per_step"] for each in rounds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", default=list(CASES))
     parser.add_argument("--steps", type=int, default=300, help="of each run")
     parser.add_argument("--timed", type=int, default=20, help="steps that a measurement times")
+    parser.add_argument("--rounds", type=int, default=3, help="of a measurement and a run each")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="toys of the same kinds, not compiled")
     parser.add_argument("--json", metavar="PATH", help="write the figures to this file too")
@@ -126,14 +133,17 @@ def main() -> None:
     print_facts(described)
     rows: list[dict[str, Any]] = []
     for name in options.only:
-        before, after = (in_a_process(kind, name, options) for kind in ("foretold", "trained"))
-        row: dict[str, Any] = {"name": name, "foretold": before, "trained": after}
-        if "failed" in before or "failed" in after:
-            print(f"{name:<20}{before.get('failed') or after.get('failed')}", flush=True)
+        row: dict[str, Any] = {"name": name, "foretold": [], "trained": []}
+        for _ in range(options.rounds):
+            for kind in ("foretold", "trained"):
+                row[kind].append(in_a_process(kind, name, options))
+        failed = [each["failed"] for kind in ("foretold", "trained") for each in row[kind] if "failed" in each]
+        if failed:
+            print(f"{name:<20}{failed[0]}", flush=True)
         else:
-            row["error"] = before["seconds_per_step"] / after["seconds_per_step"] - 1
-            print(f"{name:<20}{before['seconds_per_step']:>10.4f}{after['seconds_per_step']:>10.4f}", end="")
-            print(f"{row['error']:>+9.1%}", flush=True)
+            before, after = (_median(row[kind]) for kind in ("foretold", "trained"))
+            row["error"] = before / after - 1
+            print(f"{name:<20}{before:>10.4f}{after:>10.4f}{row['error']:>+9.1%}", flush=True)
         rows.append(row)
         write_json(options.json, {**described, "rows": rows})
     errors = [abs(row["error"]) for row in rows if "error" in row]

@@ -5,8 +5,8 @@
     python benchmarks/transfer.py --tiny --device cpu                  every path of it, in small
 
 gpt, bert and t5: `trainbook transfer RECIPE --rates`, standard beside muP. proxy: `trainbook transfer --proxy` finds a
-rate on a small model; the recipe that it writes is trained, and beside it the large model itself at each rate of a
-grid, under the standard rule. All have the same tokens.
+rate on a small model; the recipe that it writes is trained, and beside it the large model at each rate of a grid. All
+have the same tokens.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ batch:
 training:
   max_steps: {LARGE_STEPS}
 optimizer:
-  learning_rate: 1e-3
+  learning_rate: 0.01  # ten times too high: what is found is not what was there
 schedule:
   type: cosine
   warmup_steps: 60
@@ -79,7 +79,14 @@ evaluation:
 checkpoint:
   save_steps: {LARGE_STEPS}
 """
-SMALL_WIDTH, BUDGET = 128, 9
+SMALL_WIDTH = 128
+STUDY = """\
+base: large.yaml
+nuisance: {optimizer.learning_rate: null}
+method: zoom
+budget: BUDGET
+seeds: SEEDS
+"""
 GRID = tuple(1e-4 * 2.0**power for power in range(8))  # 1e-4 to 0.0128
 
 
@@ -104,12 +111,13 @@ class Bench:
         }
 
     def proxy(self) -> dict[str, Any]:
-        large = self.out / "large.yaml"
+        large, study = self.out / "large.yaml", self.out / "study.yaml"
         large.write_text(LARGE, encoding="utf-8")
+        width, budget, seeds = (32, 3, 1) if self.options.tiny else (SMALL_WIDTH, 12, 2)
+        study.write_text(STUDY.replace("BUDGET", str(budget)).replace("SEEDS", str(seeds)), encoding="utf-8")
         changes = self._changes({})
-        width, budget = (32, 3) if self.options.tiny else (SMALL_WIDTH, BUDGET)
-        search = ["transfer", str(large), *changes, "--proxy", str(width), "--budget", str(budget), "--seeds", "1"]
-        search += ["--method", "zoom", "--workers", str(self.options.workers), "--name", "proxy"]
+        search = ["transfer", str(study), *changes, "--proxy", str(width), "--name", "proxy"]
+        search += ["--workers", str(self.options.workers)]
         began = time.perf_counter()
         answer = self._answer(search)
         took = time.perf_counter() - began

@@ -37,13 +37,13 @@ def test_rates_are_ordinary_runs_and_the_same_command_finds_them(lab, recipe: st
     assert first.exit_code == 0, first.output
     assert "mup: rate" in first.output and (tmp_path / "rates.png").stat().st_size > 10_000
     runs = {folder.name for folder in (lab.runs / "s" / "runs").iterdir()}
-    assert "standard-32-rate-0.01-seed-0" in runs and "mup-32-rate-0.01-seed-0" in runs
+    assert "standard-32-rate-0.01-seed-0" in runs and "mup-16-rate-0.01-seed-0" in runs
     assert not list((lab.runs / "s").glob("runs/*/checkpoints/*")), "their weights would fill a disk"
     again = run(*asked, "--runs-dir", lab.runs, "--json")
     assert again.exit_code == 0, again.output
     answer = json.loads(again.stdout)
     assert set(answer["arms"]) == {"standard", "mup"} and len(runs) == answer["runs"]
-    assert answer["arms"]["standard"]["sizes"][0] == answer["arms"]["mup"]["sizes"][0]
+    assert answer["arms"]["standard"]["sizes"][-1] == answer["arms"]["mup"]["sizes"][-1]
     assert {folder.name for folder in (lab.runs / "s" / "runs").iterdir()} == runs
 
 
@@ -103,10 +103,10 @@ def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str)
     assert answer["proxy"] == 8 and answer["width"] == 16 and 0 < answer["cost"]["share"] < 1
     large = load(answer["recipe"])
     model = large.config.model
-    assert (model.hidden_size, model.parametrization, model.base_hidden_size) == (16, "mup", 8)
+    assert (model.hidden_size, model.parametrization, model.base_hidden_size) == (16, "mup", 16)
     assert {path: large.get(path) for path in answer["found"]} == answer["found"]
     small = load(answer["proxy_recipe"]).config.model
-    assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 8)
+    assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 16)
 
 
 def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str):

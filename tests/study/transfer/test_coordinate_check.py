@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,10 +77,13 @@ def test_a_stated_feed_forward_widens_too(lab):
     assert family(lab, "model.intermediate_size=100").config("mup", 128).model.intermediate_size == 200
 
 
-def test_wider_models_have_more_heads_of_the_same_width_and_the_smallest_as_base(lab):
-    config = family(lab, "model.num_key_value_heads=2").config("mup", 256)
+def test_wider_models_have_more_heads_of_the_same_width_and_the_largest_or_the_smallest_as_base(lab):
+    of = family(lab, "model.num_key_value_heads=2")
+    config = of.config("mup", 256)
     assert (config.model.num_attention_heads, config.model.num_key_value_heads) == (16, 8)
-    assert Scaling.of(config) == Scaling(width=4.0)
+    largest = of.sizes[-1]
+    assert Scaling.of(config) == Scaling(width=256 / largest) and Scaling.of(of.config("mup", largest)).is_base
+    assert Scaling.of(replace(of, based_on="smallest").config("mup", 256)) == Scaling(width=4.0)
     assert family(lab).config("standard", 256).model.parametrization == "standard"
 
 

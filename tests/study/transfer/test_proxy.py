@@ -11,6 +11,7 @@ import pytest
 
 from trainbook.errors import UserError
 from trainbook.knobs import load
+from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer.proxy import carry_over, cost, flops_per_token, num_parameters, proxy_for
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import read_question
@@ -31,13 +32,16 @@ def trial(number: int, tokens: int, **values: Any) -> Trial:
     return Trial(number, "search", values, state=state, loss=3.0 if state == "done" else None, tokens=tokens)
 
 
-def test_the_small_model_has_the_large_ones_proportions_and_is_the_base(lab):
+def test_the_small_model_has_the_large_ones_proportions_and_the_large_one_stays_as_it_is(lab):
     wide = ("model.hidden_size=64", "model.num_attention_heads=8", "model.intermediate_size=128")
     proxy = proxy_for(question(lab, *wide), 16)
     small, large = proxy.question.loaded.config.model, proxy.loaded(64).config.model
     assert (small.hidden_size, small.num_attention_heads, small.intermediate_size) == (16, 2, 32)
     assert (large.hidden_size, large.num_attention_heads, large.intermediate_size) == (64, 8, 128)
-    assert small.base_hidden_size == large.base_hidden_size == 16
+    assert small.base_hidden_size == large.base_hidden_size == 64
+    assert Scaling.of(proxy.loaded(64).config).is_base and Scaling.of(proxy.question.loaded.config).width == 0.25
+    named = proxy_for(question(lab, *wide, "model.parametrization=mup", "model.base_hidden_size=32"), 16)
+    assert named.loaded(64).config.model.base_hidden_size == 32
 
 
 def test_what_makes_the_model_small_cannot_be_searched(lab):
@@ -75,9 +79,9 @@ def test_the_recipe_has_what_was_found_and_says_what_mup_does_not_carry(lab, tmp
     facts = {"difference": None, "best": {"values": found}, "base": None, "conclusion": ["so."], "recipe": "best.yaml"}
     answer = carry_over(proxy, facts, [trial(0, 1000)], tmp_path)
     loaded = load(answer["recipe"])
-    assert loaded.config.optimizer.learning_rate == 0.003 and loaded.config.model.base_hidden_size == 8
+    assert loaded.config.optimizer.learning_rate == 0.003 and loaded.config.model.base_hidden_size == 16
     text = Path(answer["recipe"]).read_text()
-    assert "base_hidden_size: 8  # --proxy 8" in text and "learning_rate: 0.003  # found" in text
+    assert "base_hidden_size: 16  # --proxy 8" in text and "learning_rate: 0.003  # found" in text
     assert f"max_steps: 12  # {lab.root / 'base.yaml'}:1" in text, "where it stands in the recipe"
     remarks = [line for line in answer["conclusion"] if "muP says nothing of it" in line]
     assert len(remarks) == 1 and remarks[0].startswith("optimizer.weight_decay")

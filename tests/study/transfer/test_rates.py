@@ -11,6 +11,7 @@ import pytest
 
 from trainbook.charts import transfer as charts
 from trainbook.errors import RunFolderError, UserError
+from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family
 from trainbook.study.transfer.cells import Outcome
 from trainbook.study.transfer.optimum import optimum, summary
@@ -22,26 +23,26 @@ RATES = grid(2**-6, steps=2)
 
 
 class Pretence:
-    """In place of training: a bowl over log2 rate, whose lowest point moves with the width under the standard rule."""
+    """In place of training: a bowl over log2 rate, which moves with the width, and under muP stays at its base."""
 
     def __init__(self, per_doubling: float = -1.0, lowest: float = -6.0, stop_after: int | None = None) -> None:
         self.per_doubling, self.lowest, self.stop_after = per_doubling, lowest, stop_after
         self.trained: list[str] = []
 
-    def loss(self, rate: float, doublings: float, moves: float) -> float | None:
+    def loss(self, rate: float, doublings: float) -> float | None:
         if rate > self.lowest + 6:
             return None
-        return 3.0 - 0.2 * doublings + 0.1 * (rate - self.lowest - moves * doublings) ** 2
+        return 3.0 - 0.2 * doublings + 0.1 * (rate - self.lowest - self.per_doubling * doublings) ** 2
 
     def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
         if len(self.trained) == self.stop_after:
             raise KeyboardInterrupt
         self.trained.append(name)
         given = dict(override.split("=", 1) for override in overrides)
-        doublings = math.log2(int(given["model.hidden_size"]) / 16)
-        moves = self.per_doubling if given["model.parametrization"] == "standard" else 0.0
+        width = "model.hidden_size" if given["model.parametrization"] == "standard" else "model.base_hidden_size"
+        doublings = math.log2(int(given[width]) / 16)
         rate = math.log2(float(given["optimizer.learning_rate"]))
-        loss = self.loss(rate, doublings, moves)
+        loss = self.loss(rate, doublings)
         return Outcome(loss, None if loss is not None else "diverged")
 
 
@@ -59,7 +60,7 @@ def test_a_moving_and_a_staying_optimum_are_told_apart(lab):
     assert standard["shift"] == pytest.approx(-2) and standard["regret"] == pytest.approx(0.1 * 2**2)
     assert standard["transfers"] is False
     assert mup["shift"] == pytest.approx(0, abs=1e-9) and mup["regret"] == 0 and mup["transfers"] is True
-    assert not any(name.startswith("mup-16-") for name in train.trained), "at the base it is the same run"
+    assert not any(name.startswith("mup-64-") for name in train.trained), "at the base it is the same run"
 
 
 def test_a_best_rate_at_the_edge_widens_the_grid_as_far_as_that_goes(lab):
@@ -113,7 +114,7 @@ def test_the_best_rate_of_the_smallest_is_always_tried_at_the_largest(lab):
     class Far(Pretence):
         """The large one's optimum lies four octaves below, in the grid; the small one's is found beyond it."""
 
-        def loss(self, rate: float, doublings: float, moves: float) -> float | None:
+        def loss(self, rate: float, doublings: float) -> float | None:
             return None if doublings and rate > -4 else 3.0 + 0.1 * (rate + 3 + 4 * bool(doublings)) ** 2
 
     answer = study(lab, Far(), rates=(2**-8, 2**-7, 2**-6), sizes=(16, 32)).run()
@@ -241,7 +242,8 @@ def test_length_and_batch_have_one_arm_the_recipes_own(lab, axis: Any, path: str
     assert of.arms == ("as it is",) and of.overrides("as it is", 8) == [f"{path}=8"]
 
 
-def test_depth_is_measured_from_the_smallest(lab):
+def test_depth_is_measured_from_the_largest(lab):
     of = Family(lab.load(), "depth", (1, 4))
-    model = of.config("mup", 4).model
-    assert (model.num_hidden_layers, model.base_num_hidden_layers, model.base_hidden_size) == (4, 1, 16)
+    model = of.config("mup", 1).model
+    assert (model.num_hidden_layers, model.base_num_hidden_layers, model.base_hidden_size) == (1, 4, 16)
+    assert Scaling.of(of.config("mup", 4)).is_base

@@ -63,28 +63,34 @@ class ModelScaling(ModelParts):
     base_hidden_size: int | None = knob(
         None,
         ge=1,
-        what="The width at which mup is the standard rule: that of the small model whose rate is to be carried over.",
+        what="The width at which mup is the standard rule: the model's that is wanted, also in its small likeness.",
         why=(
             "Only ratios to the base count: m = hidden_size / base_hidden_size. Hidden matrices start with a variance "
             "smaller by m, an Adam's rate of theirs is the rate / m, their decay is raised by m so that rate x decay "
             "stays, and logits are divided by m. The base has this model's proportions: its feed-forward and its "
-            "attention are narrower by the same m."
+            "attention are narrower by the same m, or wider."
         ),
         raised=(
-            "A rate found at a larger base is carried a shorter way, and transfers better. Raised for one model alone, "
-            "its hidden matrices start larger and learn faster."
+            "Hidden matrices start larger and learn faster, logits are larger. The width of the large model: that is "
+            "trained as it would be without mup, and the small ones are made like it."
         ),
-        lowered="A cheaper search; below a width of about 64 the small model is a poor likeness of a large one.",
+        lowered=(
+            "Hidden matrices start smaller and learn slower. The width of a small model: the large ones are made like "
+            "that, first values included, which were chosen for large ones."
+        ),
         cases=(
             Case("standard rule", None),
-            Case("a family of widths from 256 on", 256, "the narrowest one, which is the proxy to search with"),
+            Case("a rate to be found at width 128 for width 1024", 1024, "in both: the large one stays as it is"),
+            Case("a family of widths whose smallest was searched already", 256, "so that no search is lost"),
         ),
-        usual=(32, 1024),
+        usual=(32, 16_384),
         interacts=("model.parametrization", "model.hidden_size", "model.intermediate_size", "optimizer.learning_rate"),
         sources=("Yang et al. 2022 (muTransfer)", "EleutherAI nanoGPT-mup"),
         correction=(
-            "Widen everything: if hidden_size grows and a stated intermediate_size does not, the two runs do not have "
-            "the same base, and what was found does not carry over."
+            "The base need not be the small model. A GPT of width 1024 whose base was 128 had a loss of 2.03 at its "
+            "best rate, and 1.69 with itself as the base: 0.02 is a small first value at width 128, and smaller still "
+            "when it is scaled from there. And widen everything: if hidden_size grows and a stated intermediate_size "
+            "does not, the two runs do not have the same base."
         ),
         aliases=("mup_base_width", "base_width"),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,11 @@ def coordinate_check(
     rate: float = RATE,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """`steps` updates at a constant rate, without clipping and dropout, on the configuration's own data."""
+    """`steps` updates at a constant rate, which is that of the smallest model, without clipping and dropout, on the
+    configuration's own data."""
     if family.axis != "width":
         raise UserError("--coordinate-check: looks at widths; for other sizes compare rates.")
+    family = replace(family, based_on="smallest")  # a rate that shows anything there would tear the largest apart
     arms = {}
     for arm in family.arms:
         measured: dict[int, list[Sizes]] = {}

@@ -1,4 +1,9 @@
-"""One configuration in several sizes, under the standard rule and under muP: what differs, as overrides."""
+"""One configuration in several sizes, under the standard rule and under muP: what differs, as overrides.
+
+At its base muP is the standard rule. Where a rate is to be carried over that base is the largest size: the model that
+is wanted stays what it would have been, and the small ones are made like it. With a small base the large model would
+inherit the small one's first values, which are too small for it to learn as much.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +35,9 @@ PLAIN = {"base_hidden_size": "null", "base_head_width": "null", "base_num_hidden
 class Family:
     base: Loaded
     axis: Axis
-    sizes: tuple[int, ...]  # rising; the smallest is the base of muP, unless the configuration names one
+    sizes: tuple[int, ...]  # rising
     flag: str = "--sizes"  # by which the user has named them
+    based_on: Literal["smallest", "largest"] = "largest"  # the base of muP, unless the configuration names one
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
@@ -76,13 +82,14 @@ class Family:
         if arm == "standard":
             written = {name: value for name, value in PLAIN.items() if self._is_written(f"model.{name}")}
             return {"model.parametrization": "standard", **{f"model.{name}": value for name, value in written.items()}}
-        width = self.sizes[0] if self.axis == "width" else model.hidden_size
+        size = self.sizes[0 if self.based_on == "smallest" else -1]
+        width = size if self.axis == "width" else model.hidden_size
         rule: dict[str, object] = {
             "model.parametrization": "mup",
             "model.base_hidden_size": model.base_hidden_size or width,
         }
         if self.axis == "depth":
-            rule["model.base_num_hidden_layers"] = model.base_num_hidden_layers or self.sizes[0]
+            rule["model.base_num_hidden_layers"] = model.base_num_hidden_layers or size
         return rule
 
     def _is_written(self, path: str) -> bool:

@@ -1,7 +1,7 @@
 """A search on a small model for a large one: the small one's study, the large one's recipe, and what that saved.
 
-Under muP the small model is the base, unless the recipe names one, so what is found there is meant for every width. The
-folder is that of the study (see study/tune/run.py), and in it
+The large model is muP's base, unless the recipe names one: it stays what the recipe says, to the bit, and the small one
+is made like it. The folder is that of the study (see study/tune/run.py), and in it
 
   large.yaml      the recipe of the large model, with what was found
   transfer.json   the answer

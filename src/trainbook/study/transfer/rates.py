@@ -104,6 +104,7 @@ class RateStudy:
         return {
             "axis": self.family.axis,
             "sizes": self.family.sizes,
+            "based_on": self.family.based_on,
             "learning_rates": self.rates,
             "seeds": self.seeds,
             "config": self.family.base.config.model_dump(mode="json"),
