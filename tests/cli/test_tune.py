@@ -26,9 +26,11 @@ def _source(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_study_of_four_trials_finds_a_recipe_that_trains(terminal: Any) -> None:
     terminal.tiny = (*terminal.tiny[:-1], "optimizer.learning_rate=1e-5")  # easily bettered
     answer = terminal.json("tune", *terminal.tiny, "--budget", "4", "--seeds", "1", "--name", "s", "--json")
-    assert [each["state"] for each in answer["trials"]] == ["done"] * 6
+    finalists = answer["finalists"]
+    assert finalists and [each["state"] for each in answer["trials"]] == ["done"] * (4 + len(finalists) + 1)
     assert {"state", "values", "loss", "run"} <= set(answer["trials"][0])
-    assert answer["best"]["loss"] == min(each["loss"] for each in answer["trials"][:4])
+    assert finalists[0]["loss"] == min(each["loss"] for each in answer["trials"][:4])
+    assert answer["best"]["repeats"]["mean"] == min(each["repeats"]["mean"] for each in finalists)
     assert all((Path(each["run"]) / "metrics.jsonl").is_file() for each in answer["trials"])
     terminal("train", answer["recipe"], "--name", "again", "--quiet")
     # The same command finds all of it done; another question is refused.
@@ -90,6 +92,18 @@ def test_what_is_searched_for_hours_or_tokens_is_told_once_when_the_base_has_bee
     table.show([], plan)
     told = capsys.readouterr().out
     assert told.count("the base took") == 1 and "optimizer.learning_rate: 1e-5 to" in told
+
+
+def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
+    from trainbook.cli.tune import _announce
+    from trainbook.study.tune.study_file import read_question
+
+    told: list[str] = []
+    for seeds in (2, 0):
+        _announce(read_question("gpt-tiny", budget="3", seeds=seeds), Path("runs/s"), False, told.append, [])
+    first, second = (line.removeprefix("  search     ") for line in told if line.startswith("  search"))
+    assert first == "3 trials by sobol, then the best three and the base with 2 new seeds each; 1 at a time"
+    assert second == "3 trials by sobol; 1 at a time"
 
 
 def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ def transfer(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="So many runs of each (1), or repetitions of a proxy's best (3)."),
+        typer.Option("--seeds", min=1, help="So many runs of each (1), or repetitions of each of a proxy's best (3)."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: so many runs at a time.")

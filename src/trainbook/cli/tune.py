@@ -49,7 +49,7 @@ def tune(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="How often the best and the base are repeated at the end. Without it: 3."),
+        typer.Option("--seeds", help="How often the best three and the base are repeated at the end. Without it: 3."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", help="Trials at a time; of several GPUs each worker has one.")
@@ -182,7 +182,7 @@ def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: 
     say(f"{folder}{' (goes on)' if goes_on else ''}")
     say(f"  {'base':<10} {question.base}, judged by its {question.metric}")
     again = (
-        f", then the best and the base with {question.seeds} new seed{'s' if question.seeds > 1 else ''} each"
+        f", then the best three and the base with {question.seeds} new seed{'s' if question.seeds > 1 else ''} each"
         if question.seeds
         else ""
     )

@@ -57,10 +57,10 @@ def test_the_base_comes_first_then_all_points_then_the_repetitions(ledger: Ledge
         assert isinstance(taken, Trial)
         kinds.append(taken.kind)
         end(ledger, taken, "a", loss=10.0 - taken.number)
-    assert kinds == ["base"] + ["search"] * 7 + ["repeat"] * 4  # 2 seeds of the best and of the base
+    assert kinds == ["base"] + ["search"] * 7 + ["repeat"] * 8  # 2 seeds of the best three and of the base
     trials = ledger.trials()
-    assert [each.number for each in trials] == list(range(12))
-    assert {each.of for each in trials if each.kind == "repeat"} == {0, 7}
+    assert [each.number for each in trials] == list(range(16))
+    assert {each.of for each in trials if each.kind == "repeat"} == {0, 5, 6, 7}
 
 
 def test_four_workers_at_once_get_every_trial_once(url: str, ask: Asks) -> None:
@@ -175,7 +175,7 @@ def test_what_is_left_when_the_budget_is_spent_is_never_begun(url: str, ask: Ask
         trials = ledger.trials()
     assert tokens <= 20000 + 2 * 3000  # one trial that began before, and a dearer repetition
     assert {each.state for each in trials} == {"done", "dropped"}
-    assert sum(each.kind == "repeat" and each.state == "done" for each in trials) == 2
+    assert sum(each.kind == "repeat" and each.state == "done" for each in trials) == 4
 
 
 def test_a_lease_that_is_renewed_is_kept(ledger: Ledger, question: Question) -> None:

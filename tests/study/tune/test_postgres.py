@@ -51,10 +51,10 @@ def test_two_workers_finish_one_study_though_the_database_is_killed_in_the_middl
     notes = made.folder / "notes.txt"
     with server.killed_after(notes, ended=3):
         trials = made.run()
-    assert [each.number for each in trials] == list(range(14))
+    assert [each.number for each in trials] == list(range(16))
     assert {each.state for each in trials} == {"done", "infeasible"}
     begun = Counter(line.split()[1] for line in notes.read_text().splitlines() if line.startswith("begun"))
-    assert begun == {str(number): 1 for number in range(14)}, "nothing is lost, and nothing done twice"
+    assert begun == {str(number): 1 for number in range(16)}, "nothing is lost, and nothing done twice"
     assert len({line.split()[2] for line in notes.read_text().splitlines()}) == 2, "both workers had some"
 
 

@@ -97,11 +97,11 @@ def test_two_workers_and_two_tasks_finish_one_study_in_a_database_that_is_killed
         with server.killed_after(notes, ended=6):
             trials = mine.run()
         assert other.wait() == 0, (tmp_path / "other.log").read_text()[-2000:]
-    assert [each.number for each in trials] == list(range(22))
+    assert [each.number for each in trials] == list(range(24))
     assert {each.state for each in trials} <= {"done", "infeasible"}
     lines = [line.split() for line in notes.read_text().splitlines()]
     begun = Counter(number for what, number, _ in lines if what == "begun")
-    assert begun == {str(number): 1 for number in range(22)}, "nothing is lost, and nothing done twice"
+    assert begun == {str(number): 1 for number in range(24)}, "nothing is lost, and nothing done twice"
     by = Counter(worker for what, _, worker in lines if what == "begun")
     assert sum(count > 1 for count in by.values()) == 2, "two workers with many trials"
     assert sum(count == 1 for count in by.values()) >= 2, "and tasks with one each"

@@ -140,8 +140,26 @@ def test_a_repetition_with_a_lucky_seed_does_not_take_the_place_of_the_best(
         return Outcome(0.5 if task.trial.kind == "repeat" else 3.0 - task.trial.number, run=str(run))
 
     trials = work(ledger, ask(budget=3, seeds=2), objective)
-    assert len(trials) == 3 + 4
+    assert len(trials) == 3 + 6
     assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [2]
+
+
+def test_what_may_be_the_best_keeps_its_weights_until_new_seeds_have_decided(
+    ledger: Ledger, ask: Asks, tmp_path: Path
+) -> None:
+    again = {4: 3.0, 3: 1.0, 2: 2.0, 0: 5.0}
+    kept: list[set[str]] = []
+
+    def objective(task: Task) -> Outcome:
+        kept.append({path.parents[1].name for path in tmp_path.glob("*/checkpoints/*")})
+        run = tmp_path / str(task.trial.number)
+        (run / "checkpoints" / "step-1").mkdir(parents=True)
+        of = task.trial.of
+        return Outcome(5.0 - task.trial.number if of is None else again[of], run=str(run))
+
+    trials = work(ledger, ask(budget=5, seeds=1), objective)
+    assert kept[5:] == [{"0", "2", "3", "4"}] * 4, "before each repetition"
+    assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [3]
 
 
 @pytest.mark.parametrize("metric", ["loss", "accuracy"])

@@ -19,6 +19,7 @@ from trainbook.errors import Interrupted, ResumeError, RunError
 from trainbook.knobs import load
 from trainbook.study.tune.finish import finish
 from trainbook.study.tune.ledger import opened
+from trainbook.study.tune.repeats import candidates
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import Question
@@ -44,12 +45,14 @@ def test_a_worker_that_is_killed_loses_no_trial_and_doubles_none(tmp_path: Path,
     made = study(question, tmp_path, "deadly")
     made.say = said.append
     trials = made.run()
-    assert [each.number for each in trials] == list(range(26)), "24 trials, and a repetition of the best and the base"
+    assert [each.number for each in trials] == list(range(28)), (
+        "24 trials, and a repetition of the best three and the base"
+    )
     assert {each.state for each in trials} == {"done", "infeasible"}
     rates = Counter(each.values["optimizer.learning_rate"] for each in trials if each.kind == "search")
     assert set(rates.values()) == {1}
     begun = Counter(number for what, number, _ in notes(made.folder) if what == "begun")
-    assert begun == {str(number): 2 if number == 3 else 1 for number in range(26)}
+    assert begun == {str(number): 2 if number == 3 else 1 for number in range(28)}
     begun_by = {worker for what, number, worker in notes(made.folder) if (what, number) == ("begun", "3")}
     assert len(begun_by) == 2, "the dead one, and who took it over"
     assert "SIGKILL" in said[0]
@@ -183,10 +186,11 @@ def test_a_worker_that_somebody_else_stops_is_replaced(tmp_path: Path, ask: Asks
 
 
 def test_a_budget_in_tokens_is_kept_by_several_workers(tmp_path: Path, ask: Asks) -> None:
-    made = study(ask(budget="1200 tokens", seeds=1, workers=2), tmp_path, "bowl")
-    trials = made.run()
+    question = ask(budget="1200 tokens", seeds=1, workers=2)
+    trials = study(question, tmp_path, "bowl").run()
     spent = sum(each.tokens for each in trials)
-    assert 600 < spent <= 1200 and sum(each.kind == "repeat" for each in trials) == 2
+    again = [each.of for each in trials if each.kind == "repeat"]
+    assert 600 < spent <= 1200 and again == [each.number for each in candidates(question, trials, 0)]
     assert {each.state for each in trials} <= {"done", "infeasible", "dropped"}
 
 

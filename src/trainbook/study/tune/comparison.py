@@ -56,12 +56,16 @@ def best_arm(question: Question, arms: Sequence[Facts]) -> int | None:
 
 
 def compare_arms(question: Question, arms: Sequence[Facts], chosen: int) -> list[Facts]:
-    """The best of the chosen arm against that of each other one; below 0 the chosen one is better."""
+    """The best of the chosen arm against that of each other one; below 0 the chosen one is better.
+
+    The same seeds chose it among its arm's finalists, so each of them counts as compared.
+    """
+    comparisons = (len(arms) - 1) * max(1, len(arms[chosen]["finalists"]))
     found = []
     for place, arm in enumerate(arms):
         if place == chosen or arm["best"] is None:
             continue
-        difference = paired(question, arms[chosen]["best"], arm["best"], comparisons=len(arms) - 1)
+        difference = paired(question, arms[chosen]["best"], arm["best"], comparisons)
         nothing: Facts = {"mean": None, "interval": None, "seeds": 0, "verdict": "cannot tell"}
         found.append({"compared": arms[chosen]["compared"], "against": arm["compared"], **(difference or nothing)})
     return found

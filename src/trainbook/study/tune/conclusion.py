@@ -18,7 +18,8 @@ def conclude(facts: Facts) -> list[str]:
     best = facts["best"]
     if best is None:
         return [_nothing(facts)]
-    lines = [_best(facts), *map(_unstable, facts["unstable"]), *_against_the_base(facts), *_arms(facts)]
+    lines = [_best(facts), *_replaced(facts), *map(_unstable, facts["unstable"])]
+    lines += [*_against_the_base(facts), *_arms(facts)]
     for each in facts["boundary"]:
         side, where = ("below", "low") if each["end"] == "low" else ("above", "high")
         lines.append(
@@ -64,7 +65,7 @@ def _best(facts: Facts) -> str:
     values = ", ".join(f"{path}={yaml_value(value)}" for path, value in best["values"].items())
     what = f"trial {best['number']} ({values})" if values else "the base as it is"
     line = f"The best is {what}: {metric} {_number(best['loss'])}"
-    seeds, lost, failed = len(repeats["losses"]), repeats["infeasible"], repeats["failed"]
+    lost, failed = repeats["infeasible"], repeats["failed"]
     if repeats["mean"] is None and not lost and not failed:
         return f"{line}. It was not repeated: how much of that is luck is not known."
     if repeats["mean"] is None:
@@ -74,10 +75,30 @@ def _best(facts: Facts) -> str:
         return (
             f"{line}. With {_count(lost + failed, 'new seed', 'new seeds')} it has no {metric}: {what}. Do not use it."
         )
-    spread = f" ± {_number(repeats['spread'])}" if repeats["spread"] is not None else ""
     more = f"; with {_count(lost, 'more', 'more')} it could not be trained" if lost else ""
     more += f"; {_count(failed, 'repetition', 'repetitions')} failed for other reasons" if failed else ""
-    return f"{line}, and {_number(repeats['mean'])}{spread} with {_count(seeds, 'new seed', 'new seeds')}{more}."
+    return f"{line}, and {_with_new_seeds(repeats)}{more}."
+
+
+def _replaced(facts: Facts) -> list[str]:
+    """Where new seeds put another one before the one with the best single loss."""
+    first = next(iter(facts["finalists"]), None)
+    if first is None or first["number"] in [each["number"] for each in (facts["best"], *facts["unstable"])]:
+        return []
+    which, metric = "highest" if facts["higher_is_better"] else "lowest", facts["metric"]
+    repeats, base = first["repeats"], facts["base"]
+    again = f"no {metric} with new seeds" if repeats["mean"] is None else _with_new_seeds(repeats)
+    number = facts["best"]["number"]
+    taken = "the base" if base is not None and base["number"] == number else f"trial {number}"
+    return [
+        f"Trial {first['number']} had the {which} {metric}, {_number(first['loss'])}, but {again}: {taken} is taken in "
+        "its place."
+    ]
+
+
+def _with_new_seeds(repeats: Facts) -> str:
+    spread = f" ± {_number(repeats['spread'])}" if repeats["spread"] is not None else ""
+    return f"{_number(repeats['mean'])}{spread} with {_count(len(repeats['losses']), 'new seed', 'new seeds')}"
 
 
 def _unstable(trial: Facts) -> str:
@@ -92,7 +113,7 @@ def _unstable(trial: Facts) -> str:
 def _against_the_base(facts: Facts) -> list[str]:
     difference, base = facts["difference"], facts["base"]
     if base is not None and facts["best"]["number"] == base["number"]:
-        holds = " that holds with new seeds" if facts["unstable"] else ""
+        holds = " that holds with new seeds" if facts["finalists"] else ""
         return [f"No trial{holds} was better than the base as it is: keep it."]
     if difference is None:
         return []

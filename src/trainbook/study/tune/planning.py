@@ -1,4 +1,4 @@
-"""What is tried next: the base first, then the points of the method, then the best and the base with other seeds.
+"""What is tried next: the base first, then the points of the method, then the best few and the base with other seeds.
 
 A pure function of the question, of the plan once there is one, and of the trials so far: any worker may ask it, and all
 get the same answer.

@@ -1,4 +1,4 @@
-"""What a study found, as facts: the best with repeated seeds, and whether it may be believed."""
+"""What a study found, as facts: the best few with repeated seeds, and which of them may be believed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from trainbook.study.space import Dimension
 from trainbook.study.tune.comparison import best_arm, compare_arms, paired
 from trainbook.study.tune.importance import importance
 from trainbook.study.tune.planning import Plan, is_spent
-from trainbook.study.tune.repeats import base_of, believed, candidates, is_unstable, num_diverged, repeats_of
+from trainbook.study.tune.repeats import (
+    base_of,
+    believed,
+    finalists,
+    is_unstable,
+    new_losses,
+    num_diverged,
+    repeats_of,
+)
 from trainbook.study.tune.rows import ENDED, Trial
 from trainbook.study.tune.study_file import Question
 
@@ -45,6 +53,7 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "best": arm["best"] if arm else None,
         "base": arm["base"] if arm else None,
         "difference": arm["difference"] if arm else None,
+        "finalists": arm["finalists"] if arm else [],
         "unstable": arm["unstable"] if arm else [],
         "arms": arms if len(arms) > 1 else None,
         "comparison": compare_arms(question, arms, chosen) if len(arms) > 1 and chosen is not None else None,
@@ -79,15 +88,14 @@ def _arm(question: Question, plan: Plan, trials: Sequence[Trial], arm: int, valu
     best = believed(question, trials, arm)
     shares, refused = importance(question, plan, [each for each in trials if each.arm == arm])
     told = {"best": _with_repeats(best, trials), "base": _with_repeats(base_of(trials, arm), trials)}
+    compared = finalists(question, trials, arm)
+    unstable = [each for each in compared if each is not best and is_unstable(each, trials)]
     return {
         "compared": dict(values),
         **told,
-        "difference": _difference(question, told["best"], told["base"]),
-        "unstable": [
-            _with_repeats(each, trials)
-            for each in candidates(question, trials, arm)
-            if each is not best and is_unstable(each, trials)
-        ],
+        "difference": _difference(question, told["best"], told["base"], len(compared)),
+        "finalists": [_with_repeats(each, trials) for each in compared],
+        "unstable": [_with_repeats(each, trials) for each in unstable],
         "importance": shares,
         "importance_refused": refused,
     }
@@ -98,8 +106,8 @@ def _with_repeats(trial: Trial | None, trials: Sequence[Trial]) -> Facts | None:
     if trial is None:
         return None
     again = repeats_of(trial, trials)
-    losses = {str(each.seed): each.loss for each in again if each.state == "done" and each.loss is not None}
-    values = [loss for loss in losses.values() if loss is not None]
+    losses = {str(seed): loss for seed, loss in new_losses(trial, trials).items()}
+    values = list(losses.values())
     return {
         "number": trial.number,
         "values": dict(trial.values),
@@ -116,11 +124,14 @@ def _with_repeats(trial: Trial | None, trials: Sequence[Trial]) -> Facts | None:
     }
 
 
-def _difference(question: Question, best: Facts | None, base: Facts | None) -> Facts | None:
-    """Of the best of an arm from its base; below 0 the best is better, whichever way the metric goes."""
+def _difference(question: Question, best: Facts | None, base: Facts | None, num_finalists: int) -> Facts | None:
+    """Of the best of an arm from its base; below 0 the best is better, whichever way the metric goes.
+
+    The same seeds chose it among the finalists, so each of them counts as compared with the base.
+    """
     if best is None or base is None or best["number"] == base["number"]:
         return None
-    return paired(question, best, base)
+    return paired(question, best, base, comparisons=num_finalists)
 
 
 def boundary(question: Question, plan: Plan, trials: Sequence[Trial], best: Trial) -> list[Facts]:

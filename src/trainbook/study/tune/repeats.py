@@ -1,18 +1,19 @@
 """What is tried again with new seeds, and which trial is believed after that.
 
-The best of a search is chosen for its loss, which luck has helped. It and the base are repeated with the same new
-seeds. One that diverges with a new seed where the base does not is no value to recommend: the next one is repeated in
-its place, a few times, and then the base is what is left.
+The best of a search is chosen for its loss, which luck has helped. The best few and the base are repeated with the same
+new seeds, and the one with the best mean over these is believed. One that diverges with a new seed where the base does
+not is no value to recommend; where that is so with all of them, the base is what is left.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 
-MOST_CANDIDATES = 3  # of an arm, that are repeated before the base is kept
+MOST_CANDIDATES = 3  # of an arm, that are repeated beside the base
 
 
 def best_of(question: Question, trials: Sequence[Trial], arm: int | None = None) -> Trial | None:
@@ -36,6 +37,12 @@ def base_of(trials: Sequence[Trial], arm: int) -> Trial | None:
 
 def repeats_of(trial: Trial, trials: Sequence[Trial]) -> list[Trial]:
     return [each for each in trials if each.of == trial.number]
+
+
+def new_losses(trial: Trial, trials: Sequence[Trial]) -> dict[int | None, float]:
+    """By the seed, of the repetitions that ended with a loss."""
+    ended = [each for each in repeats_of(trial, trials) if each.state == "done"]
+    return {each.seed: each.loss for each in ended if each.loss is not None}
 
 
 def num_diverged(trial: Trial, trials: Sequence[Trial]) -> int:
@@ -65,30 +72,66 @@ def candidates(question: Question, trials: Sequence[Trial], arm: int) -> list[Tr
     return found
 
 
+def finalists(question: Question, trials: Sequence[Trial], arm: int) -> list[Trial]:
+    """The candidates that new seeds decide between; the base is what the one that is believed is compared with."""
+    return [each for each in candidates(question, trials, arm) if each.kind != "base"]
+
+
 def believed(question: Question, trials: Sequence[Trial], arm: int) -> Trial | None:
-    """The first one that holds with new seeds; where none does, the one that diverged least often."""
+    """Of the finalists that hold with new seeds, the best by these; where nothing was repeated, the first one.
+
+    Where none holds, the base; and where that has no loss, the one that diverged least often.
+    """
     found = candidates(question, trials, arm)
-    stable = next((each for each in found if not is_unstable(each, trials)), None)
-    return stable or min(found, key=lambda each: num_diverged(each, trials), default=None)
+    stable = [each for each in found if not is_unstable(each, trials)]
+    if not stable:
+        return min(found, key=lambda each: num_diverged(each, trials), default=None)
+    repeated = [each for each in stable if new_losses(each, trials)]
+    judged = [each for each in repeated if each.kind != "base"] or repeated
+    return _best_by_new_seeds(question, judged, trials) if judged else stable[0]
+
+
+def _best_by_new_seeds(question: Question, judged: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
+    """By the mean over the seeds that all of them have: one that lacks a hard seed must not win by that."""
+    fewest = min(num_diverged(each, trials) for each in judged)  # above 0 only where the base diverges too
+    judged = [each for each in judged if num_diverged(each, trials) == fewest]
+    losses = [new_losses(each, trials) for each in judged]
+    shared = [seed for seed in losses[0] if all(seed in each for each in losses)]
+    if not shared:
+        return judged[0]
+    sign = -1 if question.higher_is_better else 1
+    means = [sign * statistics.fmean(each[seed] for seed in shared) for each in losses]
+    return judged[means.index(min(means))]
+
+
+def may_be_believed(question: Question, trials: Sequence[Trial], arm: int) -> list[Trial]:
+    """All candidates until each has its repetitions; then the one that is believed."""
+    found = candidates(question, trials, arm)
+    again = [repeats_of(each, trials) for each in found]
+    if question.seeds and not all(some and all(each.is_over for each in some) for some in again):
+        return found
+    best = believed(question, trials, arm)
+    return [] if best is None else [best]
 
 
 def num_repetitions(question: Question) -> int:
-    """As planned for; more only where the best does not hold."""
-    return 2 * question.seeds * len(question.roles.arms)
+    """As planned for; fewer where the base is among the best."""
+    return (MOST_CANDIDATES + 1) * question.seeds * len(question.roles.arms)
 
 
 def repetitions(question: Question, trials: Sequence[Trial]) -> list[Trial]:
-    """Those that are still to be tried; of each arm the base's, and those of the best one that may hold."""
+    """Those that are still to be asked for: of each arm all candidates', the base being one of them."""
     first = question.loaded.config.training.seed + 1
     number = max((each.number for each in trials), default=-1) + 1
-    wanted: dict[int, Trial] = {}
-    for arm in range(len(question.roles.arms)):
-        for each in (believed(question, trials, arm), base_of(trials, arm)):
-            if each is not None and each.state == "done" and not repeats_of(each, trials):
-                wanted[each.number] = each
+    asked = {(each.of, each.seed) for each in trials}
+    missing = [
+        (each, seed)
+        for arm in range(len(question.roles.arms))
+        for each in candidates(question, trials, arm)
+        for seed in range(first, first + question.seeds)
+        if (each.number, seed) not in asked
+    ]
     return [
-        Trial(number + place * question.seeds + seed, "repeat", each.values, arm=each.arm, units=each.units,
-              seed=first + seed, of=each.number)
-        for place, each in enumerate(wanted.values())
-        for seed in range(question.seeds)
-    ]  # fmt: skip
+        Trial(number + place, "repeat", each.values, arm=each.arm, units=each.units, seed=seed, of=each.number)
+        for place, (each, seed) in enumerate(missing)
+    ]

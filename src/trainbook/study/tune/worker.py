@@ -19,7 +19,7 @@ from trainbook.study.tune.ledger import Ledger
 from trainbook.study.tune.order import WAIT
 from trainbook.study.tune.planning import is_spent, next_order
 from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
-from trainbook.study.tune.repeats import best_of
+from trainbook.study.tune.repeats import may_be_believed
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 from trainbook.study.tune.task import Busy, Failed, Objective, Task
@@ -101,14 +101,15 @@ class Worker:
         return False
 
     def _make_room(self) -> None:
-        """Of what has ended, the best of each arm keeps its weights: those of all would fill a disk.
+        """Of what has ended, what may be the best of its arm keeps its weights: those of all would fill a disk.
 
         A repetition is there to judge it, and takes nothing from it by a lucky seed.
         """
-        trials = [each for each in self.ledger.trials() if each.state in ("done", "pruned", "infeasible")]
-        bests = [best_of(self.question, trials, arm) for arm in range(self.question.roles.num_arms)]
-        kept = {each.number for each in bests if each is not None}
-        for each in trials:
+        trials = self.ledger.trials()
+        arms = range(self.question.roles.num_arms)
+        kept = {each.number for arm in arms for each in may_be_believed(self.question, trials, arm)}
+        ended = [each for each in trials if each.state in ("done", "pruned", "infeasible")]
+        for each in ended:
             if each.run is not None and each.number not in kept:
                 RunFolder(each.run).drop_checkpoints()
 
