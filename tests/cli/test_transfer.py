@@ -109,6 +109,19 @@ def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str)
     assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 16)
 
 
+def test_another_large_width_needs_no_new_search_if_the_base_is_named(lab, recipe: str):
+    named = ("model.parametrization=mup", "model.base_hidden_size=16")
+    asked = ("--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs, "--json")
+    answers, written = [], []
+    for sizes in ((), ("model.hidden_size=32", "model.num_attention_heads=4")):
+        told = run(recipe, *named, *sizes, *asked)
+        assert told.exit_code == 0, told.output
+        answers.append(json.loads(told.stdout))
+        written.append({path: path.stat().st_mtime_ns for path in (lab.runs / "p" / "trials").glob("*/metrics.jsonl")})
+    assert written[0] == written[1] and answers[0]["found"] == answers[1]["found"]
+    assert load(answers[1]["recipe"]).config.model.hidden_size == answers[1]["width"] == 32
+
+
 def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str):
     rates = (recipe, "--rates", "--sizes", "8,16", "--learning-rates", "1e-2,1e-1,1", "--name", "r")
     proxy = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p")
