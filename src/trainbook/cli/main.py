@@ -24,6 +24,7 @@ from trainbook.cli import (
     transfer,
     tune,
 )
+from trainbook.cli.options import KnobsAllowed
 
 app = typer.Typer(
     name="trainbook",
@@ -34,22 +35,21 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-# Unknown options are passed on: `--fp16` and `--learning_rate 1e-3` are other names of knobs.
 KNOBS_ALLOWED = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
 
-app.command("train", context_settings=KNOBS_ALLOWED, epilog=train.EXAMPLES)(train.train)
-app.command("resume", context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(resume.resume)
+app.command("train", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=train.EXAMPLES)(train.train)
+app.command("resume", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(resume.resume)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
-app.command("explain", context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
-app.command("check", context_settings=KNOBS_ALLOWED, epilog=check.EXAMPLES)(check.check)
-app.command("doctor", context_settings=KNOBS_ALLOWED, epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("plan", context_settings=KNOBS_ALLOWED, epilog=plan.EXAMPLES)(plan.plan)
-app.command("data", context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
-app.command("tune", context_settings=KNOBS_ALLOWED, epilog=tune.EXAMPLES)(tune.tune)
-app.command("transfer", context_settings=KNOBS_ALLOWED, epilog=transfer.EXAMPLES)(transfer.transfer)
+app.command("explain", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
+app.command("check", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=check.EXAMPLES)(check.check)
+app.command("doctor", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("plan", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=plan.EXAMPLES)(plan.plan)
+app.command("data", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
+app.command("tune", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=tune.EXAMPLES)(tune.tune)
+app.command("transfer", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=transfer.EXAMPLES)(transfer.transfer)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 
 

@@ -1,0 +1,34 @@
+"""Options that a verb does not have: `--fp16` and `--learning_rate 1e-3` are other names of knobs, `--metod` a slip."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+LIKENESS = 0.8  # below it, a name that no knob has is told as an unknown knob
+
+
+class KnobsAllowed(TyperCommand):
+    """Unknown options are passed on as overrides, unless one is a slip of the verb's own."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        own = [name for each in self.params for name in each.opts if name.startswith("--")]
+        for argument in args:
+            name = argument.partition("=")[0]
+            if name.startswith("--") and name not in own and (meant := _meant(name, own)):
+                typer.echo(f"error: {name}: no such option. Did you mean {meant}?", err=True)
+                raise typer.Exit(2)
+        return super().parse_args(ctx, args)
+
+
+def _meant(name: str, own: list[str]) -> str | None:
+    near = next(iter(difflib.get_close_matches(name, own, 1, LIKENESS)), None)
+    if near is None:
+        return None
+    from trainbook.knobs.aliases import SPECIAL, knobs_named
+
+    knob = name.removeprefix("--").replace("-", "_")
+    return None if knobs_named(knob) or knob in SPECIAL else near

@@ -1,0 +1,33 @@
+"""What begins with two dashes: an option of the verb, another name of a knob, or a slip of either."""
+
+from __future__ import annotations
+
+import pytest
+import typer.main
+from typer.testing import CliRunner
+
+from trainbook.cli.main import app
+from trainbook.cli.options import _meant
+from trainbook.knobs.aliases import SPECIAL, by_name
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (("tune", "gpt-tiny", "--budgt", "3"), "error: --budgt: no such option. Did you mean --budget?"),
+        (("transfer", "gpt-tiny", "--proxy", "64", "--metod=zoom"), "--metod: no such option. Did you mean --method?"),
+        (("plan", "gpt-tiny", "--gpuu", "H200"), "--gpuu: no such option. Did you mean --gpu?"),
+        (("train", "gpt-tiny", "--learning_rat", "1e-3"), "no such knob. Did you mean optimizer.learning_rate?"),
+        (("train", "gpt-tiny", "--learning-rate", "abc"), "optimizer.learning_rate: must be a number"),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(asked: tuple[str, ...], told: str):
+    result = CliRunner().invoke(app, asked)
+    assert result.exit_code == 2 and told in result.output
+
+
+def test_no_name_of_a_knob_is_taken_for_a_slip():
+    verbs = typer.main.get_command(app).commands.values()  # type: ignore[attr-defined]
+    for own in ([name for each in verb.params for name in each.opts if name.startswith("--")] for verb in verbs):
+        for knob in (*by_name(), *SPECIAL):
+            assert _meant(f"--{knob}", own) is None and _meant(f"--{knob.replace('_', '-')}", own) is None, knob
