@@ -35,21 +35,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-KNOBS_ALLOWED = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
-
-app.command("train", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=train.EXAMPLES)(train.train)
-app.command("resume", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=resume.EXAMPLES)(resume.resume)
+app.command("train", cls=KnobsAllowed, epilog=train.EXAMPLES)(train.train)
+app.command("resume", cls=KnobsAllowed, epilog=resume.EXAMPLES)(resume.resume)
 app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
 app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
 app.command("export", epilog=export.EXAMPLES)(export.export)
 app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
-app.command("explain", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=explain.EXAMPLES)(explain.explain)
-app.command("check", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=check.EXAMPLES)(check.check)
-app.command("doctor", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=doctor.EXAMPLES)(doctor.doctor)
-app.command("plan", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=plan.EXAMPLES)(plan.plan)
-app.command("data", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=data.EXAMPLES)(data.data)
-app.command("tune", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=tune.EXAMPLES)(tune.tune)
-app.command("transfer", cls=KnobsAllowed, context_settings=KNOBS_ALLOWED, epilog=transfer.EXAMPLES)(transfer.transfer)
+app.command("explain", cls=KnobsAllowed, epilog=explain.EXAMPLES)(explain.explain)
+app.command("check", cls=KnobsAllowed, epilog=check.EXAMPLES)(check.check)
+app.command("doctor", cls=KnobsAllowed, epilog=doctor.EXAMPLES)(doctor.doctor)
+app.command("plan", cls=KnobsAllowed, epilog=plan.EXAMPLES)(plan.plan)
+app.command("data", cls=KnobsAllowed, epilog=data.EXAMPLES)(data.data)
+app.command("tune", cls=KnobsAllowed, epilog=tune.EXAMPLES)(tune.tune)
+app.command("transfer", cls=KnobsAllowed, epilog=transfer.EXAMPLES)(transfer.transfer)
 app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
 
 

@@ -14,6 +14,8 @@ LIKENESS = 0.8  # below it, a name that no knob has is told as an unknown knob
 class KnobsAllowed(TyperCommand):
     """Unknown options are passed on as overrides, unless one is a slip of the verb's own."""
 
+    ignore_unknown_options = True
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         own = [name for each in self.params for name in each.opts if name.startswith("--")]
         for argument in args:
