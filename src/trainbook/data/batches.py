@@ -21,6 +21,16 @@ class Ragged:
     def starts(self) -> np.ndarray:
         return np.cumsum(self.lengths) - self.lengths
 
+    @property
+    def which(self) -> np.ndarray:
+        """Of each value: the number of its sequence."""
+        return np.repeat(np.arange(len(self)), self.lengths)
+
+    @property
+    def places(self) -> np.ndarray:
+        """Of each value: its place within its sequence."""
+        return places_in(self.lengths)
+
     def split(self) -> list[np.ndarray]:
         return np.split(self.values, np.cumsum(self.lengths)[:-1])
 
@@ -43,6 +53,12 @@ class Ragged:
     def of(cls, parts: list[np.ndarray]) -> Ragged:
         values = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         return cls(values.astype(np.int64, copy=False), np.array([len(part) for part in parts], dtype=np.int64))
+
+
+def places_in(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, … for each of these lengths, one behind the other."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - lengths, lengths)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches import Batch, Ragged, places_in
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,7 @@ class Layout:
     @property
     def inner_positions(self) -> np.ndarray:
         """Of each position of each sample: its place within the sample."""
-        ends = np.cumsum(self.lengths)
-        return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - self.lengths, self.lengths)
+        return places_in(self.lengths)
 
     @property
     def first_cells(self) -> np.ndarray:

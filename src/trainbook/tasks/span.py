@@ -7,28 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from trainbook.data import DataBundle, Tokenizer
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches import Batch, Ragged, places_in
 from trainbook.data.frame import Frame
 from trainbook.data.likeness import row_hashes
-from trainbook.data.seeding import generator
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.tasks.batches import StepBatch
+from trainbook.tasks.chance import draw
 from trainbook.tasks.seq2seq import Seq2SeqModel, Seq2SeqTask, end_of, pair_micro_batches
 from trainbook.tasks.task import Collate
 
+SPANS = 4  # what random numbers are for
 
-def noise_counts(length: int, ratio: float, span_length: float) -> tuple[int, int]:
-    """Tokens to cut out of a text, and in how many spans; at least one token is cut out and one stays."""
-    noise = min(max(int(np.round(length * ratio)), 1), length - 1)
-    spans = max(int(np.round(noise / span_length)), 1)
-    return noise, min(spans, noise, length - noise)
+
+def noise_counts(lengths: np.ndarray, ratio: float, span_length: float) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens to cut out of texts, and in how many spans; at least one token is cut out and one stays."""
+    noise = np.clip(np.round(lengths * ratio).astype(np.int64), 1, lengths - 1)
+    spans = np.maximum(np.round(noise / span_length).astype(np.int64), 1)
+    return noise, np.minimum(spans, np.minimum(noise, lengths - noise))
 
 
 def corrupted_lengths(length: int, ratio: float, span_length: float) -> tuple[int, int]:
     """Tokens of input and target after corruption, each with its end."""
-    noise, spans = noise_counts(length, ratio, span_length)
+    noise, spans = map(int, noise_counts(np.array(length), ratio, span_length))
     return length - noise + spans + 1, noise + spans + 1
 
 
@@ -42,28 +44,42 @@ def raw_length(max_positions: int, max_targets: int, ratio: float, span_length: 
         length += 1
 
 
-def noise_mask(length: int, ratio: float, span_length: float, chance: np.random.Generator) -> np.ndarray:
-    """True where a token is cut out. Kept and cut spans take turns, a kept one first; all divisions are as likely."""
-    noise, spans = noise_counts(length, ratio, span_length)
-    pieces = np.empty(2 * spans, dtype=np.int64)
-    pieces[0::2] = _divide(length - noise, spans, chance)
-    pieces[1::2] = _divide(noise, spans, chance)
-    return np.repeat(np.arange(2 * spans) % 2 == 1, pieces)
+def noise_mask(lengths: np.ndarray, ratio: float, span_length: float, scores: np.ndarray) -> np.ndarray:
+    """True where a token is cut out, of texts one behind the other, by a number of chance in [0, 1) for each token.
+    Kept and cut spans take turns, a kept one first; all divisions are as likely."""
+    noise, spans = noise_counts(lengths, ratio, span_length)
+    stays = places_in(lengths) < np.repeat(lengths - noise, lengths)  # which numbers divide what is kept
+    kept, cut = _divide(lengths - noise, spans, scores[stays]), _divide(noise, spans, scores[~stays])
+    return np.repeat(np.arange(2 * len(cut)) % 2 == 1, np.stack([kept, cut], axis=1).ravel())
 
 
-def _divide(total: int, parts: int, chance: np.random.Generator) -> np.ndarray:
-    """Whole numbers >= 1 that add up to the total."""
-    cuts = np.sort(chance.choice(total - 1, parts - 1, replace=False)) + 1
-    return np.diff(np.concatenate(([0], cuts, [total])))
+def _divide(totals: np.ndarray, parts: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Each total as so many whole numbers >= 1 that add up to it: a new one begins at the units of lowest score."""
+    first = np.cumsum(totals) - totals
+    bits = (scores * 2.0**40).astype(np.int64) + 1
+    bits[first] = 0  # the first unit always begins one
+    order = np.argsort((np.repeat(np.arange(len(totals)), totals) << 41) + bits)
+    begins = np.sort(Ragged.gather(order, first, parts).values)
+    return np.diff(begins, append=totals.sum())
 
 
-def corrupt(tokens: np.ndarray, is_noise: np.ndarray, sentinels: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Input: each cut span becomes its sentinel. Target: each sentinel, followed by what was cut out there."""
+def corrupt(tokens: Ragged, is_noise: np.ndarray, sentinels: np.ndarray, end: int) -> tuple[Ragged, Ragged]:
+    """Inputs: each cut span becomes its sentinel. Targets: each sentinel, followed by what was cut out there.
+    No text begins with a cut span."""
     starts = is_noise & ~np.concatenate(([False], is_noise[:-1]))
-    number = np.cumsum(starts) - 1
-    inputs = np.where(starts, sentinels[number], tokens)[~is_noise | starts]
-    pieces = np.stack([np.where(starts, sentinels[number], -1), np.where(is_noise, tokens, -1)], axis=1).ravel()
-    return np.append(inputs, end), np.append(pieces[pieces >= 0], end)
+    text = tokens.which
+    spans_before = np.concatenate(([0], np.cumsum(starts)))
+    number = spans_before[1:] - 1 - spans_before[tokens.starts][text]
+    marked = np.where(starts, sentinels[number], tokens.values)
+    stays = ~is_noise | starts
+    pieces = np.stack([np.where(starts, marked, -1), np.where(is_noise, tokens.values, -1)], axis=1).ravel()
+    num_left = np.bincount(text[stays], minlength=len(tokens))
+    num_cut = np.bincount(text[is_noise], minlength=len(tokens)) + np.bincount(text[starts], minlength=len(tokens))
+    return _ended(marked[stays], num_left, end), _ended(pieces[pieces >= 0], num_cut, end)
+
+
+def _ended(values: np.ndarray, lengths: np.ndarray, end: int) -> Ragged:
+    return Ragged(np.insert(values, np.cumsum(lengths), end), lengths + 1)
 
 
 class SpanTask(Seq2SeqTask):
@@ -114,28 +130,25 @@ class SpanCollate:
     pad: int
 
     def __call__(self, batch: Batch) -> StepBatch:
-        inputs, targets = [], []
-        for tokens, sample_id, epoch in zip(batch.tokens.split(), batch.ids, batch.epochs, strict=True):
-            chance = generator("spans", self.seed, int(epoch), int(sample_id))
-            if len(tokens) < 2:  # nothing can be cut out of it
-                inputs.append(np.append(tokens, self.end))
-                targets.append(np.array([self.end]))
-                continue
-            is_noise = noise_mask(len(tokens), self.ratio, self.span_length, chance)
-            left, cut = corrupt(tokens, is_noise, self.sentinels, self.end)
-            inputs.append(left)
-            targets.append(cut)
+        tokens = batch.tokens
+        text = tokens.which
+        scores = draw(SPANS, self.seed, batch.epochs[text], batch.ids[text], tokens.places)
+        can_be_cut = tokens.lengths > 1
+        is_noise = np.zeros(len(tokens.values), dtype=bool)
+        of_these = can_be_cut[text]
+        is_noise[of_these] = noise_mask(tokens.lengths[can_be_cut], self.ratio, self.span_length, scores[of_these])
+        inputs, targets = corrupt(tokens, is_noise, self.sentinels, self.end)
         pairs = Batch(
             batch.ids,
             batch.epochs,
-            Ragged.of(inputs),
+            inputs,
             batch.rows,
             batch.num_rows,
             None,
             batch.epoch,
             batch.step,
             batch.packed,
-            targets=Ragged.of(targets),
+            targets=targets,
         )
         made = pair_micro_batches(pairs, self.rows_each, self.pad)
         made.num_tokens = len(batch.tokens.values)  # of the text: what is cut out is not counted twice
