@@ -56,12 +56,20 @@ class Joined:
         return np.concatenate([*pieces, np.empty(0, dtype=self.dtype)])
 
     def _gather(self, places: np.ndarray) -> np.ndarray:
-        places = np.where(places < 0, places + len(self), places)
-        if len(places) and not 0 <= int(places.min()) <= int(places.max()) < len(self):
-            raise IndexError(f"places must be within {len(self)}, but reach from {places.min()} to {places.max()}")
+        if len(places) == 0:
+            return np.empty(0, dtype=self.dtype)
+        lowest, highest = int(places.min()), int(places.max())
+        if lowest < 0:
+            places = np.where(places < 0, places + len(self), places)
+            lowest, highest = int(places.min()), int(places.max())
+        if not 0 <= lowest <= highest < len(self):
+            raise IndexError(f"places must be within {len(self)}, but reach from {lowest} to {highest}")
+        first, last = np.searchsorted(self.bounds, [lowest, highest], side="right") - 1
+        if first == last:
+            return self._read(int(first), places - self.bounds[first])
         files = np.searchsorted(self.bounds, places, side="right") - 1
         found = np.empty(len(places), dtype=self.dtype)
-        for file in np.unique(files):
+        for file in np.flatnonzero(np.bincount(files)):
             here = files == file
             found[here] = self._read(int(file), places[here] - self.bounds[file])
         return found
