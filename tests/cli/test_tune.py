@@ -174,6 +174,13 @@ def test_flags_that_would_do_nothing_are_refused(terminal: Any, arguments: list[
     assert message in terminal("tune", *terminal.tiny, *arguments, code=2).output
 
 
+@pytest.mark.parametrize("arguments", [["--rate-range"], ["--for-batch", "8"]])
+def test_what_is_asked_about_one_training_is_not_asked_of_a_study(terminal: Any, arguments: list[str]) -> None:
+    Path("study.yaml").write_text("base: gpt-tiny\nnuisance: {optimizer.learning_rate: [1e-4, 1e-2]}\n")
+    told = terminal("tune", "study.yaml", *arguments, code=2).output
+    assert f"study.yaml: is a study, but {arguments[0]} asks about one training" in told
+
+
 def test_the_rate_range_and_the_batch_are_told_without_a_study(terminal: Any) -> None:
     answer = terminal.json("tune", *terminal.tiny, "--rate-range", "--picture", "rates.png", "--json")
     assert answer["search"][0] < answer["search"][1] and Path("rates.png").is_file()

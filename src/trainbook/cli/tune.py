@@ -158,6 +158,7 @@ def _answers_alone(
     """What needs no study; and flags that would then do nothing are refused."""
     from trainbook.cli.rates import tell_for_batch, tell_rate_range
     from trainbook.errors import UserError
+    from trainbook.study.tune.study_file import is_study
 
     if rate_range and for_batch is not None:
         raise UserError("--rate-range and --for-batch are two questions: ask one at a time.")
@@ -168,8 +169,10 @@ def _answers_alone(
     if not rate_range and for_batch is None:
         return False
     given = [flag for flag, value in asked.items() if value is not None]
+    alone = "--rate-range" if rate_range else "--for-batch"
+    if is_study(recipe):
+        raise UserError(f"{recipe}: is a study, but {alone} asks about one training: give it the study's base.")
     if given:
-        alone = "--rate-range" if rate_range else "--for-batch"
         raise UserError(f"{given[0]}: has no effect with {alone}, which is no study.")
     if rate_range:
         tell_rate_range(recipe, changes, picture, as_json)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, UserError
+from trainbook.knobs import load
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family, coordinate_check
 from trainbook.study.transfer.coordinate_check import FLAT, first_sizes, judged, slope, verdict
@@ -71,6 +72,15 @@ def test_a_check_that_the_standard_rule_passes_too_says_that_it_cannot_tell():
 def test_sizes_that_cannot_be_are_refused(lab, overrides: tuple[str, ...], sizes: tuple[int, ...], message: str):
     with pytest.raises(UserError, match=message):
         family(lab, *overrides, sizes=sizes)
+
+
+def test_a_law_that_a_size_breaks_is_told_where_the_user_has_said_it(tmp_path):
+    file = tmp_path / "large.yaml"
+    file.write_text("batch:\n  global_batch_size: 8\n  per_device_train_batch_size: 8\ntraining: {max_steps: 4}\n")
+    with pytest.raises(ConfigError) as caught:
+        Family(load(file), "batch", (12, 16))
+    (problem,) = caught.value.problems
+    assert problem.where == f"--sizes, {file}:3" and "12 is not one of 8" in problem.message
 
 
 def test_a_stated_feed_forward_widens_too(lab):

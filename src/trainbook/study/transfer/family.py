@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import head_width
-from trainbook.study.tune.task import base_text
+from trainbook.study.tune.task import BASE, base_text
 
 Axis = Literal["width", "depth", "length", "batch"]
 Arm = Literal["standard", "mup", "as it is"]
@@ -58,7 +58,22 @@ class Family:
         return base_text(self.base)
 
     def config(self, arm: Arm, size: int, more: Sequence[str] = ()) -> Config:
-        return load(Path("base.yaml"), [*self.overrides(arm, size), *more], text=self.text).config
+        return self.loaded(arm, size, more).config
+
+    def loaded(self, arm: Arm, size: int, more: Sequence[str] = ()) -> Loaded:
+        try:
+            return load(Path(BASE), [*self.overrides(arm, size), *more], text=self.text)
+        except ConfigError as error:
+            raise ConfigError([self._where_it_was_asked(each) for each in error.problems]) from None
+
+    def _where_it_was_asked(self, problem: Problem) -> Problem:
+        """Sizes by their flag, and all else where the configuration says it: each line of the text tells its own."""
+        asked = {f"{BASE}:{number}": line for number, line in enumerate(self.text.splitlines(), 1)}
+        places = [
+            self.flag if place == "override" else asked.get(place, place).rpartition("  # ")[2]
+            for place in problem.where.split(", ")
+        ]
+        return replace(problem, where=", ".join(dict.fromkeys(places)))
 
     def overrides(self, arm: Arm, size: int) -> list[str]:
         return [f"{path}={value}" for path, value in {**self._sizes(size), **self._rule(arm)}.items()]

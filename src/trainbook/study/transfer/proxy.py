@@ -60,7 +60,7 @@ class Proxy:
 
     def loaded(self, width: int) -> Loaded:
         """The recipe in this width, under muP. What comes from the recipe still says where it stands there."""
-        found = load(Path("base.yaml"), self.family.overrides("mup", width), text=self.family.text)
+        found = self.family.loaded("mup", width)
         ours = f"--proxy {self.width}"
         origins = {
             path: replace(origin, where=ours) if origin.kind == "override" else self.family.base.origins[path]

@@ -143,6 +143,10 @@ def _entries(source: str | Path) -> tuple[Block, list[Problem]]:
     return Block(()), []
 
 
+def is_study(source: str | Path) -> bool:
+    return "base" in {entry.name for entry in _entries(source)[0].entries}
+
+
 def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], where: str, problems: list[Problem]) -> Any:
     option = options.get(name)
     entry = entries.get(name)
