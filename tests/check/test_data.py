@@ -167,6 +167,12 @@ def test_conversations_without_anything_to_learn_at_the_length_asked_for_are_ref
         bench.subject(*asked)
 
 
+def test_what_is_wrong_with_the_data_is_told_by_its_own_name(bench):
+    source = bench.write("one-label.jsonl", [{"text": f"this is text {row}", "label": "A"} for row in range(40)])
+    with pytest.raises(DataError, match=r"one-label\.jsonl' must have at least 2 classes"):
+        bench.subject(f"data.source={source}", "training.task=classify", kind="bert")
+
+
 @pytest.mark.parametrize("kind", ["char", "word"])
 def test_a_character_or_word_that_the_shown_rows_do_not_have_is_not_unknown(bench, make_text, monkeypatch, kind: str):
     """A run makes its tokenizer of all of the text."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.doctor.records import both, losses, run, set_to, without
 
 from trainbook.doctor import CAUSES, as_json, diagnose
 from trainbook.doctor.diagnose import EXPLAINED, MOST, RIVAL, ranked
 from trainbook.doctor.finding import ORDER, Finding
+from trainbook.doctor.opening import open_subject
 from trainbook.doctor.remedies import set_values
+from trainbook.doctor.render import render
 from trainbook.doctor.rule import RULES, all_rules
 from trainbook.doctor.view import View
 from trainbook.knobs.aliases import by_path
@@ -210,6 +215,31 @@ def test_a_rule_that_fails_does_not_keep_the_others_from_speaking():
 
 
 # Answers
+
+
+@pytest.mark.filterwarnings("error")
+def test_losses_of_nothing_are_no_error_and_no_warning_of_the_machine():
+    rows = [{"step": step, "loss": 0.0, "learning_rate": 1e-3} for step in range(0, 400, 10)]
+    nothing = Record("nothing", rows, [{"step": row["step"], "loss": 0.0} for row in rows], origin="csv")
+    assert not any("failed" in " ".join(lacking) for lacking in diagnose(nothing).not_judged.values())
+
+
+def told(record: Record) -> str:
+    console = Console(file=StringIO(), width=200)
+    render(record, diagnose(record), console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_evaluations_without_training_rows_are_a_run_and_what_lacks_is_told():
+    evaluations = [{"step": step, "loss": 2.0} for step in range(3)]
+    said = told(Record("theirs", [], evaluations, origin="csv", path=Path("theirs.csv")))
+    assert "0 rows, 3 evaluations" in said and "not judged for lack of loss" in said
+    assert "1 row, 0 evaluations" in told(Record("theirs", [{"step": 1, "loss": 2.0}], [], origin="csv"))
+
+
+def test_the_command_to_try_keeps_what_else_was_asked_for(tmp_path: Path):
+    said = told(open_subject("gpt-tiny", tmp_path, ["model.hidden_size=256", "lr=0.1"]))
+    assert "trainbook train gpt-tiny model.hidden_size=256 optimizer.learning_rate=0.001" in said
 
 
 def test_the_json_answer_is_plain_and_complete():

@@ -647,3 +647,33 @@ def test_a_healthy_run_is_left_alone():
     diagnosis = diagnose(run())
     assert [each for each in diagnosis.findings if each.severity != "info"] == []
     assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank"}
+
+
+def test_gradients_that_stay_lost_are_an_error_also_where_the_loss_is_a_number():
+    ill = run(
+        each=set_to(loss=lambda step: 0.0 if step > 10 else 5.5, grad_norm=lambda step: NAN if step > 10 else 1.0)
+    )
+    (found,) = said(ill, "not-finite")
+    assert found.severity == "error"
+    assert said(ill, "not-decreasing") == [], "nothing that was never applied speaks for a higher rate"
+    once = run(each=set_to(grad_norm=lambda step: NAN if step == 200 else 1.0))
+    assert [each.severity for each in said(once, "not-finite")] == ["warning"]
+
+
+def test_whoever_trains_elsewhere_is_told_to_lower_the_rate_and_not_of_a_guard_that_is_not_there():
+    rows = [{"step": step, "loss": NAN if step > 100 else 3.0, "learning_rate": 1e-3} for step in range(0, 200, 5)]
+    (found,) = said(Record("theirs", rows, [], origin="csv"), "not-finite")
+    assert found.override == "learning_rate=0.0003"
+
+
+def test_a_threshold_far_below_the_usual_norm_is_raised_to_that_norm():
+    ill = run("batch.max_grad_norm=1", each=set_to(grad_norm=53.0, clipped=1.0))
+    (found,) = said(ill, "clipped-share")
+    assert (found.severity, found.override) == ("warning", "batch.max_grad_norm=50")
+
+
+def test_a_fall_to_next_to_nothing_is_told_as_a_share_of_where_it_began():
+    falling = {"loss": lambda step: 4 * math.exp(-step / 10)}
+    (found,) = said(run(each=set_to(**falling, cross_entropy=falling["loss"])), "still-improving")
+    share = float(found.evidence.partition("by ")[2].partition("%")[0])
+    assert 0 < share <= 100

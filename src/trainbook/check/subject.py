@@ -50,13 +50,16 @@ class Subject:
     def of(cls, asked: Config, folder: Path, *, full: bool = False) -> Subject:
         """With `full`, sizes are kept and all data is prepared, in the cache that training uses."""
         request = request_of(asked)
-        if full:
-            sample, config = read_sample(asked, request, None, everything=True), comparable(asked)
-            device = choose_device(asked.training.device)
-        else:
-            sample = read_sample(asked, request, folder)
-            config, device = with_enough_to_learn(asked, request.records, sample, folder / "cache"), torch.device("cpu")
-        return cls(asked, config, sample, build(config, device), device, folder, full)
+        sample = read_sample(asked, request, None if full else folder, everything=full)
+        device = choose_device(asked.training.device) if full else torch.device("cpu")
+        try:
+            if full:
+                config = comparable(asked)
+            else:
+                config = with_enough_to_learn(asked, request.records, sample, folder / "cache")
+            return cls(asked, config, sample, build(config, device), device, folder, full)
+        except DataError as error:
+            raise DataError(_as_asked(str(error), asked, sample)) from None
 
     @property
     def data(self) -> DataBundle:
@@ -151,6 +154,14 @@ class Subject:
 
     def seed(self, step: int = 0) -> None:
         seed_everything(self.config.training.seed, step)
+
+
+def _as_asked(message: str, asked: Config, sample: Sample) -> str:
+    """The user's data by its own name, not by that of the sample."""
+    for ours, theirs in ((sample.source, None), (sample.validation, asked.data.validation)):
+        if ours is not None:
+            message = message.replace(str(ours), str(theirs or asked.data.source))
+    return message
 
 
 def with_enough_to_learn(asked: Config, records: RecordKind, sample: Sample, cache: Path) -> Config:

@@ -61,7 +61,7 @@ _ALL = (
     _cause(
         "clipping-tight",
         "Gradients are clipped nearly always, so that their size no longer counts.",
-        "Raise the threshold to about 1; if norms stay above it, lower the rate.",
+        "Raise the threshold to about 1, or to the usual norm where that is larger.",
         CLIP,
         "learning-rate-low",
     ),
@@ -339,7 +339,7 @@ _ALL = (
     _cause(
         "non-finite",
         "The loss or the gradients are not finite.",
-        "Lower the rate; keep the guard on.",
+        "Lower the rate; a guard keeps such updates out.",
         "guard.enabled",
     ),
     _cause(

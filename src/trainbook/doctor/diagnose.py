@@ -20,12 +20,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.finding import ORDER, Finding, Severity
 from trainbook.doctor.rule import RULES, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.runs.record import Record
 
+FAILED = "failed"  # what is said of a rule that could not be judged for another reason than that something lacks
 LIKELY, MUCH_MORE, SURE = 0.5, 0.25, 0.9
 EXPLAINED, RIVAL, MOST = 0.5, 0.75, 0.99
 
@@ -46,9 +49,10 @@ def diagnose(record: Record) -> Diagnosis:
             not_judged[rule.name] = lacking
             continue
         try:
-            found += [replace(each, rule=rule.name) for each in rule.judge(view)]
+            with np.errstate(all="ignore"):
+                found += [replace(each, rule=rule.name) for each in rule.judge(view)]
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
-            not_judged[rule.name] = [f"failed: {type(error).__name__}: {error}"]
+            not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
     return Diagnosis(ranked(found), not_judged)
 
 

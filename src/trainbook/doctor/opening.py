@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trainbook.errors import UserError
 from trainbook.knobs import recipes
 from trainbook.knobs.config import Config, declarations
+from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
 from trainbook.plan import network
 from trainbook.runs.record import Record, open_record
@@ -19,7 +21,10 @@ BYTES = 257  # what a byte tokenizer has; of others the size is known once it is
 def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> Record:
     """A run by its folder or name, another tool's record, a recipe or a YAML file."""
     if what in recipes.names() or (what.endswith((".yaml", ".yml")) and os.path.isfile(what)):
-        return of_config(load(what, list(overrides)).config, what)
+        loaded = load(what, list(overrides))
+        asked = [path for path, origin in loaded.origins.items() if origin.kind == "override"]
+        overrides = tuple(f"{path}={yaml_value(loaded.get(path))}" for path in asked)
+        return replace(of_config(loaded.config, what), overrides=overrides)
     if overrides:
         raise UserError(f"{what} is a run: overrides apply to a recipe or a YAML file only.")
     return open_record(what, runs_dir)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trainbook.doctor.causes import CAUSES
-from trainbook.doctor.diagnose import Diagnosis
+from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
 from trainbook.runs.record import Record
@@ -17,8 +17,8 @@ STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
-    rows, evaluations = len(record.train), len(record.evaluations)
-    seen = f"{rows:,} rows, {evaluations:,} evaluations" if rows else "a configuration, nothing was run yet"
+    is_run = record.path is not None or bool(record.train or record.evaluations)
+    seen = _seen(record) if is_run else "a configuration, nothing was run yet"
     console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
     console.print()
     if not diagnosis.findings:
@@ -30,8 +30,13 @@ def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
     judged = len(RULES) - len(diagnosis.not_judged)
     console.print()
     console.print(f"  {judged} of {len(RULES)} rules could be judged", highlight=False)
-    for line in _lacking(diagnosis) if rows else []:
+    for line in _lacking(diagnosis) if is_run else []:
         console.print(Text(f"  {line}", style="dim"), soft_wrap=True, highlight=False)
+
+
+def _seen(record: Record) -> str:
+    rows, evaluations = len(record.train), len(record.evaluations)
+    return f"{rows:,} row{'s' * (rows != 1)}, {evaluations:,} evaluation{'s' * (evaluations != 1)}"
 
 
 def _print_finding(finding: Finding, console: Console) -> None:
@@ -55,18 +60,26 @@ def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
     first = next((each for each in diagnosis.findings if each.severity != "info"), None)
     if first is None or first.override is None or record.origin != "trainbook":
         return None
-    if record.path is None:
-        return f"trainbook train {shlex.quote(record.name)} {shlex.quote(first.override)}"
-    return f"trainbook train {shlex.quote(str(record.path / 'config.yaml'))} {shlex.quote(first.override)}"
+    changed = {part.partition("=")[0] for part in first.override.split()}
+    kept = [each for each in record.overrides if each.partition("=")[0] not in changed]
+    file = record.name if record.path is None else str(record.path / "config.yaml")
+    return shlex.join(["trainbook", "train", file, *kept, *first.override.split()])
 
 
 def _lacking(diagnosis: Diagnosis) -> list[str]:
     by_need: dict[str, list[str]] = {}
     for rule, needs in diagnosis.not_judged.items():
         by_need.setdefault(", ".join(map(_in_words, needs)), []).append(rule)
-    return [f"not judged for lack of {need}: {', '.join(rules)}" for need, rules in by_need.items()]
+    return [
+        f"not judged, {need}: {', '.join(rules)}"
+        if need.startswith(FAILED)
+        else f"not judged for lack of {need}: {', '.join(rules)}"
+        for need, rules in by_need.items()
+    ]
 
 
 def _in_words(need: str) -> str:
+    if need.startswith(FAILED):
+        return need
     kind, _, name = need.rpartition(":")
     return {"eval": f"{name} of evaluations", "start": f"{name} at the start", "setting": name}.get(kind, need)

@@ -31,6 +31,7 @@ class Record:
     origin: Origin = "trainbook"
     names: Mapping[str, str] = field(default_factory=dict)  # what the tool that wrote it calls a knob, by knob path
     path: Path | None = None
+    overrides: tuple[str, ...] = ()  # of a configuration that nothing was run of: what was asked for over its file
 
     def has(self, *metrics: str) -> bool:
         """Whether training rows have all of these."""

@@ -60,6 +60,21 @@ def test_a_run_that_was_resumed_into_the_same_file_keeps_the_later_steps(tmp_pat
     assert record.series("loss") == ([10, 20, 25, 35], [5.0, 4.0, 3.0, 2.0])
 
 
+def test_steps_that_begin_anew_in_each_epoch_are_counted_on(tmp_path: Path):
+    lines = [f"{epoch},{step},{4 - epoch}" for epoch in range(3) for step in range(0, 100, 5)]
+    record = read(tmp_path, "\n".join(["epoch,step,loss", *lines, ""]))
+    assert [row["step"] for row in record.train] == list(range(0, 300, 5))
+    from_one = [f"{epoch},{step},{4 - epoch}" for epoch in range(2) for step in (1, 2, 3)]
+    assert [row["step"] for row in read(tmp_path, "\n".join(["epoch,step,loss", *from_one, ""])).train] == [
+        *range(1, 7)
+    ]
+
+
+def test_a_resumed_run_with_epochs_keeps_the_later_steps_too(tmp_path: Path):
+    text = "epoch,step,loss\n0,10,4\n1,20,3\n1,30,2.9\n1,20,3.1\n2,30,2\n"
+    assert [(row["step"], row["loss"]) for row in read(tmp_path, text).train] == [(10, 4), (20, 3.1), (30, 2)]
+
+
 def test_an_export_of_wandb_is_read_without_its_bounds(tmp_path: Path):
     text = '"Step","blue-1 - train/loss","blue-1 - train/loss__MIN","blue-1 - train/loss__MAX"\n"1","5","4","6"\n'
     assert read(tmp_path, text).train == [{"step": 1, "segment": 0, "split": "train", "loss": 5.0}]

@@ -39,7 +39,7 @@ THEIRS = Record("run", [], [], origin="huggingface", names=names_for({}, is_hugg
         ("evaluation.early_stopping_patience=3", "EarlyStoppingCallback(early_stopping_patience=3) (transformers)"),
         ("schedule.floor=0.1", "lr_scheduler_kwargs={'min_lr_rate': 0.1} (transformers)"),
         ("model.dropout=0.1", "dropout=0.1 (in the model's configuration)"),
-        ("guard.enabled=true", "GuardCallback"),
+        ("guard.enabled=true", "callbacks=[GuardCallback()] (trainbook.guard.huggingface, for the Trainer)"),
         ("data.shuffle=true", "data.shuffle=true (Trainbook's name: no TrainingArguments for it)"),
     ],
 )

@@ -85,7 +85,10 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
-    if last < 0.97 * first or (prior is not None and last < 0.97 * prior):
+    if first <= 0 or last < 0.97 * first or (prior is not None and last < 0.97 * prior):
+        return
+    norms = view.curve("grad_norm")[1]
+    if len(norms) and not np.isfinite(norms).mean() > 0.5:  # what was never applied says nothing about the rate
         return
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
@@ -176,6 +179,8 @@ def plateau(view: View) -> Iterator[Finding]:
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
     level = float(np.median(losses[half]))
+    if level <= 0:
+        return
     fall = -line.slope * (steps[-1] - steps[half][0]) / level
     gap = float(view.values("loss", "eval")[-1]) / level - 1
     if abs(fall) < 0.01 and gap < 0.1:
@@ -204,7 +209,8 @@ def still_improving(view: View) -> Iterator[Finding]:
     late = slice(-max(FEW, len(losses) // 4), None)
     kept = thinned(len(steps[late]), 100)
     line = robust_line(steps[late][kept], losses[late][kept])
-    span, level = steps[-1] - steps[late][0], float(np.median(losses[late]))
+    span = steps[-1] - steps[late][0]
+    level = abs(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
     evaluations = view.values("loss", "eval")
     is_best_last = len(evaluations) >= 3 and evaluations[-1] < evaluations[:-1].min() * 0.99
     is_falling = line.high < 0 and -line.slope * span > 0.01 * level

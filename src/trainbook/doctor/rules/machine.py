@@ -17,7 +17,7 @@ from trainbook.doctor.view import View
     "not-finite",
     symptom="NaN gradients",
     looks_at="losses and gradient norms that are NaN or infinite, and updates skipped for that",
-    thresholds="any; at the end, an error",
+    thresholds="any; where the loss or the last three norms end so, an error",
     source="the definition",
     fault="a NaN in the gradients",
     causes=("non-finite", "fp16-overflow", "learning-rate-high"),
@@ -33,8 +33,8 @@ def not_finite(view: View) -> Iterator[Finding]:
     if not bad and not skipped:
         return
     steps = sorted([*bad, *skipped])
-    losses = view.curve("loss")[1]
-    at_end = len(losses) > 0 and not np.isfinite(losses[-1])
+    losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
+    at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
     evidence = f"{len(steps)} times the loss or its gradient was not finite, first at step {steps[0]:,}"
     severity = "error" if at_end else "warning"
     if view.record.has("loss_scale"):
@@ -56,7 +56,9 @@ def not_finite(view: View) -> Iterator[Finding]:
         span = (_best_before(view, steps[0]), steps[-1])
         yield finding("error", "learning-rate-high", sure, evidence, steps=span, override=lower_rate(view))
         return
-    override = change(view, "guard.enabled", True) or lower_rate(view)
+    guarded = change(view, "guard.enabled", True)
+    is_ours = view.record.origin == "trainbook"
+    override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
 
 

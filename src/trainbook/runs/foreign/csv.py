@@ -88,6 +88,8 @@ def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -
         raise UserError(_no_steps(path, header))
     logged = Logged(str(path))
     at = header.index(column)
+    epoch = next((header.index(name) for name in header if name and place(name)[1] == "epoch"), None)
+    counted = _Counted()
     for line, cells in lines:
         where = f"{path}:{line}"
         if len(cells) != len(header):
@@ -97,6 +99,8 @@ def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -
             if cells[at].strip().lower() in EMPTY:
                 continue
             raise UserError(f"{where}: {column} must be a whole number >= 0, but got '{_short(cells[at])}'.")
+        if epoch is not None and counted_in == "steps":
+            step = counted.on(step, number(cells[epoch]))
         for name, cell in zip(header, cells, strict=True):
             if not name or (name == column and counted_in == "steps") or cell.strip().lower() in EMPTY:
                 continue
@@ -106,6 +110,29 @@ def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -
             elif place(name)[1] is not None:
                 raise UserError(f"{where}: {name} must be a number, but got '{_short(cell)}'.")
     return logged, counted_in
+
+
+class _Counted:
+    """Steps that begin anew in each epoch, as `for step, batch in enumerate(loader)` counts them, counted on."""
+
+    def __init__(self) -> None:
+        self.before = 0  # steps of earlier epochs
+        self.first = self.last = self.stride = 0
+        self.epoch: float | None = None
+
+    def on(self, step: int, epoch: float | None) -> int:
+        if epoch is None:
+            return self.before + step
+        if self.epoch is None:
+            self.first = step
+        # A run that is resumed goes back too, but not into a later epoch, and seldom to where an epoch begins.
+        elif epoch > self.epoch and step < self.last and step <= self.first + self.stride:
+            self.before += self.last + max(1, self.stride) - step
+            self.first = step
+        elif step > self.last:
+            self.stride = step - self.last
+        self.last, self.epoch = step, epoch
+        return self.before + step
 
 
 def _short(cell: str) -> str:

@@ -120,8 +120,8 @@ def _one(record: Record, override: str) -> tuple[str, str] | None:
         return ELSEWHERE[path].format(value=value), "transformers"
     if path.startswith("model."):
         return override.removeprefix("model."), "in the model's configuration"
-    if path.startswith("guard."):
-        return override, f"no {TRAINER} for it: add trainbook's GuardCallback to the Trainer"
+    if override == "guard.enabled=true" and record.origin == "huggingface":
+        return "callbacks=[GuardCallback()]", "trainbook.guard.huggingface, for the Trainer"
     return None
 
 
