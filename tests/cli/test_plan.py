@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from trainbook.plan import here
+from trainbook.study import measure
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +109,45 @@ def test_measure_runs_a_few_steps_and_its_file_corrects_the_next_plan(terminal):
     assert any("measured on a CPU" in note for note in facts["notes"])
     again = terminal.json("plan", *terminal.tiny, "--measured", "found.json", "--gpu", "H200", "--json")
     assert again == facts
+
+
+def test_a_place_that_no_measurement_can_be_written_to_is_told_before_measuring(
+    terminal, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(measure, "measure", lambda *_, **__: pytest.fail("it was measured"))
+    for place, message in (
+        (".", "must be a file to write to, but . is a folder."),
+        ("cache", "must be a file to write to, but cache is a folder."),
+        ("none/x.json", "none/x.json cannot be written: there is no folder none."),
+        ("text.txt/x.json", "text.txt/x.json cannot be written: there is no folder text.txt."),
+    ):
+        Path("cache").mkdir(exist_ok=True)
+        answer = terminal("plan", *terminal.tiny, "--measure", "--measured", place, code=2)
+        assert f"error: --measured: {message}" in " ".join(answer.stderr.split())
+
+
+def test_a_measurement_that_cannot_be_written_is_shown_all_the_same(terminal, monkeypatch: pytest.MonkeyPatch):
+    found = {"gpu": None, "peak_bytes": 10**9, "seconds_per_step": 0.5, "micro_batch": 4, "config": {}}
+    monkeypatch.setattr(measure, "measure", lambda *_, **__: found)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    asked = ("plan", *terminal.tiny, "--measure", "--measured", "found.json")
+    for arguments, shown in (((), "4 seconds for 8 updates on this CPU"), (("--json",), '"peak_bytes": 1000000000')):
+        answer = terminal(*asked, *arguments, code=1)
+        assert shown in " ".join(answer.stdout.split())
+        assert "error: found.json: cannot be written: No space left on device" in answer.stderr
+    assert not Path("found.json").exists()
+
+
+def test_a_wrong_value_in_a_measured_file_is_a_message_that_names_the_file(terminal):
+    base = {"gpu": None, "peak_bytes": 100, "seconds_per_step": 0.1, "micro_batch": 1, "config": {}}
+    for key, value in (("micro_batch", None), ("config", None), ("peaks", [1, 2]), ("seconds_per_step", -1)):
+        Path("found.json").write_text(json.dumps({**base, key: value}))
+        answer = terminal("plan", "gpt-tiny", "--measured", "found.json", code=2)
+        assert f"error: found.json: {key}: must be " in " ".join(answer.stderr.split())
 
 
 def test_a_dry_run_shows_the_plan_or_why_there_is_none(terminal):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,12 +13,15 @@ from rich.console import Console
 
 from trainbook.errors import UserError
 from trainbook.knobs import load
-from trainbook.plan import Subject, find_gpu, network, plan
+from trainbook.knobs.derive import batch_shape
+from trainbook.plan import Subject, find_gpu, network, operations, plan
 from trainbook.plan.answer import LARGE_BATCH
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
 from trainbook.plan.render import PARTS, duration, energy, line, render_plan, seconds, share, three_digits
 from trainbook.plan.time import time_of
+from trainbook.study.measure import flat
+from trainbook.study.trying import on_one_device
 
 
 def subject_of(
@@ -185,6 +190,56 @@ def test_a_file_that_is_no_measurement_is_refused(content: Any, message: str):
         measurement_of({**base, **content} if content else content, "file.json")
 
 
+NAMED = {"gpu": "NVIDIA H100 80GB HBM3"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"micro_batch": None}, "micro_batch: must be a whole number >= 1, but got null."),
+        ({"micro_batch": 0, **NAMED}, "micro_batch: must be a whole number >= 1, but got 0."),
+        ({"micro_batch": True}, "micro_batch: must be a whole number >= 1, but got true."),
+        ({"config": None}, "config: must be knobs by their paths, but got null."),
+        (
+            {"config": {"model.hidden_size": "wide"}, **NAMED},
+            "config: model.hidden_size must be a whole number >= 1, but got 'wide' (a string).",
+        ),
+        ({"peaks": [1, 2]}, "peaks: must be whole numbers >= 1 by rows at a time, or null, but got [1, 2]."),
+        ({"peaks": {"few": 1}}, "peaks: must be whole numbers >= 1 by rows at a time"),
+        ({"throughput": {"16": 0}, **NAMED}, "throughput: must be numbers > 0 by rows at a time, or null, but got {"),
+        ({"peak_bytes": "lots"}, "peak_bytes: must be a whole number >= 1, or null, but got 'lots'."),
+        ({"noise_scale_tokens": "many"}, "noise_scale_tokens: must be a number, or null, but got 'many'."),
+        ({"seconds_per_step": -1}, "seconds_per_step: must be a number > 0, or null, but got -1."),
+        ({"seconds_per_step": math.inf}, "seconds_per_step: must be a number > 0, or null, but got .inf."),
+        ({"tokens_per_second": 0}, "tokens_per_second: must be a number > 0"),
+        ({"largest_micro_batch": 1.5}, "largest_micro_batch: must be a whole number >= 1"),
+        ({"flattens_at": "8"}, "flattens_at: must be a whole number >= 1"),
+        ({"snapshot_bytes": -1}, "snapshot_bytes: must be a whole number >= 0"),
+        ({"snapshot_bytes": 100, **NAMED}, "snapshot_bytes: must be less than the lowest peak, 100, but got 100."),
+        ({"gpu": 7}, "gpu: must be the name of a GPU, or null, but got 7."),
+        ({"repeated": "no"}, "repeated: must be true or false"),
+        ({"versions": []}, "versions: must be versions by package"),
+        ({"micro_batch": 0, "peak_bytes": 0}, "peak_bytes: must be a whole number >= 1, or null, but got 0. micro_b"),
+    ],
+)
+def test_a_wrong_value_in_a_measurement_is_a_message_with_the_law(content: dict[str, Any], message: str):
+    base = {"gpu": None, "peak_bytes": 100, "seconds_per_step": 0.1, "micro_batch": 1, "config": {}}
+    with pytest.raises(UserError, match=re.escape(f"file.json: {message}")) as told:
+        measurement_of({**base, **content}, "file.json")
+    assert str(told.value).endswith("It must be a measurement as `plan --measure` writes it.")
+
+
+def test_what_was_not_measured_is_null_and_a_noise_scale_may_have_no_end():
+    """As in a file of a search that was stopped, or of memory that was not enough."""
+    unknown = ("gpu", "peak_bytes", "seconds_per_step", "tokens_per_second", "largest_micro_batch", "flattens_at")
+    content = {**dict.fromkeys(unknown), "micro_batch": 4, "peaks": {}, "throughput": {}, "snapshot_bytes": 0}
+    content |= {"config": flat(load("gpt2-124m").config), "noise_scale_tokens": math.inf, "repeated": False}
+    found = measurement_of(content, "here")
+    assert found.peak_bytes is found.seconds_per_step is None and math.isinf(found.noise_scale_tokens or 0)
+    assert found.other_knobs(subject_of("batch.per_device_train_batch_size=4", "batch.global_batch_size=4")) == {}
+    assert plan(subject_of(gpu=None, measurement=found))["measured"]["hours"] is None
+
+
 # Shown
 
 
@@ -237,6 +292,75 @@ def test_a_run_that_was_measured_on_a_cpu_is_told_how_long_it_takes_there():
     assert "1.0 GB of the whole process" in shown and "40 minutes for 1,200 updates on this CPU" in shown
     on_a_gpu = plan(subject_of(*knobs, measurement=measurement_of(content, "here")))
     assert on_a_gpu["measured"]["hours"] is None
+
+
+STEPS = ("training.max_tokens=null", "training.max_steps=1200")
+OF_FOUR = ("batch.global_batch_size=4", "batch.per_device_train_batch_size=4")
+
+
+def measured_on_a_cpu(*knobs: str, seconds: float = 0.5) -> Measurement:
+    """As `plan --measure` has it: one process, and at most 4 micro-batches an update."""
+    config = on_one_device(load("gpt2-124m", [*knobs]).config)
+    shape = batch_shape(config)
+    tokens = shape.global_batch * config.data.max_seq_length
+    found = {"gpu": None, "peak_bytes": 10**9, "seconds_per_step": seconds, "tokens_per_second": tokens / seconds}
+    return measurement_of({**found, "micro_batch": shape.micro_batch, "config": flat(config)}, "here")
+
+
+def on_a_cpu(*knobs: str, measurement: Measurement) -> dict[str, Any]:
+    return plan(subject_of(*STEPS, *knobs, gpu=None, measurement=measurement))
+
+
+def test_of_what_was_measured_on_a_cpu_the_time_is_exactly_that():
+    for rows, rounds in ((4, 1), (12, 1), (4, 3), (7, 4)):
+        knobs = (f"batch.global_batch_size={rows * rounds}", f"batch.per_device_train_batch_size={rows}")
+        facts = on_a_cpu(*knobs, measurement=measured_on_a_cpu(*knobs, seconds=0.3))
+        assert facts["measured"]["hours"] == 1200 * 0.3 / 3600
+        assert facts["measured"]["seconds_per_step"] == 0.3 and facts["measured"]["other_knobs"] == {}
+        assert not any(note.startswith("measured with") for note in facts["notes"])
+
+
+def test_an_update_of_more_micro_batches_than_were_measured_takes_that_much_longer():
+    knobs = ("batch.global_batch_size=40", "batch.per_device_train_batch_size=4")
+    facts = on_a_cpu(*knobs, measurement=measured_on_a_cpu(*knobs))
+    assert facts["measured"]["hours"] == pytest.approx(1200 * 0.5 * 10 / 4 / 3600)
+    assert "measured with 4 micro-batches an update, not 10: a step there is one of 4" in facts["notes"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "told"),
+    [
+        (("model.num_hidden_layers=24",), "model.num_hidden_layers=12"),
+        (("model.hidden_size=1536",), "model.hidden_size=768"),
+        (("data.max_seq_length=256",), "data.max_seq_length=1024"),
+        (("memory.gradient_checkpointing=full",), "memory.gradient_checkpointing='off'"),
+        (("batch.per_device_train_batch_size=16", "batch.global_batch_size=32"), "batch.per_device_train_batch_size=4"),
+    ],
+)
+def test_another_configuration_than_was_measured_takes_longer_by_its_operations(knobs: tuple[str, ...], told: str):
+    found = measured_on_a_cpu(*OF_FOUR)
+    kept = [knob for knob in OF_FOUR if knob.split("=")[0] not in {each.split("=")[0] for each in knobs}]
+    facts = on_a_cpu(*kept, *knobs, measurement=found)
+    done = []
+    for config in (load("gpt2-124m", OF_FOUR).config, load("gpt2-124m", [*kept, *knobs]).config):
+        shape = batch_shape(config)
+        done.append(operations(config, network(config, 50_257), shape.micro_batch * shape.accumulation).all)
+    assert done[0] != done[1]
+    assert facts["measured"]["hours"] == pytest.approx(1200 * 0.5 * done[1] / done[0] / 3600)
+    assert any(note.startswith(f"measured with another configuration ({told})") for note in facts["notes"])
+
+
+def test_the_speed_of_another_configuration_is_not_told_as_if_it_were_this_ones():
+    found = measured_on_a_cpu(*OF_FOUR, seconds=0.01)
+    facts = on_a_cpu(*OF_FOUR, "model.num_hidden_layers=24", measurement=found)
+    for key in ("peak_bytes", "seconds_per_step", "tokens_per_second"):
+        assert facts["measured"][key] is None
+    shown = " ".join(shown_on_a_terminal(facts).split())
+    assert "10 ms a step" not in shown and "1.0 GB of the whole process" not in shown
+    assert "another configuration (model.num_hidden_layers=12), at 409,600 tokens/s" in shown
+    assert "steps as short as that wait for Python" in shown
+    same = " ".join(shown_on_a_terminal(on_a_cpu(*OF_FOUR, measurement=found)).split())
+    assert "409,600 tokens/s, 10 ms a step" in same and "1.0 GB of the whole process" in same
 
 
 def test_every_part_of_the_memory_is_explained():

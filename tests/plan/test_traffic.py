@@ -131,6 +131,45 @@ def test_zero_2_exchanges_gradients_in_each_micro_batch_and_zero_1_once():
     assert third == pytest.approx(3 * 64 * whole, rel=1e-6)
 
 
+def adapted(*knobs: str) -> Config:
+    """As with model.lora_rank, which wants a pretrained model: its shapes would be the same."""
+    config = config_with(*knobs)
+    return config.model_copy(update={"model": config.model.model_copy(update={"lora_rank": 4})})
+
+
+def exchanged(config: Config, kind: str) -> int:
+    """Bytes in an update."""
+    return sum(each.size * each.times for each in traffic(config, 8, vocab_size=VOCAB).collectives if each.kind == kind)
+
+
+def test_with_adapters_ddp_exchanges_the_gradients_of_what_is_trained_and_no_others():
+    config = adapted("distributed.strategy=ddp")
+    model = network(config, VOCAB)
+    assert 0 < model.trained < 0.1 * model.parameters
+    assert exchanged(config, "all_reduce") == 4 * model.trained
+    whole = config_with("distributed.strategy=ddp")
+    assert exchanged(whole, "all_reduce") == 4 * network(whole, VOCAB).parameters
+
+
+def test_with_adapters_fsdp_gathers_all_weights_and_adds_up_the_gradients_of_what_is_trained():
+    knobs = ("distributed.strategy=fsdp", "batch.global_batch_size=8")
+    config, whole = adapted(*knobs), config_with(*knobs)
+    units = network(config, VOCAB).units()
+    trained = sum(count * each.cut(8) for count, unit in units for each in unit if not each.is_frozen)
+    assert exchanged(config, "reduce_scatter") == 4 * 8 * trained
+    assert exchanged(config, "all_gather") > exchanged(whole, "all_gather")  # adapters come on top
+    assert all(each.size for each in traffic(config, 8, vocab_size=VOCAB).collectives)  # nothing of the rest is trained
+
+
+def test_with_adapters_zero_sends_only_what_is_trained_but_for_the_weights_of_stage_3():
+    for stage, sums in ((1, 1), (2, 64), (3, 64)):
+        config = adapted("distributed.strategy=deepspeed", f"distributed.zero_stage={stage}")
+        model = network(config, VOCAB)
+        assert exchanged(config, "reduce_scatter") == 4 * sums * model.trained
+        gathered = 2 * 64 * model.parameters if stage == 3 else model.trained
+        assert exchanged(config, "all_gather") == 4 * gathered
+
+
 def test_one_copy_for_each_machine_keeps_the_weights_inside():
     flat = traffic(config_with("distributed.strategy=fsdp"), 64, vocab_size=VOCAB)
     hybrid = traffic(config_with("distributed.strategy=fsdp", "distributed.shard_over=8"), 64, vocab_size=VOCAB)

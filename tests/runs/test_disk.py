@@ -39,3 +39,11 @@ def test_the_new_text_is_on_disk_before_it_takes_the_old_ones_place(tmp_path: Pa
     monkeypatch.setattr(os, "replace", lambda old, new: (calls.append("replace"), replace(old, new)))
     write_text_atomically(tmp_path / "a.json", "text")
     assert calls == ["fsync", "replace", "fsync"]
+
+
+def test_a_folder_is_no_file_to_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("."), Path("/"), tmp_path):
+        with pytest.raises(RunError, match=f"^{folder}: cannot be written: "):
+            write_text_atomically(folder, "text")
+    assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe
 
 if TYPE_CHECKING:
+    from trainbook.errors import RunError
     from trainbook.knobs import Loaded
     from trainbook.plan.gpus import Gpu
     from trainbook.plan.measured import Measurement
@@ -83,6 +85,8 @@ def plan(
 
     symbol, price = _price(price_per_hour)
     _must_measure(measure, largest, noise_after)
+    if measure and measured is not None:
+        _must_have_a_place(measured)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     found: Measurement | None = None
     if measured is not None and not measure:
@@ -90,9 +94,12 @@ def plan(
 
         found = read_measurement(measured)
     subject, notes = subject_of(loaded, gpu, gpus, world, vocab_size, num_labels, found)
+    failure: RunError | None = None
     if measure:
-        subject = _measured(subject, largest, noise_after, measured, quiet=as_json)
+        subject, failure = _measured(subject, largest, noise_after, measured, quiet=as_json)
     _answer(answer.plan(subject, price_per_hour=price, notes=notes), symbol, as_json)
+    if failure is not None:
+        raise failure
 
 
 def subject_of(
@@ -171,10 +178,23 @@ def _must_measure(measure: bool, largest: bool, noise_after: int | None) -> None
         raise UserError(f"--noise-after: must be >= 1, but got {noise_after}.")
 
 
-def _measured(subject: Subject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool) -> Subject:
-    """A few steps on this machine, and the plan with what they showed."""
+def _must_have_a_place(file: Path) -> None:
+    """Asked before what may take minutes. Where Path would raise, os.path says no."""
+    from trainbook.errors import UserError
+
+    if os.path.isdir(file):
+        raise UserError(f"--measured: must be a file to write to, but {file} is a folder.")
+    if not os.path.isdir(file.parent):
+        raise UserError(f"--measured: {file} cannot be written: there is no folder {file.parent}.")
+
+
+def _measured(
+    subject: Subject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool
+) -> tuple[Subject, RunError | None]:
+    """A few steps on this machine: the plan with what they showed, and why that could not be written."""
     from dataclasses import replace
 
+    from trainbook.errors import RunError
     from trainbook.plan.measured import measurement_of
     from trainbook.runs import write_text_atomically
     from trainbook.runs.jsonl import dumps
@@ -193,10 +213,14 @@ def _measured(subject: Subject, largest: bool, noise_after: int | None, file: Pa
         noise_after=noise_after,
         say=say,
     )
+    failure: RunError | None = None
     if file is not None:
-        write_text_atomically(file, dumps(found) + "\n")
-        say(f"written to {file}")
-    return replace(subject, measurement=measurement_of(found, "measure"))
+        try:
+            write_text_atomically(file, dumps(found) + "\n")
+            say(f"written to {file}")
+        except RunError as error:  # what took minutes is shown first
+            failure = error
+    return replace(subject, measurement=measurement_of(found, "measure")), failure
 
 
 def _answer(facts: dict[str, Any], symbol: str, as_json: bool) -> None:

@@ -7,15 +7,18 @@ from typing import Any
 from trainbook.errors import UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.duration import Duration
+from trainbook.knobs.values import show
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.compiling import is_compiled, updates
 from trainbook.plan.fitting import largest_rows
-from trainbook.plan.measured import Measurement
+from trainbook.plan.measured import ROWS, Measurement
 from trainbook.plan.subject import Subject
 from trainbook.plan.suggest import suggestions
+from trainbook.plan.time import SHORT
 from trainbook.plan.types import compute_type
 
 LARGE_BATCH = (4 * 10**6, 8 * 10**6)  # tokens: above these, the largest models too have seen little gain
+MOST_NAMED = 4  # knobs in a note
 POWER_SHARE = 0.7  # of a GPU's highest power, in training; the machine around it is not counted
 
 
@@ -115,12 +118,8 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
         notes.append(f"no GPU is named (--gpu): {', '.join([*missing, 'nothing to fit into'])}")
     if config.distributed.deepspeed_config is not None:
         notes.append("what the DeepSpeed file says beyond the knobs is not counted")
-    if subject.measurement is not None and subject.gpu is not None and not subject.measurement.is_of(subject):
-        notes.append(
-            f"measured on {subject.measurement.gpu or 'a CPU'}: that says nothing of time on {subject.gpu.name}"
-        )
-    if subject.measurement is not None and subject.measurement.repeated:
-        notes.append("the training is over before what was measured: its data was read again")
+    if subject.measurement is not None:
+        notes += _measured_notes(subject, subject.measurement)
     if config.model.type == "hf" and config.model.lora_targets is not None:
         notes.append("adapters are counted beside every linear layer, whatever model.lora_targets names")
     if config.model.type == "hf":
@@ -129,29 +128,47 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
 
 
 def _measured(subject: Subject) -> dict[str, Any] | None:
+    """What holds for what is asked too: speed of another configuration is left out, and memory and rows unless only
+    the rows at a time were others."""
     found = subject.measurement
     if found is None:
         return None
-    steps = updates(subject.config, subject.devices)
+    steps, other = updates(subject.config, subject.devices), found.other_knobs(subject)
+    seconds = found.seconds_on_cpu(subject)
+    is_alike = not set(other) - {ROWS}
     return {
         "gpu": found.gpu,
-        "peak_bytes": found.peak_bytes,
-        "seconds_per_step": found.seconds_per_step,
-        "tokens_per_second": found.tokens_per_second,
+        "peak_bytes": found.peak_bytes if is_alike else None,
+        "seconds_per_step": None if other else found.seconds_per_step,
+        "tokens_per_second": None if other else found.tokens_per_second,
         "micro_batch": found.micro_batch,
-        "largest_micro_batch": found.largest_micro_batch,
-        "flattens_at": found.flattens_at,
+        "largest_micro_batch": found.largest_micro_batch if is_alike else None,
+        "flattens_at": found.flattens_at if is_alike else None,
         "noise_scale_tokens": found.noise_scale_tokens,
         "repeated": found.repeated,
+        "other_knobs": other,
         "steps": steps,
-        "hours": None if steps is None else _hours_on_cpu(subject, found, steps),
+        "hours": None if steps is None or seconds is None else steps * seconds / 3600,
     }
 
 
-def _hours_on_cpu(subject: Subject, found: Measurement, steps: int) -> float | None:
-    """Of a run without a GPU, where one process was measured; a step of more micro-batches takes that much longer."""
-    if subject.gpu is not None or found.gpu is not None or found.seconds_per_step is None:
-        return None
-    measured = found.config.get("batch.global_batch_size") or found.micro_batch
-    share = batch_shape(subject.config, subject.devices).global_batch / subject.devices
-    return steps * found.seconds_per_step * share / measured / 3600
+def _measured_notes(subject: Subject, found: Measurement) -> list[str]:
+    """That it is of something else, and what is made of it."""
+    notes, other = [], found.other_knobs(subject)
+    rounds, asked = found.rounds(subject), batch_shape(subject.config, subject.devices).accumulation
+    if subject.gpu is not None and not found.is_of(subject):
+        notes.append(f"measured on {found.gpu or 'a CPU'}: that says nothing of time on {subject.gpu.name}")
+    if other:
+        named = [f"{path}={show(value)}" for path, value in other.items()]
+        more = [] if len(named) <= MOST_NAMED else [f"{len(named) - MOST_NAMED} more"]
+        speed = "" if found.tokens_per_second is None else f", at {found.tokens_per_second:,.0f} tokens/s"
+        notes.append(f"measured with another configuration ({', '.join([*named[:MOST_NAMED], *more])}){speed}")
+        if found.seconds_on_cpu(subject) is not None:
+            is_short = (found.seconds_per_step or 0.0) / rounds < SHORT
+            doubt = "; steps as short as that wait for Python, and longer ones take less than this" if is_short else ""
+            notes.append(f"the time of a step is taken to grow with its FLOPs{doubt}")
+    elif rounds != asked:
+        notes.append(f"measured with {rounds} micro-batches an update, not {asked}: a step there is one of {rounds}")
+    if found.repeated:
+        notes.append("the training is over before what was measured: its data was read again")
+    return notes

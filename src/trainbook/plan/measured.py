@@ -7,7 +7,7 @@ by here: with other rows, other knobs or more GPUs, peaks and times are those of
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 from trainbook.errors import UserError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
+from trainbook.knobs.derive import batch_shape
+from trainbook.knobs.values import BrokenLaw, check, show
 from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import BESIDES, Memory, memory
+from trainbook.plan.network import network
+from trainbook.plan.speed import operations
 from trainbook.plan.time import Time, time_of
 from trainbook.runs import jsonl
 
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
 
 CORRECTION = "beyond the formula"
 NEEDED = ("gpu", "peak_bytes", "seconds_per_step", "micro_batch", "config")
+ROWS = "batch.per_device_train_batch_size"
+STEP = ("model.", "precision.", "memory.")  # knobs that memory and time of a step depend on, and these:
+STEP += ("optimizer.type", "training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
+STEP += ("data.max_target_length", "data.samples", "data.padding", "data.tokenizer", "data.vocab_size")
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,27 @@ class Measurement:
         seconds = paper.tokens / self.throughput[rows] if self.throughput else self.seconds_per_step or 0.0
         return seconds / paper.seconds
 
+    def seconds_on_cpu(self, subject: Subject) -> float | None:
+        """Of a step without a GPU, where one process was measured: longer by as much as it has more operations."""
+        if subject.gpu is not None or self.gpu is not None or self.seconds_per_step is None:
+            return None
+        measured = self._measured_config(subject, self.micro_batch)
+        asked = _operations(subject, subject.config, subject.devices)
+        return self.seconds_per_step * (asked / _operations(subject, measured, 1))
+
+    def other_knobs(self, subject: Subject) -> dict[str, Any]:
+        """What memory and time of a micro-batch depend on, as it was measured where something else is asked for."""
+        found = {
+            path: value
+            for path, value in self.config.items()
+            if path.startswith(STEP) and value != subject.config.get(path)
+        }
+        return found if self.micro_batch == subject.micro_batch() else {**found, ROWS: self.micro_batch}
+
+    def rounds(self, subject: Subject) -> int:
+        """Micro-batches of an update, as they were measured."""
+        return batch_shape(self._measured_config(subject, self.micro_batch)).accumulation
+
     def is_of(self, subject: Subject) -> bool:
         if subject.gpu is None or self.gpu is None:
             return False
@@ -130,20 +159,25 @@ def read_measurement(file: Path) -> Measurement:
 
 
 def measurement_of(content: Any, where: str) -> Measurement:
+    """UserError where it is none: each law that it breaks, with the value."""
     missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
     if missing:
         raise UserError(
             f"{where}: must be a measurement as `plan --measure` writes it, but has no {', '.join(missing)}."
         )
-    unknown = [path for path in content["config"] if path not in by_path()]
-    if unknown:
-        raise UserError(f"{where}: config names {unknown[0]}, which is no knob.")
-    return Measurement(
+    broken = [
+        f"{key}: must be {law}, but got {_shown(content[key])}."
+        for key, (law, holds) in LAWS.items()
+        if key in content and not holds(content[key])
+    ]
+    if broken:
+        raise _no_measurement(where, *broken)
+    found = Measurement(
         gpu=content["gpu"],
         peak_bytes=content["peak_bytes"],
         seconds_per_step=content["seconds_per_step"],
-        micro_batch=int(content["micro_batch"]),
-        config={path: _as_knob(value) for path, value in content["config"].items()},
+        micro_batch=content["micro_batch"],
+        config=_knobs(content["config"], where),
         tokens_per_second=content.get("tokens_per_second"),
         peaks={int(rows): size for rows, size in (content.get("peaks") or {}).items()},
         throughput={int(rows): speed for rows, speed in (content.get("throughput") or {}).items()},
@@ -154,14 +188,88 @@ def measurement_of(content: Any, where: str) -> Measurement:
         repeated=bool(content.get("repeated")),
         versions=content.get("versions") or {},
     )
+    peaks = [*found.peaks.values(), *([found.peak_bytes] if found.peak_bytes else [])]
+    if found.gpu is not None and peaks and found.snapshot_bytes >= min(peaks):  # they are a part of each
+        law = f"must be less than the lowest peak, {min(peaks)}"
+        raise _no_measurement(where, f"snapshot_bytes: {law}, but got {found.snapshot_bytes}.")
+    return found
 
 
-def _as_knob(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+def _knobs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    known, found, broken = by_path(), {}, []
+    for path, value in values.items():
+        if path not in known:
+            raise UserError(f"{where}: config names {path}, which is no knob.")
+        try:
+            found[path] = check(known[path], value)
+        except BrokenLaw as error:
+            broken.append(f"config: {path} {error.message}")
+    if broken:
+        raise _no_measurement(where, *broken)
+    return found
+
+
+def _no_measurement(where: str, *broken: str) -> UserError:
+    return UserError(f"{where}: {' '.join(broken)} It must be a measurement as `plan --measure` writes it.")
+
+
+# What each key must be. Null: it was not measured (on a CPU, out of memory, stopped, not asked for).
+
+
+def _is_whole(value: Any, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not NaN
+
+
+def _is_positive(value: Any) -> bool:
+    return _is_number(value) and 0 < value < math.inf
+
+
+def _is_by_rows(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Rows are words in JSON."""
+    return isinstance(value, dict) and all(
+        str(rows).isdecimal() and int(rows) >= 1 and holds(each) for rows, each in value.items()
+    )
+
+
+def _or_null(law: str, holds: Callable[[Any], bool]) -> tuple[str, Callable[[Any], bool]]:
+    return f"{law}, or null", lambda value: value is None or holds(value)
+
+
+LAWS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "gpu": _or_null("the name of a GPU", lambda value: isinstance(value, str) and value != ""),
+    "peak_bytes": _or_null("a whole number >= 1", _is_whole),
+    "seconds_per_step": _or_null("a number > 0", _is_positive),
+    "micro_batch": ("a whole number >= 1", _is_whole),
+    "config": ("knobs by their paths", lambda value: isinstance(value, dict)),
+    "tokens_per_second": _or_null("a number > 0", _is_positive),
+    "peaks": _or_null("whole numbers >= 1 by rows at a time", lambda value: _is_by_rows(value, _is_whole)),
+    "throughput": _or_null("numbers > 0 by rows at a time", lambda value: _is_by_rows(value, _is_positive)),
+    "largest_micro_batch": _or_null("a whole number >= 1", _is_whole),
+    "flattens_at": _or_null("a whole number >= 1", _is_whole),
+    "noise_scale_tokens": _or_null("a number", _is_number),
+    "snapshot_bytes": _or_null("a whole number >= 0", lambda value: _is_whole(value, least=0)),
+    "repeated": _or_null("true or false", lambda value: isinstance(value, bool)),
+    "versions": _or_null("versions by package", lambda value: isinstance(value, dict)),
+}
+
+
+def _shown(value: Any) -> str:
+    text = show(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _allocated(parts: Mapping[str, int]) -> list[int]:
     return [size for part, size in parts.items() if part not in BESIDES]
+
+
+def _operations(subject: Subject, config: Config, devices: int) -> float:
+    """Of one device in an update."""
+    batch, model = batch_shape(config, devices), network(config, subject.vocab_size, subject.num_labels)
+    return operations(config, model, batch.micro_batch * batch.accumulation).all
 
 
 def _nearest(of: Mapping[int, Any], rows: int) -> int:

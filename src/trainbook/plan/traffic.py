@@ -100,7 +100,7 @@ def traffic(
     rounds = batch_shape(config, devices).accumulation
     found = _Exchange(network(config, vocab_size, num_labels), types_of(config), who, rounds, cluster)
     collectives = {"ddp": found.ddp, "fsdp": found.fsdp, "deepspeed": found.zero}[who.strategy]()
-    return Traffic(tuple(each for each in collectives if each.ranks > 1))
+    return Traffic(tuple(each for each in collectives if each.ranks > 1 and each.size))
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,8 @@ class _Exchange:
 
     def ddp(self) -> Iterator[Collective]:
         """Only the last micro-batch exchanges. What the last bucket has, nothing hides."""
-        size = self.types.reduced * self.model.parameters
-        buckets = max(1, math.ceil(self.types.kept * self.model.parameters / self.who.bucket_bytes))
+        size = self.types.reduced * self.model.trained
+        buckets = max(1, math.ceil(self._gradient_bytes() / self.who.bucket_bytes))
         each = size // buckets
         if buckets > 1:
             yield self._over_all("all_reduce", "gradients", BACKWARD, each, times=buckets - 1)
@@ -123,8 +123,8 @@ class _Exchange:
 
     def fsdp(self) -> Iterator[Collective]:
         """Weights are brought together in each micro-batch, those of blocks twice, or else once for all of them.
-        Gradients are added up over slices in the last one, or in each, and then over copies of the model in the last.
-        What is first and last, nothing hides."""
+        Gradients are added up over slices in the last one, or in each, and then over copies of the model in the last:
+        frozen weights have none, but are brought together as others are. What is first and last, nothing hides."""
         (_, rest), *blocks = self.model.units()
         whole, rounds = self._padded(rest, self.types.kept), self.rounds if self.who.reshard_after_forward else 1
         yield self._over_slices("all_gather", "the rest", FORWARD, whole, times=rounds, waits=True)
@@ -137,7 +137,7 @@ class _Exchange:
                 )
         sums = self.rounds if self.who.sync_each_batch else 1
         for what, count, unit in [*(("gradients", *each) for each in blocks), ("the last gradients", 1, rest)]:
-            size, waits = self._padded(unit, self.types.reduced), unit is rest
+            size, waits = self._padded((each for each in unit if not each.is_frozen), self.types.reduced), unit is rest
             yield self._over_slices(
                 "reduce_scatter", what, BACKWARD, size, times=count * sums, waits=waits, in_each=sums > 1
             )
@@ -145,19 +145,26 @@ class _Exchange:
 
     def zero(self) -> Iterator[Collective]:
         """Stages 2 and 3 hold slices of gradients, and so exchange them in each micro-batch; stage 1 only once. In
-        stages 1 and 2 the new weights are sent to all after the update."""
-        size, stage = self.types.kept * self.model.parameters, self.who.zero_stage
+        stages 1 and 2 the new weights are sent to all after the update: those that are trained."""
+        size, stage = self._gradient_bytes(), self.who.zero_stage
         if stage == 3:
             for count, unit in self.model.units():
                 whole, times = self.types.kept * sum(weight.count for weight in unit), count * self.rounds
                 for phase in (FORWARD, BACKWARD):
                     yield self._over_all("all_gather", "weights", phase, whole, times=times, in_each=True)
-        buckets, rounds = math.ceil(size / self.who.bucket_bytes), self.rounds if stage > 1 else 1
+        buckets, rounds = max(1, math.ceil(size / self.who.bucket_bytes)), self.rounds if stage > 1 else 1
         how = {"times": buckets * rounds, "in_each": stage > 1}
         yield self._over_all("reduce_scatter", "gradients", BACKWARD, size // buckets, **how)
         if stage < 3:
-            messages = math.ceil(self.model.parameters / ZERO_GATHERED)
+            messages = max(1, math.ceil(self.model.trained / ZERO_GATHERED))
             yield self._over_all("all_gather", "new weights", UPDATE, size // messages, times=messages, waits=True)
+
+    def _gradient_bytes(self) -> int:
+        """As they are kept: what is trained beside frozen weights is fp32."""
+        trained = [(weight, times) for weight, times in self.model.grouped() if not weight.is_frozen]
+        return sum(
+            times * weight.count * (4 if weight.is_trained_beside else self.types.kept) for weight, times in trained
+        )
 
     def _padded(self, weights: Iterable[Weight], bytes_each: int) -> int:
         """Every rank sends as many rows as the first has, also where there are none left."""

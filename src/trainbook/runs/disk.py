@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,8 +21,10 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming_the_file(path):
+        if not path.name:  # "." or "/", which have no file beside them
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(temporary, "w", encoding="utf-8") as file:
                 file.write(text)
