@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainbook.runs import RunFolder
     from trainbook.study.tune.task import Outcome, Task
 
+OURS = "trainbook.cli.trial:train_trial"
 UNWELL, MORE = 75, 76  # exit codes: this process may have been hurt, another one is to go on; there may be more trials
 
 
@@ -51,7 +53,7 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
         TrainbookError,
     )
     from trainbook.runs import RunFolder
-    from trainbook.study.tune.task import Busy, Failed, Outcome
+    from trainbook.study.tune.task import Busy, Failed, Outcome, without
 
     folder = RunFolder(task.runs_dir / task.name)
     path = str(folder.path)
@@ -86,7 +88,7 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
             torch.cuda.empty_cache()
     row = _row(task, result)
     loss = None if row is None else row.get(task.metric)
-    reason = f"it has no {task.metric}" if loss is None else None
+    reason = without(task.metric) if loss is None else None
     return Outcome(loss, _tokens(folder), reason, path)
 
 
@@ -119,7 +121,7 @@ def main() -> int:
     options.add_argument("--worker", required=True)
     options.add_argument("--lease", type=float, required=True)
     options.add_argument("--most", type=int, help="So many trials, and no more.")
-    options.add_argument("--objective", default="trainbook.cli.trial:train_trial")
+    options.add_argument("--objective", default=OURS)
     asked = options.parse_args()
 
     from trainbook.errors import Interrupted, TrainbookError
@@ -145,6 +147,8 @@ def main() -> int:
             ledger.database.is_asked_to_stop = stopping.is_asked
             objective = stopping.breaking_into(load_object(asked.objective, "--objective"))
             question = Question.from_json(ledger.question(), load(asked.folder / BASE), BASE)
+            if asked.objective == OURS:
+                import_module("trainbook.loop.build")  # PyTorch with it: the first trial's time is not that of starting
             worker = Worker(
                 ledger,
                 question,

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import section_types
-from trainbook.knobs.origin import Loaded, Origin
+from trainbook.knobs.origin import TAKEN_OVER, Loaded, Origin
 from trainbook.knobs.resume import Change
 from trainbook.knobs.values import show
 
@@ -65,7 +65,8 @@ def origin_text(path: str, origin: Origin) -> str:
     if origin.kind == "derived":
         return f"derived: {origin.where}"
     foreign = origin.written_as not in ("", path, by_path()[path].name)
-    return f"{origin.place}, as {origin.written_as}" if foreign else origin.place
+    told = f"{origin.place}, as {origin.written_as}" if foreign else origin.place
+    return told + TAKEN_OVER if origin.is_taken_over else told
 
 
 def yaml_value(value: Any) -> str:

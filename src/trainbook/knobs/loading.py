@@ -13,14 +13,15 @@ from trainbook.knobs import recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, section_types
 from trainbook.knobs.laws import Settings, broken_laws
-from trainbook.knobs.origin import DEFAULT, Loaded, Origin
+from trainbook.knobs.origin import DEFAULT, TAKEN_OVER, Loaded, Origin
 from trainbook.knobs.pretrained import settle_pretrained
 from trainbook.knobs.resolve import Assignment, Resolver
 from trainbook.knobs.settle import notices, settle
 from trainbook.knobs.text import Block, from_mapping, parse, parse_override, read_file
 from trainbook.knobs.values import show
 
-FROM_RECIPE = re.compile(r"  # recipe [\w.-]+:\d+(?: |$)")  # as `dump` writes it
+# As `dump` writes it, and what has the values of a study's base.
+NOT_ASKED_FOR = re.compile(rf"  # recipe [\w.-]+:\d+(?:,| |$)|  # .*{TAKEN_OVER}$")
 
 
 def load(
@@ -89,8 +90,8 @@ def _with_recipe(done: Assignment, lines: list[str]) -> Assignment:
     """A run's own configuration says behind each value where it came from. What a recipe has chosen is not asked for by
     the user, here as little as there."""
     line = lines[done.origin.line - 1] if done.origin.line and done.origin.line <= len(lines) else ""
-    is_recipes = FROM_RECIPE.search(line) is not None
-    return replace(done, origin=replace(done.origin, is_recipes=is_recipes)) if is_recipes else done
+    is_taken_over = NOT_ASKED_FOR.search(line) is not None
+    return replace(done, origin=replace(done.origin, is_taken_over=is_taken_over)) if is_taken_over else done
 
 
 def _locate(source: str | Path) -> tuple[Path, Origin]:

@@ -16,7 +16,7 @@ class Origin:
     where: str = ""  # "run.yaml", "recipe gpt-tiny", "models/bert/config.json"; for a derived value: the reason
     line: int | None = None
     written_as: str = ""  # the name that was used, such as "lr" or "scheduler.type"
-    is_recipes: bool = False  # a file that a run has written says that the value was a packaged recipe's
+    is_taken_over: bool = False  # a file that we have written says that nobody asked for it there: a packaged recipe's
 
     @property
     def place(self) -> str:
@@ -33,6 +33,7 @@ class Origin:
 
 
 DEFAULT = Origin("default")
+TAKEN_OVER = ", taken over"  # behind a value's place in a file: it may be idle beside what is asked for
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class SpanTask(Seq2SeqTask):
         # Nothing goes around the text before it is corrupted; its windows are longer than what is left of them.
         training, longest = config.training, max_target_length(config)
         length = raw_length(config.data.max_seq_length, longest, training.mask_ratio, training.span_length)
-        spans = noise_counts(length, training.mask_ratio, training.span_length)[1]
+        spans = int(noise_counts(np.array(length), training.mask_ratio, training.span_length)[1])
         if spans > len(tokenizer.sentinels):
             raise DataError(
                 f"a text of {length} tokens is cut at {spans} places, but the tokenizer has "

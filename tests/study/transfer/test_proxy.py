@@ -14,7 +14,7 @@ from trainbook.knobs import load
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer.proxy import carry_over, cost, flops_per_token, num_parameters, proxy_for
 from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import read_question
+from trainbook.study.tune.study_file import load_values, read_question
 
 
 def question(lab: Any, *overrides: str, **study: Any) -> Any:
@@ -51,8 +51,9 @@ def test_what_makes_the_model_small_cannot_be_searched(lab):
 
 
 def test_the_cost_is_that_of_the_same_trials_on_the_large_model(lab):
-    small, large = (lab.load(f"model.hidden_size={width}", "model.num_attention_heads=1").config for width in (8, 16))
-    spent = cost([trial(0, 1000), trial(1, 300), trial(2, 1000)], small, large)
+    narrow, wide = (lab.load(f"model.hidden_size={width}", "model.num_attention_heads=1") for width in (8, 16))
+    small, large = narrow.config, wide.config
+    spent = cost([trial(0, 1000), trial(1, 300), trial(2, 1000)], narrow, wide, {})
     assert spent["tokens"] == 2300 and spent["large_run_tokens"] == 1000 and spent["trials"] == 3
     assert spent["flops"] == pytest.approx(2300 * flops_per_token(small, 257))
     assert spent["share"] == pytest.approx(spent["flops"] / spent["direct_flops"])
@@ -63,13 +64,24 @@ def test_the_cost_is_that_of_the_same_trials_on_the_large_model(lab):
     assert spent["large_parameters"] > spent["parameters"] == num_parameters(small, vocabulary)
 
 
+def test_each_trial_costs_what_its_own_values_make_it_and_the_large_run_what_was_found(lab):
+    narrow, wide = (lab.load(f"model.hidden_size={width}", "model.num_attention_heads=1") for width in (8, 16))
+    deep = {"model.num_hidden_layers": 4}
+    spent = cost([trial(0, 1000), trial(1, 300, **deep), trial(2, 1000, **deep)], narrow, wide, deep)
+    small, large = (load_values(base, deep).config for base in (narrow, wide))
+    expected = 1000 * flops_per_token(narrow.config, 257) + 1300 * flops_per_token(small, 257)
+    assert spent["flops"] == pytest.approx(expected)
+    assert spent["large_run_flops"] == pytest.approx(1000 * flops_per_token(large, 257))
+    assert spent["large_parameters"] == num_parameters(large, 257)
+
+
 def test_a_vocabulary_that_is_learned_from_the_data_is_that_of_a_trial(lab):
     lab.train("data.tokenizer=char", "training.max_steps=1", "schedule.warmup_steps=0", name="trial-0000")
-    small, large = (lab.load(f"model.hidden_size={width}", "data.tokenizer=char").config for width in (8, 16))
+    small, large = (lab.load(f"model.hidden_size={width}", "data.tokenizer=char") for width in (8, 16))
     ended = replace(trial(0, 1000), run=str(lab.runs / "trial-0000"))
     built = lab.build("data.tokenizer=char", "model.hidden_size=8")
-    assert cost([ended], small, large)["parameters"] == built.num_parameters
-    unknown = cost([trial(0, 1000)], small, large)
+    assert cost([ended], small, large, {})["parameters"] == built.num_parameters
+    unknown = cost([trial(0, 1000)], small, large, {})
     assert unknown["share"] is None and "size of its vocabulary" in unknown["unknown"] and unknown["tokens"] == 1000
 
 

@@ -61,6 +61,11 @@ def test_what_is_no_budget_is_refused_with_the_law(given: object) -> None:
         parse_budget(given)
 
 
+def test_so_many_trials_are_tokens_whose_name_was_forgotten() -> None:
+    with pytest.raises(UserError, match=r'at most 100,000 trials, but got .* Did you mean "4e\+09 tokens"'):
+        parse_budget("4e9")
+
+
 def test_adams_knobs_follow_the_playbooks_numbers_of_trials() -> None:
     searched = {trials: affordable(trials) for trials in (3, 9, 10, 25, 26, 32)}
     assert searched == {3: 1, 9: 1, 10: 2, 25: 2, 26: 3, 32: 3}

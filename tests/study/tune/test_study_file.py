@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 
 from trainbook.errors import ConfigError, UserError
+from trainbook.knobs import load
+from trainbook.knobs.dumping import dump
 from trainbook.study.tune.planning import first_plan
-from trainbook.study.tune.study_file import Question, read_question
+from trainbook.study.tune.study_file import Question, load_values, read_question
+from trainbook.study.tune.task import base_text
 
 STUDY = """base: gpt-tiny
 fixed:
@@ -219,3 +222,38 @@ def test_a_worker_knows_what_is_fixed_as_the_one_who_asked_does(tmp_path: Path) 
     known = Question.from_json(facts, asked.loaded, "base.yaml")
     assert known.roles.settled == asked.roles.settled >= {"training.max_steps", "schedule.warmup_ratio"}
     assert first_plan(known) == first_plan(asked)
+
+
+def test_what_the_base_asks_for_may_be_idle_beside_what_a_trial_chooses(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(
+        "training: {max_steps: 20}\noptimizer: {beta2: 0.98}\n"
+        "schedule: {type: warmup_stable_decay, warmup_steps: 2, decay_ratio: 0.3}\n"
+    )
+    study = tmp_path / "study.yaml"
+    study.write_text("base: base.yaml\nscientific: {optimizer.type: [adamw, sgd]}\nnuisance: {learning_rate: }\n")
+    question = read_question(study, budget="8")
+    assert load_values(question.loaded, {"schedule.type": "cosine"}).config.schedule.type == "cosine"
+    assert load_values(question.loaded, {"optimizer.type": "sgd"}).config.optimizer.type == "sgd"
+    text = base_text(question.loaded, {"schedule.type": "cosine"})
+    (tmp_path / "best.yaml").write_text(text)
+    found = load(tmp_path / "best.yaml")
+    assert found.config.schedule.decay_ratio == 0.3, "written, and idle"
+    (tmp_path / "again.yaml").write_text(dump(found))
+    assert load(tmp_path / "again.yaml").config == found.config, "as the run that is made of it writes it"
+    with pytest.raises(ConfigError, match=r"schedule\.decay_ratio: has no effect"):
+        load(base, ["schedule.type=cosine"])
+
+
+def test_what_is_compared_against_a_law_is_told_before_anything_is_trained(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("base: gpt-tiny\nscientific: {model.num_attention_heads: [4, 7]}\nnuisance: {learning_rate: }\n")
+    with pytest.raises(ConfigError, match=r"study\.yaml:2 .*num_attention_heads"):
+        read_question(study, budget="8")
+
+
+def test_a_metric_that_this_training_cannot_have_is_told_at_its_line(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("base: gpt-tiny\nmetric: exact_match\nnuisance: {learning_rate: }\n")
+    with pytest.raises(ConfigError, match=r"study\.yaml:2  metric: "):
+        read_question(study, budget="8")

@@ -26,7 +26,7 @@ class Settings:
     def is_set(self, path: str) -> bool:
         """The user asked for something else than the default: a recipe's value may be idle beside what was asked."""
         origin = self.origins[path]
-        is_asked = origin.is_the_users and not origin.is_recipes
+        is_asked = origin.is_the_users and not origin.is_taken_over
         return is_asked and self.get(path) != by_path()[path].field.default
 
     def is_written(self, path: str) -> bool:

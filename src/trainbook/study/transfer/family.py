@@ -70,7 +70,7 @@ class Family:
         """Sizes by their flag, and all else where the configuration says it: each line of the text tells its own."""
         asked = {f"{BASE}:{number}": line for number, line in enumerate(self.text.splitlines(), 1)}
         places = [
-            self.flag if place == "override" else asked.get(place, place).rpartition("  # ")[2]
+            self.flag if place == "override" else asked.get(place, place).rpartition("  # ")[2].partition(", ")[0]
             for place in problem.where.split(", ")
         ]
         return replace(problem, where=", ".join(dict.fromkeys(places)))

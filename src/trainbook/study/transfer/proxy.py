@@ -10,12 +10,13 @@ is made like it. The folder is that of the study (see study/tune/run.py), and in
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
 from trainbook.knobs.dumping import yaml_value
@@ -27,7 +28,7 @@ from trainbook.runs.jsonl import dumps
 from trainbook.study.transfer.family import Family
 from trainbook.study.tune.conclusion import chosen_trial
 from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import Question, load_values
 from trainbook.study.tune.task import base_text
 
 RECIPE, ANSWER = "large.yaml", "transfer.json"
@@ -88,7 +89,7 @@ def proxy_for(asked: Question, width: int) -> Proxy:
 def carry_over(proxy: Proxy, facts: Mapping[str, Any], trials: Sequence[Trial], folder: Path) -> dict[str, Any]:
     """The large model's recipe, and the answer; `facts` are those of the small one's study."""
     found, large = dict(chosen_trial(dict(facts))["values"]), proxy.loaded(proxy.large_width)
-    spent = cost(trials, proxy.question.loaded.config, large.config)
+    spent = cost(trials, proxy.question.loaded, large, found)
     remarks = [
         f"{path} was found on the small model, and muP says nothing of it: look at it again on the large one"
         for path in found
@@ -113,19 +114,46 @@ def carry_over(proxy: Proxy, facts: Mapping[str, Any], trials: Sequence[Trial], 
     return answer
 
 
-def cost(trials: Sequence[Trial], small: Config, large: Config) -> dict[str, Any]:
-    """Of the search, of the same trials on the large model, and of one training of that."""
+def cost(trials: Sequence[Trial], small: Loaded, large: Loaded, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the search, of the same trials on the large model, and of one training of that with what was found. Each trial
+    is counted by its own values: depth may be one of them."""
     tokens = sum(each.tokens for each in trials)
-    whole = max((each.tokens for each in trials if each.state == "done"), default=0)
+    ended = [each for each in trials if each.state == "done"]
+    whole = max((each.tokens for each in ended if each.values == found), default=0)
+    whole = whole or max((each.tokens for each in ended), default=0)
     spent = {"trials": sum(each.tokens > 0 for each in trials), "tokens": tokens, "large_run_tokens": whole}
     try:
-        words = _vocabulary(trials, small)
-        on_small, on_large = flops_per_token(small, words), flops_per_token(large, words)
-        parameters = {"parameters": num_parameters(small, words), "large_parameters": num_parameters(large, words)}
+        words = _vocabulary(trials, small.config)
+        configs = [load_values(base, dict(found)).config for base in (small, large)]
+        parameters, large_parameters = (num_parameters(config, words) for config in configs)
+        large_run = whole * flops_per_token(configs[1], words)
+        flops, direct_flops = (_flops(trials, base, words) for base in (small, large))
+    except ConfigError as error:  # a value that fits the small model alone
+        return spent | {"share": None, "unknown": f"the large model cannot be trained with it: {error.problems[0]}"}
     except UserError:
         return spent | {"share": None, "unknown": "no trial came as far as to tell the size of its vocabulary."}
-    flops = {"flops": tokens * on_small, "direct_flops": tokens * on_large, "large_run_flops": whole * on_large}
-    return spent | parameters | flops | {"share": on_small / on_large, "unknown": None}
+    return spent | {
+        "parameters": parameters,
+        "large_parameters": large_parameters,
+        "flops": flops,
+        "direct_flops": direct_flops,
+        "large_run_flops": large_run,
+        "share": flops / direct_flops if direct_flops else None,
+        "unknown": None if direct_flops else "no trial trained on anything.",
+    }
+
+
+def _flops(trials: Sequence[Trial], base: Loaded, vocab_size: int) -> float:
+    tokens: dict[str, int] = defaultdict(int)
+    values = {}
+    for each in trials:
+        if each.tokens:
+            name = dumps(each.values)
+            tokens[name] += each.tokens
+            values[name] = dict(each.values)
+    return sum(
+        flops_per_token(load_values(base, values[name]).config, vocab_size) * count for name, count in tokens.items()
+    )
 
 
 def _vocabulary(trials: Sequence[Trial], config: Config) -> int:

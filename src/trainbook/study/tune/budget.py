@@ -33,6 +33,7 @@ THOUSANDS = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 # of Google's tuning playbook: below 10 the rate only, from 10 on beta1 with it, above 25 more.
 NEEDED = (3, 10, 26)
 FOR_EACH_MORE = 12
+MOST_TRIALS = 100_000
 
 # What these change is the cost of a step, and the larger one nearly always wins: nothing to choose without being asked.
 CHANGES_COST = ("model.hidden_size", "model.num_hidden_layers", "batch.global_batch_size")
@@ -69,6 +70,9 @@ def parse_budget(given: Any) -> Budget:
         raise UserError(f"budget: must be > 0, but got {show(given)}.")
     if unit == "trials" and not amount.is_integer():
         raise UserError(f"budget: must be a whole number of trials, but got {show(given)}.")
+    if unit == "trials" and amount > MOST_TRIALS:
+        meant = f'Did you mean "{amount:g} tokens"?'
+        raise UserError(f"budget: must be at most {MOST_TRIALS:,} trials, but got {show(given)}. {meant}")
     return Budget(amount, unit)
 
 

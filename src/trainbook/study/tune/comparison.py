@@ -41,31 +41,40 @@ def paired(question: Question, new: Facts, old: Facts, comparisons: int = 1) -> 
     return {"mean": mean, "interval": interval, "seeds": len(pairs), "verdict": verdict}
 
 
+def stands_for(arm: Facts) -> Facts | None:
+    """What an arm would recommend: its best, or its base where new seeds put that before it."""
+    difference = arm["difference"]
+    return arm["base"] if difference is not None and difference["mean"] > 0 else arm["best"]
+
+
 def best_arm(question: Question, arms: Sequence[Facts]) -> int | None:
-    """By the mean over new seeds of each arm's best: the luckiest single run is no answer. Without any, by its loss."""
+    """By the mean over new seeds of what stands for each: a single run may be a lucky one. Without any, by its loss."""
     sign = -1 if question.higher_is_better else 1
-    trained = [place for place, arm in enumerate(arms) if arm["best"] is not None]
-    repeated = [place for place in trained if arms[place]["best"]["repeats"]["mean"] is not None]
+    best_of = {place: best for place, arm in enumerate(arms) if (best := stands_for(arm)) is not None}
+    repeated = [place for place, best in best_of.items() if best["repeats"]["mean"] is not None]
 
     def worth(place: int) -> tuple[bool, float, int]:
-        best = arms[place]["best"]
+        best = best_of[place]
         value = best["repeats"]["mean"] if repeated else best["loss"]
         return bool(best["repeats"]["infeasible"]), sign * value, place
 
-    return min(repeated or trained, key=worth, default=None)
+    return min(repeated or best_of, key=worth, default=None)
 
 
 def compare_arms(question: Question, arms: Sequence[Facts], chosen: int) -> list[Facts]:
-    """The best of the chosen arm against that of each other one; below 0 the chosen one is better.
+    """What stands for the chosen arm against what does for each other one; below 0 the chosen one is better.
 
-    The same seeds chose it among its arm's finalists, so each of them counts as compared.
+    The same seeds chose it among its arm's finalists and base, so each of them counts as compared.
     """
-    comparisons = (len(arms) - 1) * max(1, len(arms[chosen]["finalists"]))
+    comparisons = (len(arms) - 1) * max(1, len(arms[chosen]["finalists"]) + (arms[chosen]["base"] is not None))
+    best = stands_for(arms[chosen])
+    assert best is not None
     found = []
     for place, arm in enumerate(arms):
-        if place == chosen or arm["best"] is None:
+        other = stands_for(arm)
+        if place == chosen or other is None:
             continue
-        difference = paired(question, arms[chosen]["best"], arm["best"], comparisons)
+        difference = paired(question, best, other, comparisons)
         nothing: Facts = {"mean": None, "interval": None, "seeds": 0, "verdict": "cannot tell"}
         found.append({"compared": arms[chosen]["compared"], "against": arm["compared"], **(difference or nothing)})
     return found

@@ -7,8 +7,11 @@ from typing import Any
 from trainbook.knobs import Loaded
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.values import show
+from trainbook.study.tune.comparison import stands_for
 from trainbook.study.tune.reading import GOOD_POINTS
 from trainbook.study.tune.task import base_text
+
+MUCH = 0.8  # of a budget: what is left of it is not worth a word
 
 Facts = dict[str, Any]
 
@@ -46,6 +49,11 @@ def conclude(facts: Facts) -> list[str]:
     asked = sum(each["kind"] != "repeat" for each in facts["trials"])
     if asked < facts["planned"] and not facts["budget_is_spent"]:
         lines.append(f"{asked} of {facts['planned']} trials were all that there is to try.")
+    elif facts["budget_used"] is not None and facts["budget_used"] < MUCH:
+        lines.append(
+            f"Only {facts['budget_used']:.0%} of {facts['budget']} were used: the trials took less than the base, by "
+            "which their number was planned."
+        )
     if facts["importance"]:
         shares = ", ".join(f"{path} {share:.0%}" for path, share in facts["importance"].items())
         lines.append(f"Of what was searched, this mattered: {shares}.")
@@ -56,7 +64,8 @@ def conclude(facts: Facts) -> list[str]:
 
 def _nothing(facts: Facts) -> str:
     reasons = [each["reason"] for each in facts["trials"] if each["reason"]]
-    return f"No trial ended with a {facts['metric']}. The first one says: {reasons[0] if reasons else 'nothing'}."
+    said = reasons[0] if reasons else "nothing"
+    return f"No trial ended with a number for {facts['metric']}. The first one says: {said}."
 
 
 def _best(facts: Facts) -> str:
@@ -139,17 +148,20 @@ def _arms(facts: Facts) -> list[str]:
     lines = []
     for arm in facts["arms"] or ():
         name = ", ".join(f"{path}={show(value)}" for path, value in arm["compared"].items())
-        if arm["best"] is None:
+        best = stands_for(arm)
+        if best is None:
             lines.append(f"{name}: no trial could be trained.")
             continue
-        repeats = arm["best"]["repeats"]
+        repeats = best["repeats"]
         mean, spread = repeats["mean"], repeats["spread"]
         seeds = (
             ""
             if mean is None
             else f", {_number(mean)}{f' ± {_number(spread)}' if spread is not None else ''} with new seeds"
         )
-        lines.append(f"{name}, tuned for itself: {_number(arm['best']['loss'])}{seeds}.")
+        is_base = arm["base"] is not None and best["number"] == arm["base"]["number"]
+        tuned = "with the values of the base, which nothing was better than" if is_base else "tuned for itself"
+        lines.append(f"{name}, {tuned}: {_number(best['loss'])}{seeds}.")
     return [*lines, *(_compared(each, facts) for each in facts["comparison"] or ())]
 
 
@@ -194,6 +206,6 @@ def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
 
 
 def chosen_trial(facts: Facts) -> Facts:
-    """The best, or the base where new seeds put it before it."""
-    difference = facts["difference"]
-    return facts["base"] if difference is not None and difference["mean"] > 0 else facts["best"]
+    chosen = stands_for(facts)
+    assert chosen is not None, "a study without a best has no recipe"
+    return chosen

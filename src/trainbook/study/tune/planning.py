@@ -19,6 +19,7 @@ from trainbook.study.tune.pruning import expected_share
 from trainbook.study.tune.repeats import base_of, num_repetitions, repetitions
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.task import without
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, A
     failed = next((each for each in trials if each.kind == "base" and each.state == "failed"), None)
     if failed is not None:  # what is wrong with it is wrong with all others as well
         return Order(refused=f"the base itself could not be trained: {failed.reason}")
+    first = [each for each in trials if each.kind == "base"]
+    if all(each.state == "infeasible" and each.reason == without(question.metric) for each in first):
+        return Order(
+            refused=f"the base itself ended without a number for {question.metric}: nothing can be judged by it."
+        )
     new_plan: dict[str, Any] | None = None
     if kept is None or "trials" not in kept:
         if not all(each.is_over for each in trials):
@@ -135,8 +141,11 @@ def _points(question: Question, plan: Plan, trials: Sequence[Trial]) -> list[Tri
     return found
 
 
-def is_spent(question: Question, trials: Sequence[Trial]) -> bool:
-    """Of hours and tokens: trials that took more than the base leave less for others, never for the repetitions."""
+def is_spent(question: Question, trials: Sequence[Trial], reserved: int | None = None) -> bool:
+    """Of hours and tokens: trials that took more than the base leave less for others, never for the repetitions.
+
+    `reserved`: for so many more there must be enough; without it, for the repetitions that are still to come.
+    """
     budget = question.budget
     if budget.unit == "trials":
         return False
@@ -146,7 +155,9 @@ def is_spent(question: Question, trials: Sequence[Trial]) -> bool:
     searched = [each for each in trials if each.state == "running" and each.kind == "search"]
     expected = mean * expected_share(question.pruning)
     under_way = sum(max(0.0, expected - cost_of(each, budget)) for each in searched)
-    return spent + under_way + mean * num_repetitions(question) >= budget.amount
+    if reserved is None:
+        reserved = max(0, num_repetitions(question) - sum(each.kind == "repeat" for each in trials))
+    return spent + under_way + mean * reserved >= budget.amount
 
 
 def _tried(question: Question, trial: Trial) -> Tried:

@@ -10,7 +10,7 @@ from typing import Any
 from trainbook.study.space import Dimension
 from trainbook.study.tune.comparison import best_arm, compare_arms, paired
 from trainbook.study.tune.importance import importance
-from trainbook.study.tune.planning import Plan, is_spent
+from trainbook.study.tune.planning import Plan, cost_of, is_spent
 from trainbook.study.tune.repeats import (
     base_of,
     believed,
@@ -45,7 +45,8 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "chosen": list(plan.words),
         "trials": [_trial(each) for each in trials],
         "planned": plan.trials,
-        "budget_is_spent": is_spent(question, trials),
+        "budget_is_spent": is_spent(question, trials, reserved=1),  # nothing is left for one more
+        "budget_used": _used(question, trials),
         "counts": {state: sum(each.state == state for each in trials) for state in ENDED},
         "seconds": sum(each.seconds for each in trials),
         "gpu_seconds": sum(each.gpu_seconds for each in trials),
@@ -64,6 +65,12 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "importance_refused": arm["importance_refused"] if arm else "no trial ended with a loss",
         "base_values": {each.path: question.loaded.get(each.path) for each in plan.space.dimensions},
     }
+
+
+def _used(question: Question, trials: Sequence[Trial]) -> float | None:
+    """The share of a budget in hours or tokens."""
+    budget = question.budget
+    return None if budget.unit == "trials" else sum(cost_of(each, budget) for each in trials) / budget.amount
 
 
 def _trial(each: Trial) -> Facts:

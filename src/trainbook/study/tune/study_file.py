@@ -208,11 +208,24 @@ def _metric(entries: dict[str, Entry], loaded: Loaded, where: str) -> str:
     entry = entries.get("metric")
     name = loaded.config.evaluation.metric_for_best_model if entry is None else str(entry.value)
     if name in METRICS and METRICS[name].higher_is_better is not None and "eval" in METRICS[name].splits:
+        if entry is not None:
+            _must_be_had(name, loaded, _place(where, entry))
         return name
     known = [each.name for each in METRICS.values() if each.higher_is_better is not None and "eval" in each.splits]
     near = get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]}?" if near else ""
     raise ConfigError([Problem(_place(where, entry), "metric", f"no evaluation has a metric {show(name)}.", hint)])
+
+
+def _must_be_had(metric: str, loaded: Loaded, place: str) -> None:
+    """The same laws as where a run is to keep its best by it."""
+    path = "evaluation.metric_for_best_model"
+    try:
+        load_values(loaded, {path: metric})
+    except ConfigError as error:
+        broken = [problem for problem in error.problems if problem.name == path]
+        if broken:
+            raise ConfigError([Problem(place, "metric", broken[0].message, broken[0].hint)]) from None
 
 
 def _must_be_enough(question: Question, place: str) -> None:
@@ -230,18 +243,33 @@ def _must_be_enough(question: Question, place: str) -> None:
 
 
 def _must_be_lawful_at_the_ends(question: Question, where: str) -> None:
-    """A knob without effect beside the others, or an end that breaks a law, is found before anything is trained."""
+    """A knob without effect beside the others, or a value that breaks a law, is found before anything is trained: what
+    is compared, and of what is searched the ends or all choices."""
     base = load_values(question.loaded, {})
-    for each, compared in itertools.product(question.roles.nuisance or (), question.roles.arms):
+    nuisance = question.roles.nuisance or ()
+    for compared in question.roles.arms:
+        try:
+            load_values(base, compared)
+        except ConfigError as error:
+            broken = [problem for problem in error.problems if problem.name not in [each.path for each in nuisance]]
+            if broken and compared:
+                place = question.roles.places.get(next(iter(compared)), where)
+                raise ConfigError([Problem(place, *_told(each)) for each in broken]) from None
+    for each, compared in itertools.product(nuisance, question.roles.arms):
         if each.only_if:
             continue
-        for unit in (0.0, 0.999999):
+        for unit in _looked_at(each):
             try:
                 load_values(base, {**compared, each.path: each.at(unit)})
             except ConfigError as error:
                 mine = [problem for problem in error.problems if problem.name == each.path]
                 if mine:
                     raise ConfigError([Problem(_line(where, question, each), *_told(mine[0]))]) from None
+
+
+def _looked_at(each: Dimension) -> list[float]:
+    number = len(each.choices or ())
+    return [(place + 0.5) / number for place in range(number)] if number else [0.0, 0.999999]
 
 
 def _told(problem: Problem) -> tuple[str, str, str]:

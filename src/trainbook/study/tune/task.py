@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainbook.knobs import Loaded, section_types
 from trainbook.knobs.dumping import origin_text, yaml_value
 from trainbook.knobs.loading import ALTERNATIVES
+from trainbook.knobs.origin import Origin
 from trainbook.study.tune.rows import Trial
 
 TRIALS = "trials"  # the folder of their runs, in that of the study
@@ -51,6 +52,11 @@ class Outcome:
     run: str | None = None
 
 
+def without(metric: str) -> str:
+    """The reason of a run that came to its end, and was not judged by this."""
+    return f"it has no {metric}"
+
+
 class Busy(Exception):
     """Another process still works in the trial's folder."""
 
@@ -68,7 +74,10 @@ Objective = Callable[[Task], Outcome]
 
 
 def base_text(loaded: Loaded, found: Mapping[str, Any] | None = None, why: str = "found") -> str:
-    """What was asked for, and over it what was found; no defaults: those may depend on what a trial changes."""
+    """What was asked for, and over it what was found; no defaults: those may depend on what a trial changes.
+
+    What was asked for is said to be taken over: beside another schedule or optimizer it may be without effect.
+    """
     found = dict(found or {})
     lines: list[str] = []
     for section, kind in section_types().items():
@@ -77,9 +86,13 @@ def base_text(loaded: Loaded, found: Mapping[str, Any] | None = None, why: str =
         lines += [f"{section}:"] if written else []
         for path in written:
             value = found.get(path, loaded.get(path))
-            origin = why if path in found else origin_text(path, loaded.origins[path])
+            origin = why if path in found else _taken_over(path, loaded.origins[path])
             lines.append(f"  {path.removeprefix(section + '.')}: {yaml_value(value)}  # {origin}")
     return "\n".join([*lines, ""])
+
+
+def _taken_over(path: str, origin: Origin) -> str:
+    return origin_text(path, replace(origin, is_taken_over=True))
 
 
 REMEDY = "guard.remedy"
