@@ -90,6 +90,26 @@ def test_a_coordinate_check_answers_with_slopes_and_a_picture(lab, recipe: str, 
     assert answer["arms"]["mup"]["sizes"]["logits"][0][0] == answer["arms"]["standard"]["sizes"]["logits"][0][0]
 
 
+@pytest.mark.parametrize("question", ["--coordinate-check", "--rates"])
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
+def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
+    lab, recipe: str, question: str, how: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    from trainbook.charts import transfer as charts
+    from trainbook.cli import cell
+    from trainbook.errors import UserError
+    from trainbook.study.transfer.cells import Outcome
+
+    full = raising(UserError("the picture cannot be written: No space left on device."))
+    monkeypatch.setattr(cell, "train_cell", lambda *arguments: Outcome(1.0))
+    monkeypatch.setattr(charts, "draw_coordinate_check", full)
+    monkeypatch.setattr(charts, "draw_rates", full)
+    more = ("--steps", "1") if question == "--coordinate-check" else ("--name", "s", "--runs-dir", lab.runs)
+    told = run(recipe, question, "--sizes", "16,32", *more, "--picture", tmp_path / "check.png", *how)
+    assert told.exit_code == 2 and "No space left" in told.stderr and "picture: " not in told.stderr
+    assert set(json.loads(told.stdout)["arms"]) == {"standard", "mup"} if how else "mup" in told.stdout
+
+
 def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str):
     asked = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs)
     told = run(*asked)

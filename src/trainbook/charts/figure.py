@@ -19,6 +19,8 @@ def check_path(path: Path, what: str = "--picture") -> None:
         raise UserError(f"{what}: the file must end in {', '.join(SUFFIXES)}, but got '{path}'.")
     if not path.parent.is_dir():
         raise UserError(f"{what}: there is no folder '{path.parent}'.")
+    if path.is_dir():
+        raise UserError(f"{what}: '{path}' is a folder, but a file is needed.")
     _matplotlib(what)
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from trainbook.cli.output import print_json
 
+if TYPE_CHECKING:
+    from trainbook.study.rate_range import RateRange
+
 
 def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_json: bool) -> None:
     from trainbook.knobs import load, require_length
     from trainbook.knobs.derive import batch_shape, rate_scale
-    from trainbook.study.rate_range import BELOW, range_test
+    from trainbook.study.rate_range import range_test
 
     if picture is not None:
         from trainbook.charts.figure import check_path
@@ -35,12 +38,22 @@ def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_js
         "losses": found.losses,
         "smooth": found.smooth,
     }
+    # First: a picture that cannot be written takes no answer with it.
+    if as_json:
+        print_json(answer)
+    else:
+        _tell_range(found, config.optimizer.learning_rate, scale)
     if picture is not None:
         from trainbook.charts.study import draw_rate_range
 
         draw_rate_range(answer, picture)
-    if as_json:
-        return print_json(answer)
+        if not as_json:
+            typer.echo(f"  picture    {picture}")
+
+
+def _tell_range(found: RateRange, knob: float, scale: float) -> None:
+    from trainbook.study.rate_range import BELOW
+
     typer.echo(f"  {len(found.rates)} steps, the rate growing from {found.rates[0]:.2g} to {found.rates[-1]:.2g}")
     if found.search is None:
         typer.echo("  the loss never fell: the data, the model or the number of steps are to be looked at first")
@@ -49,12 +62,10 @@ def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_js
     breaks = f"breaks at {found.breaks_at:.2g}" if found.breaks_at else "never breaks"
     typer.echo(f"  the loss falls fastest at {found.steepest:.2g}, is lowest at {found.lowest:.2g}, and {breaks}")
     typer.echo(f"  search     {low:.2g} to {high:.2g} (from {BELOW} times below the fastest fall to the lowest loss)")
-    configured = answer["configured"]
+    configured = knob * scale
     where = "inside of it" if low <= configured <= high else "below it" if configured < low else "above it"
-    knob = "" if scale == 1 else f" (optimizer.learning_rate {config.optimizer.learning_rate:g}, scaled by {scale:.3g})"
-    typer.echo(f"  configured {configured:g}{knob}, {where}")
-    if picture is not None:
-        typer.echo(f"  picture    {picture}")
+    scaled = "" if scale == 1 else f" (optimizer.learning_rate {knob:g}, scaled by {scale:.3g})"
+    typer.echo(f"  configured {configured:g}{scaled}, {where}")
 
 
 def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path | None, as_json: bool) -> None:

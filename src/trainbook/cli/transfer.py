@@ -124,7 +124,7 @@ def transfer(
         changes = overrides_from_arguments(overrides or [])
         options = {"budget": budget, "method": method, "seeds": seeds, "workers": workers}
         answer = find_with_proxy(recipe, changes, proxy, name, runs_dir, as_json, **options)
-        return _tell(answer, PROXY, None, as_json)
+        return _tell(answer, PROXY, as_json)
     family = _family(recipe, overrides or [], by or "width", sizes)
     say = (lambda line: None) if as_json else (lambda line: typer.echo(line, err=True))
     if coordinate_check:
@@ -135,11 +135,12 @@ def transfer(
         answer = check(family, steps=steps or 5, seeds=seeds or 1, rate=rate or 0.01, say=say)
     else:
         answer = _rates(family, recipe, learning_rates, seeds or 1, workers or 1, name, runs_dir, say)
+    _tell(answer, asked[0], as_json)  # first: a picture that cannot be written takes no answer with it
     if picture is not None:
         from trainbook.charts import transfer as charts
 
         (charts.draw_coordinate_check if coordinate_check else charts.draw_rates)(answer, picture)
-    _tell(answer, asked[0], picture, as_json)
+        say(f"picture: {picture}")
 
 
 def _family(recipe: str, overrides: list[str], by: Any, sizes: str | None) -> Family:
@@ -183,7 +184,7 @@ def _rates(
         raise Interrupted(f"{told}. Go on with: the same command, and --name {name}") from None
 
 
-def _tell(answer: dict[str, Any], question: str, picture: Path | None, as_json: bool) -> None:
+def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:
     if as_json:
         from trainbook.cli.output import print_json
 
@@ -192,5 +193,3 @@ def _tell(answer: dict[str, Any], question: str, picture: Path | None, as_json: 
     from trainbook.study.transfer.render import check_text, rates_text
 
     typer.echo({CHECK: check_text, RATES: rates_text, PROXY: proxy_text}[question](answer))
-    if picture is not None:
-        typer.echo(f"picture: {picture}", err=True)

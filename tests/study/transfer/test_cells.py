@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,6 +91,61 @@ def test_a_worker_begins_nothing_after_an_interruption(tmp_path: Path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         cells._trained_by_worker(counts, asked(tmp_path)[0])
     assert not seeds_in(tmp_path) and not heard.has_run
+
+
+def test_an_interruption_before_a_worker_can_hear_it_is_heard_later(monkeypatch: pytest.MonkeyPatch):
+    import torch
+
+    heard, ready, threads = cells._Interruption(), threading.Event(), torch.get_num_threads()
+    monkeypatch.setattr(cells, "_interruption", heard)
+    before = signal.getsignal(signal.SIGINT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as it is in a process that `in_turn` has started
+    try:
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert not heard.is_asked
+        cells._prepare(1, ready)  # pyright: ignore[reportArgumentType]
+        assert heard.is_asked and ready.is_set()
+        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    finally:
+        signal.sigtimedwait({signal.SIGINT}, 0)  # one that nobody has heard ends here
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.signal(signal.SIGINT, before)
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("after", [0.2, 0.8])
+def test_an_interruption_of_the_first_seconds_is_quiet_and_leaves_no_process(tmp_path: Path, after: float):
+    script = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from tests.study.transfer.test_cells import asked, never_ends\n"
+        "from trainbook.study.transfer.cells import in_turn\n"
+        "if __name__ == '__main__':\n"
+        "    try:\n"
+        f"        list(in_turn(asked(Path({str(tmp_path)!r})), never_ends, workers=2))\n"
+        "    except KeyboardInterrupt:\n"
+        "        sys.exit(130)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    while process.poll() is None and len(workers_of(process.pid)) < 2:
+        time.sleep(0.01)
+    time.sleep(after)  # Python has begun in them, and torch is not there yet
+    pids = workers_of(process.pid)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does with Ctrl-C
+    told, _ = process.communicate()
+    assert (process.returncode, told.decode()) == (130, "")
+    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def workers_of(pid: int) -> list[str]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_workers_end_with_who_started_them(tmp_path: Path):

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType
 
@@ -57,12 +59,15 @@ def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[
         return
     waiting = iter(asked)
     under_way: dict[Future[Outcome], Cell] = {}
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _prepare, (workers,)) as pool:
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    any_is_ready = context.Event()
+    with ProcessPoolExecutor(workers, context, _prepare, (workers, any_is_ready)) as pool:
 
         def start_one() -> None:
             # No more than there are workers: what lies in the pool's own queue can no longer be taken back.
             if (each := next(waiting, None)) is not None:
-                under_way[pool.submit(_trained_by_worker, train, each)] = each.cell
+                with _ctrl_c_later():
+                    under_way[pool.submit(_trained_by_worker, train, each)] = each.cell
 
         try:
             for _ in range(workers):
@@ -74,8 +79,23 @@ def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[
                     yield cell, outcome
         except BrokenProcessPool:
             raise RunError("a worker died. What has ended is kept: go on with the same command.") from None
+        except KeyboardInterrupt:
+            if not any_is_ready.is_set():  # nothing has begun, and nothing is to be saved
+                for each in set(multiprocessing.active_children()) - others:
+                    each.terminate()
+            raise
         finally:
             pool.shutdown(wait=True, cancel_futures=True)  # after Ctrl-C, each saves what it is at
+
+
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """A process that is started in here is deaf to it, until `_prepare`: Python's own answer would be a traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _trained(train: Train, each: Asked) -> Outcome:
@@ -112,11 +132,13 @@ def _trained_by_worker(train: Train, each: Asked) -> Outcome:
             os._exit(1)  # nobody is left to take the answer; what is saved will be found
 
 
-def _prepare(workers: int) -> None:
+def _prepare(workers: int, any_is_ready: Event) -> None:
+    any_is_ready.set()
+    signal.signal(signal.SIGINT, _interruption.hear)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # one that came since the start is heard now
+    threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
     import torch
 
-    signal.signal(signal.SIGINT, _interruption.hear)
-    threading.Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
 
 

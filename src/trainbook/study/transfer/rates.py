@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +22,7 @@ from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.scaling import Scaling
+from trainbook.knobs.text import read_file
 from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
 from trainbook.study.transfer.cells import Asked, Cell, Outcome, Train, in_turn
@@ -30,6 +31,10 @@ from trainbook.study.transfer.optimum import Losses, optimum, summary
 
 MOST_ADDED = 4  # rates beyond the grid, on each side, where the best is the last one
 BASE, QUESTION, RESULTS, RUNS, ANSWER = "base.yaml", "question.json", "results.jsonl", "runs", "answer.json"
+# Of the results' file: what a row must have.
+COLUMNS = {"arm": str, "size": int, "rate": int | float, "seed": int}
+COLUMNS |= {"loss": int | float | None, "reason": str | None, "run": str | None}
+NOT_MENDED = "Mend it, or take another --name."
 ONE_SEED = "one seed: differences of noise are not told apart; --seeds 3 tells how large they are"
 # A run that is healed, be it by skipped updates or by another rate, says nothing about its own.
 SETTINGS = (
@@ -85,7 +90,7 @@ class RateStudy:
         question = json.loads(json.dumps(self._question()))
         path = self.folder / QUESTION
         if path.is_file():
-            if json.loads(path.read_text(encoding="utf-8")) == question:
+            if _asked_before(path) == question:
                 return
             if self._has_begun:  # until then, what was asked by mistake may be asked better
                 message = f"{self.folder} answers another question (see {path}): ask the same, or take another --name."
@@ -111,11 +116,10 @@ class RateStudy:
         }
 
     def _earlier(self) -> Found:
-        found = {}
-        for row in jsonl.read(self.folder / RESULTS):
-            cell = Cell(row["arm"], row["size"], row["rate"], row["seed"])
-            found[cell] = Outcome(row["loss"], row["reason"], row["run"])
-        return found
+        path = self.folder / RESULTS
+        if path.is_dir():
+            raise RunFolderError(f"{path} is a folder, but should be a file. {NOT_MENDED}")
+        return dict(_read_row(row, f"{path}:{number}") for number, row in enumerate(jsonl.read(path), start=1))
 
     def _beyond(self, arm: Arm, size: int, found: Found) -> float | None:
         """The next rate to try where the best lies at the edge; below, where none can be trained at."""
@@ -188,6 +192,23 @@ class RateStudy:
             "infeasible": sum(outcome.loss is None for outcome in found.values()),
             "folder": str(self.folder),
         }
+
+
+def _asked_before(path: Path) -> Any:
+    """The question that a folder answers."""
+    try:
+        return json.loads(read_file(path))
+    except ValueError as error:
+        raise RunFolderError(f"{path} is damaged: {error}. {NOT_MENDED}") from None
+
+
+def _read_row(row: Mapping[str, Any], where: str) -> tuple[Cell, Outcome]:
+    for name, kinds in COLUMNS.items():
+        if name not in row or not isinstance(row[name], kinds):
+            told = f"its {name} is {row[name]!r}" if name in row else f"it has no {name}"
+            raise RunFolderError(f"{where} is damaged: {told}. {NOT_MENDED}")
+    arm, size, rate, seed, loss, reason, run = (row[name] for name in COLUMNS)
+    return Cell(arm, size, rate, seed), Outcome(loss, reason, run)
 
 
 def beyond(rates: Sequence[float], edge: str) -> float:

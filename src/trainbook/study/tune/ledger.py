@@ -12,11 +12,12 @@ import json
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainbook.errors import MissingExtra, RunFolderError
 from trainbook.study.tune.changed import must_be_the_same
 from trainbook.study.tune.database import PATIENCE, Database
 from trainbook.study.tune.order import WAIT, Order, Planner, Spent
@@ -303,4 +304,14 @@ def opened(
 
 
 def sqlite_url(path: Path) -> str:
-    return f"sqlite:///{path.absolute()}"
+    """The address of a file, whatever its path holds: in an address `?` and `%` have a meaning of their own."""
+    try:
+        from sqlalchemy import URL, make_url
+    except ImportError:
+        raise MissingExtra("trainbook tune", "sqlalchemy", "tune") from None
+    file = str(path.absolute())
+    with suppress(UnicodeEncodeError):  # bytes that are no text
+        url = URL.create("sqlite", database=file).render_as_string(hide_password=False)
+        if make_url(url).database == file:  # before 2.1, SQLAlchemy had no way to write a `?`
+            return url
+    raise RunFolderError(f"{path.parent}: a study's database cannot have this path: choose another --runs-dir.")

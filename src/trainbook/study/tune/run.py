@@ -22,6 +22,7 @@ from typing import Any
 
 from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import load
+from trainbook.knobs.text import read_file
 from trainbook.runs import make_folder, write_text_atomically
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
@@ -71,7 +72,8 @@ class Study:
         goes_on = BASE in holds and bool(holds & {LEDGER, TRIALS})  # a study of another kind has a base too
         if holds and not goes_on and not holds <= OURS:
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
-        make_folder(self.folder / TRIALS)
+        for part in (TRIALS, LOGS):
+            make_folder(self.folder / part)
         with opened(self.url, self.name, first_patience=FIRST_PATIENCE) as ledger:
             ledger.open(self.question.as_json())
             again = ledger.try_failed_again()
@@ -84,7 +86,7 @@ class Study:
         path, text = self.folder / BASE, trials_text(self.question.loaded)
         if not path.is_file():
             write_text_atomically(path, text)
-        elif path.read_text(encoding="utf-8") != text:
+        elif read_file(path) != text:
             changed = _differing(path, text)
             if changed and any((self.folder / TRIALS).iterdir()):
                 raise ResumeError(

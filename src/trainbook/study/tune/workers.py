@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
+from trainbook.errors import RunFolderError
+from trainbook.runs import make_folder
+
 LOGS = "logs"
 SAVING_SECONDS = 60.0  # that a worker has to save what is under way, when the study cannot go on
 # A worker is alone in its run: it must not take the place of whoever started it in another one for its own.
@@ -37,7 +40,9 @@ class Workers:
     def start(self, number: int) -> None:
         name = name_of(number)
         path = self.folder / LOGS / f"worker-{number}.log"
-        path.parent.mkdir(exist_ok=True)
+        make_folder(path.parent)
+        if path.is_dir():
+            raise RunFolderError(f"{path} is a folder, but should be a file: take it away.")
         self._log_begins.setdefault(path, path.stat().st_size if path.exists() else 0)
         with open(path, "ab") as log:
             # In a group of its own, Ctrl-C reaches it through us, once. It leaves when our end of the pipe closes.

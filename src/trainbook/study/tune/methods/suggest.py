@@ -17,6 +17,7 @@ from trainbook.study.tune.methods.draws import sobol, sobol_points
 from trainbook.study.tune.methods.point import Point, Search, Tried, all_points, base_values, key, new_points
 
 FIRST = 10  # even points, before there is anything to model; or a quarter of all, if that is fewer
+SEEDS = 2**32  # Optuna takes no more of them
 TRIES = 3  # for a point that was not tried yet, in a space of few points
 
 
@@ -41,7 +42,8 @@ def _suggest(kind: str, search: Search, tried: Sequence[Tried]) -> list[Point]:
     if count is not None and not _left_of(search, known, count):
         return []
     for attempt in range(TRIES):
-        units = _ask(kind, search, _with_base(search, tried), search.seed + 1000 * len(tried) + attempt)
+        seed = (search.seed + 1000 * len(tried) + attempt) % SEEDS
+        units = _ask(kind, search, _with_base(search, tried), seed)
         values = search.space.at(units, search.given)
         if key(values) not in set(map(key, known)):
             return [Point(tuple(units), values, len(tried))]
