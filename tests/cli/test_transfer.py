@@ -258,3 +258,8 @@ def test_a_mistake_is_a_message(recipe: str, arguments: tuple[str, ...], message
 def test_the_help_has_examples():
     told = run("--help").output
     assert told.count("trainbook transfer gpt-tiny") == 3 and "--proxy 128" in told
+
+
+def test_a_check_takes_three_seeds_unless_it_is_told(lab, recipe: str):
+    asked = (recipe, "--coordinate-check", "--sizes", "16,32", "--steps", "1", "--json")
+    assert [json.loads(run(*asked, *more).stdout)["seeds"] for more in ((), ("--seeds", 1))] == [3, 1]

@@ -79,7 +79,11 @@ def transfer(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", min=1, help="So many runs of each (1), or repetitions of each of a proxy's best (3)."),
+        typer.Option(
+            "--seeds",
+            min=1,
+            help="So many runs of each: 3 in a check, 1 of each rate; or repetitions of each of a proxy's best, 3.",
+        ),
     ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: so many runs at a time.")
@@ -132,7 +136,7 @@ def transfer(
             raise UserError(f"--rate: must be a number above 0, but got {rate:g}.")
         from trainbook.study.transfer import coordinate_check as check
 
-        answer = check(family, steps=steps or 5, seeds=seeds or 1, rate=rate or 0.01, say=say)
+        answer = check(family, steps=steps or 5, seeds=seeds or 3, rate=rate or 0.01, say=say)
     else:
         answer = _rates(family, recipe, learning_rates, seeds or 1, workers or 1, name, runs_dir, say)
     _tell(answer, asked[0], as_json)  # first: a picture that cannot be written takes no answer with it
