@@ -225,9 +225,9 @@ def test_losses_of_nothing_are_no_error_and_no_warning_of_the_machine():
 
 
 def told(record: Record) -> str:
-    console = Console(file=StringIO(), width=200)
-    render(record, diagnose(record), console)
-    return console.file.getvalue()  # type: ignore[attr-defined]
+    file = StringIO()
+    render(record, diagnose(record), Console(file=file, width=200))
+    return file.getvalue()
 
 
 def test_evaluations_without_training_rows_are_a_run_and_what_lacks_is_told():
