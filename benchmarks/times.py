@@ -5,8 +5,8 @@ python benchmarks/times.py [--only NAME ...] [--steps 300] [--rounds 3] [--json 
 Each case is measured as `plan --measure` does in one process and trained in another: the same configuration, the
 Python standard library as text. A run's seconds are the mean of its rows after the first 150 steps: the first 20 are
 all written down, and until step 150 memory is found for the guard's copies. It writes no checkpoint before its end.
-Measurement and run take turns, and the medians of their rounds are compared: where steps are so short that Python sets
-their pace, the same run takes up to a quarter more or less a few minutes later.
+Measurement and run take turns, each first in every other round, and the medians of their rounds are compared: where
+steps are so short that Python sets their pace, the same run takes up to a quarter more or less a few minutes later.
 `--device cpu --tiny` goes through it on a CPU, in small.
 """
 
@@ -134,8 +134,8 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in options.only:
         row: dict[str, Any] = {"name": name, "foretold": [], "trained": []}
-        for _ in range(options.rounds):
-            for kind in ("foretold", "trained"):
+        for number in range(options.rounds):
+            for kind in ("foretold", "trained") if number % 2 == 0 else ("trained", "foretold"):
                 row[kind].append(in_a_process(kind, name, options))
         failed = [each["failed"] for kind in ("foretold", "trained") for each in row[kind] if "failed" in each]
         if failed:

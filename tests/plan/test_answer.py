@@ -212,6 +212,8 @@ NAMED = {"gpu": "NVIDIA H100 80GB HBM3"}
         ({"seconds_per_step": -1}, "seconds_per_step: must be a number > 0, or null, but got -1."),
         ({"seconds_per_step": math.inf}, "seconds_per_step: must be a number > 0, or null, but got .inf."),
         ({"tokens_per_second": 0}, "tokens_per_second: must be a number > 0"),
+        ({"paces": 0.1}, "paces: must be a list of numbers > 0, or null, but got 0.1."),
+        ({"paces": [0.1, 0]}, "paces: must be a list of numbers > 0, or null, but got ["),
         ({"largest_micro_batch": 1.5}, "largest_micro_batch: must be a whole number >= 1"),
         ({"flattens_at": "8"}, "flattens_at: must be a whole number >= 1"),
         ({"snapshot_bytes": -1}, "snapshot_bytes: must be a whole number >= 0"),
@@ -318,6 +320,14 @@ def test_of_what_was_measured_on_a_cpu_the_time_is_exactly_that():
         assert facts["measured"]["hours"] == 1200 * 0.3 / 3600
         assert facts["measured"]["seconds_per_step"] == 0.3 and facts["measured"]["other_knobs"] == {}
         assert not any(note.startswith("measured with") for note in facts["notes"])
+
+
+@pytest.mark.parametrize(("paces", "is_told"), [((), False), ((0.5,), False), ((0.5, 0.59), False), ((0.7, 0.5), True)])
+def test_a_pace_that_changed_while_it_was_measured_is_told(paces: tuple[float, ...], is_told: bool):
+    facts = on_a_cpu(*OF_FOUR, measurement=replace(measured_on_a_cpu(*OF_FOUR), paces=paces))
+    assert facts["measured"]["paces"] == list(paces)
+    told = [note for note in facts["notes"] if "pace changed while it was measured, between 0.5 and 0.7 s" in note]
+    assert len(told) == is_told
 
 
 def test_an_update_of_more_micro_batches_than_were_measured_takes_that_much_longer():

@@ -41,6 +41,7 @@ def test_a_measurement_tells_memory_and_speed_and_what_they_are_of():
     assert found["device"] == "cpu" and found["gpu"] is None
     assert found["peak_bytes"] > 0
     assert found["tokens_per_second"] == pytest.approx(8 * 16 / found["seconds_per_step"])
+    assert min(found["paces"]) <= found["seconds_per_step"] <= max(found["paces"])
     assert found["micro_batch"] == 4
     assert found["peaks"] == {4: found["peak_bytes"]}
     assert found["config"]["model.hidden_size"] == 16 and found["config"]["batch.global_batch_size"] == 8
@@ -119,8 +120,8 @@ def test_rows_are_read_as_often_as_in_a_run():
 
 def test_fast_steps_are_timed_again_and_again_and_the_first_stretch_is_not_counted():
     stretches = [Stretch(2, 9.0, 20, 700), Stretch(2, 1.0, 20, 800), Stretch(2, 3.0, 20, 600)]
-    assert joined(stretches) == Stretch(4, 4.0, 40, 800)
-    assert joined(stretches[:1]) == stretches[0]
+    assert joined(stretches) == Stretch(4, 4.0, 40, 800, paces=(0.5, 1.5))
+    assert joined(stretches[:1]) == Stretch(2, 9.0, 20, 700, paces=(4.5,))
     for seconds, steps in ((0.0, 1), (1e9, MOST_STRETCHES - 1)):
         stretch = tried(tiny(), Source(tiny(), "synthetic", 300), CPU, Timing(1, seconds))
         assert stretch is not None and stretch.steps == steps

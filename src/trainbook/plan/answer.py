@@ -19,6 +19,7 @@ from trainbook.plan.types import compute_type
 
 LARGE_BATCH = (4 * 10**6, 8 * 10**6)  # tokens: above these, the largest models too have seen little gain
 MOST_NAMED = 4  # knobs in a note
+UNEVEN = 1.2  # the slowest part of a measurement by its fastest: more is told
 POWER_SHARE = 0.7  # of a GPU's highest power, in training; the machine around it is not counted
 
 
@@ -141,6 +142,7 @@ def _measured(subject: Subject) -> dict[str, Any] | None:
         "peak_bytes": found.peak_bytes if is_alike else None,
         "seconds_per_step": None if other else found.seconds_per_step,
         "tokens_per_second": None if other else found.tokens_per_second,
+        "paces": [] if other else list(found.paces),
         "micro_batch": found.micro_batch,
         "largest_micro_batch": found.largest_micro_batch if is_alike else None,
         "flattens_at": found.flattens_at if is_alike else None,
@@ -169,6 +171,11 @@ def _measured_notes(subject: Subject, found: Measurement) -> list[str]:
             notes.append(f"the time of a step is taken to grow with its FLOPs{doubt}")
     elif rounds != asked:
         notes.append(f"measured with {rounds} micro-batches an update, not {asked}: a step there is one of {rounds}")
+    if found.paces and max(found.paces) > UNEVEN * min(found.paces):
+        notes.append(
+            f"the machine's pace changed while it was measured, between {min(found.paces):.3g} and "
+            f"{max(found.paces):.3g} s a step: the plan takes the mean, and a run may be as much faster or slower"
+        )
     if found.repeated:
         notes.append("the training is over before what was measured: its data was read again")
     return notes

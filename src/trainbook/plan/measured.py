@@ -44,6 +44,7 @@ class Measurement:
     micro_batch: int
     config: Mapping[str, Any]  # by path: what was measured
     tokens_per_second: float | None = None
+    paces: tuple[float, ...] = ()  # seconds of a step in each part of what was timed
     peaks: Mapping[int, int] = field(default_factory=dict)  # by rows at a time
     throughput: Mapping[int, float] = field(default_factory=dict)  # tokens a second, by rows at a time
     largest_micro_batch: int | None = None
@@ -179,6 +180,7 @@ def measurement_of(content: Any, where: str) -> Measurement:
         micro_batch=content["micro_batch"],
         config=_knobs(content["config"], where),
         tokens_per_second=content.get("tokens_per_second"),
+        paces=tuple(content.get("paces") or ()),
         peaks={int(rows): size for rows, size in (content.get("peaks") or {}).items()},
         throughput={int(rows): speed for rows, speed in (content.get("throughput") or {}).items()},
         largest_micro_batch=content.get("largest_micro_batch"),
@@ -246,6 +248,7 @@ LAWS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "micro_batch": ("a whole number >= 1", _is_whole),
     "config": ("knobs by their paths", lambda value: isinstance(value, dict)),
     "tokens_per_second": _or_null("a number > 0", _is_positive),
+    "paces": _or_null("a list of numbers > 0", lambda value: isinstance(value, list) and all(map(_is_positive, value))),
     "peaks": _or_null("whole numbers >= 1 by rows at a time", lambda value: _is_by_rows(value, _is_whole)),
     "throughput": _or_null("numbers > 0 by rows at a time", lambda value: _is_by_rows(value, _is_positive)),
     "largest_micro_batch": _or_null("a whole number >= 1", _is_whole),

@@ -90,6 +90,7 @@ def measure(
             "repeated": False,  # real data that ended too soon was read again
             "peak_bytes": None,
             "seconds_per_step": None,
+            "paces": [],  # seconds of a step in each part of what was timed: a machine's pace may change
             "tokens_per_second": None,
             "micro_batch": batch_shape(config).micro_batch,
             "compiled": None,
@@ -133,6 +134,7 @@ def _as_configured(
     found.facts |= {
         "peak_bytes": stretch.peak_bytes,
         "seconds_per_step": stretch.seconds_per_step,
+        "paces": list(stretch.paces),
         "tokens_per_second": stretch.tokens_per_second,
     }
     say(f"{stretch.seconds_per_step:.3g} s a step, {_told(stretch)}")

@@ -38,6 +38,7 @@ class Stretch:
     seconds: float
     tokens: int
     peak_bytes: int  # highest in them: the device's, or on a CPU what the process holds in memory
+    paces: tuple[float, ...] = ()  # seconds of a step in each of its parts, if it has some
 
     @property
     def seconds_per_step(self) -> float:

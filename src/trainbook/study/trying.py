@@ -115,6 +115,7 @@ def joined(stretches: list[Stretch]) -> Stretch:
         seconds=sum(each.seconds for each in counted),
         tokens=sum(each.tokens for each in counted),
         peak_bytes=max(each.peak_bytes for each in stretches),
+        paces=tuple(each.seconds_per_step for each in counted),
     )
 
 
