@@ -273,3 +273,14 @@ def test_a_row_that_lacks_what_every_row_has_is_named(run: RunFolder, file: str,
     write(run.path / file, whole, {key: value for key, value in whole.items() if key != name})
     with pytest.raises(RunFolderError, match=rf"{file}:2: must have a {name}\. Mend the line, or take it out"):
         run.metrics()
+
+
+@pytest.mark.parametrize("file", ["metrics.jsonl", "events.jsonl"])
+@pytest.mark.parametrize("name", ["step", "segment"])
+@pytest.mark.parametrize("value", ["ten", 1.5, None, True])
+def test_a_row_that_cannot_be_put_in_order_is_named(run: RunFolder, file: str, name: str, value: object):
+    whole = {"step": 1, "segment": 0, "kind": "start", "split": "train"}
+    write(run.path / file, whole, {**whole, name: value})
+    told = rf"{file}:2: {name} must be a whole number, but got {value!r}\. Mend the line, or take it out"
+    with pytest.raises(RunFolderError, match=told):
+        run.metrics()

@@ -252,12 +252,18 @@ def _is_left_by_us(name: str) -> bool:
 
 
 def _rows_of(path: Path, *names: str) -> list[Row]:
-    """Every row must have these."""
+    """Every row must have these. What rows are ordered by must be whole numbers."""
     rows = jsonl.read(path)
     for number, row in enumerate(rows, start=1):
         for name in names:
             if name not in row:
                 raise RunFolderError(f"{path}:{number}: must have a {name}. Mend the line, or take it out.")
+        for name in ("step", "segment"):
+            if type(row.get(name, 0)) is not int:  # to Python, true is one too
+                raise RunFolderError(
+                    f"{path}:{number}: {name} must be a whole number, but got {row[name]!r}. "
+                    "Mend the line, or take it out."
+                )
     return rows
 
 
