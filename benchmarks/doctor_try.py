@@ -148,7 +148,9 @@ def table(answers: dict[str, Any]) -> str:
             continue
         finding, low_high = each["finding"], each["interval"]
         difference = _number(each["difference"], "+.3f")
-        if low_high:
+        if isinstance(each["difference"], str):  # not finite: in words
+            difference = each["reason"]
+        elif low_high:
             difference += f" ({_number(low_high[0], '+.3f')} to {_number(low_high[1], '+.3f')})"
         numbers = (_number(each[arm]["value"], ".3f") for arm in ("control", "remedy"))
         found = f"{finding['rule']} ({finding['cause_id']})"
