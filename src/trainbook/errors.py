@@ -39,7 +39,8 @@ class Problem:
     hint: str = ""  # "Did you mean optimizer.learning_rate?"
 
     def __str__(self) -> str:
-        return f"{self.where}  {self.name}: {self.message}" + (f" {self.hint}" if self.hint else "")
+        place = self.where if self.where == f"--{self.name}" else f"{self.where}  {self.name}"  # an option names itself
+        return f"{place}: {self.message}" + (f" {self.hint}" if self.hint else "")
 
 
 class ConfigError(UserError):
