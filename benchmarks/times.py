@@ -134,9 +134,14 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for name in options.only:
         row: dict[str, Any] = {"name": name, "foretold": [], "trained": []}
+        rows.append(row)
         for number in range(options.rounds):
             for kind in ("foretold", "trained") if number % 2 == 0 else ("trained", "foretold"):
-                row[kind].append(in_a_process(kind, name, options))
+                found = in_a_process(kind, name, options)
+                row[kind].append(found)
+                told = found.get("failed") or f"{found['seconds_per_step']:.4f} s a step"
+                print(f"  {name}, round {number + 1}, {kind}: {told}", flush=True)
+                write_json(options.json, {**described, "rows": rows})
         failed = [each["failed"] for kind in ("foretold", "trained") for each in row[kind] if "failed" in each]
         if failed:
             print(f"{name:<20}{failed[0]}", flush=True)
@@ -144,7 +149,6 @@ def main() -> None:
             before, after = (_median(row[kind]) for kind in ("foretold", "trained"))
             row["error"] = before / after - 1
             print(f"{name:<20}{before:>10.4f}{after:>10.4f}{row['error']:>+9.1%}", flush=True)
-        rows.append(row)
         write_json(options.json, {**described, "rows": rows})
     errors = [abs(row["error"]) for row in rows if "error" in row]
     if errors:
