@@ -30,6 +30,21 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         "flux_capacitor: 1\n",
         ["run.yaml:1  flux_capacitor: no such knob."],
     ),
+    "what belongs in the command": (
+        "recipe: gpt-tiny\n",
+        [
+            "run.yaml:1  recipe: no such knob. Name the recipe in the command, and what differs after it: "
+            "trainbook train gpt-tiny learning_rate=1e-3."
+        ],
+    ),
+    "what belongs in a study": (
+        "base: gpt-tiny\nnuisance: {optimizer.learning_rate: null}\n",
+        [
+            f"run.yaml:{line}  {name}: no such knob. "
+            "It belongs in a study file, for `trainbook tune` and `trainbook transfer`."
+            for line, name in ((1, "base"), (2, "nuisance"))
+        ],
+    ),
     "a knob in another knob's section": (
         "training:\n  max_steps: 10\n  batch_size: 8\n",
         ["run.yaml:3  training.batch_size: no such knob. Did you mean batch.global_batch_size?"],

@@ -107,7 +107,7 @@ def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):
     written.run.tokenizer.mkdir()
     lines = written.lines()
     assert lines["guard"].startswith("3 updates were rejected")
-    assert lines["resumed"].startswith("1 time,")
+    assert lines["resumed"] == "1 time, from the newest complete checkpoint"
     card = make_card(written.run)
     assert card.title == "run  failed: the disk is full"
     assert card.next_commands[0][0] == f"trainbook resume {written.run.path}"

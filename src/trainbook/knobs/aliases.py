@@ -63,6 +63,13 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
     "bf16": ("precision.compute",),
 }
 
+# What belongs elsewhere, and where.
+_OF_A_STUDY = "It belongs in a study file, for `trainbook tune` and `trainbook transfer`."
+ELSEWHERE: Mapping[str, str] = {
+    "recipe": "Name the recipe in the command, and what differs after it: trainbook train gpt-tiny learning_rate=1e-3.",
+    **dict.fromkeys(("base", "scientific", "nuisance", "budget"), _OF_A_STUDY),
+}
+
 # Unique in the tree, but saying nothing without its section.
 NEEDS_SECTION = frozenset({"enabled"})
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainbook.errors import Problem
 from trainbook.knobs.aliases import (
+    ELSEWHERE,
     NEEDS_SECTION,
     PLAIN_VALUE,
     SPECIAL,
@@ -127,6 +128,9 @@ class Resolver:
             self._unknown(entry, scope)
 
     def _unknown(self, entry: Entry, scope: _Scope) -> None:
+        if entry.name in ELSEWHERE and not scope.section:
+            self._problem(entry, scope, "no such knob.", ELSEWHERE[entry.name])
+            return
         owners = by_name().get(entry.name, ())
         meant = owners[0].path if len(owners) == 1 else next(iter(SPECIAL.get(entry.name, ())), None)
         if meant is None and isinstance(entry.value, Block) and not scope.section:

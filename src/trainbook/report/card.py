@@ -77,9 +77,8 @@ def make_card(run: RunFolder) -> Card:
     card.lines += _left_out(run, events)
     resumes = sum(event["kind"] == "resume" for event in events)
     if resumes:
-        card.lines.append(
-            ("resumed", f"{resumes} time{'s' if resumes > 1 else ''}, each from the newest complete checkpoint")
-        )
+        often = "1 time," if resumes == 1 else f"{resumes} times, each"
+        card.lines.append(("resumed", f"{often} from the newest complete checkpoint"))
     newest = events[-1].get("segment", 0) if events else 0  # how an earlier part ended is history once it was resumed
     for event in events:
         if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
