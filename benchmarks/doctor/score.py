@@ -35,6 +35,11 @@ class Judged:
         return list(dict.fromkeys(cause for severity, cause, _, _ in self.findings if severity in BAD))
 
     @property
+    def listed(self) -> list[str]:
+        """The causes of all that the doctor prints, remarks too, each once, in its order."""
+        return list(dict.fromkeys(cause for _, cause, _, _ in self.findings))
+
+    @property
     def is_noticed(self) -> bool:
         return bool(self.said)
 
@@ -49,6 +54,10 @@ class Judged:
     @property
     def is_among_three(self) -> bool:
         return any(cause in self.causes for cause in self.said[:3])
+
+    @property
+    def is_among_three_listed(self) -> bool:
+        return any(cause in self.causes for cause in self.listed[:3])
 
     @property
     def worst(self) -> str:
@@ -123,6 +132,7 @@ QUESTIONS: dict[str, Callable[[Judged], bool]] = {
     "cause first": lambda run: run.is_first,
     "cause among three": lambda run: run.is_among_three,
 }
+AMONG_LISTED = "cause among three, remarks counted"
 
 
 def shares(runs: Sequence[Judged]) -> dict[str, Share]:
@@ -130,7 +140,7 @@ def shares(runs: Sequence[Judged]) -> dict[str, Share]:
     noticed = [run for run in runs if run.is_noticed]
     found = {name: _share(runs, ask) for name, ask in QUESTIONS.items()}
     of_noticed = {f"{name}, of those noticed": _share(noticed, ask) for name, ask in list(QUESTIONS.items())[2:]}
-    return {**found, **of_noticed}
+    return {**found, **of_noticed, AMONG_LISTED: _share(runs, lambda run: run.is_among_three_listed)}
 
 
 def _share(runs: Sequence[Judged], ask: Callable[[Judged], bool]) -> Share:

@@ -24,26 +24,32 @@ RIGHT = ("learning-rate-high", "warmup-short")
 
 
 @pytest.mark.parametrize(
-    ("findings", "answers"),  # noticed, found, first, among three
+    ("findings", "answers"),  # noticed, found, first, among three, among three of all that is printed
     [
-        ((("error", "learning-rate-high"),), (True, True, True, True)),
-        ((("error", "warmup-short"),), (True, True, False, True)),
-        ((("info", "learning-rate-high"),), (False, False, False, False)),
-        ((("warning", "beta2-low"),), (True, False, False, False)),
+        ((("error", "learning-rate-high"),), (True, True, True, True, True)),
+        ((("error", "warmup-short"),), (True, True, False, True, True)),
+        ((("info", "learning-rate-high"),), (False, False, False, False, True)),
+        (
+            (("info", "a"), ("info", "b"), ("info", "c"), ("info", "learning-rate-high")),
+            (False, False, False, False, False),
+        ),
+        ((("info", "a"), ("info", "a"), ("info", "b"), ("info", "warmup-short")), (False, False, False, False, True)),
+        ((("warning", "beta2-low"),), (True, False, False, False, False)),
         (
             (("error", "a"), ("error", "b"), ("warning", "b"), ("warning", "learning-rate-high")),
-            (True, True, False, True),
+            (True, True, False, True, True),
         ),
         (
             (("error", "a"), ("error", "b"), ("warning", "c"), ("warning", "learning-rate-high")),
-            (True, True, False, False),
+            (True, True, False, False, False),
         ),
-        ((), (False, False, False, False)),
+        ((), (False, False, False, False, False)),
     ],
 )
 def test_a_cause_counts_where_it_is_warned_of(findings: tuple, answers: tuple[bool, ...]) -> None:
     run = judged("rate-x30", RIGHT, *findings)
-    assert (run.is_noticed, run.is_found, run.is_first, run.is_among_three) == answers
+    found = (run.is_noticed, run.is_found, run.is_first, run.is_among_three, run.is_among_three_listed)
+    assert found == answers
 
 
 RUNS = [
