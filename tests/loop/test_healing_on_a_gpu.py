@@ -14,6 +14,7 @@ ON_GPU = ("training.device=cuda", "training.max_steps=60", "batch.global_batch_s
 LARGE = (*ON_GPU, "model.num_hidden_layers=4", "model.hidden_size=256", "model.num_attention_heads=4")
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_judging_and_updating_never_wait_for_the_device(lab: Lab):
     """Of native optimizers; those of bitsandbytes read one flag a step."""
     from trainbook.loop.step import train_step
@@ -24,8 +25,8 @@ def test_judging_and_updating_never_wait_for_the_device(lab: Lab):
         batches = job.feed(0, 20)
         for _ in range(10):  # what is made at first use may wait
             train_step(job.state, next(batches))
-        torch.cuda.set_sync_debug_mode("error")
         try:
+            torch.cuda.set_sync_debug_mode("error")
             for _ in range(10):
                 train_step(job.state, next(batches))
         finally:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.loop.waiting import nothing_waits
 
+from trainbook.guard.window import REFRESH
 from trainbook.loop import step as step_module
 from trainbook.loop.step import train_step
 
@@ -100,3 +102,15 @@ def test_an_infinite_gradient_with_a_finite_loss_is_rejected_too(lab):
     report = train_step(job.state, next(job.feed(0, 1)))
     assert torch.isfinite(report.losses["cross_entropy"]) and not bool(report.applied)
     torch.testing.assert_close(before, [tensor.detach() for tensor in job.state.parameters], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+@pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw", "lion", "muon", "sgd"])
+def test_a_step_waits_for_nothing(lab, optimizer: str, refreshed: bool, monkeypatch: pytest.MonkeyPatch):
+    job = lab.build(f"optimizer.type={optimizer}").job
+    *first, last = job.feed(0, REFRESH if refreshed else REFRESH + 1)
+    for batch in first:  # what is made at first use may wait
+        train_step(job.state, batch)
+    with nothing_waits(monkeypatch):
+        train_step(job.state, last)
+    assert int(job.state.applied) == len(first) + 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from tests.loop.waiting import Counted, nothing_waits
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.knobs import Config
@@ -552,35 +550,6 @@ def test_of_a_batch_or_a_module_that_is_no_tasks_nothing_is_asked(micro_batch: A
 
 
 # Nothing waits
-
-
-class Counted(TorchDispatchMode):
-    """Counts what is asked of the device, and refuses what can only be answered by waiting for it."""
-
-    WAITING = frozenset(("_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2"))
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operations = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket.__name__
-        assert name not in self.WAITING, f"{name} waits for the device"
-        if name == "index":  # by a mask: how many there are is not known before
-            assert not any(index is not None and index.dtype is torch.bool for index in args[1]), "a mask selects"
-        self.operations += 1
-        return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def nothing_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    def refuse(self: Tensor, *args: Any, **kwargs: Any) -> Any:
-        raise AssertionError("the host reads a number of the device")
-
-    with monkeypatch.context() as patch, Counted():
-        for name in ("item", "tolist", "__bool__", "__float__", "__int__", "__index__", "numpy", "cpu", "__array__"):
-            patch.setattr(Tensor, name, refuse)
-        yield
 
 
 def test_reading_a_number_is_refused_here(monkeypatch: pytest.MonkeyPatch):
