@@ -107,6 +107,23 @@ def test_compiled_as_the_loop_would():
     assert not is_compiled(load("bert-wordnet", ["training.max_steps=5000"]).config)  # bucketed rows of any width
 
 
+def test_compiled_by_the_updates_of_all_devices():
+    of_tokens = ("batch.global_batch_size=null", "batch.per_device_train_batch_size=32", "training.max_steps=null")
+    config = load("gpt-bible", [*of_tokens, "training.max_tokens=10000000"]).config
+    assert is_compiled(config, 1) and not is_compiled(config, 8)
+
+
+def test_the_largest_micro_batch_of_two_devices_is_that_of_one_with_half_the_batch():
+    alone, two = (
+        plan(subject_of(f"batch.global_batch_size={32 * devices}", recipe="gpt-bible", gpu="L4", devices=devices))
+        for devices in (1, 2)
+    )
+    stated = ("batch.per_device_train_batch_size=32", "batch.gradient_accumulation_steps=1")
+    cut = plan(subject_of("batch.global_batch_size=64", *stated, recipe="gpt-bible", gpu="L4", devices=2))
+    assert two["largest_micro_batch"] == alone["largest_micro_batch"] >= two["batch"]["micro_batch"]
+    assert two["compiled"] and cut["compiled"] and cut["peak"] == two["peak"]
+
+
 def test_compiled_keeps_less_and_writes_the_logits_once():
     eager, compiled = (plan(subject_of(f"memory.compile={how}"))["memory"] for how in ("off", "on"))
     assert eager["logits"] == 6 * compiled["logits"]

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows, max_target_length, task_name
-from trainbook.plan.compiling import is_compiled
 from trainbook.plan.network import Network, Stack
 from trainbook.plan.types import Types
 
@@ -69,8 +68,8 @@ class Activations:
     logits: int
 
 
-def activations(config: Config, model: Network, types: Types, rows: int) -> Activations:
-    lengths, how, compiled = lengths_of(config), config.memory.gradient_checkpointing, is_compiled(config)
+def activations(config: Config, model: Network, types: Types, rows: int, *, compiled: bool = False) -> Activations:
+    lengths, how = lengths_of(config), config.memory.gradient_checkpointing
     kept = largest = moving = 0
     for stack in model.stacks:
         tokens = rows * lengths.of(stack)
@@ -89,7 +88,7 @@ def activations(config: Config, model: Network, types: Types, rows: int) -> Acti
         kept += tokens * (types.stream * model.hidden_size + (model.hidden_size if config.model.dropout else 0))
     targets = rows * lengths.targets
     kept += targets * types.computed * model.hidden_size
-    return Activations(kept, largest, moving, targets * model.num_outputs * logit_bytes(config, types))
+    return Activations(kept, largest, moving, targets * model.num_outputs * logit_bytes(config, types, compiled))
 
 
 def _moving(config: Config, model: Network, types: Types) -> int:
@@ -112,10 +111,10 @@ def _table_gradient(config: Config, model: Network, types: Types, rows: int, sta
     return 2 * rows * model.num_heads * lengths_of(config).of(stack) ** 2 * types.computed if is_there else 0
 
 
-def logit_bytes(config: Config, types: Types) -> int:
+def logit_bytes(config: Config, types: Types, compiled: bool) -> int:
     """Of each logit at the highest moment. Compiled, the loss is computed from the logits as the head gave them, and
     their gradient takes their place."""
-    if is_compiled(config):
+    if compiled:
         return types.computed
     smoothing, z_loss = config.training.label_smoothing > 0, config.training.z_loss > 0
     more = SMOOTHED_BYTES if smoothing else Z_LOSS_BYTES if z_loss else 0

@@ -55,7 +55,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
         },
         "largest_micro_batch": largest_rows(subject) if has_gpu else None,
         "compute": compute_type(subject.config, subject.cluster),
-        "compiled": is_compiled(subject.config) if has_gpu else False,
+        "compiled": is_compiled(subject.config, subject.devices) if has_gpu else False,
         "time": _time(subject, price_per_hour),
         "suggestions": [] if fits is not False else [each.as_facts(subject.devices) for each in suggestions(subject)],
         "questions": _questions(subject, tokens),
@@ -114,7 +114,8 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
     elif duration.unit == "epochs":
         notes.append(f"how many updates {duration} are depends on the data: no hours, and counted as not compiled")
     if subject.gpu is None:
-        timed = subject.measurement is not None and subject.measurement.gpu is None
+        found = subject.measurement
+        timed = found is not None and found.gpu is None and found.seconds_per_step is not None
         missing = [*(() if timed else ("no time",)), *(("no price",) if has_price else ())]
         notes.append(f"no GPU is named (--gpu): {', '.join([*missing, 'nothing to fit into'])}")
     if config.distributed.deepspeed_config is not None:

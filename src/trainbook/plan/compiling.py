@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainbook.errors import ConfigError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.duration import Duration
@@ -18,15 +17,12 @@ def updates(config: Config, world: int = 1) -> int | None:
     return duration.steps(0, batch_shape(config, world).global_batch, config.data.max_seq_length)
 
 
-def is_compiled(config: Config) -> bool:
+def is_compiled(config: Config, world: int = 1) -> bool:
     """On a GPU. Of a run whose number of updates is not known: no, which takes more memory."""
     if config.memory.compile != "auto":
         return config.memory.compile == "on"
     widths_vary = not has_windows(config) and config.data.padding in ("longest", "bucketed")
     if config.distributed.strategy == "deepspeed" or widths_vary:
         return False
-    try:
-        steps = updates(config)
-    except ConfigError:  # a batch that cannot be cut for one device
-        return False
+    steps = updates(config, world)
     return steps is not None and steps >= COMPILE_MIN_STEPS

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan.activations import Activations, activations
+from trainbook.plan.compiling import is_compiled
 from trainbook.plan.evaluation import in_evaluation
 from trainbook.plan.layout import Layout, layout
 from trainbook.plan.machines import H100, Cluster
@@ -92,7 +93,7 @@ def memory(
     batch = batch_shape(config, devices)
     model = network(config, vocab_size, num_labels)
     types = types_of(config, cluster)
-    moving = activations(config, model, types, batch.micro_batch)
+    moving = activations(config, model, types, batch.micro_batch, compiled=is_compiled(config, devices))
     held = held_states(config, model, who, types)
     around = _Around(config, model, types, who, accumulates=batch.accumulation > 1)
     moments = {

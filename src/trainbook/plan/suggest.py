@@ -6,6 +6,7 @@ come after all that one can do, and the length last: with another one it is anot
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -179,7 +180,8 @@ def _rows(config: Config, devices: int) -> list[int]:
     except ConfigError:
         return []
     share = batch.micro_batch * batch.accumulation
-    return [size for size in range(batch.micro_batch, 0, -1) if share % size == 0]
+    small = [size for size in range(1, math.isqrt(share) + 1) if share % size == 0]
+    return sorted(size for size in {*small, *(share // size for size in small)} if size <= batch.micro_batch)[::-1]
 
 
 def rows_changes(config: Config, devices: int, rows: int) -> Changes:

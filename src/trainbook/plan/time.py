@@ -56,7 +56,7 @@ def time_of(config: Config, devices: int, gpu: Gpu, *, vocab_size: int, num_labe
     types = types_of(config, cluster)
     weights = batch.accumulation * WEIGHT_PASSES * types.computed * model.parameters / bandwidth
     update = UPDATE_BYTES * types.kept / 4 * model.trained / devices_that_share(config, devices) / bandwidth
-    compiled = is_compiled(config)
+    compiled = is_compiled(config, devices)
     slower = (1.0 if compiled else EAGER) * (
         1 + RECOMPUTED_SELECTIVELY * (config.memory.gradient_checkpointing == "selective")
     )
