@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -50,6 +51,11 @@ def test_an_optimizer_that_begins_anew_after_a_resume_is_found(bench, monkeypatc
     assert failing(subject, "resume", "evaluation", "accumulation", "optimizer") == {"resume"}
     outcome = outcomes(subject, "resume")["resume"]
     assert "optimizer's averages" in outcome.cause and outcome.numbers["losses"][0] == outcome.numbers["resumed"][0]
+
+
+def test_a_loss_that_is_not_a_number_twice_is_the_same(bench):
+    outcome = outcomes(bench.subject("optimizer.learning_rate=1000", "guard.enabled=false"), "resume")["resume"]
+    assert outcome.status == "passed" and math.isnan(outcome.numbers["losses"][-1])
 
 
 def test_weights_that_are_not_loaded_are_found(bench, monkeypatch):

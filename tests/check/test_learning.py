@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from tests.check.conftest import outcomes
@@ -46,3 +47,13 @@ def test_targets_that_come_in_by_another_way_are_found(bench, monkeypatch):
 def test_learning_by_heart_reaches_what_it_says(bench):
     numbers = outcomes(bench.subject(), "overfit")["overfit"].numbers
     assert numbers["last"] < 0.05 * numbers["first"] and 1 < numbers["steps"] < 300
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 5000.0])
+def test_numbers_are_learned_by_heart_whatever_their_unit(bench, unit):
+    rows = ({"text": "abcdefg"[number % 7] * 3, "label": unit * (number % 7 - 2)} for number in range(80))
+    records = bench.write(f"numbers-{unit}.jsonl", rows)
+    overrides = (f"data.source={records}", "model.type=bert", "training.task=regress", "data.label_field=label")
+    found = outcomes(bench.subject(*overrides), "initial_loss", "overfit", "inputs")
+    assert {outcome.status for outcome in found.values()} == {"passed"}, found
+    assert found["inputs"].numbers["steps"] > 5 and found["inputs"].numbers["blind_loss"] > 0.9

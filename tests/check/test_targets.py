@@ -43,6 +43,11 @@ def test_targets_that_are_shifted_in_the_batch_and_again_in_the_loss_are_found(b
     assert "shifted twice" in outcomes(subject, "shift")["shift"].cause
 
 
+def test_of_rows_with_one_position_nothing_is_asked(bench):
+    outcome = outcomes(bench.subject("data.max_seq_length=1"), "shift")["shift"]
+    assert outcome.status == "skipped" and "one position" in outcome.evidence
+
+
 def test_targets_of_other_rows_are_found(bench, monkeypatch):
     monkeypatch.setattr(CausalCollate, "__call__", changed_targets(lambda entries: entries["targets"].flip(1)))
     assert "not the text" in outcomes(bench.subject(), "shift")["shift"].cause

@@ -46,3 +46,17 @@ def test_it_needs_no_torch():
     code = "import sys; from trainbook.doctor import diagnose; from trainbook.doctor.rule import all_rules; all_rules()"
     code += "; from trainbook.doctor.opening import open_subject; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_recipe_or_a_file_that_is_not_there_is_not_called_a_run(terminal: Any):
+    assert "Did you mean gpt-tiny?" in terminal("doctor", "gpt-tinny", HIGH, code=2).output
+    assert "nearest in name is gpt-tiny" in " ".join(terminal("doctor", "gpt-tinny", code=2).output.split())
+    for asked in (("nope.yaml",), ("nope.yaml", HIGH)):
+        assert "nope.yaml: no such file" in terminal("doctor", *asked, code=2).output
+
+
+def test_no_command_is_named_whose_file_is_gone(terminal: Any, tmp_path: Any):
+    terminal("train", *terminal.tiny[:-1], HIGH, "--name", "hot", "--quiet")
+    assert "trainbook train" in terminal("doctor", "hot").output
+    next(tmp_path.rglob("hot/config.yaml")).unlink()
+    assert "trainbook train" not in terminal("doctor", "hot").output

@@ -142,6 +142,21 @@ def test_a_measurement_that_cannot_be_written_is_shown_all_the_same(terminal, mo
     assert not Path("found.json").exists()
 
 
+def test_ctrl_c_ends_with_130_and_never_writes_nothing_over_a_measurement(terminal, monkeypatch: pytest.MonkeyPatch):
+    asked = ("plan", *terminal.tiny, "--measure", "--measured", "found.json")
+    found = {"gpu": None, "micro_batch": 4, "config": {}, "out_of_memory": False, "interrupted": True}
+    nothing, some = {"peak_bytes": None, "seconds_per_step": None}, {"peak_bytes": 10**9, "seconds_per_step": 0.5}
+    monkeypatch.setattr(measure, "measure", lambda *_, **__: found | nothing)
+    Path("found.json").write_text("what was measured before")
+    assert "nothing was measured yet" in terminal(*asked, code=130).stderr
+    assert Path("found.json").read_text() == "what was measured before"
+
+    monkeypatch.setattr(measure, "measure", lambda *_, **__: found | some)
+    answer = terminal(*asked, "--json", code=130)
+    assert json.loads(answer.stdout)["measured"]["seconds_per_step"] == 0.5 and "measured until then" in answer.stderr
+    assert json.loads(Path("found.json").read_text())["interrupted"]
+
+
 def test_a_wrong_value_in_a_measured_file_is_a_message_that_names_the_file(terminal):
     base = {"gpu": None, "peak_bytes": 100, "seconds_per_step": 0.1, "micro_batch": 1, "config": {}}
     for key, value in (("micro_batch", None), ("config", None), ("peaks", [1, 2]), ("seconds_per_step", -1)):

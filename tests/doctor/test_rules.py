@@ -330,6 +330,18 @@ CASES = [
         lambda: run(each_evaluation=set_to(accuracy=0.01)),
         lambda: run(each_evaluation=set_to(accuracy=0.08)),
     ),
+    Case(  # what is held for likeliest after nothing was learned is arbitrary
+        "accuracy-against-loss",
+        "metric-flat",
+        lambda: run(facts={"uniform_loss": 4.0}, each_evaluation=set_to(loss=3.5, accuracy=0.001)),
+        lambda: run(facts={"uniform_loss": 3.6}, each_evaluation=set_to(loss=3.5, accuracy=0.001)),
+    ),
+    Case(  # of two classes, half is chance, but a loss of 0.2 leaves no such doubt
+        "accuracy-against-loss",
+        "metric-flat",
+        lambda: run(facts={"uniform_loss": 0.693}, each_evaluation=set_to(loss=0.2, accuracy=0.2)),
+        lambda: run(facts={"uniform_loss": 0.693}, each_evaluation=set_to(loss=0.65, accuracy=0.2)),
+    ),
     Case(
         "few-judged",
         "evaluation-noisy",

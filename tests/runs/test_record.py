@@ -146,3 +146,12 @@ def _declarations() -> Any:
     from trainbook.knobs.config import declarations
 
     return list(declarations())
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "events.jsonl"])
+def test_a_file_that_cannot_be_read_is_a_message(written: Written, name: str):
+    written.rows({"step": 1, "loss": 5.0})
+    (written.run.path / name).unlink(missing_ok=True)
+    (written.run.path / name).mkdir()
+    with pytest.raises(RunFolderError, match=rf"{name} cannot be read: Is a directory"):
+        open_record(written.run.path)

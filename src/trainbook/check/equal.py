@@ -129,7 +129,7 @@ def resume(subject: Subject) -> Outcome:
     if same_losses and not apart:
         equal = "bit for bit" if subject.device.type == "cpu" else "up to rounding"
         return passed(f"{STEPS_AFTER} steps after a checkpoint are those of a run that went on, {equal}", **numbers)
-    at = next((number for number, (one, other) in enumerate(pairs) if one != other), None)
+    at = next((number for number, (one, other) in enumerate(pairs) if _differs(one, other)), None)
     if at == 0:
         cause = "weights or buffers come back changed: something of the model is not in its state_dict"
     else:
@@ -160,7 +160,8 @@ def _steps(job: Job, start: int, stop: int) -> list[float]:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor, device: torch.device) -> bool:
-    return torch.equal(one, other) if device.type == "cpu" else torch.allclose(one, other, rtol=1e-4, atol=1e-6)
+    rtol, atol = (0.0, 0.0) if device.type == "cpu" else (1e-4, 1e-6)
+    return torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def workers(subject: Subject) -> Outcome:

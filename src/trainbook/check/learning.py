@@ -19,7 +19,7 @@ from trainbook.tasks import StepBatch
 ROWS, POSITIONS = 16, 16  # many short rows: what stands at a place must not follow from the place
 STEPS = 300
 RATES = (3e-3, 1e-3, 1e-2)  # of AdamW; one of them suits every model that can learn at all
-KNOWN_BY_HEART, SMALL_SHARE = 0.05, 0.05  # nats a target, or of the first loss
+KNOWN_BY_HEART, SMALL_SHARE = 0.05, 0.05  # nats a target (of numbers, of their variance), or of the first loss
 MUCH_WORSE = 1.5  # times the loss with inputs
 INPUTS = ("input_ids", "decoder_input_ids")
 
@@ -125,7 +125,16 @@ def _rows(subject: Subject) -> int:
 
 
 def _batch(subject: Subject) -> StepBatch:
-    return subject.collated(shortened(subject.batch(_rows(subject))))
+    return subject.collated(in_deviations(shortened(subject.batch(_rows(subject)))))
+
+
+def in_deviations(batch: Batch) -> Batch:
+    """Numbers that are to be predicted, around their mean and by their deviation: whatever their unit, what a model
+    without inputs is left with is 1."""
+    labels = batch.labels
+    if labels is None or labels.ndim != 1 or labels.dtype.kind != "f" or not labels.std() > 0:
+        return batch
+    return replace(batch, labels=((labels - labels.mean()) / labels.std()).astype(labels.dtype))
 
 
 def shortened(batch: Batch) -> Batch:

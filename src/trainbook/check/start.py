@@ -26,6 +26,7 @@ from trainbook.tasks.tokens import TokenTask
 
 NEAR = 0.1  # of the loss that a model which knows nothing must have
 UNIT_LOGITS = 0.6  # nats: logits of size 1, as T5 begins with on purpose, cost half a nat of any vocabulary
+FIRST_NUMBER = 0.1  # about what a fresh model predicts where a number is asked for
 KNOWS_SOMETHING = 0.02  # of ln V: a pretrained model is better by at least so much
 MOST_GAP = 0.01  # between the first loss in 16 bits and in 32
 LONGEST_WARMUP = 0.5  # of the run
@@ -68,14 +69,17 @@ def initial_loss(subject: Subject) -> Outcome:
         )
     prior = _prior_entropy(subject, batch)
     by_prior = prior is not None and abs(found - prior) <= NEAR * prior
-    above = UNIT_LOGITS if isinstance(task, TokenTask) else 0.0
-    if (1 - NEAR) * know_nothing <= found <= know_nothing + max(above, NEAR * know_nothing):
+    above, below = UNIT_LOGITS if isinstance(task, TokenTask) else 0.0, 0.0
+    if isinstance(task, Regress):  # (y - t)^2 = t^2 + y^2 - 2yt, of a y that happens to be on either side
+        above = below = FIRST_NUMBER**2 + 2 * FIRST_NUMBER * math.sqrt(know_nothing)
+    lowest, highest = know_nothing - max(below, NEAR * know_nothing), know_nothing + max(above, NEAR * know_nothing)
+    if lowest <= found <= highest:
         return passed(told, **numbers)
     if by_prior:
         return passed(f"{told}; of guessing by frequency {prior:.3f}", **numbers, prior=prior)
     if found > know_nothing:
         others = _spread(subject, batch) if isinstance(task, TokenTask) else None
-        if others is not None and others <= know_nothing + max(above, NEAR * know_nothing):
+        if others is not None and others <= highest:
             return passed(f"{told}; {others:.3f} against tokens drawn at random", **numbers, drawn=others)
         return failed(
             told,

@@ -14,7 +14,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe
 
 if TYPE_CHECKING:
-    from trainbook.errors import RunError
+    from trainbook.errors import TrainbookError
     from trainbook.knobs import Loaded
     from trainbook.plan.gpus import Gpu
     from trainbook.plan.measured import Measurement
@@ -94,7 +94,7 @@ def plan(
 
         found = read_measurement(measured)
     subject, notes = subject_of(loaded, gpu, gpus, world, vocab_size, num_labels, found)
-    failure: RunError | None = None
+    failure: TrainbookError | None = None
     if measure:
         subject, failure = _measured(subject, largest, noise_after, measured, quiet=as_json)
     _answer(answer.plan(subject, price_per_hour=price, notes=notes), symbol, as_json)
@@ -190,11 +190,11 @@ def _must_have_a_place(file: Path) -> None:
 
 def _measured(
     subject: Subject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool
-) -> tuple[Subject, RunError | None]:
-    """A few steps on this machine: the plan with what they showed, and why that could not be written."""
+) -> tuple[Subject, TrainbookError | None]:
+    """A few steps on this machine: the plan with what they showed, and why that is not all, or could not be written."""
     from dataclasses import replace
 
-    from trainbook.errors import RunError
+    from trainbook.errors import Interrupted, RunError
     from trainbook.plan.measured import measurement_of
     from trainbook.runs import write_text_atomically
     from trainbook.runs.jsonl import dumps
@@ -213,7 +213,12 @@ def _measured(
         noise_after=noise_after,
         say=say,
     )
-    failure: RunError | None = None
+    stopped = found.get("interrupted", False)
+    if stopped and found["peak_bytes"] is None and not found["out_of_memory"]:
+        raise Interrupted("interrupted: nothing was measured yet, and nothing was written")
+    failure: TrainbookError | None = None
+    if stopped:
+        failure = Interrupted("interrupted: the plan is of what was measured until then")
     if file is not None:
         try:
             write_text_atomically(file, dumps(found) + "\n")

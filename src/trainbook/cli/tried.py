@@ -50,7 +50,7 @@ def try_and_tell(
         print_json(answer)
     else:
         typer.echo("")
-        typer.echo(tried_text(answer, what))
+        typer.echo(tried_text(answer, what if record.path is None else str(record.path)))
 
 
 def tried_text(answer: Mapping[str, Any], run: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trainbook.errors import UserError
+from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs import recipes
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.dumping import yaml_value
@@ -25,9 +25,18 @@ def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> Re
         asked = [path for path, origin in loaded.origins.items() if origin.kind == "override"]
         overrides = tuple(f"{path}={yaml_value(loaded.get(path))}" for path in asked)
         return replace(of_config(loaded.config, what), overrides=overrides)
+    try:
+        record = open_record(what, runs_dir)
+    except RunFolderError as error:
+        if os.path.exists(what):
+            raise
+        if overrides or what.endswith((".yaml", ".yml")):
+            load(what)  # which says that there is none
+        near = recipes.nearest(what)
+        raise RunFolderError(f"{error} The recipe nearest in name is {near}." if near else str(error)) from None
     if overrides:
         raise UserError(f"{what} is a run: overrides apply to a recipe or a YAML file only.")
-    return open_record(what, runs_dir)
+    return record
 
 
 def of_config(config: Config, name: str) -> Record:

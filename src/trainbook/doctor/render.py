@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 
 from rich.console import Console
@@ -63,6 +64,8 @@ def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
     changed = {part.partition("=")[0] for part in first.override.split()}
     kept = [each for each in record.overrides if each.partition("=")[0] not in changed]
     file = record.name if record.path is None else str(record.path / "config.yaml")
+    if record.path is not None and not os.path.isfile(file):
+        return None
     return shlex.join(["trainbook", "train", file, *kept, *first.override.split()])
 
 

@@ -20,9 +20,13 @@ def path(name: str) -> Path:
         return _folder() / f"{name}.yaml"
     if _looks_like_a_file(name):
         raise UserError(f"{name}: no such file.")
-    near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-    meant = f" Did you mean {near[0]}?" if near else ""
+    near = nearest(name)
+    meant = f" Did you mean {near}?" if near else ""
     raise UserError(f"{name}: no such recipe, and no such file.{meant} Packaged recipes: {', '.join(known)}.")
+
+
+def nearest(name: str) -> str | None:
+    return next(iter(get_close_matches(name.lower(), names(), n=1, cutoff=0.5)), None)
 
 
 def _looks_like_a_file(name: str) -> bool:

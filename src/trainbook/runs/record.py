@@ -50,12 +50,15 @@ def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
 
     wanted = Path(path).expanduser()
     places = [wanted] if runs_dir is None else [wanted, Path(runs_dir).expanduser() / wanted]
-    for place in places:
-        if (folder := _our_folder(place)) is not None:
-            return read_run(folder)
-    for place in places:
-        if place.exists() and (record := read_foreign(place)) is not None:
-            return record
+    try:
+        for place in places:
+            if (folder := _our_folder(place)) is not None:
+                return read_run(folder)
+        for place in places:
+            if place.exists() and (record := read_foreign(place)) is not None:
+                return record
+    except OSError as error:
+        raise RunFolderError(f"{error.filename or wanted} cannot be read: {error.strerror or error}.") from None
     raise RunFolderError(f"{_what_is_there(places)} Looked for {LOOKED_FOR}.{_nearest(places)}")
 
 

@@ -104,6 +104,7 @@ def test_a_last_row_that_is_still_written_is_left_out(tmp_path: Path):
         ("step,loss\n1.5,2\n", r"run\.csv:2: step must be a whole number >= 0, but got '1\.5'"),
         (f"step,loss\n1,{'x' * 100_000}\n", r"run\.csv:2: loss must be a number, but got 'x{80}'\.$"),
         (f"step,loss\n1,{'a b ' * 25_000}\n", r"run\.csv:2: loss must be a number, but got 'a b [ab ]{,75}…'\.$"),
+        ("step,loss,loss\n1,2,3\n", r"run\.csv:1: must name each column once, but got loss twice"),
         ("step,loss\n1,2,3\n2,1\n", r"run\.csv:2: must have 2 cells as the header has, but got 3"),
     ],
 )
@@ -123,3 +124,7 @@ def test_several_versions_are_named(tmp_path: Path):
         (tmp_path / version / "metrics.csv").write_text("step,loss\n1,2\n")
     with pytest.raises(UserError, match="must hold one run, but got 2: version_0, version_1"):
         open_record(tmp_path)
+
+
+def test_blank_lines_may_come_before_the_header(tmp_path: Path):
+    assert read(tmp_path, "\n \nstep,loss\n1,5.0\n").series("loss") == ([1], [5.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 
@@ -122,6 +123,18 @@ def test_steps_that_are_logged_again_replace_all_that_came_after_them():
 
 def test_of_a_step_that_stands_twice_the_later_counts_and_that_is_no_resume():
     assert without_abandoned([(1, 5.0), (1, 4.0), (2, 3.0)]) == ([(1, 4.0), (2, 3.0)], [])
+
+
+def test_a_run_resumed_at_a_step_that_was_not_logged_gives_up_what_came_after_it():
+    points = [(10, 5.0), (20, 4.0), (30, 9.0), (40, 9.0), (25, 3.5), (35, 3.0)]
+    assert without_abandoned(points) == ([(10, 5.0), (20, 4.0), (25, 3.5), (35, 3.0)], [20])
+
+
+def test_a_file_in_no_order_is_sorted_and_keeps_every_row():
+    points = [(step, 1.0 / step) for step in range(1, 101)]
+    for seed in range(5):
+        shuffled = random.Random(seed).sample(points, len(points))
+        assert without_abandoned(shuffled) == (points, [])
 
 
 def test_a_file_from_the_newest_to_the_oldest_is_turned_round():

@@ -180,6 +180,7 @@ def metric_flat(view: View) -> Iterator[Finding]:
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
 
 
+LEARNED = 1.5
 OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq")  # one class of several, by its loss
 
 
@@ -187,7 +188,8 @@ OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq") 
     "accuracy-against-loss",
     symptom="fluctuating validation",
     looks_at="the accuracy against the least that a model with this validation loss has",
-    thresholds="less than half of exp(-loss), by 4 standard errors of so many targets, in the median of the last third",
+    thresholds="less than half of exp(-loss), by 4 standard errors of so many targets, in the median of the last "
+    f"third; where exp(-loss) is not {LEARNED} times that of guessing all alike, of 1 - loss / ln 2",
     source="a model is right at least as often as it means to be: the mean of its probabilities for the truth, which "
     "is exp(-loss) or more (Jensen); and for certain in 1 - loss / ln 2 of all cases (Markov)",
     fault="accuracy counted with another map of classes than the one that is learned",
@@ -200,12 +202,17 @@ def accuracy_against_loss(view: View) -> Iterator[Finding]:
     if len(rows) < 3 or view.task not in OF_CHOICES:
         return
     late = rows[-max(3, len(rows) // 3) :]
-    least = float(np.median([math.exp(-row["loss"]) for row in late]))
+    loss = float(np.median([row["loss"] for row in late]))
+    uniform = view.fact("uniform_loss")
+    # What a model that has learned nothing holds for likeliest is arbitrary: it may be right less often than by chance.
+    has_learned = uniform is not None and loss < uniform - math.log(LEARNED)
+    least = math.exp(-loss) if has_learned else 1 - loss / math.log(2)
+    if least <= 0:
+        return
     accuracy = float(np.median([row["accuracy"] for row in late]))
     targets = float(np.median([row.get("targets") or 100 for row in late]))
     error = math.sqrt(least * (1 - least) / targets)
     if accuracy < 0.5 * least and accuracy < least - 4 * error:
-        loss = -math.log(least)
         evidence = (
             f"accuracy is {accuracy:.1%}, but a model with a validation loss of {loss:.3g} is right in {least:.0%}"
         )

@@ -58,7 +58,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path}: must be a text file in UTF-8.") from None
-    first = text.partition("\n")[0]
+    first = next((line for line in text.splitlines() if line.strip()), "")
     separator = max("\t;,", key=first.count)
     reader = csv.reader(text.splitlines(), delimiter=separator)
     header, lines = [], []
@@ -68,6 +68,8 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 lines.append((reader.line_num, row))
             elif any(cell.strip() for cell in row):
                 header = [cell.strip() for cell in row]
+                if twice := [name for name in dict.fromkeys(header) if name and header.count(name) > 1]:
+                    raise UserError(f"{path}:{reader.line_num}: must name each column once, but got {twice[0]} twice.")
     except csv.Error as error:
         raise UserError(f"{path}:{reader.line_num}: must be a table, but {error}.") from None
     if not header or not lines:

@@ -174,14 +174,19 @@ def as_step(value: Any) -> int | None:
     return int(found) if found is not None and math.isfinite(found) and found >= 0 and found == int(found) else None
 
 
+UNSORTED = 4  # steps for each that goes back; a run is resumed less often than it is logged
+
+
 def without_abandoned(points: list[Point]) -> tuple[list[Point], list[int]]:
     """A resumed run logs steps again: the later ones count, and what came after them before is given up.
 
-    Gives the steps, too, after which it was gone back to. A file sorted from the newest to the oldest is turned round.
+    Gives the steps, too, after which it was gone back to. A file in no order, or from the newest
+    to the oldest, is sorted: it goes back time and again, but to no step that it had before.
     """
     steps = [step for step, _ in points]
-    if len(steps) > 2 and all(later < earlier for earlier, later in pairwise(steps)):
-        return points[::-1], []
+    back = sum(later < earlier for earlier, later in pairwise(steps))
+    if len(set(steps)) == len(steps) and UNSORTED * back >= len(steps):
+        return sorted(points, key=lambda point: point[0]), []
     kept: list[Point] = []
     gone_back = []
     for step, value in points:
