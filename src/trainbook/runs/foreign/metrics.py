@@ -158,7 +158,9 @@ def number(value: Any) -> float | int | None:
     """A number as tools write it; None for what is none: an empty cell, a word, a picture."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, (int, float)):
+    if isinstance(value, int):
+        return value if value.bit_length() < 1024 else None  # more than any float
+    if isinstance(value, float):
         return value
     if isinstance(value, str):
         try:
