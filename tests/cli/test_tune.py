@@ -189,6 +189,21 @@ def test_the_rate_range_and_the_batch_are_told_without_a_study(terminal: Any) ->
     assert not Path("runs").exists()
 
 
+def test_a_measured_noise_scale_may_have_no_end_and_must_be_a_number(terminal: Any) -> None:
+    from trainbook.runs import jsonl
+
+    def told(code: int = 0, **facts: Any) -> str:
+        Path("m.json").write_text(jsonl.dumps(facts))
+        return terminal("tune", *terminal.tiny, "--for-batch", "8", "--measured", "m.json", code=code).output
+
+    assert "a larger batch still helps" in told(noise_scale_tokens=float("inf"))
+    assert "has no noise scale" in told(2, noise_scale_tokens=None)
+    for wrong, shown in ((True, "true"), (0, "0"), (-3.5, "-3.5"), (float("nan"), ".nan"), ("many", "'many'")):
+        message = f"m.json: noise_scale_tokens must be a number > 0, but got {shown}."
+        assert message in " ".join(told(2, noise_scale_tokens=wrong).split())
+    assert "noise_tokens_per_row must be" in " ".join(told(2, noise_scale_tokens=9, noise_tokens_per_row=0).split())
+
+
 @pytest.mark.parametrize("steps", ["training.max_steps=20", "max_steps=20"])
 def test_the_command_for_another_batch_gives_no_knob_twice(terminal: Any, steps: str) -> None:
     from trainbook.knobs import load

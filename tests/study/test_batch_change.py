@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from trainbook.errors import UserError
@@ -59,6 +61,25 @@ def test_beyond_the_critical_batch_the_rules_are_not_promised() -> None:
     assert "can be expected to hold" in inside
     # With noise N and batch B a loss takes 1 + N / B times the fewest steps: (1 + 1/4) / (1 + 1) of them.
     assert "62% of the steps" in beyond and "2.5 times its tokens" in beyond
+
+
+def test_a_critical_batch_in_tokens_of_documents_is_as_many_rows_as_were_measured() -> None:
+    documents, windows = (load("gpt-tiny", [f"data.samples={kind}"]).config for kind in ("documents", "windows"))
+    told = for_batch(documents, 64, 16 * 32, tokens_per_row=32)["remarks"][0]
+    assert "about 16 sequences (512 tokens)" in told and "62% of the steps" in told
+    assert "about 4 sequences" in for_batch(documents, 64, 16 * 32)["remarks"][0], "an older measurement"
+    assert "about 4 sequences" in for_batch(windows, 64, 16 * 32, tokens_per_row=32)["remarks"][0]
+
+
+def test_a_noise_scale_without_an_end_says_that_a_larger_batch_helps() -> None:
+    (told,) = for_batch(load("gpt-tiny").config, 64, math.inf)["remarks"]
+    assert "not told from its noise: a larger batch still helps" in told and "inf" not in told
+
+
+@pytest.mark.parametrize(("optimizer", "has_beta2"), [("muon", True), ("lion", False)])
+def test_muon_has_an_adam_whose_beta2_follows_the_batch(optimizer: str, has_beta2: bool) -> None:
+    changed = changes("gpt-tiny", 64, f"optimizer.type={optimizer}", "optimizer.beta2=0.95")
+    assert changed.get("optimizer.beta2") == (pytest.approx(0.95**4, rel=1e-5) if has_beta2 else None)
 
 
 def test_a_batch_of_nothing_is_refused() -> None:

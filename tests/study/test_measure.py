@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,15 @@ def test_the_noise_scale_is_measured_on_real_data_alone(lab):
     assert 0 <= low <= found["noise_scale_tokens"] <= high
     with pytest.raises(UserError, match="real data"):
         measure(tiny(), vocab_size=300, noise_after=2)
+
+
+def test_the_noise_scale_comes_with_the_tokens_of_a_row_without_their_padding(lab):
+    knobs = ("training.max_steps=30", "data.max_seq_length=64")
+    found = measure(lab.load(*knobs, samples="documents").config, data="real", steps=1, noise_after=1)
+    with closing(lab.build(*knobs, samples="documents").job.feed(0, 16)) as batches:
+        tokens, rows = map(sum, zip(*((batch.num_tokens, batch.num_rows) for batch in batches), strict=True))
+    assert rows == 64 and tokens / rows < 32
+    assert found["noise_tokens_per_row"] == pytest.approx(tokens / rows, rel=0.1)
 
 
 def test_a_noise_scale_beyond_the_end_of_the_training_leaves_the_rest_of_the_measurement(lab):

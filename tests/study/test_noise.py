@@ -129,7 +129,7 @@ def test_a_batch_is_cut_into_at_least_eight_equal_parts_where_it_has_them():
 
 
 def test_small_batches_are_put_together():
-    small = [StepBatch([torch.zeros(1)] * 3, num_targets=30, num_tokens=60) for _ in range(7)]
+    small = [StepBatch([torch.zeros(1)] * 3, num_targets=30, num_tokens=60, num_rows=3) for _ in range(7)]
     found = list(joined(small))
     assert [len(each.micro_batches) for each in found] == [9, 9]
-    assert found[0].num_targets == 90 and found[0].num_tokens == 180
+    assert (found[0].num_targets, found[0].num_tokens, found[0].num_rows) == (90, 180, 9)

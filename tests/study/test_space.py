@@ -144,3 +144,9 @@ def test_steps_beyond_an_edge_stay_within_the_law(low: float, high: float) -> No
     moved = dropout.between(low, high)
     assert 0 <= moved.low < moved.high < 1
     assert ((moved.low - 0.1) / 0.15) == pytest.approx(round((moved.low - 0.1) / 0.15), abs=1e-6)
+
+
+@given(value=st.floats(0, 0.119))
+def test_a_value_in_the_last_part_of_a_step_has_the_last_place(value: float) -> None:
+    floor = of("schedule.floor", low=0.0, high=0.119, step=0.06, scale="linear")
+    assert floor.place(value) == (0.25 if value <= 0.03 else 0.75)

@@ -72,10 +72,8 @@ def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path |
     from trainbook.knobs import load
     from trainbook.study.batch_change import for_batch
 
-    critical = None
-    if measured is not None:
-        critical = _noise_of(measured)
-    answer = for_batch(load(recipe, changes).config, batch, critical)
+    noise, tokens_per_row = (None, None) if measured is None else _noise_of(measured)
+    answer = for_batch(load(recipe, changes).config, batch, noise, tokens_per_row)
     if as_json:
         return print_json(answer)
     typer.echo(f"  from a batch of {answer['from']:,} sequences to one of {answer['to']:,}, for the same tokens")
@@ -96,16 +94,23 @@ def _not_among(changes: list[str], paths: set[str]) -> list[str]:
     ]
 
 
-def _noise_of(file: Path) -> float:
-    import json
-
+def _noise_of(file: Path) -> tuple[float, float | None]:
+    """In tokens, perhaps infinite; and the tokens of a row, where the file has them."""
     from trainbook.errors import UserError
     from trainbook.knobs.text import read_file
+    from trainbook.knobs.values import show
+    from trainbook.runs import jsonl
 
     try:
-        noise = json.loads(read_file(file)).get("noise_scale_tokens")
+        content = jsonl.loads(read_file(file))
+        noise, tokens_per_row = content.get("noise_scale_tokens"), content.get("noise_tokens_per_row")
     except (ValueError, AttributeError):
         raise UserError(f"--measured: {file} is not what `trainbook plan --measure --measured` writes.") from None
-    if not isinstance(noise, int | float):
+    if noise is None:
         raise UserError(f"--measured: {file} has no noise scale: measure it with --noise-after.")
-    return float(noise)
+    given = {"noise_scale_tokens": noise, "noise_tokens_per_row": tokens_per_row}
+    for name, value in given.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and value > 0):
+            raise UserError(f"--measured: {file}: {name} must be a number > 0, but got {show(value)}.")
+    return float(noise), tokens_per_row

@@ -11,15 +11,16 @@ scales it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape, rate_scale
+from trainbook.knobs.derive import batch_shape, has_windows, rate_scale
 from trainbook.knobs.dumping import yaml_value
 
-ADAMS = ("adamw", "stable_adamw", "adamw_8bit", "paged_adamw_8bit")
+ADAMS = ("adamw", "stable_adamw", "adamw_8bit", "paged_adamw_8bit", "muon")  # Muon leaves a part to Adam
 TOTAL, WARMUP = "training.max_steps", "schedule.warmup_steps"
 LENGTHS = (TOTAL, WARMUP, "evaluation.eval_steps", "checkpoint.save_steps")
 
@@ -32,8 +33,13 @@ class Changed:
     why: str
 
 
-def for_batch(config: Config, batch: int, critical_tokens: float | None = None) -> dict[str, Any]:
-    """The knobs to change for a global batch of so many sequences; and what the critical batch says of it."""
+def for_batch(
+    config: Config, batch: int, critical_tokens: float | None = None, tokens_per_row: float | None = None
+) -> dict[str, Any]:
+    """The knobs to change for a global batch of so many sequences; and what the critical batch says of it.
+
+    `tokens_per_row`: as the critical batch was counted. Windows are all full, and so are rows where it is not known.
+    """
     if batch < 1:
         raise UserError(f"--for-batch: must be >= 1, but got {batch}.")
     old = batch_shape(config).global_batch
@@ -60,7 +66,7 @@ def for_batch(config: Config, batch: int, critical_tokens: float | None = None) 
         "to": batch,
         "changes": [asdict(each) for each in changed],
         "overrides": [f"{each.knob}={yaml_value(each.new)}" for each in changed],
-        "remarks": _remarks(config, old, batch, critical_tokens),
+        "remarks": _remarks(config, old, batch, critical_tokens, tokens_per_row),
     }
 
 
@@ -73,14 +79,21 @@ def _rate(config: Config, old: int, batch: int) -> list[Changed]:
     return [Changed("optimizer.tuned_batch_size", tuned, tuned or old, why)]
 
 
-def _remarks(config: Config, old: int, batch: int, critical_tokens: float | None) -> list[str]:
+def _remarks(
+    config: Config, old: int, batch: int, critical_tokens: float | None, tokens_per_row: float | None
+) -> list[str]:
     if critical_tokens is None:
         return ["how far the rules hold, the critical batch says: trainbook plan RECIPE --measure --noise-after N"]
-    rows = critical_tokens / config.data.max_seq_length
+    if math.isinf(critical_tokens):
+        told = "the gradient is not told from its noise: a larger batch still helps"
+        return [f"{told}, so the rules can be expected to hold"]
+    if tokens_per_row is None or has_windows(config):
+        tokens_per_row = config.data.max_seq_length
+    rows = critical_tokens / tokens_per_row
     told = f"the critical batch is about {rows:,.0f} sequences ({critical_tokens:,.0f} tokens)"
     if batch <= rows:
         return [f"{told}: {batch:,} are within it, so the rules can be expected to hold"]
-    steps = (1 + critical_tokens / (batch * config.data.max_seq_length)) / (1 + rows / old)
+    steps = (1 + rows / batch) / (1 + rows / old)
     return [
         f"{told}: {batch:,} are beyond it. The same loss takes {steps:.0%} of the steps of a batch of {old:,}, "
         f"and {steps * batch / old:.2g} times its tokens: search the rate again"

@@ -52,6 +52,7 @@ class Measurement:
             "flattens_at": flattens_at(search.throughput) if search.is_done else None,
             "noise_scale_tokens": None if noise is None else noise.tokens,
             "noise_scale_interval": None if noise is None else [noise.low, noise.high],
+            "noise_tokens_per_row": None if noise is None else noise.tokens_per_row,
         }
 
 

@@ -56,6 +56,7 @@ class NoiseScale:
     low: float  # 95 % interval
     high: float
     samples: int
+    tokens_per_row: float | None = None  # on average, counted as the noise is: without padding
 
     def steps_factor(self, batch_tokens: float) -> float:
         """How many times the fewest steps are needed with batches of so many tokens."""
@@ -107,11 +108,15 @@ def noise_of_training(training: Rehearsal, batches: int = BATCHES) -> NoiseScale
     state.micro_batch = rows_of_parts(batch_shape(job.config).global_batch, parts)
     feed = job.feed(step, step + batches * PARTS)
     try:
+        samples: list[Sample] = []
+        tokens = rows = 0
         with closing(feed):
-            samples = [sample_of(state, batch) for batch in islice(joined(feed), batches)]
+            for batch in islice(joined(feed), batches):
+                samples.append(sample_of(state, batch))
+                tokens, rows = tokens + batch.num_tokens, rows + batch.num_rows
     finally:
         state.micro_batch = parts
-    return noise_scale(samples)
+    return replace(noise_scale(samples), tokens_per_row=tokens / rows if rows else None)
 
 
 def rows_of_parts(global_batch: int, micro_batch: int) -> int:
@@ -131,6 +136,7 @@ def joined(batches: Iterable[StepBatch]) -> Iterator[StepBatch]:
                 micro_batches=[part for each in waiting for part in each.micro_batches],
                 num_targets=sum(each.num_targets for each in waiting),
                 num_tokens=sum(each.num_tokens for each in waiting),
+                num_rows=sum(each.num_rows for each in waiting),
             )
             waiting = []
 

@@ -57,7 +57,8 @@ class Dimension:
         count = self._steps
         value = min(max(float(value), self.low), self.high)  # pyright: ignore[reportArgumentType]
         if count is not None and self.scale == "linear":
-            return (round((value - self.low) / (self.step or 1)) + 0.5) / count
+            # A range may end within a step: what lies there belongs to the last one.
+            return (min(round((value - self.low) / (self.step or 1)), count - 1) + 0.5) / count
         low, high = self.to_scale(self.low), self.to_scale(self.high)
         return min(max((self.to_scale(value) - low) / (high - low), 0.0), LAST)
 

@@ -103,6 +103,23 @@ def test_a_base_that_the_configuration_names_is_kept(lab):
     assert named.config("standard", 256).model.base_hidden_size is None
 
 
+@pytest.mark.parametrize("more", [(), ("model.base_head_width=8",)], ids=["width", "heads too"])
+def test_the_check_is_based_on_the_smallest_width_whatever_base_is_named(lab, more: tuple[str, ...]):
+    named = family(lab, "model.parametrization=mup", "model.base_hidden_size=1024", *more, sizes=(64, 128))
+    based = replace(named, based_on="smallest")
+    assert Scaling.of(based.config("mup", 64)).is_base
+    assert Scaling.of(based.config("mup", 128)) == Scaling(width=2.0)
+    if not more:
+        plain = family(lab, sizes=(64, 128))
+        assert coordinate_check(named, steps=1) == coordinate_check(plain, steps=1)
+
+
+def test_depth_can_be_based_on_the_smallest_too(lab):
+    named = ("model.parametrization=mup", "model.base_hidden_size=128", "model.base_num_hidden_layers=8")
+    of = Family(lab.load("model.num_hidden_layers=2", *named), "depth", (2, 4), based_on="smallest")
+    assert Scaling.of(of.config("mup", 2)).is_base and Scaling.of(of.config("mup", 4)) == Scaling(depth=2.0)
+
+
 def small(lab: Any, *overrides: str) -> Any:
     return family(lab, *overrides, sizes=(64, 128)).config("mup", 64)
 

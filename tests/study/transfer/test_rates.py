@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from trainbook.charts import transfer as charts
-from trainbook.errors import RunFolderError, UserError
+from trainbook.errors import ResumeError, RunFolderError, UserError
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family
 from trainbook.study.transfer.cells import Outcome
@@ -161,6 +161,18 @@ def test_a_question_of_which_nothing_was_trained_may_be_asked_better(lab):
     better = study(lab, Pretence(), overrides=("model.bias=true",))
     better.run()
     assert "bias: true" in (better.folder / "base.yaml").read_text()
+
+
+def test_a_base_that_was_changed_by_hand_is_not_trained_with(lab):
+    begun = study(lab, Pretence())
+    begun.run()
+    base = begun.folder / "base.yaml"
+    text = base.read_text()
+    base.write_text(text + "# a remark\n")
+    study(lab, Pretence()).run()
+    base.write_text(f"{text}guard:\n  enabled: false\n")
+    with pytest.raises(ResumeError, match=r"base.yaml is not the base of this study: guard\.enabled differ"):
+        study(lab, Pretence()).run()
 
 
 def test_a_kill_before_the_question_is_written_leaves_nothing_in_the_way(lab):

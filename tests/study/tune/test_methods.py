@@ -71,6 +71,48 @@ def test_one_at_a_time_changes_one_knob_and_shares_the_points_out() -> None:
     assert sum(RATE in each.values for each in tried) == 5
 
 
+def test_one_at_a_time_gives_what_a_knob_has_no_use_for_to_the_others() -> None:
+    kinds = dimension(by_path()["schedule.type"], choices=("cosine", "linear", "constant"))
+    idle = dimension(by_path()["optimizer.momentum"], only_if=(("optimizer.type", "sgd"),))
+    region = Space((*space(RATE, BETA).dimensions, kinds, idle))
+    tried = search_all("one-at-a-time", Search(region, 16, 0, {**BASE, "optimizer.momentum": 0.9}), lambda values: 1.0)
+    changed = [next(iter(each.values)) for each in tried]
+    assert [changed.count(each.path) for each in region.dimensions] == [7, 7, 2, 0]
+    assert [each.values["schedule.type"] for each in tried if "schedule.type" in each.values] == ["linear", "constant"]
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [
+        ({"low": 1, "high": 16, "scale": "linear"}, 8),
+        ({"low": 1, "high": 16, "scale": "log"}, 8),
+        ({"low": 1, "high": 16, "scale": "log"}, 40),
+    ],
+)
+def test_one_at_a_time_tries_as_many_values_as_are_asked_for_and_then_all_there_are(given: dict, base: int) -> None:
+    layers = dimension(by_path()["model.num_hidden_layers"], **given)
+    for points in range(1, 20):
+        search = Search(Space((layers,)), points, 0, {layers.path: base})
+        values = [each.values[layers.path] for each in search_all("one-at-a-time", search, lambda values: 1.0)]
+        others = set(range(1, 17)) - {base}
+        assert len(values) == len(set(values)) == min(points, len(others)) and set(values) <= others
+
+
+def test_one_at_a_time_passes_over_the_base_in_a_range_without_steps() -> None:
+    floor = dimension(by_path()["schedule.floor"], low=0.0, high=0.5, scale="linear")
+    tried = search_all("one-at-a-time", Search(Space((floor,)), 5, 0, {floor.path: 0.25}), lambda values: 1.0)
+    assert len({each.values[floor.path] for each in tried} - {0.25}) == 5
+
+
+@pytest.mark.parametrize("method", ["tpe", "gp"])
+def test_a_base_in_the_last_part_of_a_step_is_no_trouble(method: str) -> None:
+    floor = dimension(by_path()["schedule.floor"], low=0.0, high=0.119, step=0.06, scale="linear")
+    region = Space((*space(RATE).dimensions, floor))
+    base = {RATE: 2e-3, floor.path: 0.1}
+    search = Search(region, 5, 0, base, base_tried=Tried(tuple(region.place(base)), base, loss=1.0))
+    assert len(search_all(method, search)) == 5
+
+
 # Zoom
 
 

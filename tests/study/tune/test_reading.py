@@ -258,6 +258,7 @@ def test_the_knob_that_decides_nearly_all_is_found_to(ask: Asks) -> None:
         ({"budget": 20}, "19 trials ended with a loss: shares of importance need 30"),
         ({"budget": 40, "pruning": "asha"}, "pruned trials are missing"),
         ({"budget": 40, "method": "zoom"}, "zoom follows its own results"),
+        ({"budget": 40, "method": "one-at-a-time"}, "one-at-a-time changes one knob at a time"),
     ],
 )
 def test_importance_is_refused_where_it_would_mislead(ask: Asks, options: dict[str, Any], why: str) -> None:
@@ -268,6 +269,10 @@ def test_importance_is_refused_where_it_would_mislead(ask: Asks, options: dict[s
 def test_a_space_of_fewer_points_than_trials_is_told(ask: Asks) -> None:
     few = facts_of(ask("nuisance: {schedule.type: [cosine, linear, constant]}\n", budget=8, seeds=0), level)
     assert "3 of 8 trials were all that there is to try." in conclude(few)
+    for method, told in (("zoom", "zoom found to try"), ("one-at-a-time", "there is to try, one knob at a time")):
+        text = "nuisance: {schedule.type: [cosine, linear, constant]}\n"
+        few = facts_of(ask(text, budget=8, seeds=0, method=method), level)
+        assert f"3 of 8 trials were all that {told}." in conclude(few)
     assert "all that there is" not in " ".join(conclude(facts_of(ask(KNOBS, budget=12, seeds=0), dominated)))
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.study.tune.conftest import Asks, worker_with
 
-from trainbook.errors import Interrupted, ResumeError, RunError
+from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError
 from trainbook.knobs import load
 from trainbook.study.tune.finish import finish
 from trainbook.study.tune.ledger import opened
@@ -23,6 +23,7 @@ from trainbook.study.tune.repeats import candidates
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.task import LEDGER
 from trainbook.study.tune.workers import Workers, devices, environment
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
@@ -206,6 +207,19 @@ def test_a_base_that_was_changed_by_hand_is_not_trained_with(tmp_path: Path, ask
         made.prepare()
     (made.folder / "base.yaml").write_text(text + "# a remark\n")
     made.prepare()
+
+
+def test_runs_that_the_ledger_does_not_know_are_in_the_way(tmp_path: Path, ask: Asks) -> None:
+    made = study(ask(budget=4, seeds=0), tmp_path, "bowl")
+    (made.folder / LEDGER).unlink()  # as after a crash before there was one
+    made.prepare()
+    (made.folder / "trials" / "trial-0000").mkdir()
+    made.prepare()
+    (made.folder / LEDGER).unlink()
+    for method in ("zoom", "sobol"):
+        again = Study(ask(budget=4, seeds=0, method=method), made.folder)
+        with pytest.raises(RunFolderError, match=r"trials holds runs of which .* choose another --name, or remove"):
+            again.prepare()
 
 
 def test_no_guard_changes_the_rate_of_a_trial(tmp_path: Path, ask: Asks) -> None:

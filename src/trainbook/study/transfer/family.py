@@ -37,7 +37,7 @@ class Family:
     axis: Axis
     sizes: tuple[int, ...]  # rising
     flag: str = "--sizes"  # by which the user has named them
-    based_on: Literal["smallest", "largest"] = "largest"  # the base of muP, unless the configuration names one
+    based_on: Literal["smallest", "largest"] = "largest"  # muP's base; in place of the largest, one that is named
 
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
@@ -97,14 +97,15 @@ class Family:
         if arm == "standard":
             written = {name: value for name, value in PLAIN.items() if self._is_written(f"model.{name}")}
             return {"model.parametrization": "standard", **{f"model.{name}": value for name, value in written.items()}}
-        size = self.sizes[0 if self.based_on == "smallest" else -1]
+        is_smallest = self.based_on == "smallest"
+        size = self.sizes[0 if is_smallest else -1]
         width = size if self.axis == "width" else model.hidden_size
-        rule: dict[str, object] = {
-            "model.parametrization": "mup",
-            "model.base_hidden_size": model.base_hidden_size or width,
-        }
+        named, named_depth = (None, None) if is_smallest else (model.base_hidden_size, model.base_num_hidden_layers)
+        rule: dict[str, object] = {"model.parametrization": "mup", "model.base_hidden_size": named or width}
+        if is_smallest and self._is_written("model.base_head_width"):
+            rule["model.base_head_width"] = "null"  # all sizes have heads of one width
         if self.axis == "depth":
-            rule["model.base_num_hidden_layers"] = model.base_num_hidden_layers or size
+            rule["model.base_num_hidden_layers"] = named_depth or size
         return rule
 
     def _is_written(self, path: str) -> bool:

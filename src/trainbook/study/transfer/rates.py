@@ -25,6 +25,7 @@ from trainbook.knobs.scaling import Scaling
 from trainbook.knobs.text import read_file
 from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
+from trainbook.study.base_file import keep_base
 from trainbook.study.transfer.cells import Asked, Cell, Outcome, Train, in_turn
 from trainbook.study.transfer.family import Arm, Family
 from trainbook.study.transfer.optimum import Losses, optimum, summary
@@ -91,7 +92,7 @@ class RateStudy:
         path = self.folder / QUESTION
         if path.is_file():
             if _asked_before(path) == question:
-                return
+                return keep_base(self.folder / BASE, self.family.text, self._has_begun)
             if self._has_begun:  # until then, what was asked by mistake may be asked better
                 message = f"{self.folder} answers another question (see {path}): ask the same, or take another --name."
                 raise UserError(message)

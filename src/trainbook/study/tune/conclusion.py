@@ -48,7 +48,7 @@ def conclude(facts: Facts) -> list[str]:
         lines.append(f"{count} not begun: the budget of {facts['budget']} was spent.")
     asked = sum(each["kind"] != "repeat" for each in facts["trials"])
     if asked < facts["planned"] and not facts["budget_is_spent"]:
-        lines.append(f"{asked} of {facts['planned']} trials were all that there is to try.")
+        lines.append(f"{asked} of {facts['planned']} trials were all that {_to_try(facts)}.")
     elif facts["budget_used"] is not None and facts["budget_used"] < MUCH:
         lines.append(
             f"Only {facts['budget_used']:.0%} of {facts['budget']} were used: the trials took less than the base, by "
@@ -60,6 +60,13 @@ def conclude(facts: Facts) -> list[str]:
     else:
         lines.append(f"No shares of importance: {facts['importance_refused']}.")
     return lines
+
+
+def _to_try(facts: Facts) -> str:
+    """Of a search that has come to its end before its budget."""
+    if facts["method"] == "zoom" or facts["arms"]:  # it may miss a point; and the space may end in one arm alone
+        return f"{facts['method']} found to try"
+    return "there is to try" + (", one knob at a time" if facts["method"] == "one-at-a-time" else "")
 
 
 def _nothing(facts: Facts) -> str:

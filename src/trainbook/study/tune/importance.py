@@ -1,7 +1,8 @@
 """How much each knob matters in what was searched. Only from an exploration that nothing was left out of.
 
 Pruning leaves the good ones, and among these the knob that decides nearly all no longer varies: a share read from them
-puts the knobs in the wrong order. So have methods that follow their own results. And few trials say nothing.
+puts the knobs in the wrong order. So have methods that follow their own results. One knob at a time is no exploration
+of all. And few trials say nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ def importance(question: Question, plan: Plan, trials: Sequence[Trial]) -> tuple
     """Shares that add up to 1, by PED-ANOVA; or why there are none. From the trials of one arm: the arms differ."""
     ended = [each for each in trials if each.kind == "search" and each.state == "done" and each.loss is not None]
     if question.method not in EXPLORES:
-        explores = " or ".join(EXPLORES)
-        return None, f"{question.method} follows its own results: shares of importance need {explores}"
+        is_alone = question.method == "one-at-a-time"
+        why = "changes one knob at a time, and never all of them together" if is_alone else "follows its own results"
+        return None, f"{question.method} {why}: shares of importance need {' or '.join(EXPLORES)}"
     if question.pruning != "none":
         return None, "pruned trials are missing from it: shares of importance need a study without pruning"
     if len(ended) < LEAST:

@@ -62,6 +62,11 @@ class Ledger:
                 continue
         must_be_the_same(json.loads(before), json.loads(text), self.study)
 
+    def is_begun(self) -> bool:
+        studies = self._tables.studies
+        asked = self._sql.select(studies.c.name).where(studies.c.name == self.study)
+        return self._transact(lambda connection: connection.execute(asked).scalar()) is not None
+
     def question(self) -> dict[str, Any]:
         studies = self._tables.studies
         asked = self._sql.select(studies.c.question).where(studies.c.name == self.study)

@@ -20,10 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import load
-from trainbook.knobs.text import read_file
-from trainbook.runs import make_folder, write_text_atomically
+from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
+from trainbook.runs import make_folder
+from trainbook.study.base_file import keep_base
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.on_ray import RayWorkers
@@ -74,26 +73,23 @@ class Study:
             raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
         for part in (TRIALS, LOGS):
             make_folder(self.folder / part)
+        had_trials = self._has_trials  # before the ledger is asked: whoever has begun one was in the ledger by then
         with opened(self.url, self.name, first_patience=FIRST_PATIENCE) as ledger:
+            if had_trials and not ledger.is_begun():
+                raise RunFolderError(
+                    f"{self.folder / TRIALS} holds runs of which the study's ledger knows nothing: go on with "
+                    f"the one they were begun in, choose another --name, or remove {self.folder}."
+                )
             ledger.open(self.question.as_json())
             again = ledger.try_failed_again()
         if again:
             self._tell(f"{again} failed trial{'s are' if again > 1 else ' is'} tried again")
-        self._write_base()
+        keep_base(self.folder / BASE, trials_text(self.question.loaded), self._has_trials)
         return goes_on
 
-    def _write_base(self) -> None:
-        path, text = self.folder / BASE, trials_text(self.question.loaded)
-        if not path.is_file():
-            write_text_atomically(path, text)
-        elif read_file(path) != text:
-            changed = _differing(path, text)
-            if changed and any((self.folder / TRIALS).iterdir()):
-                raise ResumeError(
-                    f"{path} is not the base of this study: {', '.join(changed)} differ. Its trials were trained with "
-                    "it: begin a new study under another --name."
-                )
-            write_text_atomically(path, text)
+    @property
+    def _has_trials(self) -> bool:
+        return any(each.is_dir() for each in (self.folder / TRIALS).iterdir())
 
     def run(self) -> list[Trial]:
         """All trials, ended. Ctrl-C and SIGTERM let the workers save, and raise Interrupted."""
@@ -200,14 +196,6 @@ def _what_happened(code: int) -> str:
     if code < 0:
         return f"a worker died ({signal.Signals(-code).name})"
     return "a worker was told to stop, not by us" if code == STOPPED else "a worker met an error"
-
-
-def _differing(path: Path, text: str) -> list[str]:
-    """The knobs by which a base's file differs from what it should be."""
-    from trainbook.knobs.aliases import by_path
-
-    there, asked = load(path), load(path, text=text)
-    return [knob for knob in by_path() if there.get(knob) != asked.get(knob)]
 
 
 def words_before(question: Question) -> list[str]:

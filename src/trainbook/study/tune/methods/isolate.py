@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import Any
 
-from trainbook.study.tune.methods.point import Point, Search, Tried, key
+from trainbook.study.space import Dimension
+from trainbook.study.tune.methods.point import Point, Search, Tried
 
 
 def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
-    """The points are shared out evenly, the first knobs having one more if need be. Each is even on its scale."""
+    """Each knob's points are even on its scale."""
     if tried:
         return []
-    found: list[Point] = []
     dimensions = search.space.dimensions
-    share, more = divmod(search.points, max(1, len(dimensions)))
     middle = search.space.place(search.base)
-    for number, each in enumerate(dimensions):
-        if not each.is_searched_with({**search.given, **search.base}):
-            continue
-        count = min(share + (number < more), each.num_values or search.points)
-        seen = {key({each.path: search.base[each.path]})}
-        for place in range(count):
-            unit = (place + 0.5) / count
-            values = {each.path: each.at(unit)}
-            if key(values) in seen:  # the base itself, which is there already
-                continue
-            seen.add(key(values))
-            units = tuple(unit if other is each else old for other, old in zip(dimensions, middle, strict=True))
-            found.append(Point(units, values))
-    return found
+    return [
+        Point(
+            tuple(unit if other is each else old for other, old in zip(dimensions, middle, strict=True)),
+            {each.path: each.at(unit)},
+        )
+        for each, count in zip(dimensions, _shares(search), strict=True)
+        for unit in _units(each, count, search.base[each.path])
+    ]
+
+
+def _shares(search: Search) -> list[int]:
+    """Points of each knob: evenly, the first having one more if need be. What one has no use for, because it is idle
+    beside the base or has few values, goes to those that have the fewest."""
+    dimensions = search.space.dimensions
+    known = {**search.given, **search.base}
+    most = [
+        _num_others(each, search.base[each.path], search.points) if each.is_searched_with(known) else 0
+        for each in dimensions
+    ]
+    share, more = divmod(search.points, max(1, len(dimensions)))
+    shares = [min(share + (number < more), limit) for number, limit in enumerate(most)]
+    for _ in range(search.points - sum(shares)):
+        takers = [number for number, limit in enumerate(most) if shares[number] < limit]
+        if not takers:
+            break
+        shares[min(takers, key=lambda number: shares[number])] += 1
+    return shares
+
+
+def _num_others(each: Dimension, base: Any, points: int) -> int:
+    """How many values there are beside the base's; of a range without steps, as many as one likes."""
+    if each.num_values is None:
+        return points
+    return each.num_values - (each.holds(base) and each.at(each.place(base)) == base)
+
+
+def _units(each: Dimension, count: int, base: Any) -> list[float]:
+    """Of so many values that are neither the base's nor twice the same: even places, and others for those left out."""
+    found: dict[Any, float] = {}
+    for unit in chain(_even(count), _finer(each, count)):
+        if len(found) == count:
+            break
+        value = each.at(unit)
+        if value != base:
+            found.setdefault(value, unit)
+    return sorted(found.values())
+
+
+def _finer(each: Dimension, count: int) -> Iterator[float]:
+    """All places of a knob that has an end of them; of any other one more than before."""
+    if each.scale in ("log", "log_one_minus") and each.num_values is not None:
+        yield from (each.place(each.low + place * (each.step or 1)) for place in range(each.num_values))
+    else:
+        yield from _even(each.num_values or count + 1)
+
+
+def _even(count: int) -> Iterator[float]:
+    return ((place + 0.5) / count for place in range(count))
