@@ -128,6 +128,7 @@ def test_a_place_that_no_measurement_can_be_written_to_is_told_before_measuring(
 
 def test_a_measurement_that_cannot_be_written_is_shown_all_the_same(terminal, monkeypatch: pytest.MonkeyPatch):
     found = {"gpu": None, "peak_bytes": 10**9, "seconds_per_step": 0.5, "micro_batch": 4, "config": {}}
+    found["interrupted"] = False
     monkeypatch.setattr(measure, "measure", lambda *_, **__: found)
 
     def full(*_: object) -> None:

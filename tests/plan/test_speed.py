@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainbook.knobs import Config, load
 from trainbook.plan import H100, efficiency, network, operations
-from trainbook.plan.fitting import largest_micro_batch
+from trainbook.plan.fitting import divisors, largest_micro_batch
 from trainbook.plan.pages import MODELS, config_of
 from trainbook.plan.speed import exposed_in
 from trainbook.plan.traffic import BACKWARD, Collective, Traffic
@@ -113,3 +113,9 @@ def test_the_largest_micro_batch_fits_and_the_next_does_not():
     assert found is not None
     assert found.batch.global_batch_size == 64 and found.batch.per_device_train_batch_size == 16
     assert largest_micro_batch(config, vocab_size=32_000, cluster=replace(H100, memory=10**10)) is None
+
+
+def test_divisors_are_all_of_them_and_a_large_number_has_few():
+    for number in range(1, 200):
+        assert divisors(number) == [size for size in range(number, 0, -1) if number % size == 0]
+    assert len(divisors(10**9)) == 100

@@ -213,11 +213,10 @@ def _measured(
         noise_after=noise_after,
         say=say,
     )
-    stopped = found.get("interrupted", False)
-    if stopped and found["peak_bytes"] is None and not found["out_of_memory"]:
+    if found["interrupted"] and found["peak_bytes"] is None and not found["out_of_memory"]:
         raise Interrupted("interrupted: nothing was measured yet, and nothing was written")
     failure: TrainbookError | None = None
-    if stopped:
+    if found["interrupted"]:
         failure = Interrupted("interrupted: the plan is of what was measured until then")
     if file is not None:
         try:

@@ -9,7 +9,7 @@ from trainbook.knobs.duration import Duration
 COMPILE_MIN_STEPS = 1000  # as the loop has it
 
 
-def updates(config: Config, world: int = 1) -> int | None:
+def updates(config: Config, world: int) -> int | None:
     """None where the length is stated in passes over data that nobody has counted, or not at all."""
     duration = Duration.of(config)
     if duration is None or duration.unit == "epochs":
@@ -17,7 +17,7 @@ def updates(config: Config, world: int = 1) -> int | None:
     return duration.steps(0, batch_shape(config, world).global_batch, config.data.max_seq_length)
 
 
-def is_compiled(config: Config, world: int = 1) -> bool:
+def is_compiled(config: Config, world: int) -> bool:
     """On a GPU. Of a run whose number of updates is not known: no, which takes more memory."""
     if config.memory.compile != "auto":
         return config.memory.compile == "on"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan.machines import H100, Cluster
@@ -29,12 +31,18 @@ def largest_micro_batch(
     None if not even one row fits. Every size is asked: fewer rows may need more, where accumulating takes memory."""
     batch = batch_shape(config, devices)
     share = batch.micro_batch * batch.accumulation
-    for rows in (size for size in range(share, 0, -1) if share % size == 0):
+    for rows in divisors(share):
         tried = with_micro_batch(config, rows)
         needed = memory(tried, devices, vocab_size=vocab_size, num_labels=num_labels, cluster=cluster)
         if needed.fits(cluster):
             return tried
     return None
+
+
+def divisors(number: int) -> list[int]:
+    """The largest first."""
+    small = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*small, *(number // size for size in small)}, reverse=True)
 
 
 def largest_rows(subject: Subject) -> int | None:

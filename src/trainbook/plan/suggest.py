@@ -6,7 +6,6 @@ come after all that one can do, and the length last: with another one it is anot
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -18,6 +17,7 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.laws import Settings, broken_laws
 from trainbook.knobs.origin import Origin
+from trainbook.plan.fitting import divisors
 from trainbook.plan.measured import with_values
 from trainbook.plan.subject import Subject
 
@@ -180,8 +180,7 @@ def _rows(config: Config, devices: int) -> list[int]:
     except ConfigError:
         return []
     share = batch.micro_batch * batch.accumulation
-    small = [size for size in range(1, math.isqrt(share) + 1) if share % size == 0]
-    return sorted(size for size in {*small, *(share // size for size in small)} if size <= batch.micro_batch)[::-1]
+    return [size for size in divisors(share) if size <= batch.micro_batch]
 
 
 def rows_changes(config: Config, devices: int, rows: int) -> Changes:

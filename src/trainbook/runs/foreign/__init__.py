@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from trainbook.errors import UserError
 from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
 from trainbook.runs.foreign.vocabulary import foreign_override, in_their_words
 from trainbook.runs.record import Record
@@ -23,12 +22,7 @@ LOOKED_FOR = (
 
 def read_foreign(path: Path) -> Record | None:
     """What is at `path`; None if it is of no kind that is known."""
-    try:
-        if path.is_dir():
-            return _read_folder(path)
-        return _read_file(path)
-    except OSError as error:
-        raise UserError(f"{error.filename or path} cannot be read: {error.strerror or error}.") from None
+    return _read_folder(path) if path.is_dir() else _read_file(path)
 
 
 def _read_file(path: Path) -> Record | None:
