@@ -46,7 +46,7 @@ def measure(case: Case, device_name: str, rows: int | None = None, length: int |
     from trainbook.study.rehearsal import for_rehearsal, rehearsal
     from trainbook.study.synthetic import synthetic_data
 
-    config = for_rehearsal(_shrunk(case.config(device_name), rows, length), row_every=WARM + 1)
+    config = for_rehearsal(shrunk(case.config(device_name), rows, length), row_every=WARM + 1)
     device = torch.device(device_name)
     on_gpu = device.type == "cuda"
     data = synthetic_data(config, case.vocab_size, rows=4 * (config.batch.global_batch_size or 1))
@@ -84,7 +84,7 @@ def measure(case: Case, device_name: str, rows: int | None = None, length: int |
     return found
 
 
-def _shrunk(config: Any, rows: int | None, length: int | None) -> Any:
+def shrunk(config: Any, rows: int | None, length: int | None) -> Any:
     if rows is None and length is None:
         return config
     batch, data = config.batch, config.data

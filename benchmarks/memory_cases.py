@@ -41,26 +41,26 @@ T5 = {
 }
 
 
-def _sized(base: dict[str, Any], layers: int, width: int, heads: int, inner: int, **more: Any) -> dict[str, Any]:
+def sized(base: dict[str, Any], layers: int, width: int, heads: int, inner: int, **more: Any) -> dict[str, Any]:
     sizes = {"num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads}
     return {**base, **sizes, "intermediate_size": inner, **more}
 
 
 MODELS: dict[str, tuple[dict[str, Any], int]] = {  # with the size of the vocabulary
-    "gpt-20m": (_sized(GPT, 8, 384, 6, 1536), 16_384),
-    "gpt-124m": (_sized(GPT, 12, 768, 12, 3072), 50_257),
-    "gpt-355m": (_sized(GPT, 24, 1024, 16, 4096), 50_257),
-    "gpt-774m": (_sized(GPT, 36, 1280, 20, 5120), 50_257),
-    "gpt-1.5b": (_sized(GPT, 48, 1600, 25, 6400), 50_257),
-    "llama-60m": (_sized(LLAMA, 8, 512, 8, 1408, num_key_value_heads=4), 32_000),
-    "llama-350m": (_sized(LLAMA, 24, 1024, 16, 2816, num_key_value_heads=4), 32_000),
-    "llama-1.2b": (_sized(LLAMA, 22, 2048, 32, 5632, num_key_value_heads=4), 32_000),
-    "bert-30m": (_sized(BERT, 8, 448, 7, 1792), 30_522),
-    "bert-110m": (_sized(BERT, 12, 768, 12, 3072), 30_522),
-    "bert-335m": (_sized(BERT, 24, 1024, 16, 4096), 30_522),
-    "t5-60m": (_sized(T5, 6, 512, 8, 2048), 32_100),
-    "t5-220m": (_sized(T5, 12, 768, 12, 3072), 32_100),
-    "t5-770m": (_sized(T5, 24, 1024, 16, 4096), 32_100),
+    "gpt-20m": (sized(GPT, 8, 384, 6, 1536), 16_384),
+    "gpt-124m": (sized(GPT, 12, 768, 12, 3072), 50_257),
+    "gpt-355m": (sized(GPT, 24, 1024, 16, 4096), 50_257),
+    "gpt-774m": (sized(GPT, 36, 1280, 20, 5120), 50_257),
+    "gpt-1.5b": (sized(GPT, 48, 1600, 25, 6400), 50_257),
+    "llama-60m": (sized(LLAMA, 8, 512, 8, 1408, num_key_value_heads=4), 32_000),
+    "llama-350m": (sized(LLAMA, 24, 1024, 16, 2816, num_key_value_heads=4), 32_000),
+    "llama-1.2b": (sized(LLAMA, 22, 2048, 32, 5632, num_key_value_heads=4), 32_000),
+    "bert-30m": (sized(BERT, 8, 448, 7, 1792), 30_522),
+    "bert-110m": (sized(BERT, 12, 768, 12, 3072), 30_522),
+    "bert-335m": (sized(BERT, 24, 1024, 16, 4096), 30_522),
+    "t5-60m": (sized(T5, 6, 512, 8, 2048), 32_100),
+    "t5-220m": (sized(T5, 12, 768, 12, 3072), 32_100),
+    "t5-770m": (sized(T5, 24, 1024, 16, 4096), 32_100),
 }
 
 
