@@ -1,6 +1,17 @@
 from __future__ import annotations
 
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from trainbook.data.fields import Wanted
 from trainbook.data.records import Document
+from trainbook.data.sides import open_sides
+from trainbook.data.sources import open_source
 from trainbook.data.split import Split, split, survey
 
 
@@ -30,6 +41,69 @@ def test_the_side_does_not_depend_on_the_order_or_on_other_documents() -> None:
     fewer_train, fewer_validation = sides(documents[50:], 0.2)
     assert fewer_train <= train
     assert fewer_validation <= validation
+
+
+def test_the_side_depends_on_the_text_and_on_no_name_line_label_or_target() -> None:
+    documents = many(200)
+    renamed = [
+        Document(document.text, f"elsewhere.csv:{number + 7}", 0, target="a target", label=str(number % 2))
+        for number, document in enumerate(documents)
+    ]
+    first, second = (split(survey(each), 0.2) for each in (documents, renamed))
+    assert first is not None and second is not None
+    assert first.is_validation is not None and second.is_validation is not None
+    assert first.is_validation.tolist() == second.is_validation.tolist()
+
+
+def held_out(source: Path | str, wanted: Wanted) -> set[str]:
+    sides = open_sides(open_source(str(source), wanted), None, 0.2)
+    assert sides.validation is not None
+    return {document.text for document in sides.validation()}
+
+
+def test_the_same_rows_are_held_out_whatever_format_name_order_and_shards_they_have(tmp_path: Path) -> None:
+    rows = [{"text": f'row {number}, "quoted"\nand more', "label": number % 3} for number in range(150)]
+    lines = [json.dumps(row) + "\n" for row in rows]
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    (tmp_path / "renamed.jsonl.gz").write_bytes(gzip.compress("".join(lines[::-1]).encode()))
+    (tmp_path / "more.jsonl").write_text(json.dumps({"text": "a row on top", "label": 1}) + "\n" + "".join(lines))
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    (tmp_path / "shards").mkdir()
+    for number in range(4):
+        (tmp_path / "shards" / f"{number}.jsonl").write_text("".join(lines[number::4]))
+    for name, delimiter in (("b.csv", ","), ("c.tsv", "\t")):
+        with (tmp_path / name).open("w", newline="") as stream:
+            writer = csv.writer(stream, delimiter=delimiter)
+            writer.writerows([["label", "text"], *([row["label"], row["text"]] for row in rows)])
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "d.parquet")
+    wanted = Wanted("labelled", "class")
+    expected = held_out(tmp_path / "a.jsonl", wanted)
+    assert 15 < len(expected) < 45
+    for name in ("renamed.jsonl.gz", "list.json", "shards", "b.csv", "c.tsv", "d.parquet"):
+        assert held_out(tmp_path / name, wanted) == expected, name
+    assert held_out(tmp_path / "more.jsonl", wanted) - {"a row on top"} == expected
+    assert held_out(tmp_path / "a.jsonl", Wanted("text")) == expected
+
+
+def test_plain_files_are_held_out_by_their_text(tmp_path: Path) -> None:
+    for folder, name in (("one", "{}.txt"), ("other", "page-{}-of-40.md")):
+        (tmp_path / folder).mkdir()
+        for number in range(40):
+            (tmp_path / folder / name.format(number)).write_text(f"This is text {number}.\n")
+    expected = held_out(tmp_path / "one", Wanted("text"))
+    assert 0 < len(expected) < 20
+    assert held_out(tmp_path / "other", Wanted("text")) == expected
+
+
+def test_a_record_more_in_a_group_does_not_move_the_group() -> None:
+    def groups(documents: list[Document]) -> set[str | None]:
+        plan = split(survey(documents), 0.3)
+        assert plan is not None and plan.is_validation is not None
+        return {document.group for document, flag in zip(documents, plan.is_validation, strict=True) if flag}
+
+    grouped = [Document(f"text {number}", f"{number}", group=f"g{number % 40}") for number in range(200)]
+    more = [Document(f"more {number}", f"{number}", group=f"g{number}") for number in range(40)]
+    assert groups([*more, *grouped]) == groups(grouped)
 
 
 def test_identical_documents_stay_together_wherever_they_are() -> None:

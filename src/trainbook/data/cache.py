@@ -38,7 +38,7 @@ from trainbook.data.tokenizers import load_tokenizer
 from trainbook.data.writing import Encoding
 from trainbook.errors import DataError
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 INDEX_FILE = "index.json"
 
 

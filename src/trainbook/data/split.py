@@ -1,7 +1,10 @@
-"""Which text is for training and which for validation: decided by names and contents, never by order or chance.
+"""Which documents are for training and which are held out for validation: decided by their content alone.
 
-Classes are not balanced between the sides: a group of documents goes where its name sends it. With hundreds of
-documents a class the shares come out alike by themselves; the one thing seen to is that training has every class.
+The hash of a document's text decides, or the hash of its group's name where it has a group. File names, line numbers,
+formats and the order of documents play no part, nor do labels and targets: equal texts stay on one side.
+
+Classes are not balanced between the sides. With hundreds of documents per class the shares come out alike; the split
+only makes sure that training has every class.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import numpy as np
 from trainbook.data.records import Document
 
 MIN_DOCUMENTS = 10  # fewer texts than this are cut, each at the same share of its length
+# Saved with each checkpoint. 1: documents were held out by file name and line; 2: by content.
+SPLIT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Survey:
     """What a first reading of a source tells without keeping its text."""
 
-    origins: Iterable[str]
     digests: np.ndarray  # (N, 2) uint64: of each document's text
     groups: np.ndarray  # (N, 2) uint64: of the group that it says it belongs to; 0, 0 where it says nothing
     class_sets: tuple[tuple[str, ...], ...]  # that occur
@@ -67,14 +71,12 @@ def survey(
     documents: Iterable[Document], alphabet_of: Callable[[Document], Iterable[Iterable[str]]] | None = None
 ) -> Survey:
     """`alphabet_of` gives what of a document counts for the alphabet, text by text; None: nobody asks for it."""
-    origins: list[str] = []
     digests, groups = bytearray(), bytearray()
     class_sets: dict[tuple[str, ...], int] = {}
     class_numbers = array("q")
     alphabet: set[str] = set()
     num_characters = 0
     for document in documents:
-        origins.append(document.origin)
         digests += _digest(document.text)
         groups += bytes(16) if document.group is None else _digest(document.group)
         class_numbers.append(class_sets.setdefault(document.classes, len(class_sets)))
@@ -82,7 +84,6 @@ def survey(
         if alphabet_of is not None:
             alphabet.update(*alphabet_of(document))
     return Survey(
-        origins,
         np.frombuffer(bytes(digests), dtype="<u8").reshape(-1, 2),
         np.frombuffer(bytes(groups), dtype="<u8").reshape(-1, 2),
         tuple(class_sets),
@@ -112,18 +113,18 @@ def split(seen: Survey, ratio: float, may_cut: bool = True) -> Split | None:
 
 
 def _shares(seen: Survey, groups: np.ndarray, num_groups: int) -> np.ndarray:
-    """A number in [0, 1) for each group. The least origin stands for it, so that the order of documents does not
-    matter."""
-    shares = np.empty(num_groups)
-    is_alone = (np.bincount(groups, minlength=num_groups) == 1)[groups]
-    least: dict[int, str] = {}
-    for origin, group, alone in zip(seen.origins, groups.tolist(), is_alone.tolist(), strict=True):
-        if alone:
-            shares[group] = _share(origin)
-        else:
-            least[group] = min(origin, least.get(group, origin))
-    for group, origin in least.items():
-        shares[group] = _share(origin)
+    """A number in [0, 1) for each group of documents that stay together.
+
+    It is the hash of their group's name, so that a record more in a group does not move the group; of their text where
+    they have no group. Where several are linked, the least one counts, so that the order does not matter.
+    """
+    has_group = seen.groups.any(axis=1)
+    shares = np.ones(num_groups)
+    np.minimum.at(shares, groups[has_group], _share(seen.groups[has_group]))
+    is_named = np.zeros(num_groups, dtype=bool)
+    is_named[groups[has_group]] = True
+    by_text = ~is_named[groups]
+    np.minimum.at(shares, groups[by_text], _share(seen.digests[by_text]))
     return shares
 
 
@@ -163,6 +164,6 @@ def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8")).digest()[:16]
 
 
-def _share(name: str) -> float:
-    """A number in [0, 1) that depends on the name alone."""
-    return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:6], "big") / 2**48
+def _share(digests: np.ndarray) -> np.ndarray:
+    """A number in [0, 1) for each hash."""
+    return (digests[:, 0] >> np.uint64(16)).astype(np.float64) / 2**48

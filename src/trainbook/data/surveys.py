@@ -74,8 +74,7 @@ def write_survey(
                 digests=seen.digests,
                 groups=seen.groups if seen.groups.any() else np.empty((0, 2), dtype=np.uint64),
                 class_numbers=seen.class_numbers.astype(np.int32),
-                facts=_as_bytes([json.dumps(facts)]),
-                origins=_as_bytes(map(json.dumps, seen.origins)),
+                facts=np.frombuffer(json.dumps(facts).encode("utf-8"), dtype=np.uint8),
             )
         check()
         os.replace(partial, path)
@@ -112,7 +111,6 @@ def joined_survey(paths: Sequence[Path]) -> Survey:
             characters += _counts(facts).characters
     none = np.empty((0, 2), dtype=np.uint64)
     return Survey(
-        _Origins(paths),
         np.concatenate([none, *digests]),
         np.concatenate([none, *groups]),
         tuple(class_sets),
@@ -123,22 +121,6 @@ def joined_survey(paths: Sequence[Path]) -> Survey:
 
 
 _none = np.empty(0, dtype=np.int32)
-
-
-class _Origins:
-    """What each document is called, read from the files of surveys each time that it is asked for."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = paths
-
-    def __iter__(self) -> Iterator[str]:
-        for path in self.paths:
-            with np.load(path, allow_pickle=False) as found:
-                yield from map(json.loads, found["origins"].tobytes().splitlines())
-
-
-def _as_bytes(lines: Any) -> np.ndarray:
-    return np.frombuffer("\n".join(lines).encode("utf-8"), dtype=np.uint8)
 
 
 def _facts(found: Any) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainbook.data.split import SPLIT_VERSION
+
 
 @dataclass
 class Progress:
@@ -16,6 +18,7 @@ class Progress:
     patience_value: float | None = None  # the value that patience is measured from
     evaluations_without_gain: int = 0
     data_fingerprint: str = ""
+    split_version: int = SPLIT_VERSION  # how documents were held out for validation
     metric: str = "loss"  # what best_value and patience_value are values of
     evaluated_step: int | None = None
 

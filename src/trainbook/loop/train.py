@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
+from trainbook.data.split import SPLIT_VERSION
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
 from trainbook.loop import inside
 from trainbook.loop.device import gpu_utilisation, memory_in_use
@@ -427,12 +428,22 @@ def must_be_metrics(names: Iterable[str], what: str) -> None:
 
 
 def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
-    before, now = found.state["progress"]["data_fingerprint"], job.data_fingerprint
-    if before != now:
-        raise ResumeError(
-            f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "
-            f"{now[:12]}. Bring the data back, or start a new run under another --name."
+    saved = found.state["progress"]
+    before, now = saved["data_fingerprint"], job.data_fingerprint
+    if before == now:
+        return
+    data = job.config.data
+    remedy = "Bring the data back, or start a new run under another --name."
+    if saved.get("split_version", 1) != SPLIT_VERSION and data.validation is None and data.validation_ratio > 0:
+        remedy = (
+            "The run was made by an earlier version of Trainbook, which chose the validation split by file name and "
+            "line; this version chooses it by content, so it holds out other records. Finish the run with the version "
+            "that began it, or start a new run under another --name."
         )
+    raise ResumeError(
+        f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "
+        f"{now[:12]}. {remedy}"
+    )
 
 
 def must_not_be_over(job: Job, found: LoadedCheckpoint) -> None:
