@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_policy
+from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_rule
 from trainbook.knobs.dumping import untrue, yaml_value
 from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
@@ -327,20 +327,20 @@ def _prepare(
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
     """What the new configuration does differently; refused where it would silently change what the run means."""
     changes = [change for change in difference(run.recorded(), loaded.config) if not _is_the_same_folder(change)]
-    policies = {change.path: resume_policy(change.path) for change in changes}
+    policies = {change.path: resume_rule(change.path).policy for change in changes}
     refused = [
         c for c in changes if policies[c.path] == "fixed" or (policies[c.path] == "schedule" and not accept_changes)
     ]
     if refused:
         lines = [f"{run.path} was started with another configuration:"]
-        lines += [f"  {change.path}: {change.old} -> {change.new}" + _why(policies[change.path]) for change in changes]
+        lines += [f"  {change.path}: {change.old} -> {change.new}" + _why(change.path) for change in changes]
         if all(policies[change.path] != "fixed" for change in refused):
             lines.append(
-                "Use the old values, add --accept-changes to go on with the new ones, or start anew under another "
-                "--name."
+                "Use the old values, add --accept-changes to resume with the new ones, or start a new run under "
+                "another --name."
             )
         else:
-            lines.append("Use the old values, or start anew under another --name.")
+            lines.append("Use the old values, or start a new run under another --name.")
         raise ResumeError("\n".join(lines))
     return changes
 
@@ -350,12 +350,9 @@ def _is_the_same_folder(change: Change) -> bool:
     return change.path in FOLDERS and None not in both and len({_whole(path) for path in both}) == 1
 
 
-def _why(policy: str) -> str:
-    return {
-        "fixed": "   (its checkpoints do not fit this)",
-        "schedule": "   (changes what the rest of the run means)",
-        "free": "",
-    }[policy]
+def _why(path: str) -> str:
+    rule = resume_rule(path)
+    return "" if rule.policy == "free" else f"   ({rule.why})"
 
 
 def _run(

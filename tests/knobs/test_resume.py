@@ -2,7 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from trainbook.knobs import RESUME_POLICY, Change, declarations, difference, load, resume_policy, section_types
+from trainbook.knobs import (
+    RESUME_POLICY,
+    Change,
+    declarations,
+    difference,
+    explain_knob,
+    load,
+    resume_policy,
+    section_types,
+)
+from trainbook.knobs.render import resume_text
 from trainbook.knobs.resume import EXCEPTIONS, OF_SECTION
 
 
@@ -17,6 +27,11 @@ def test_every_knob_has_a_policy_and_every_policy_a_knob() -> None:
     ("path", "policy"),
     [
         ("model.hidden_size", "fixed"),
+        ("model.num_attention_heads", "fixed"),
+        ("model.dropout", "schedule"),
+        ("model.lora_dropout", "schedule"),
+        ("data.samples", "fixed"),
+        ("distributed.reduce_dtype", "schedule"),
         ("data.tokenizer", "fixed"),
         ("data.vocab_size", "fixed"),
         ("training.max_steps", "schedule"),
@@ -37,6 +52,13 @@ def test_every_knob_has_a_policy_and_every_policy_a_knob() -> None:
 )
 def test_what_may_change_on_resume(path: str, policy: str) -> None:
     assert resume_policy(path) == policy
+
+
+def test_explain_says_whether_a_knob_may_change_and_why() -> None:
+    assert resume_text(explain_knob("dropout")).startswith("may change with --accept-changes: the weights still fit")
+    assert resume_text(explain_knob("num_attention_heads")).startswith("cannot change: the weights were trained with")
+    assert resume_text(explain_knob("hidden_size")).startswith("cannot change: the model would have other parameters")
+    assert resume_text(explain_knob("logging_steps")) == "may change: training does not depend on it"
 
 
 def test_the_difference_names_each_changed_knob_with_both_values() -> None:

@@ -32,10 +32,11 @@ def test_what_changes_the_rest_of_the_run_is_refused_with_the_difference(cut):
     assert str(refused.value) == "\n".join(
         [
             f"{cut.open().path} was started with another configuration:",
-            "  optimizer.learning_rate: 0.01 -> 0.001   (changes what the rest of the run means)",
-            "  training.max_steps: 12 -> 20   (changes what the rest of the run means)",
+            "  optimizer.learning_rate: 0.01 -> 0.001   (changes the rest of the run)",
+            "  training.max_steps: 12 -> 20   (changes the rest of the run)",
             "  logging.logging_steps: 10 -> 3",
-            "Use the old values, add --accept-changes to go on with the new ones, or start anew under another --name.",
+            "Use the old values, add --accept-changes to resume with the new ones, or start a new run under another "
+            "--name.",
         ]
     )
     assert cut.open().read_manifest().status == "interrupted"
@@ -63,9 +64,10 @@ def test_what_the_checkpoints_do_not_fit_is_refused_always(cut):
         assert str(refused.value) == "\n".join(
             [
                 f"{cut.open().path} was started with another configuration:",
-                "  model.hidden_size: 16 -> 32   (its checkpoints do not fit this)",
-                "  training.max_steps: 12 -> 20   (changes what the rest of the run means)",
-                "Use the old values, or start anew under another --name.",
+                "  model.hidden_size: 16 -> 32   (the model would have other parameters than the checkpoint, or other "
+                "shapes)",
+                "  training.max_steps: 12 -> 20   (changes the rest of the run)",
+                "Use the old values, or start a new run under another --name.",
             ]
         )
 
@@ -103,3 +105,16 @@ def test_overrides_for_a_loaded_configuration_are_refused_and_not_forgotten(lab)
     with pytest.raises(UserError, match="already loaded takes none"):
         api.train(lab.load(), ["training.max_steps=3"], runs_dir=lab.runs)
     assert not lab.runs.exists()
+
+
+def test_dropout_changes_on_request_and_the_number_of_heads_never(cut):
+    with pytest.raises(
+        ResumeError, match=r"model\.dropout: 0\.0 -> 0\.1   \(the weights still fit; [^)]*\)\n.*--accept-changes"
+    ):
+        cut.train("model.dropout=0.1")
+    with pytest.raises(
+        ResumeError, match=r"model\.num_attention_heads: 2 -> 4   \(the weights were trained with the old value"
+    ):
+        cut.train("model.num_attention_heads=4", accept_changes=True)
+    assert cut.train("model.dropout=0.1", accept_changes=True).ended == "finished"
+    assert [event["reason"] for event in cut.events("config_change")] == ["model.dropout: 0.0 -> 0.1"]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trainbook.knobs.loading import load, require_length
     from trainbook.knobs.origin import Loaded, Origin
     from trainbook.knobs.render import render_config, render_knob, render_section
-    from trainbook.knobs.resume import RESUME_POLICY, Change, difference, resume_policy
+    from trainbook.knobs.resume import RESUME_POLICY, Change, difference, resume_policy, resume_rule
     from trainbook.knobs.schema import json_schema
     from trainbook.knobs.text import overrides_from_arguments
     from trainbook.knobs.values import choices, law_text
@@ -54,6 +54,7 @@ _HOMES = {
     "render_section": "trainbook.knobs.render",
     "require_length": "trainbook.knobs.loading",
     "resume_policy": "trainbook.knobs.resume",
+    "resume_rule": "trainbook.knobs.resume",
     "section_types": "trainbook.knobs.config",
     "warmup_steps": "trainbook.knobs.derive",
 }
@@ -89,6 +90,7 @@ __all__ = [
     "render_section",
     "require_length",
     "resume_policy",
+    "resume_rule",
     "section_types",
     "warmup_steps",
 ]

@@ -11,7 +11,7 @@ from trainbook.knobs.derive import derived_facts
 from trainbook.knobs.dumping import origin_text
 from trainbook.knobs.laws import laws_of
 from trainbook.knobs.origin import Loaded
-from trainbook.knobs.resume import resume_policy
+from trainbook.knobs.resume import resume_rule
 from trainbook.knobs.values import choices, law_text, show
 
 
@@ -45,7 +45,8 @@ def explain_knob(name: str) -> dict[str, Any]:
         "value_aliases": {show(foreign).strip("'"): _plain(own) for foreign, own in knob.value_aliases.items()},
         "correction": knob.correction,
         "sources": list(knob.sources),
-        "resume": resume_policy(path),
+        "resume": resume_rule(path).policy,
+        "resume_why": resume_rule(path).why,
     }
 
 

@@ -77,18 +77,19 @@ def _references(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("laws", "\n".join(facts["laws"])),
         ("moves with", ", ".join(facts["interacts"])),
         ("treats", ", ".join(facts["symptoms"])),
-        ("on resume", RESUME_WORDS[facts["resume"]]),
+        ("on resume", resume_text(facts)),
         ("also known as", ", ".join(facts["aliases"])),
         ("sources", "; ".join(facts["sources"])),
     ]
     return [(name, text) for name, text in pairs if text]
 
 
-RESUME_WORDS = {
-    "free": "may change",
-    "schedule": "changes what the rest of the run means: only when you accept it",
-    "fixed": "cannot change: the checkpoint would not fit",
-}
+RESUME_WORDS = {"free": "may change", "schedule": "may change with --accept-changes", "fixed": "cannot change"}
+
+
+def resume_text(facts: dict[str, Any]) -> str:
+    """Whether the knob may change when a run is resumed, and why."""
+    return f"{RESUME_WORDS[facts['resume']]}: {facts['resume_why']}"
 
 
 def render_section(facts: dict[str, Any], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""What may change when a run is continued."""
+"""What may change when a run is resumed, and why the rest may not."""
 
 from __future__ import annotations
 
@@ -9,65 +9,117 @@ from typing import Any, Literal
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 
-# free: changes what is seen or how fast, not what is learned.
-# schedule: changes the meaning of the rest of the run; only if the user says so.
-# fixed: the checkpoint does not fit any more, be it the model's shape or the place in the data.
+# free: may change. schedule: only with --accept-changes. fixed: never.
 Policy = Literal["free", "schedule", "fixed"]
 
-OF_SECTION: Mapping[str, Policy] = {
-    "model": "fixed",
-    "optimizer": "schedule",
-    "schedule": "schedule",
-    "batch": "schedule",
-    "training": "schedule",
-    "precision": "schedule",
-    "memory": "free",
-    "data": "schedule",
-    "distributed": "free",
-    "evaluation": "free",
-    "checkpoint": "free",
-    "logging": "free",
-    "guard": "schedule",
+
+@dataclass(frozen=True)
+class Rule:
+    """Whether a knob may change on resume, and the reason."""
+
+    policy: Policy
+    why: str
+
+
+UNAFFECTED = Rule("free", "training does not depend on it")
+ROUNDING = Rule("free", "only speed, memory and rounding depend on it")
+SAME_DATA = Rule("free", "allowed if the data stays the same, which is checked by its fingerprint")
+
+REST_OF_RUN = Rule("schedule", "changes the rest of the run")
+ROUNDS_MORE = Rule("schedule", "changes how coarsely the rest of the run is rounded")
+REGULARIZATION = Rule("schedule", "the weights still fit; the rest of the run is regularized differently")
+JUDGED_BY_OLD = Rule("schedule", "the best checkpoint so far was chosen by the old value")
+
+SHAPE = Rule("fixed", "the model would have other parameters than the checkpoint, or other shapes")
+FUNCTION = Rule("fixed", "the weights were trained with the old value; another value changes what they compute")
+STARTING_POINT = Rule("fixed", "it acts only when a run starts, so a new value would have no effect")
+FROZEN_WEIGHTS = Rule("fixed", "the adapters were trained on top of the frozen weights as they were stored")
+OPTIMIZER_STATE = Rule("fixed", "the optimizer state of one type does not fit another")
+TOKENS = Rule("fixed", "the embeddings were trained for the old token ids")
+BATCHES = Rule("fixed", "it decides which tokens form a batch, so the position in the data would be lost")
+
+OF_SECTION: Mapping[str, Rule] = {
+    "model": SHAPE,
+    "optimizer": REST_OF_RUN,
+    "schedule": REST_OF_RUN,
+    "batch": REST_OF_RUN,
+    "training": REST_OF_RUN,
+    "precision": ROUNDS_MORE,
+    "memory": ROUNDING,
+    "data": REST_OF_RUN,
+    "distributed": ROUNDING,
+    "evaluation": UNAFFECTED,
+    "checkpoint": UNAFFECTED,
+    "logging": UNAFFECTED,
+    "guard": REST_OF_RUN,
 }
 
-EXCEPTIONS: Mapping[str, Policy] = {
-    "optimizer.type": "fixed",  # the state of one is not the state of the other
-    "training.deterministic": "free",
-    "training.device": "free",
-    "data.source": "free",  # of these only the outcome counts, and its fingerprint is compared on resume
-    "data.validation": "free",
-    "data.validation_ratio": "free",
-    "data.text_field": "free",
-    "data.label_field": "free",
-    "data.target_field": "free",
-    "data.group_field": "free",
-    "data.bad_lines": "free",
-    "data.repetition_filter": "free",
-    "data.gopher_filter": "free",
-    "data.chat_template": "free",
-    "data.mask_prompt": "free",
-    "data.tokenizer": "fixed",
-    "data.vocab_size": "fixed",
-    "data.max_seq_length": "fixed",  # learned positions have one row for each
-    "data.padding": "fixed",  # which samples share a batch depends on these
-    "data.truncation": "fixed",
-    "data.truncation_side": "fixed",
-    "data.max_target_length": "fixed",
-    "data.num_workers": "free",
-    "data.prefetch_factor": "free",
-    "data.pin_memory": "free",
-    "data.cache_dir": "free",
-    "evaluation.metric_for_best_model": "schedule",  # the best so far was judged by the old one
-    "evaluation.target_unit": "schedule",  # it decides what an error rate is
+_EXCEPTIONS: Mapping[Rule, tuple[str, ...]] = {
+    FUNCTION: (
+        "model.num_attention_heads",
+        "model.norm",
+        "model.norm_epsilon",
+        "model.norm_position",
+        "model.activation",
+        "model.attention_scale",
+        "model.rope_theta",
+        "model.logit_soft_cap",
+        "model.parametrization",
+        "model.base_hidden_size",
+        "model.base_head_width",
+        "model.base_num_hidden_layers",
+        "model.depth_exponent",
+        "model.embedding_multiplier",
+        "model.output_multiplier",
+        "model.lora_alpha",
+    ),
+    REGULARIZATION: ("model.dropout", "model.lora_dropout"),
+    STARTING_POINT: ("model.initializer_range", "model.pretrained"),
+    FROZEN_WEIGHTS: ("model.quantize_base",),
+    OPTIMIZER_STATE: ("optimizer.type",),
+    ROUNDING: ("training.deterministic", "training.device"),
+    SAME_DATA: (
+        "data.source",
+        "data.validation",
+        "data.validation_ratio",
+        "data.text_field",
+        "data.label_field",
+        "data.target_field",
+        "data.group_field",
+        "data.bad_lines",
+        "data.repetition_filter",
+        "data.gopher_filter",
+        "data.chat_template",
+        "data.mask_prompt",
+    ),
+    TOKENS: ("data.tokenizer", "data.vocab_size"),
+    BATCHES: (
+        "data.max_seq_length",
+        "data.samples",
+        "data.padding",
+        "data.truncation",
+        "data.truncation_side",
+        "data.max_target_length",
+    ),
+    UNAFFECTED: ("data.num_workers", "data.prefetch_factor", "data.pin_memory", "data.cache_dir"),
+    JUDGED_BY_OLD: ("evaluation.metric_for_best_model", "evaluation.target_unit"),
+    ROUNDS_MORE: ("distributed.reduce_dtype", "distributed.gather_dtype"),
+    REST_OF_RUN: ("distributed.sync_batch_norm", "precision.loss_scale"),
 }
+EXCEPTIONS: Mapping[str, Rule] = {path: rule for rule, paths in _EXCEPTIONS.items() for path in paths}
 
-RESUME_POLICY: Mapping[str, Policy] = {
+RESUME_RULES: Mapping[str, Rule] = {
     path: EXCEPTIONS.get(path, OF_SECTION[declaration.section]) for path, declaration in by_path().items()
 }
+RESUME_POLICY: Mapping[str, Policy] = {path: rule.policy for path, rule in RESUME_RULES.items()}
 
 
 def resume_policy(path: str) -> Policy:
     return RESUME_POLICY[path]
+
+
+def resume_rule(path: str) -> Rule:
+    return RESUME_RULES[path]
 
 
 @dataclass(frozen=True)
