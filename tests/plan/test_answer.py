@@ -17,8 +17,20 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.plan import Subject, find_gpu, network, operations, plan
 from trainbook.plan.answer import LARGE_BATCH
 from trainbook.plan.compiling import is_compiled
+from trainbook.plan.fitting import MOST_ROWS
 from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
-from trainbook.plan.render import PARTS, duration, energy, line, render_plan, seconds, share, three_digits
+from trainbook.plan.render import (
+    PARTS,
+    duration,
+    energy,
+    fitting,
+    line,
+    measured_lines,
+    render_plan,
+    seconds,
+    share,
+    three_digits,
+)
 from trainbook.plan.time import time_of
 from trainbook.study.measure import flat
 from trainbook.study.trying import on_one_device
@@ -191,6 +203,34 @@ def test_time_on_another_gpu_is_not_corrected():
 def test_a_batch_beyond_the_noise_scale_is_questioned():
     facts = plan(subject_of(measurement=measured(noise_scale_tokens=100_000.0)))
     assert "gradient noise scale is 100,000" in facts["questions"][0]
+
+
+def test_padding_does_not_count_as_tokens_beside_the_noise_scale():
+    """A batch of 480 rows of 1,024 positions, 20 of them real: 9,600 tokens, not 491,520."""
+    noise = {"noise_scale_tokens": 10_000.0, "noise_tokens_per_row": 20.0}
+    assert not plan(subject_of(measurement=measured(**noise)))["questions"]
+    facts = plan(subject_of("batch.global_batch_size=4800", measurement=measured(**noise)))
+    assert "96,000 tokens per update without padding" in facts["questions"][0]
+    windows = {"data.samples": "windows"}
+    other = replace(measured(**noise), config={**measured().config, **windows})
+    packed = plan(subject_of("data.samples=documents", "data.padding=packed", measurement=other))
+    assert "491,520 tokens per update, but" in packed["questions"][0], "rows that are filled otherwise"
+    lines = dict(measured_lines(facts["measured"]))
+    assert "10,000 tokens, about 500 rows" in lines["batch"]
+
+
+def test_a_search_that_ended_at_its_cap_says_at_least():
+    largest = {"largest_micro_batch": 4096, "flattens_at": None}
+    for is_cap, told in ((True, "at least 4,096"), (False, "at most 4,096")):
+        facts = plan(subject_of(measurement=measured(**largest, largest_is_cap=is_cap)))
+        assert told in dict(measured_lines(facts["measured"]))["rows"]
+
+
+def test_more_rows_than_anyone_counts_are_told_as_at_least_so_many():
+    knobs = ("model.hidden_size=8", "model.num_attention_heads=1", "model.num_hidden_layers=1", "data.max_seq_length=2")
+    facts = plan(replace(subject_of(*knobs, "memory.compile=on", gpu="MI325X"), vocab_size=64))
+    assert facts["largest_is_cap"] and f"At least {MOST_ROWS:,} rows" in fitting(facts)
+    assert "Up to" in fitting(plan(subject_of()))
 
 
 @pytest.mark.parametrize(

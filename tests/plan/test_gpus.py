@@ -25,7 +25,7 @@ def test_a_name_is_understood_however_it_is_written():
 def test_an_unknown_one_is_asked_for_with_the_nearest_names():
     with pytest.raises(UserError, match=r"but got A100\. Did you mean A100-80GB or A100-40GB"):
         find_gpu("A100")
-    with pytest.raises(UserError, match="Did you mean RTX-4090 or"):
+    with pytest.raises(UserError, match=r"Did you mean RTX-4090\?"):
         find_gpu("RTX-4091")
     with pytest.raises(UserError, match=r"but got abacus\. A GPU of your own goes into a file: --gpus FILE"):
         find_gpu("abacus")
@@ -87,6 +87,37 @@ def test_what_a_driver_calls_it_is_found_with_the_memory_that_it_has(name: str, 
 @pytest.mark.parametrize("name", ["NVIDIA GeForce GTX 1080 Ti", "NVIDIA L40", "NVIDIA A100-SXM4-40GB MIG 3g.20gb"])
 def test_one_that_is_not_in_the_table_is_not_taken_for_another(name: str):
     assert named_by_driver(name, 20 * GIB) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("A1000-80GB", "A100-80GB or A100-40GB"),
+        ("A100-81GB", "A100-80GB or A100-40GB"),
+        ("A100-80", "A100-80GB"),
+        ("RTX 4900", "RTX-4090"),
+        ("Tesla-V100", "V100-32GB or V100-16GB"),
+        ("H220", "H200"),
+        ("h10", "H100"),
+    ],
+)
+def test_a_mistyped_name_is_told_the_nearest_right_one(name: str, meant: str):
+    with pytest.raises(UserError, match=rf"but got {name}\. Did you mean {meant}\?"):
+        find_gpu(name)
+
+
+@pytest.mark.parametrize("name", ["banana", "X", "GTX1080"])
+def test_a_name_that_is_like_none_gets_no_suggestion(name: str):
+    with pytest.raises(UserError, match=rf"but got {name}\. A GPU of your own"):
+        find_gpu(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("4090", "RTX-4090"), ("NVIDIA H200", "H200"), ("A100-SXM4-80GB", "A100-80GB"), ("RTX A6000", "A6000")],
+)
+def test_the_makers_words_may_be_there_or_not(name: str, meant: str):
+    assert find_gpu(name).name == meant
 
 
 def test_this_machines_gpu_is_asked_of_its_driver(monkeypatch: pytest.MonkeyPatch):

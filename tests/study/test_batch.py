@@ -35,6 +35,12 @@ def test_the_largest_micro_batch_is_found_up_to_one_row_in_sixteen(largest: int)
     assert len(device.asked) == len(set(device.asked)), "nothing is tried twice"
 
 
+def test_a_search_that_never_ran_out_of_memory_says_so():
+    search = Search(most=8).run(lambda rows: Trial(rows, float(rows)))
+    assert search.largest == 8 and search.is_cap
+    assert not Search(most=8).run(lambda rows: Trial(rows, 1.0) if rows < 8 else None).is_cap
+
+
 def test_a_device_with_no_room_for_one_row_has_no_largest_micro_batch():
     device = Device(fixed=100, each=10, room=105)
     found = Search().run(device)

@@ -10,7 +10,7 @@ from trainbook.knobs.duration import Duration
 from trainbook.knobs.values import show
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.compiling import is_compiled, updates
-from trainbook.plan.fitting import largest_rows
+from trainbook.plan.fitting import MOST_ROWS, largest_rows
 from trainbook.plan.measured import ROWS, Measurement
 from trainbook.plan.subject import Subject
 from trainbook.plan.suggest import suggestions
@@ -31,6 +31,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
     model, found = subject.network(), subject.memory()
     batch, lengths = batch_shape(subject.config, subject.devices), lengths_of(subject.config)
     tokens = batch.global_batch * (lengths.read + lengths.written)
+    largest = largest_rows(subject) if subject.gpu is not None else None
     has_gpu = subject.gpu is not None
     fits = found.fits(subject.cluster) if has_gpu else None
     return {
@@ -53,7 +54,8 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
             "global_batch": batch.global_batch,
             "tokens": tokens,
         },
-        "largest_micro_batch": largest_rows(subject) if has_gpu else None,
+        "largest_micro_batch": largest,
+        "largest_is_cap": largest == MOST_ROWS,
         "compute": compute_type(subject.config, subject.cluster),
         "compiled": is_compiled(subject.config, subject.devices) if has_gpu else False,
         "time": _time(subject, price_per_hour),
@@ -90,18 +92,21 @@ def _questions(subject: Subject, tokens: int) -> list[str]:
     """What is lawful, and likely not meant."""
     asked = []
     low, high = LARGE_BATCH
+    measurement, positions = subject.measurement, tokens
+    if measurement is not None:
+        tokens = round(measurement.real_tokens(subject))
     if tokens > low:
         how = "more than any published run of its size gains from" if tokens > high else "as much as the largest runs"
         asked.append(
-            f"batch.global_batch_size: {tokens / 1e6:.1f} million tokens an update are {how}; beyond the gradient "
-            "noise scale, more tokens make no better step. Is that meant?"
+            f"batch.global_batch_size: {tokens / 1e6:.1f} million tokens per update are {how}. Beyond the gradient "
+            "noise scale, a larger batch hardly improves the step. Is this intended?"
         )
-    measurement = subject.measurement
     noise = measurement.noise_scale_tokens if measurement is not None else None
     if noise is not None and tokens > 2 * noise:
+        real = "" if tokens == positions else " without padding"
         asked.append(
-            f"batch.global_batch_size: {tokens:,} tokens an update, but the measured gradient noise scale is "
-            f"{noise:,.0f}: most of a larger batch is waste."
+            f"batch.global_batch_size: {tokens:,} tokens per update{real}, "
+            f"but the measured gradient noise scale is {noise:,.0f}: most of a larger batch is wasted."
         )
     return asked
 
@@ -146,8 +151,10 @@ def _measured(subject: Subject) -> dict[str, Any] | None:
         "paces": [] if other else list(found.paces),
         "micro_batch": found.micro_batch,
         "largest_micro_batch": found.largest_micro_batch if is_alike else None,
+        "largest_is_cap": found.largest_is_cap,
         "flattens_at": found.flattens_at if is_alike else None,
         "noise_scale_tokens": found.noise_scale_tokens,
+        "noise_tokens_per_row": found.noise_tokens_per_row,
         "repeated": found.repeated,
         "other_knobs": other,
         "steps": steps,

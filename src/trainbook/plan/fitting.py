@@ -46,7 +46,8 @@ def divisors(number: int) -> list[int]:
 
 
 def largest_rows(subject: Subject) -> int | None:
-    """The most rows at a time that fit, whatever the batch: by halving what lies between. None if one does not fit.
+    """The most rows at a time that fit, whatever the batch: by halving what lies between. None if one does not fit,
+    MOST_ROWS where at least so many do.
 
     As many rounds are added up as now: with fewer than two, no gradients wait while activations are there.
     """
@@ -64,7 +65,9 @@ def largest_rows(subject: Subject) -> int | None:
     if not fits(1):
         return None
     enough, too_many = 1, 2
-    while too_many <= MOST_ROWS and fits(too_many):
+    while fits(too_many):
+        if too_many >= MOST_ROWS:
+            return MOST_ROWS
         enough, too_many = too_many, 2 * too_many
     while too_many - enough > 1:
         between = (enough + too_many) // 2

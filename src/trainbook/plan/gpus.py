@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from trainbook.errors import UserError
@@ -136,22 +136,41 @@ FILLER = {
     "HBM3",
     "HBM3E",
 }
-FILLER |= {"SXM2", "SXM3", "SXM4", "SXM5"}
+FILLER |= {"SXM", "SXM2", "SXM3", "SXM4", "SXM5"}
+MAKERS = ("NVIDIA", "TESLA", "GEFORCE", "AMD", "INSTINCT", "RTX", "SXM2", "SXM3", "SXM4", "SXM5", "SXM")
+ALIKE = 0.9  # of 2, or 3 where one name is part of the other: below it, two names are not alike
 
 
 def find_gpu(name: str, known: Mapping[str, Gpu] = GPUS) -> Gpu:
-    """By its name here, however it is written. An unknown one is not guessed at."""
-    by_key = {_key(each): gpu for each, gpu in known.items()}
-    if (found := by_key.get(_key(name))) is not None:
-        return found
-    key = _key(name)
-    near = [by_key[each].name for each in by_key if key and (each.startswith(key) or key.startswith(each))]
-    near = near or [by_key[each].name for each in get_close_matches(key, by_key, n=3)]
+    """By its name here, however it is written, with or without its maker's. An unknown one is not guessed at."""
+    for key_of in (_key, _short_key):
+        found = [gpu for each, gpu in known.items() if key_of(each) == key_of(name)]
+        if len(found) == 1:
+            return found[0]
+    near = _nearest(name, known)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UserError(
         f"--gpu: must be one of {', '.join(known)}, but got {name}.{hint} "
         f"A GPU of your own goes into a file: --gpus FILE, or {OWN_FILE}."
     )
+
+
+def _nearest(name: str, known: Mapping[str, Gpu]) -> list[str]:
+    """Names that are written much alike, the nearest first: those that begin alike count for more."""
+    asked = _short_key(name)
+    if not asked:
+        return []
+
+    def likeness(each: str) -> float:
+        key = _short_key(each)
+        unlike = (n for n, (one, other) in enumerate(zip(asked, key, strict=False)) if one != other)
+        begins = next(unlike, min(len(asked), len(key))) / max(len(asked), len(key))
+        is_part = key.startswith(asked) or (len(key) > 3 and asked.startswith(key))
+        return SequenceMatcher(None, asked, key).ratio() + begins + is_part
+
+    scored = sorted(((likeness(each), each) for each in known), key=lambda pair: -pair[0])
+    best = scored[0][0] if scored else 0.0
+    return [each for score, each in scored[:3] if score >= max(ALIKE, best - 0.25)]
 
 
 def gpu(name: str) -> Cluster:
@@ -179,6 +198,14 @@ def _words(name: str) -> set[str]:
 
 def _is_about(stated: float, memory: int) -> bool:
     return abs(stated / memory - 1) < 0.15
+
+
+def _short_key(name: str) -> str:
+    """Without maker, series and socket."""
+    key = _key(name)
+    for word in MAKERS:
+        key = key.replace(word, "")
+    return key
 
 
 def _key(name: str) -> str:

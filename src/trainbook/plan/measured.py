@@ -17,6 +17,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.values import BrokenLaw, check, show
+from trainbook.plan.activations import lengths_of
 from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import BESIDES, Memory, memory
@@ -33,6 +34,7 @@ NEEDED = ("gpu", "peak_bytes", "seconds_per_step", "micro_batch", "config")
 ROWS = "batch.per_device_train_batch_size"
 STEP = ("model.", "precision.", "memory.")  # knobs that memory and time of a step depend on, and these:
 STEP += ("optimizer.type", "training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
+ROW = ("data.source", "data.samples", "data.padding", "data.tokenizer", "training.task")  # what fills a row
 STEP += ("data.max_target_length", "data.samples", "data.padding", "data.tokenizer", "data.vocab_size")
 
 
@@ -48,8 +50,10 @@ class Measurement:
     peaks: Mapping[int, int] = field(default_factory=dict)  # by rows at a time
     throughput: Mapping[int, float] = field(default_factory=dict)  # tokens a second, by rows at a time
     largest_micro_batch: int | None = None
+    largest_is_cap: bool = False  # the search ended there with memory to spare
     flattens_at: int | None = None  # rows at a time beyond which throughput no longer grows
     noise_scale_tokens: float | None = None  # a batch beyond which more tokens are waste
+    noise_tokens_per_row: float | None = None  # on average, counted as the noise scale is: without padding
     snapshot_bytes: int = 0  # of the peak: the guard's copies, of which there are more in a longer run
     versions: Mapping[str, Any] = field(default_factory=dict)
     repeated: bool = False  # the training was over before what was measured: its data was read again
@@ -115,6 +119,16 @@ class Measurement:
             if path.startswith(STEP) and value != subject.config.get(path)
         }
         return found if self.micro_batch == subject.micro_batch() else {**found, ROWS: self.micro_batch}
+
+    def real_tokens(self, subject: Subject) -> float:
+        """Tokens of an update without padding, as the noise scale counts them: by the measured share of real tokens in
+        a row, where rows are filled as they were. All positions where that is not known."""
+        config = subject.config
+        positions = batch_shape(config, subject.devices).global_batch * _positions(config)
+        measured = with_values(config, self.config)
+        if self.noise_tokens_per_row is None or any(measured.get(path) != config.get(path) for path in ROW):
+            return positions
+        return positions * self.noise_tokens_per_row / _positions(measured)
 
     def rounds(self, subject: Subject) -> int:
         """Micro-batches of an update, as they were measured."""
@@ -184,8 +198,10 @@ def measurement_of(content: Any, where: str) -> Measurement:
         peaks={int(rows): size for rows, size in (content.get("peaks") or {}).items()},
         throughput={int(rows): speed for rows, speed in (content.get("throughput") or {}).items()},
         largest_micro_batch=content.get("largest_micro_batch"),
+        largest_is_cap=bool(content.get("largest_is_cap")),
         flattens_at=content.get("flattens_at"),
         noise_scale_tokens=content.get("noise_scale_tokens"),
+        noise_tokens_per_row=content.get("noise_tokens_per_row"),
         snapshot_bytes=content.get("snapshot_bytes") or 0,
         repeated=bool(content.get("repeated")),
         versions=content.get("versions") or {},
@@ -252,8 +268,10 @@ LAWS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "peaks": _or_null("whole numbers >= 1 by rows at a time", lambda value: _is_by_rows(value, _is_whole)),
     "throughput": _or_null("numbers > 0 by rows at a time", lambda value: _is_by_rows(value, _is_positive)),
     "largest_micro_batch": _or_null("a whole number >= 1", _is_whole),
+    "largest_is_cap": _or_null("true or false", lambda value: isinstance(value, bool)),
     "flattens_at": _or_null("a whole number >= 1", _is_whole),
     "noise_scale_tokens": _or_null("a number", _is_number),
+    "noise_tokens_per_row": _or_null("a number > 0", _is_positive),
     "snapshot_bytes": _or_null("a whole number >= 0", lambda value: _is_whole(value, least=0)),
     "repeated": _or_null("true or false", lambda value: isinstance(value, bool)),
     "versions": _or_null("versions by package", lambda value: isinstance(value, dict)),
@@ -273,6 +291,12 @@ def _operations(subject: Subject, config: Config, devices: int) -> float:
     """Of one device in an update."""
     batch, model = batch_shape(config, devices), network(config, subject.vocab_size, subject.num_labels)
     return operations(config, model, batch.micro_batch * batch.accumulation).all
+
+
+def _positions(config: Config) -> int:
+    """Of a row, padding included."""
+    lengths = lengths_of(config)
+    return lengths.read + lengths.written
 
 
 def _nearest(of: Mapping[int, Any], rows: int) -> int:

@@ -88,7 +88,8 @@ def fitting(facts: dict[str, Any]) -> str:
     sold = "" if facts["sold_gb"] is None else f" (sold as {facts['sold_gb']:g})"
     room, largest = f"the {facts['gpu']}'s {size(facts['capacity'])}{sold}", facts["largest_micro_batch"]
     if facts["fits"]:
-        return f"{peak}: fits into {room}. Up to {largest:,} rows at a time fit."
+        how_many = "At least" if facts["largest_is_cap"] else "Up to"
+        return f"{peak}: fits into {room}. {how_many} {largest:,} rows at a time fit."
     most = f"at most {largest:,} rows at a time would" if largest else "not even one row at a time would"
     return f"{peak}: does not fit into {room}; {most}."
 
@@ -147,18 +148,20 @@ def measured_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     if found["hours"] is not None:
         lines.append(("the run", f"{duration(found['hours'])} for {found['steps']:,} updates on this CPU"))
     if found["largest_micro_batch"] is not None:
-        lines.append(("rows", f"at most {found['largest_micro_batch']:,} at a time"))
+        most = "at least" if found["largest_is_cap"] else "at most"
+        lines.append(("rows", f"{most} {found['largest_micro_batch']:,} at a time"))
     if found["flattens_at"] is not None:
         lines.append(("", f"throughput stops growing at {found['flattens_at']:,}"))
     if found["noise_scale_tokens"] is not None:
-        lines.append(("batch", _noise(found["noise_scale_tokens"])))
+        lines.append(("batch", _noise(found["noise_scale_tokens"], found["noise_tokens_per_row"])))
     return lines
 
 
-def _noise(tokens: float) -> str:
+def _noise(tokens: float, per_row: float | None) -> str:
     if math.isinf(tokens):
-        return "the gradient is not told from its noise: a larger batch still helps (noise scale)"
-    return f"more than {tokens:,.0f} tokens an update are waste (noise scale)"
+        return "noise scale: too large to measure, so a larger batch still helps"
+    rows = "" if per_row is None else f", about {max(1.0, tokens / per_row):,.0f} rows"
+    return f"noise scale: {tokens:,.0f} tokens{rows}; a larger batch per update is mostly wasted"
 
 
 def _suggestions(facts: dict[str, Any], console: Console) -> None:

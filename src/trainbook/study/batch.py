@@ -42,6 +42,11 @@ class Search:
         return max(self.trials, default=None)
 
     @property
+    def is_cap(self) -> bool:
+        """More rows may fit than were tried."""
+        return self.is_done and self.too_many is None
+
+    @property
     def peaks(self) -> dict[int, int]:
         return {rows: trial.peak_bytes for rows, trial in sorted(self.trials.items())}
 

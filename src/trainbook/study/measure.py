@@ -48,6 +48,7 @@ class Measurement:
             **self.facts,
             "peaks": dict(sorted({**search.peaks, **own}.items())),
             "largest_micro_batch": search.largest if search.is_done else None,
+            "largest_is_cap": search.is_cap,
             "throughput": search.throughput,
             "flattens_at": flattens_at(search.throughput) if search.is_done else None,
             "noise_scale_tokens": None if noise is None else noise.tokens,
