@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import earlier
 from trainbook.knobs.aliases import by_path
+from trainbook.knobs.derive import num_positions
 from trainbook.knobs.hub import CONFIG, find_folder, read_config
 from trainbook.knobs.sections.model_scaling import ModelScaling
 from trainbook.knobs.values import show
@@ -43,6 +44,9 @@ SETTLED = (
     "model.tie_embeddings",
     "model.qk_norm",
 )
+# How far it can see and for how many tokens it has rows. A run of an older version does not say it: then it has no more
+# than it uses.
+EXTENT = ("model.num_positions", "model.vocab_rows")
 # Its weights mean what they do only with these; a file of another format knows none of them.
 SCALING = tuple(f"model.{name}" for name in ModelScaling.__annotations__)
 PLAIN = {
@@ -79,10 +83,10 @@ def _read_earlier(name: str) -> Reading:
     if kind not in ("gpt", "bert", "t5"):
         hint = f" Export it with: trainbook export {name} --to DIR, and name that folder." if kind == "hf" else ""
         raise UserError(f"model.pretrained: {name} has a model of type {kind}, which is not read from a run.{hint}")
-    more = ("model.vocab_multiple", "model.logit_soft_cap", *SCALING)
+    more = ("model.vocab_multiple", "model.logit_soft_cap", *EXTENT, *SCALING)
     values = {path: config.get(path) for path in (*SETTLED, *more)}
     if config.model.position == "learned":
-        values[LENGTH] = config.data.max_seq_length
+        values[LENGTH] = values["model.num_positions"] = num_positions(config)
     if earlier.is_recipe(name):
         values["data.vocab_size"] = config.data.vocab_size
         return Reading(Path(name), values, tokenizer=config.data.tokenizer, place=name)
@@ -115,7 +119,9 @@ def read_model(name: str, model_type: str | None) -> Reading:
         _refuse(folder, f"built-in networks cannot compute what it asks for: {'; '.join(source.objections)}.")
     trained_length = values.pop("trained_length", None)
     values |= {"model.parametrization": "standard", "model.embedding_multiplier": 1.0, "model.output_multiplier": 1.0}
-    ordered = {path: values[path] for path in (*SETTLED, *SCALING, LENGTH) if path in values}
+    values["model.vocab_rows"] = source.get("vocab_size", VOCABULARIES[str(family)])
+    values.setdefault("model.num_positions", values.get(LENGTH, trained_length))
+    ordered = {path: values[path] for path in (*SETTLED, *EXTENT, *SCALING, LENGTH) if path in values}
     return Reading(folder, ordered, trained_length)
 
 
@@ -279,6 +285,7 @@ def _t5(c: _Source) -> dict[str, Any]:
         "model.position": "relative",
         "model.attention_scale": "none",
         "model.tie_embeddings": bool(shares_the_embedding),
+        "model.num_positions": c.get("n_positions", None),
     }
 
 
@@ -289,6 +296,9 @@ _READERS: dict[str, Callable[[_Source], dict[str, Any]]] = {
     "bert": _bert,
     "t5": _t5,
 }
+
+# Rows of the embedding where config.json leaves them out: the defaults of transformers.
+VOCABULARIES = {"gpt2": 50257, "llama": 32000, "mistral": 32000, "bert": 30522, "t5": 32128}
 
 # What a size is called in one architecture or another.
 _SIZES = {

@@ -36,6 +36,16 @@ def max_target_length(config: Config) -> int:
     return config.data.max_target_length or config.data.max_seq_length
 
 
+def num_positions(config: Config) -> int:
+    """Those of the model: a run may train on shorter sequences, and with rotary positions on longer ones."""
+    return max(config.model.num_positions or 0, config.data.max_seq_length)
+
+
+def vocab_rows(config: Config, vocab_size: int) -> int:
+    """Rows that are part of the model, whose tokenizer has so many tokens."""
+    return max(config.model.vocab_rows or 0, vocab_size)
+
+
 TASK_OF_MODEL = {"gpt": "causal", "bert": "masked", "t5": "span", "hf": "causal"}
 
 

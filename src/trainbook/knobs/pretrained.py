@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import LENGTH, SCALING, SETTLED, Reading, read_model
+from trainbook.knobs.architectures import EXTENT, LENGTH, SCALING, SETTLED, Reading, read_model
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.resolve import Assignment
@@ -47,20 +47,23 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
     if name is None or (chosen is not None and ":" in chosen):  # a model of the user's own reads what it wants to
         return result
     written = {path for path, done in assigned.items() if done.origin.is_the_users}
-    if written.issuperset((*SETTLED, LENGTH, TOKENIZER)) and not is_folder(name):
-        return result  # a run's own config.yaml: it says all of this, and its weights are in its checkpoints
+    is_of_a_run = written.issuperset((*SETTLED, LENGTH, TOKENIZER))  # its config.yaml says all of this
+    if is_of_a_run and not is_folder(name):
+        return result  # its weights are in its checkpoints
     try:
         reading = read_model(name, chosen if chosen == "hf" else None)
     except ConfigError as error:
         result.problems += error.problems
-        result.broken |= {*SETTLED, *SCALING, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *EXTENT, *SCALING, LENGTH, TOKENIZER}
         return result
     except UserError as error:
         place = assigned["model.pretrained"].origin.place
         result.problems.append(Problem(place, "model.pretrained", str(error).removeprefix("model.pretrained: ")))
-        result.broken |= {*SETTLED, *SCALING, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *EXTENT, *SCALING, LENGTH, TOKENIZER}
         return result
     for path, value in reading.values.items():
+        if is_of_a_run and path in EXTENT and path not in written:
+            continue  # it began before these were kept: its checkpoints have fewer rows
         if path == LENGTH:
             _settle_length(result, reading, value)
         else:
@@ -88,7 +91,7 @@ def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None
 
 
 def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
-    """A shorter one is anybody's choice: positions that are never reached are left out."""
+    """A shorter one is anybody's choice: positions that are never reached stay as they are."""
     if not isinstance(longest, int) or longest < 1:
         raise UserError(f"model.pretrained: {reading.folder / CONFIG} has {show(longest)} positions.")
     old = result.assigned.get(LENGTH)

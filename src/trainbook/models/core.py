@@ -196,7 +196,7 @@ class Transformer(Stack):
         super().__init__(shape, num_layers=shape.num_hidden_layers, causal=shape.causal)
         self.token_embedding = nn.Embedding(shape.vocab_rows, shape.hidden_size)
         learned = shape.position == "learned"
-        self.position_embedding = nn.Embedding(shape.max_seq_length, shape.hidden_size) if learned else None
+        self.position_embedding = nn.Embedding(shape.num_positions, shape.hidden_size) if learned else None
         self.type_embedding = nn.Embedding(shape.token_types, shape.hidden_size) if shape.token_types else None
         self.embedding_norm = make_norm(shape, shape.hidden_size) if shape.norm_position == "post" else None
         self.dropout = nn.Dropout(shape.dropout)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainbook.errors import DataError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import decoder_layers, head_width, intermediate_size, key_value_heads
+from trainbook.knobs.derive import (
+    decoder_layers,
+    head_width,
+    intermediate_size,
+    key_value_heads,
+    num_positions,
+    vocab_rows,
+)
 from trainbook.knobs.scaling import STANDARD, Scaling
 
 
 @dataclass(frozen=True)
 class Shape:
-    vocab_size: int
+    vocab_size: int  # rows that are part of the model: at least one for each token
     vocab_rows: int  # vocab_size rounded up to a multiple, for fast matrix products
     max_seq_length: int
     num_hidden_layers: int
@@ -21,6 +29,7 @@ class Shape:
     num_key_value_heads: int
     head_width: int = 0  # 0: hidden_size / num_attention_heads
     num_decoder_layers: int = 0  # of an encoder-decoder
+    num_positions: int = 0  # 0: max_seq_length
     dropout: float = 0.0
     bias: bool = False
     norm: str = "layernorm"
@@ -44,6 +53,8 @@ class Shape:
     def __post_init__(self) -> None:
         if self.head_width == 0:
             object.__setattr__(self, "head_width", self.hidden_size // self.num_attention_heads)
+        if self.num_positions == 0:
+            object.__setattr__(self, "num_positions", self.max_seq_length)
 
     @property
     def softmax_scale(self) -> float:
@@ -63,11 +74,18 @@ class Shape:
 
 def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str = "normal") -> Shape:
     model = config.model
-    multiple = model.vocab_multiple
+    if model.vocab_rows is not None and vocab_size > model.vocab_rows:
+        raise DataError(
+            f"a tokenizer that doesn't fit the model: it has {vocab_size} tokens, but "
+            f"{model.pretrained or 'model.vocab_rows'} has rows for {model.vocab_rows} only. Take the model's own "
+            "tokenizer: leave data.tokenizer out."
+        )
+    rows, multiple = vocab_rows(config, vocab_size), model.vocab_multiple
     return Shape(
-        vocab_size=vocab_size,
-        vocab_rows=-(-vocab_size // multiple) * multiple,
+        vocab_size=rows,
+        vocab_rows=-(-rows // multiple) * multiple,
         max_seq_length=config.data.max_seq_length,
+        num_positions=num_positions(config),
         num_hidden_layers=model.num_hidden_layers,
         hidden_size=model.hidden_size,
         intermediate_size=intermediate_size(config),

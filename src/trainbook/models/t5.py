@@ -17,11 +17,12 @@ class EncoderDecoder(nn.Module):
     def __init__(self, shape: Shape, max_target_length: int) -> None:
         super().__init__()
         # Both stacks have positions for the longer of the two texts.
-        shape = replace(shape, max_seq_length=max(shape.max_seq_length, max_target_length))
+        longest = max(shape.max_seq_length, max_target_length)
+        shape = replace(shape, max_seq_length=longest, num_positions=max(shape.num_positions, longest))
         self.shape = shape
         self.token_embedding = nn.Embedding(shape.vocab_rows, shape.hidden_size)
         learned = shape.position == "learned"
-        self.position_embedding = nn.Embedding(shape.max_seq_length, shape.hidden_size) if learned else None
+        self.position_embedding = nn.Embedding(shape.num_positions, shape.hidden_size) if learned else None
         self.encoder = Stack(shape, num_layers=shape.num_hidden_layers, causal=False)
         self.decoder = Stack(shape, num_layers=shape.num_decoder_layers, causal=True, with_cross_attention=True)
         self.dropout = nn.Dropout(shape.dropout)

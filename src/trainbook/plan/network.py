@@ -17,7 +17,9 @@ from trainbook.knobs.derive import (
     intermediate_size,
     key_value_heads,
     max_target_length,
+    num_positions,
     task_name,
+    vocab_rows,
 )
 from trainbook.plan.adapters import with_adapters
 from trainbook.plan.foreign import as_ours, learned_positions
@@ -69,14 +71,15 @@ class _Parts:
         self.head_width = head_width(config)
         self.query_size = config.model.num_attention_heads * self.head_width
         self.key_value_size = key_value_heads(config) * self.head_width
-        self.vocab_rows = math.ceil(vocab_size / config.model.vocab_multiple) * config.model.vocab_multiple
+        multiple = config.model.vocab_multiple
+        self.vocab_rows = math.ceil(vocab_rows(config, vocab_size) / multiple) * multiple
 
     def one_stack(self, *, causal: bool) -> tuple[tuple[Stack, ...], list[Weight]]:
         model = self.model
         stack = Stack("body.blocks", model.num_hidden_layers, tuple(self._block()), causal)
         rest = [*self._stack_rest("body"), self._table("body.token_embedding", self.vocab_rows)]
         if model.position == "learned":
-            rows = self.positions or self.config.data.max_seq_length
+            rows = self.positions or num_positions(self.config)
             rest.append(self._table("body.position_embedding", rows))
         if model.token_types:
             rest.append(self._table("body.type_embedding", model.token_types))
@@ -91,7 +94,7 @@ class _Parts:
         decoder = Stack("body.decoder.blocks", decoder_layers(config), block, causal=True, looks_across=True)
         rest = [self._table("body.token_embedding", self.vocab_rows)]
         if self.model.position == "learned":
-            longest = max(config.data.max_seq_length, max_target_length(config))
+            longest = max(num_positions(config), max_target_length(config))
             rest.append(self._table("body.position_embedding", longest))
         return (encoder, decoder), [*rest, *self._stack_rest("body.encoder"), *self._stack_rest("body.decoder")]
 

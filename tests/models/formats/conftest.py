@@ -183,6 +183,33 @@ MAKERS: dict[str, tuple[str, Callable[[], Any], int]] = {
 NAMES = tuple(MAKERS)
 
 
+def _larger(kind: str) -> Any:
+    """More rows than tokens and more positions than the training reads; random in all of them."""
+    import transformers
+
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 400}
+    if kind == "gpt2":
+        gpt2 = transformers.GPT2Config(vocab_size=400, n_positions=40, n_embd=16, n_layer=2, n_head=2, n_inner=40)
+        return transformers.GPT2LMHeadModel(gpt2)
+    if kind == "llama":
+        llama = transformers.LlamaConfig(**sizes, intermediate_size=24, max_position_embeddings=4096)
+        return transformers.LlamaForCausalLM(llama)
+    if kind == "bert":
+        bert = transformers.BertConfig(**sizes, intermediate_size=24, max_position_embeddings=40, type_vocab_size=3)
+        return transformers.BertForMaskedLM(bert)
+    t5 = transformers.T5Config(vocab_size=400, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=2, n_positions=512)  # pyright: ignore[reportCallIssue]
+    return transformers.T5ForConditionalGeneration(t5)
+
+
+# Only for what an export keeps: our loss gives rows without a token no probability, that of transformers does.
+LARGER: dict[str, tuple[str, Callable[[], Any], int]] = {
+    "gpt2-larger": ("causal", lambda: _larger("gpt2"), 24),
+    "llama-larger": ("causal", lambda: _larger("llama"), 24),
+    "bert-larger": ("masked", lambda: _larger("bert"), 24),
+    "t5-larger": ("seq2seq", lambda: _larger("t5"), 24),
+}
+
+
 @pytest.fixture(scope="session")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Example]:
     made: dict[str, Example] = {}
@@ -193,7 +220,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Example
 
             transformers.utils.logging.disable_progress_bar()
             logging.getLogger("transformers").setLevel(logging.ERROR)
-            kind, maker, length = MAKERS[name]
+            kind, maker, length = (MAKERS | LARGER)[name]
             theirs = maker().eval()
             randomise(theirs)
             folder = tmp_path_factory.mktemp("pretrained") / name

@@ -136,24 +136,22 @@ def test_16_bit_weights_become_what_the_task_has(altered) -> None:
     assert found.dtype is torch.float32 and torch.equal(found, expected)
 
 
-def test_rows_beyond_the_length_and_the_vocabulary_are_left_out_or_left_alone(example) -> None:
+def test_rows_beyond_the_length_and_the_vocabulary_are_kept(example) -> None:
     each: Example = example("gpt2")
     config = each.config("data.max_seq_length=10", "model.vocab_multiple=64")
     first = each.task(config)
     task = each.task(config)
     load_pretrained(task, each.folder, config)
     weights = load_file(each.folder / "model.safetensors")
-    assert torch.equal(task.get_parameter("body.position_embedding.weight"), weights["transformer.wpe.weight"][:10])
+    assert torch.equal(task.get_parameter("body.position_embedding.weight"), weights["transformer.wpe.weight"])
     rows = task.get_parameter("body.token_embedding.weight")
     assert len(rows) == 320 and torch.equal(rows[:257], weights["transformer.wte.weight"])
     assert torch.equal(rows[257:], first.get_parameter("body.token_embedding.weight")[257:])
 
     fewer = each.task(config, Facts(200))
     report = load_pretrained(fewer, each.folder, config)
-    assert torch.equal(
-        fewer.get_parameter("body.token_embedding.weight")[:200], weights["transformer.wte.weight"][:200]
-    )
-    assert report.notes == ["57 rows of its vocabulary have no token here, and are left out"]
+    assert torch.equal(fewer.get_parameter("body.token_embedding.weight")[:257], weights["transformer.wte.weight"])
+    assert report.notes == []
 
 
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_does_not_fit(example) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from trainbook.models.formats.exporting import choose_format
 from trainbook.tasks.causal import CausalLanguageModel
 from trainbook.tasks.task import Facts
 
-from .conftest import LABELS, Example, Inputs, randomise
+from .conftest import LABELS, LARGER, Example, Inputs, randomise
 
 
 def test_a_trained_step_survives_export_and_reload(each: Example, tmp_path: Path) -> None:
@@ -49,6 +50,42 @@ def test_a_trained_step_survives_export_and_reload(each: Example, tmp_path: Path
     torch.testing.assert_close(loaded(**inputs.theirs).logits[inputs.at], expected, rtol=1e-4, atol=1e-4)
     if each.kind in ("classify", "tag"):
         assert loaded.config.id2label == dict(enumerate(LABELS))
+
+
+@pytest.mark.parametrize("name", LARGER)
+def test_an_export_has_all_positions_and_rows_of_its_base(name: str, example, tmp_path: Path) -> None:
+    """Those that training did not reach have the base's weights."""
+    each: Example = example(name)
+    config = each.config()
+    task: Any = each.task(config)
+    load_pretrained(task, each.folder, config)
+    optimizer = torch.optim.AdamW(task.parameters(), lr=0.01, weight_decay=0.0)
+    inputs = Inputs.of(each)
+    ours = {key: value[:, :24] for key, value in inputs.ours.items() if value.ndim == 2}
+    if each.kind == "masked":
+        ours["chosen"] = torch.arange(5)
+    read = ours["decoder_input_ids" if each.kind == "seq2seq" else "input_ids"]
+    targets = torch.full((5,) if each.kind == "masked" else read.shape, 7)
+    torch.stack(list(task(targets=targets, **ours).values())).sum().backward()
+    optimizer.step()
+    export_task(task, each.tokenizer, config, tmp_path / "out")
+
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (each.folder, tmp_path / "out"))
+    kept = {"vocab_size", "n_positions", "max_position_embeddings", "type_vocab_size"} & before.keys()
+    assert "vocab_size" in kept and {key: before[key] for key in kept} == {key: after[key] for key in kept}
+    settings = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == task.body.shape.num_positions
+    old, new = (load_file(folder / "model.safetensors") for folder in (each.folder, tmp_path / "out"))
+    assert {key: tensor.shape for key, tensor in old.items()} == {key: tensor.shape for key, tensor in new.items()}
+    for key, first in (
+        ("wte", 390),
+        ("wpe", 24),
+        ("word_embeddings", 390),
+        ("position_embeddings", 24),
+        ("shared", 390),
+    ):
+        for full in (full for full in old if key in full):
+            assert torch.equal(old[full][first:], new[full][first:]) and not torch.equal(old[full], new[full]), full
 
 
 def test_the_tokenizer_frames_texts_as_the_task_does(example, tmp_path: Path) -> None:

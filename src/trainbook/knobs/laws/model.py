@@ -93,6 +93,21 @@ def rotation_needs_pairs(s: Settings) -> Iterator[Broken]:
         yield paths, f"rotary needs an even head width, but {width}.", ""
 
 
+@law("model.type", "model.position", "model.num_positions", "data.max_seq_length")
+def learned_positions_suffice(s: Settings) -> Iterator[Broken]:
+    """With learned positions, model.num_positions is at least data.max_seq_length."""
+    positions, length = s.get("model.num_positions"), s.get("data.max_seq_length")
+    if s.get("model.type") == "hf" or s.get("model.position") != "learned" or positions is None:
+        return
+    if positions < length:
+        paths = ("model.num_positions", "data.max_seq_length")
+        yield (
+            paths,
+            f"must be >= data.max_seq_length with learned positions, but {positions} is less than {length}.",
+            "",
+        )
+
+
 # Parts that transformers or the user builds
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from trainbook.knobs.knob import Case, Search, knob
-from trainbook.knobs.sections.model_parts import ModelParts
+from trainbook.knobs.sections.model_context import ModelContext
 
 
-class ModelScaling(ModelParts):
+class ModelScaling(ModelContext):
     """How first values, rates and multipliers follow from width and depth."""
 
     parametrization: Literal["standard", "mup"] = knob(

@@ -42,7 +42,7 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
         "body.position_embedding.weight",
         (f"{inside}.position_embeddings.weight",),
         rows="positions",
-        zeros=(shape.max_seq_length, width),
+        zeros=(shape.num_positions, width),
     )
     yield Rule("body.type_embedding.weight", (f"{inside}.token_type_embeddings.weight",), zeros=(1, width))
     yield from norm("body.embedding_norm", f"{inside}.LayerNorm", width, shift=True)
@@ -95,7 +95,7 @@ def config_json(config: Config, shape: Shape) -> dict[str, Any]:
     return {
         "model_type": "bert",
         "vocab_size": shape.vocab_size,
-        "max_position_embeddings": shape.max_seq_length,
+        "max_position_embeddings": shape.num_positions,
         "type_vocab_size": max(1, shape.token_types),
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,

@@ -99,7 +99,8 @@ def export_task(
             _write_json(unfinished / "generation_config.json", _generation(ids, kind))
         write_weights(unfinished, tensors)
 
-    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), shape.max_seq_length, write)
+    longest = shape.num_positions if shape.position == "learned" else shape.max_seq_length
+    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), (longest, shape.num_positions), write)
     count = sum(tensor.numel() for tensor in tensors.values())
     return Exported(Path(folder), name, form.ARCHITECTURES[kind], count, difference)
 
@@ -117,23 +118,39 @@ def export_network(task: nn.Module, tokenizer: Exportable, config: Config, folde
         with quiet_transformers():
             network.save_pretrained(unfinished)
 
-    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), config.data.max_seq_length, write)
+    length = config.data.max_seq_length
+    lengths = (length, max(length, _learned_positions(network)))
+    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), lengths, write)
     count = sum(parameter.numel() for parameter in network.parameters())
     return Exported(Path(folder), network.config.model_type, type(network).__name__, count, difference)
 
 
+def _learned_positions(network: Any) -> int:
+    """As many tokens as config.json has positions for, less those that are never used, as in RoBERTa."""
+    positions = getattr(network.config, "max_position_embeddings", None) or 0
+    table = getattr(getattr(network.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if padding is None else positions - padding - 1
+
+
 def _prove_and_keep(
-    task: nn.Module, tokenizer: Exportable, kind: str, target: Path, max_length: int, write: Callable[[Path], None]
+    task: nn.Module,
+    tokenizer: Exportable,
+    kind: str,
+    target: Path,
+    lengths: tuple[int, int],
+    write: Callable[[Path], None],
 ) -> float:
-    """Written beside the target, and renamed to it only when all of it was loaded and compared."""
+    """Written beside the target, and renamed to it only when all of it was loaded and compared. `lengths`: the longest
+    text to compare, and the longest that the model can read."""
     check_target(target)
     unfinished = target.parent / f".{target.name}.unfinished-{os.getpid()}"
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
         unfinished.mkdir(parents=True)
         write(unfinished)
-        write_tokenizer(unfinished, tokenizer, kind, max_length, _chat_template(task))
-        rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), max_length)
+        write_tokenizer(unfinished, tokenizer, kind, lengths[1], _chat_template(task))
+        rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), lengths[0])
         check_tokenizer(unfinished, tokenizer, rows)
         difference = largest_difference(task, kind, unfinished, rows, tokenizer.special("pad") or 0)
         if target.exists():

@@ -35,7 +35,7 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
         "body.position_embedding.weight",
         ("transformer.wpe.weight",),
         rows="positions",
-        zeros=(shape.max_seq_length, width),
+        zeros=(shape.num_positions, width),
     )
     for layer in range(shape.num_hidden_layers):
         ours, theirs = f"body.blocks.{layer}", f"transformer.h.{layer}"
@@ -60,8 +60,8 @@ def config_json(config: Config, shape: Shape) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "vocab_size": shape.vocab_size,
-        "n_positions": shape.max_seq_length,
-        "n_ctx": shape.max_seq_length,
+        "n_positions": shape.num_positions,
+        "n_ctx": shape.num_positions,
         "n_embd": shape.hidden_size,
         "n_layer": shape.num_hidden_layers,
         "n_head": shape.num_attention_heads,

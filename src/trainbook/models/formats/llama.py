@@ -62,7 +62,7 @@ def config_json(config: Config, shape: Shape) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "vocab_size": shape.vocab_size,
-        "max_position_embeddings": shape.max_seq_length,
+        "max_position_embeddings": shape.num_positions,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.num_hidden_layers,

@@ -1,0 +1,64 @@
+"""How far a network can see, and for how many tokens it has rows: what a pretrained model brings with it."""
+
+from __future__ import annotations
+
+from trainbook.knobs.knob import Case, knob
+from trainbook.knobs.sections.model_parts import ModelParts
+
+
+class ModelContext(ModelParts):
+    """How far a network can see, and for how many tokens it has rows."""
+
+    num_positions: int | None = knob(
+        None,
+        ge=1,
+        what="How many positions the model has; None takes data.max_seq_length. A pretrained model settles it.",
+        why=(
+            "Learned positions are a table with a row for each position. A model may be trained on shorter sequences "
+            "than it can read: the rows beyond data.max_seq_length then stay as they are, and an export keeps them. "
+            "With rotary positions it is only a number in the exported config.json, which other tools take for the "
+            "longest input."
+        ),
+        raised="More rows than training reaches: they keep their first, or their pretrained, values.",
+        lowered="At least data.max_seq_length with learned positions.",
+        cases=(
+            Case("from scratch", None),
+            Case("GPT-2 as published", 1024),
+            Case("BERT as published", 512),
+        ),
+        usual=(32, 1048576),
+        interacts=("data.max_seq_length", "model.position", "model.pretrained"),
+        sources=(
+            "Radford et al. 2019 (GPT-2)",
+            "Devlin et al. 2019 (BERT), https://arxiv.org/abs/1810.04805",
+        ),
+        correction=(
+            "A short data.max_seq_length does not make the model shorter: it only trains on shorter sequences. What "
+            "lies beyond was not trained in this run, so a from-scratch model is worthless there."
+        ),
+    )
+
+    vocab_rows: int | None = knob(
+        None,
+        ge=1,
+        what=(
+            "How many rows the embedding and the output matrix have; None takes one for each token of the tokenizer. "
+            "A pretrained model settles it."
+        ),
+        why=(
+            "Published models often have more rows than their tokenizer has tokens: T5 has 32,128 for 32,100. An "
+            "export that dropped them would no longer fit other checkpoints and adapters of the same model."
+        ),
+        raised="Rows without a token: they never get probability and no gradient; room for tokens to be added later.",
+        lowered="At least as many as the tokenizer has tokens.",
+        cases=(
+            Case("from scratch", None, "model.vocab_multiple is the knob for speed"),
+            Case("T5 as published", 32128, "its tokenizer has 32,100 tokens"),
+        ),
+        usual=(64, 1000000),
+        interacts=("data.tokenizer", "data.vocab_size", "model.vocab_multiple", "model.pretrained"),
+        sources=("Raffel et al. 2020 (T5), https://arxiv.org/abs/1910.10683",),
+        correction=(
+            "Unlike the rows that model.vocab_multiple adds for speed, these are part of the model: they are exported."
+        ),
+    )
