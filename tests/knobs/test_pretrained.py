@@ -11,6 +11,7 @@ import pytest
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import dump, explain_config, load
 from trainbook.knobs.architectures import SETTLED
+from trainbook.knobs.derive import task_name
 from trainbook.knobs.pretrained import settled_by
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 300}
@@ -100,7 +101,7 @@ def test_a_mistral_without_a_window_is_a_llama(folder) -> None:
         (LLAMA, {"attention_bias": True}, "attention_bias is true, but mlp_bias is false"),
         (LLAMA, {"hidden_act": "relu2"}, "hidden_act is 'relu2', not one of silu"),
         (LLAMA, {"model_type": "mistral"}, "sliding_window is 4096"),
-        (LLAMA, {"model_type": "qwen2"}, "its kind is 'qwen2', and only gpt2"),
+        (LLAMA, {"model_type": "qwen2"}, "the family 'qwen2' is not built in (gpt2"),
         (LLAMA, {"quantization_config": {"bits": 4}}, "quantization_config is set"),
         (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true, not false"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention is true"),
@@ -112,12 +113,68 @@ def test_a_mistral_without_a_window_is_a_llama(folder) -> None:
         (T5, {"feed_forward_proj": "gated-relu"}, "feed_forward_proj is 'gated-relu'"),
     ],
 )
-def test_what_the_built_in_networks_cannot_compute_is_refused(folder, config, changes, named: str) -> None:
+def test_what_the_built_in_networks_cannot_compute_is_left_to_transformers(folder, config, changes, named: str) -> None:
+    """And said in one line with the reason. Where the user names a built-in kind, it is an error."""
+    path = folder(config, **changes)
+    loaded = load("gpt-tiny", [f"model.pretrained={path}"])
+    (notice,) = [notice for notice in loaded.notices if "model.type" in notice]
+    assert loaded.config.model.type == "hf" and loaded.config.model.hidden_size in (48, 64)
+    assert notice.startswith(f"{path}/config.json  model.type: hf") and named in notice and "\n" not in notice
+    assert loaded.origins["model.type"].kind == "pretrained"
+    assert load(None, [f"model.pretrained={path}", "model.type=hf"]).notices == []
+
+    kind = {"bert": "bert", "t5": "t5"}.get(config["model_type"], "gpt")
     with pytest.raises(ConfigError) as caught:
-        load(None, [f"model.pretrained={folder(config, **changes)}"])
-    assert named in str(caught.value) and "Use model.type=hf" in str(caught.value)
+        load(None, [f"model.pretrained={path}", f"model.type={kind}"])
+    assert named in str(caught.value) and "Leave model.type out" in str(caught.value)
     assert len(caught.value.problems) == 1
-    assert load(None, [f"model.pretrained={folder(config, **changes)}", "model.type=hf"]).config.model.type == "hf"
+
+
+@pytest.mark.parametrize(
+    ("config", "override", "reason"),
+    [
+        (GPT2, "training.task=classify", "the built-in gpt learns causal or chat, but the task is classify"),
+        (LLAMA, "data.label_field=mood", "the built-in gpt learns causal or chat, but the task is classify"),
+        (T5, "training.task=tag", "the built-in t5 learns span or seq2seq, but the task is tag"),
+    ],
+)
+def test_a_task_that_the_built_in_network_lacks_is_left_to_transformers(folder, config, override, reason: str) -> None:
+    loaded = load(None, [f"model.pretrained={folder(config)}", override])
+    assert loaded.config.model.type == "hf" and any(reason in notice for notice in loaded.notices)
+    kind = "t5" if config is T5 else "gpt"
+    with pytest.raises(ConfigError, match=reason.split(" built-in ")[1]):
+        load(None, [f"model.pretrained={folder(config)}", override, f"model.type={kind}"])
+
+
+@pytest.mark.parametrize(
+    ("about", "overrides", "task"),
+    [
+        ({"architectures": ["RobertaForMaskedLM"]}, (), "masked"),
+        ({"architectures": ["OPTForCausalLM"]}, (), "causal"),
+        ({"architectures": ["BartModel"], "is_encoder_decoder": True}, (), "seq2seq"),
+        ({"architectures": ["BartModel"], "is_encoder_decoder": True}, ("data.target_field=summary",), "seq2seq"),
+        ({"architectures": ["OPTForCausalLM"]}, ("data.target_field=answer",), "chat"),
+        ({"architectures": ["RobertaForMaskedLM"]}, ("data.label_field=mood",), "classify"),
+        ({"architectures": ["RobertaForMaskedLM"]}, ("training.task=causal",), "causal"),
+        ({}, (), "causal"),
+    ],
+)
+def test_the_task_of_a_model_of_transformers_is_what_it_was_made_for(folder, about, overrides, task: str) -> None:
+    path = folder({"model_type": "another", "hidden_size": 64, **about})
+    for chosen in ((), ("model.type=hf",)):
+        loaded = load("bert-tiny", [f"model.pretrained={path}", *overrides, *chosen])
+        assert loaded.config.model.type == "hf" and task_name(loaded.config) == task
+
+
+def test_a_recipes_parts_and_sizes_give_way_to_a_model_of_transformers_too(folder, tmp_path: Path) -> None:
+    path = folder({"model_type": "opt", "hidden_size": 60, "num_attention_heads": 5})
+    loaded = load("llama-1b", [f"model.pretrained={path}"])
+    model = loaded.config.model
+    assert (model.type, model.num_attention_heads, model.num_key_value_heads) == ("hf", 5, None)
+    assert loaded.origins["model.activation"].kind == "default"
+    (tmp_path / "config.yaml").write_text(dump(loaded))
+    again = load(tmp_path / "config.yaml")
+    assert again.config == loaded.config and not any("model.type: hf" in notice for notice in again.notices)
 
 
 def test_a_recipes_values_give_way_and_say_to_what(folder) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import earlier
@@ -74,6 +74,7 @@ class Reading:
     trained_length: int | None = None  # of a model that can be used beyond it, and was not trained there
     tokenizer: str | None = None  # of a model that was trained here
     place: str = ""  # what said all this, for messages
+    task: str | None = None  # of a model of transformers: what it was made for
 
 
 def _read_earlier(name: str) -> Reading:
@@ -101,11 +102,11 @@ def read_model(name: str, model_type: str | None) -> Reading:
     folder = find_folder(name)
     config = read_config(folder)
     if model_type == "hf":
-        return Reading(folder, _sizes(config))
+        return Reading(folder, {"model.type": "hf", **_sizes(config)}, task=task_of(config))
     family = config.get("model_type")
     reader = _READERS.get(str(family))
     if reader is None:
-        _refuse(folder, f"its kind is {show(family)}, and only {', '.join(_READERS)} are built in.")
+        raise NotBuiltIn(folder, f"the family {show(family)} is not built in ({', '.join(_READERS)} are)")
     source = _Source(config)
     values = {"model.qk_norm": False, "model.num_decoder_layers": None, "model.token_types": 0}
     values |= {"model.rope_theta": by_path()["model.rope_theta"].field.default}
@@ -116,7 +117,7 @@ def read_model(name: str, model_type: str | None) -> Reading:
         raise UserError(f"model.pretrained: {folder / CONFIG} is not what a {family} has ({error}).") from None
     source.must_be("quantization_config", None, None)
     if source.objections:
-        _refuse(folder, f"built-in networks cannot compute what it asks for: {'; '.join(source.objections)}.")
+        raise NotBuiltIn(folder, f"the built-in networks cannot compute it: {'; '.join(source.objections)}")
     trained_length = values.pop("trained_length", None)
     values |= {"model.parametrization": "standard", "model.embedding_multiplier": 1.0, "model.output_multiplier": 1.0}
     values["model.vocab_rows"] = source.get("vocab_size", VOCABULARIES[str(family)])
@@ -144,8 +145,34 @@ def shape_of_pretrained(name: str) -> dict[str, Any]:
     return {path: value for path, value in values.items() if value is not None}
 
 
-def _refuse(folder: Path, why: str) -> NoReturn:
-    raise ConfigError([Problem(str(folder / CONFIG), "model.pretrained", why, "Use model.type=hf for it.")])
+class NotBuiltIn(ConfigError):
+    """A model that transformers may hold, but no built-in network."""
+
+    def __init__(self, folder: Path, reason: str) -> None:
+        self.reason, self.place = reason, str(folder / CONFIG)
+        hint = "Leave model.type out, and transformers computes it (model.type=hf)."
+        super().__init__([Problem(self.place, "model.pretrained", f"{reason}.", hint)])
+
+
+def task_of(config: Mapping[str, Any]) -> str | None:
+    """What a model of transformers was made for, as its config.json says; None where that is open."""
+    if config.get("is_encoder_decoder"):
+        return "seq2seq"
+    for name in config.get("architectures") or ():
+        for ending, task in _TASKS.items():
+            if str(name).endswith(ending):
+                return task
+    return None
+
+
+# The endings of class names in transformers.
+_TASKS = {
+    "ForConditionalGeneration": "seq2seq",
+    "ForMaskedLM": "masked",
+    "ForPreTraining": "masked",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
 
 
 class _Source:

@@ -46,6 +46,14 @@ def vocab_rows(config: Config, vocab_size: int) -> int:
     return max(config.model.vocab_rows or 0, vocab_size)
 
 
+TASKS = ("auto", "causal", "chat", "masked", "span", "seq2seq", "classify", "classify_many", "regress", "tag")
+# What each kind of model can learn. A model of the user's own is asked for logits of every token.
+TASKS_OF_MODEL = {
+    "gpt": ("causal", "chat"),
+    "bert": ("masked", "classify", "classify_many", "regress", "tag"),
+    "t5": ("span", "seq2seq"),
+    "hf": tuple(task for task in TASKS if task not in ("auto", "span")),
+}
 TASK_OF_MODEL = {"gpt": "causal", "bert": "masked", "t5": "span", "hf": "causal"}
 
 

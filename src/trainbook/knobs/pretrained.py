@@ -11,13 +11,16 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import EXTENT, LENGTH, SCALING, SETTLED, Reading, read_model
+from trainbook.knobs.architectures import EXTENT, LENGTH, SCALING, SETTLED, NotBuiltIn, Reading, read_model
+from trainbook.knobs.derive import TASKS_OF_MODEL
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.resolve import Assignment
 from trainbook.knobs.values import BrokenLaw, check, show
 
 TOKENIZER = "data.tokenizer"
+# More of what only a built-in network is asked for.
+OF_OUR_NETWORKS = ("model.dropout", "model.initializer_range", "model.vocab_multiple", "model.logit_soft_cap")
 
 
 def settled_by(name: str, model_type: str | None = None) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
     if is_of_a_run and not is_folder(name):
         return result  # its weights are in its checkpoints
     try:
-        reading = read_model(name, chosen if chosen == "hf" else None)
+        reading = _read(result, name, chosen)
     except ConfigError as error:
         result.problems += error.problems
         result.broken |= {*SETTLED, *EXTENT, *SCALING, LENGTH, TOKENIZER}
@@ -68,9 +71,69 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
             _settle_length(result, reading, value)
         else:
             _settle(result, reading, path, value)
+    _settle_task(result, reading)
     _settle_tokenizer(result, reading)
     _remark_on_length(result, reading)
     return result
+
+
+def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
+    """As a built-in network, or else as one of transformers: where the user names neither, whichever can hold it."""
+    if chosen == "hf":
+        return _left_to_transformers(result, name)
+    is_named = "model.type" in result.assigned and result.assigned["model.type"].origin.is_the_users
+    try:
+        reading = read_model(name, None)
+    except NotBuiltIn as error:
+        if is_named:
+            raise
+        reason, place = error.reason, error.place
+    else:
+        if is_named or (reason := _lacks_the_task(result, reading)) is None:
+            return reading
+        place = str(reading.folder / CONFIG)
+    result.notices.append(f"{place}  model.type: hf (transformers computes this model), because {reason}.")
+    return _left_to_transformers(result, name)
+
+
+def _left_to_transformers(result: Settlement, name: str) -> Reading:
+    """What a recipe says of a network's parts is of another network."""
+    for path in (*SETTLED, *EXTENT, *SCALING, *OF_OUR_NETWORKS):
+        if path in result.assigned and not result.assigned[path].origin.is_the_users:
+            del result.assigned[path]
+    return read_model(name, "hf")
+
+
+def _lacks_the_task(result: Settlement, reading: Reading) -> str | None:
+    """Why a built-in network of this kind cannot learn the task that is asked for, where one of transformers can."""
+    task, kind = _asked(result, "training.task"), reading.values["model.type"]
+    if task in (None, "auto"):
+        task = "classify" if _asked(result, "data.label_field") is not None else None
+    if (
+        task is None
+        or reading.tokenizer is not None
+        or task in TASKS_OF_MODEL[kind]
+        or task not in TASKS_OF_MODEL["hf"]
+    ):
+        return None
+    return f"the built-in {kind} learns {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}"
+
+
+def _asked(result: Settlement, path: str) -> Any:
+    done = result.assigned.get(path)
+    return None if done is None else done.value
+
+
+def _settle_task(result: Settlement, reading: Reading) -> None:
+    """A network of transformers has no kind that a task would follow from."""
+    if reading.task is None or _asked(result, "training.task") not in (None, "auto"):
+        return
+    if _asked(result, "data.label_field") is not None:
+        return
+    if _asked(result, "data.target_field") is not None and reading.task != "seq2seq":
+        return
+    place = reading.place or str(reading.folder / CONFIG)
+    result.assigned["training.task"] = Assignment("training.task", reading.task, Origin("pretrained", place))
 
 
 def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None:

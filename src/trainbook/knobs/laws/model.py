@@ -7,18 +7,10 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 
 from trainbook.knobs.config import section_types
-from trainbook.knobs.derive import task_name
+from trainbook.knobs.derive import TASKS, TASKS_OF_MODEL, task_name
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
 
 MODEL_TYPES = ("gpt", "bert", "t5", "hf")
-TASKS = ("auto", "causal", "chat", "masked", "span", "seq2seq", "classify", "classify_many", "regress", "tag")
-# What each kind of model can learn. A model of the user's own is asked for logits of every token.
-TASKS_OF_MODEL = {
-    "gpt": ("causal", "chat"),
-    "bert": ("masked", "classify", "classify_many", "regress", "tag"),
-    "t5": ("span", "seq2seq"),
-    "hf": tuple(task for task in TASKS if task not in ("auto", "span")),
-}
 IS_PYTHON_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
