@@ -197,13 +197,13 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ["run.yaml:2  YAML: 'model' contains itself."],
     ),
     "every problem at once, laws last": (
-        "hidden_size: 100\nlr: -1\nmax_steps: 10\nwarmup_steps: 20\nbetas: [0.9, 2]\nsed: 1\n",
+        "hidden_size: 100\nlr: -1\nmax_steps: 10\nwarmup_steps: 20\nbetas: [0.9, 2]\nsed: 1\nn_head: 6\n",
         [
             "run.yaml:2  optimizer.learning_rate: must be a number > 0, but got -1.",
             "run.yaml:5  optimizer.beta2: must be a number >= 0 and < 1, but got 2.",
             "run.yaml:6  sed: no such knob. Did you mean training.seed?",
-            "run.yaml:1  model.hidden_size: must be a multiple of model.num_attention_heads, but 100 is not one of "
-            "6 (the default).",
+            "run.yaml:1, run.yaml:7  model.hidden_size: must be a multiple of model.num_attention_heads, but 100 is "
+            "not one of 6.",
             "run.yaml:4, run.yaml:3  schedule.warmup_steps: must be less than training.max_steps, but 20 is not less "
             "than 10.",
         ],

@@ -194,7 +194,7 @@ def test_an_override_wins_over_the_file_whatever_name_it_uses(tmp_path: Path) ->
 
 def test_a_refused_value_stays_a_problem_and_laws_are_judged_on_the_override_that_replaces_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        from_text("hidden_size: wide\n", tmp_path, ("hidden_size=100",))
+        from_text("hidden_size: wide\n", tmp_path, ("hidden_size=100", "num_attention_heads=6"))
     assert [problem.name for problem in error.value.problems] == ["model.hidden_size", "model.hidden_size"]
 
 

@@ -28,6 +28,20 @@ def head_width(config: Config) -> int:
     return config.model.head_width or config.model.hidden_size // config.model.num_attention_heads
 
 
+USUAL_HEAD_WIDTH = 64
+
+
+def default_heads(width: int, head_width: int | None = None) -> int:
+    """Heads of 64 numbers; where the width is no multiple of 64, of the even divisor that is nearest to it by ratio."""
+    wanted = head_width or USUAL_HEAD_WIDTH
+    if head_width is not None or width % wanted == 0:
+        return max(1, width // wanted)
+    # A head wider than 64² is farther off than a head of 1.
+    divisors = [part for part in (*range(1, min(width, wanted**2) + 1), width) if width % part == 0]
+    fitting = [part for part in divisors if part % 2 == 0] or divisors  # rotary positions turn pairs of numbers
+    return width // min(fitting, key=lambda part: max(part / wanted, wanted / part))
+
+
 def decoder_layers(config: Config) -> int:
     return config.model.num_decoder_layers or config.model.num_hidden_layers
 

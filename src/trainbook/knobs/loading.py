@@ -12,7 +12,9 @@ from trainbook.errors import ConfigError, Problem
 from trainbook.knobs import recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, section_types
-from trainbook.knobs.laws import Settings, broken_laws
+from trainbook.knobs.duration import Duration
+from trainbook.knobs.give_way import default_heads_of, give_way
+from trainbook.knobs.laws import LENGTHS, Settings, broken_laws
 from trainbook.knobs.origin import DEFAULT, TAKEN_OVER, Loaded, Origin
 from trainbook.knobs.pretrained import settle_pretrained
 from trainbook.knobs.resolve import Assignment, Resolver
@@ -42,13 +44,14 @@ def load(
     problems += settlement.problems
 
     origins = {path: assigned[path].origin if path in assigned else DEFAULT for path in by_path()}
-    settings = Settings(_build({path: done.value for path, done in assigned.items()}), origins)
+    settings = default_heads_of(Settings(_build({path: done.value for path, done in assigned.items()}), origins))
     # A refused value is a problem already; laws that need it are passed over, unless an override replaces it.
     unknown = (base.broken - assigned.keys()) | top.broken | settlement.broken
+    settings, given_way = give_way(settings, _length(base_values), unknown)
     problems += broken_laws(settings, unknown)
     if problems:
         raise ConfigError(problems)
-    remarks = [*base.notices, *top.notices, *settlement.notices, *notices(settings)]
+    remarks = [*base.notices, *top.notices, *settlement.notices, *given_way, *notices(settings)]
     config, origins = settle(settings)
     return Loaded(config, origins, remarks)
 
@@ -154,6 +157,13 @@ def _merge(base: dict[str, Assignment], top: dict[str, Assignment]) -> dict[str,
             continue
         merged[path] = new
     return merged
+
+
+def _length(base: Mapping[str, Assignment]) -> Duration | None:
+    """The length that the file or recipe states."""
+    units = dict(zip(LENGTHS, ("steps", "epochs", "tokens"), strict=True))
+    stated = [Duration(base[path].value, unit) for path, unit in units.items() if path in base and base[path].value]
+    return stated[0] if len(stated) == 1 else None
 
 
 def _build(values: Mapping[str, Any]) -> Config:

@@ -147,10 +147,19 @@ def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None
     old = result.assigned.get(path)
     if old is None or old.value is None or not old.origin.is_the_users:
         result.assigned[path] = Assignment(path, value, Origin("pretrained", place))
+    elif old.value != value and _is_overridden(result, old):
+        remark = f"{path} {show(old.value)} -> {show(value)}: model.pretrained settles it"
+        result.notices.append(f"{old.origin.place}, {place}  {remark}.")
+        result.assigned[path] = Assignment(path, value, Origin("pretrained", place))
     elif old.value != value:
         message = f"is {show(old.value)} here, but {show(value)} in {place}, and model.pretrained settles it."
         result.problems.append(Problem(old.origin.place, path, message, "Leave it out."))
         result.broken.add(path)
+
+
+def _is_overridden(result: Settlement, old: Assignment) -> bool:
+    """The pretrained model was named on the command line, over what a file says."""
+    return result.assigned["model.pretrained"].origin.kind == "override" and old.origin.kind != "override"
 
 
 def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
@@ -162,7 +171,10 @@ def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
     if length <= longest:
         return
     place = reading.place or str(reading.folder / CONFIG)
-    if old is None or not old.origin.is_the_users:
+    if old is None or not old.origin.is_the_users or _is_overridden(result, old):
+        if old is not None and old.origin.is_the_users:
+            remark = f"{LENGTH} {length} -> {longest}: the model has learned positions for {longest} tokens only"
+            result.notices.append(f"{old.origin.place}, {place}  {remark}.")
         result.assigned[LENGTH] = Assignment(LENGTH, longest, Origin("pretrained", place))
         return
     message = f"is {length} here, but {place} has learned positions for {longest} tokens only."

@@ -118,7 +118,8 @@ def build_state(
     # Known only now for a run of epochs or tokens. A ratio is rounded up, and may fill a run of one update.
     if config.schedule.warmup_steps is not None and warmup >= total_updates:
         message = f"warm-up must be shorter than the run, but it is {warmup:,} of {total_updates:,} updates."
-        raise ConfigError([Problem("configuration", "schedule.warmup_steps", message)])
+        hint = "Set schedule.warmup_ratio=0.1 instead."
+        raise ConfigError([Problem("configuration", "schedule.warmup_steps", message, hint)])
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer, Scaling.of(config))
     if not groups:

@@ -3,15 +3,18 @@
 A law has the paths it involves and a sentence; its function yields what is broken, as (paths, message, hint). It is
 passed over when the value of one of its knobs was refused. "Set" means that the user set a knob to something else than
 its default: a default never breaks a law that says "has no effect", and neither does a written-out configuration.
+A law that yields is not broken where an override made a lower layer's value idle: give_way.py resets that value.
 """
 
 from trainbook.knobs.laws import data, deepspeed, evaluation, model, run, scaling, update  # noqa: F401  # they register
 from trainbook.knobs.laws.evaluation import without_validation_data
 from trainbook.knobs.laws.model import MODEL_TYPES, TASKS
 from trainbook.knobs.laws.registry import LAWS, Law, Settings, broken_laws, law, laws_of
+from trainbook.knobs.laws.run import LENGTHS
 
 __all__ = [
     "LAWS",
+    "LENGTHS",
     "MODEL_TYPES",
     "TASKS",
     "Law",

@@ -9,7 +9,9 @@ from trainbook.knobs.laws.model import TASKS
 from trainbook.knobs.laws.registry import Broken, Settings, law
 
 
-@law("data.padding", "data.samples", "model.type", "training.task", "data.label_field", "data.target_field")
+@law(
+    "data.padding", "data.samples", "model.type", "training.task", "data.label_field", "data.target_field", yields=True
+)
 def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
     """data.padding packed is for the built-in models: others cannot be told where a document ends."""
     kind = s.get("model.type")
@@ -18,18 +20,22 @@ def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
         yield ("data.padding", "model.type"), message, "Take bucketed, which also wastes little."
 
 
+TASK_FOLLOWS_FROM = ("model.type", "data.label_field", "data.target_field")
+
+
 def _no_effect_in_task(path: str, *tasks: str) -> None:
     def check(s: Settings) -> Iterator[Broken]:
         task = task_name(s.config)
         if s.is_set(path) and task in TASKS and task not in tasks:
+            chosen_by = [other for other in TASK_FOLLOWS_FROM if other != path and s.is_overridden(other)]
             yield (
-                (path, "training.task"),
+                (path, "training.task", *chosen_by),
                 f"has no effect unless the task is {' or '.join(tasks)}, but it is {task}.",
                 "",
             )
 
     check.__doc__ = f"{path} has an effect only if the task is {' or '.join(tasks)}."
-    law(path, "training.task", "model.type", "data.label_field", "data.target_field")(check)
+    law(path, "training.task", *TASK_FOLLOWS_FROM, yields=True)(check)
 
 
 _no_effect_in_task("training.mask_ratio", "masked", "span")
@@ -48,7 +54,9 @@ _no_effect_in_task("model.logit_soft_cap", *OF_TOKENS)
 _no_effect_in_task("model.tie_embeddings", *OF_TOKENS)
 
 
-@law("data.padding", "data.samples", "training.task", "model.type", "data.label_field", "data.target_field")
+@law(
+    "data.padding", "data.samples", "training.task", "model.type", "data.label_field", "data.target_field", yields=True
+)
 def spans_are_not_packed(s: Settings) -> Iterator[Broken]:
     """data.padding packed is not for training.task span: what is left of a text after cutting is not known before."""
     if s.get("data.padding") == "packed" and task_name(s.config) == "span" and not has_windows(s.config):
@@ -56,7 +64,7 @@ def spans_are_not_packed(s: Settings) -> Iterator[Broken]:
         yield ("data.padding", "training.task"), message, "Take bucketed, or data.samples=windows."
 
 
-@law("data.vocab_size", "data.tokenizer")
+@law("data.vocab_size", "data.tokenizer", yields=True)
 def only_a_learned_vocabulary_has_a_size(s: Settings) -> Iterator[Broken]:
     """data.vocab_size is for a tokenizer that is learned from the data; the others bring theirs."""
     tokenizer = s.get("data.tokenizer")

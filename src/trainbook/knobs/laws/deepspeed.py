@@ -33,7 +33,7 @@ for _clause in CONTRACT:
 OFFLOADING = ("distributed.offload_optimizer", "distributed.offload_parameters")
 
 
-@law(*OFFLOADING, "training.device")
+@law(*OFFLOADING, "training.device", yields=True)
 def there_is_something_to_offload_from(s: Settings) -> Iterator[Broken]:
     """distributed.offload_optimizer and distributed.offload_parameters need GPUs."""
     for path in OFFLOADING:

@@ -9,7 +9,7 @@ from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
 WANTS_EVALUATION = ("evaluation.early_stopping_patience", "evaluation.metric_for_best_model")
 
 
-@law("evaluation.eval_strategy", *WANTS_EVALUATION)
+@law("evaluation.eval_strategy", *WANTS_EVALUATION, yields=True)
 def judging_needs_evaluation(s: Settings) -> Iterator[Broken]:
     """Early stopping and the choice of a metric need evaluation: evaluation.eval_strategy is not no."""
     if s.get("evaluation.eval_strategy") != "no":
@@ -19,7 +19,7 @@ def judging_needs_evaluation(s: Settings) -> Iterator[Broken]:
             yield (path, "evaluation.eval_strategy"), "needs evaluation, but evaluation.eval_strategy is 'no'.", ""
 
 
-@law("evaluation.eval_strategy", "data.validation_ratio", "data.validation", *WANTS_EVALUATION)
+@law("evaluation.eval_strategy", "data.validation_ratio", "data.validation", *WANTS_EVALUATION, yields=True)
 def evaluation_needs_data(s: Settings) -> Iterator[Broken]:
     """Evaluation needs data.validation_ratio > 0 or a data.validation source."""
     if not without_validation_data(s) or s.get("evaluation.eval_strategy") == "no":
@@ -27,9 +27,9 @@ def evaluation_needs_data(s: Settings) -> Iterator[Broken]:
     asking = [path for path in WANTS_EVALUATION if s.is_set(path)]
     if s.is_written("evaluation.eval_strategy"):
         asking.insert(0, "evaluation.eval_strategy")
-    if asking:
-        message = "needs validation data, but data.validation_ratio is 0 and data.validation is not set."
-        yield (asking[0], "data.validation_ratio"), message, ""
+    message = "needs validation data, but data.validation_ratio is 0 and data.validation is not set."
+    for path in asking:
+        yield (path, "data.validation_ratio"), message, ""
 
 
 def without_validation_data(s: Settings) -> bool:
@@ -39,7 +39,7 @@ def without_validation_data(s: Settings) -> bool:
 JUDGED_AS_TEXT = ("exact_match", "word_error_rate", "phoneme_error_rate")
 
 
-@law("evaluation.metric_for_best_model", "evaluation.generate", "evaluation.target_unit")
+@law("evaluation.metric_for_best_model", "evaluation.generate", "evaluation.target_unit", yields=True)
 def written_text_is_judged_where_it_is_written(s: Settings) -> Iterator[Broken]:
     """exact_match and error rates need evaluation.generate; phoneme_error_rate also target_unit phonemes."""
     metric, path = s.get("evaluation.metric_for_best_model"), "evaluation.metric_for_best_model"

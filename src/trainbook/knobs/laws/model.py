@@ -47,7 +47,7 @@ def model_can_do_the_task(s: Settings) -> Iterator[Broken]:
         yield ("training.task", "model.type"), message, f"Take model.type={' or '.join(able)} for it."
 
 
-@law("model.type", "model.initializer_range")
+@law("model.type", "model.initializer_range", yields=True)
 def t5_has_first_values_of_its_own(s: Settings) -> Iterator[Broken]:
     """model.initializer_range has no effect with model.type t5, whose first values follow from the widths."""
     if s.is_set("model.initializer_range") and s.get("model.type") == "t5":
@@ -113,7 +113,7 @@ OF_ANY_MODEL = (
 PARTS = tuple(f"model.{name}" for name in section_types()["model"].model_fields if name not in OF_ANY_MODEL)
 
 
-@law("model.type", *PARTS)
+@law("model.type", *PARTS, yields=True)
 def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
     """With model.type hf the parts, dropout among them, are what config.json in model.pretrained says."""
     if s.get("model.type") != "hf":
@@ -127,7 +127,7 @@ def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
 LORA = ("model.lora_alpha", "model.lora_dropout", "model.lora_targets")
 
 
-@law("model.lora_rank", *LORA)
+@law("model.lora_rank", *LORA, yields=True)
 def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
     """model.lora_alpha, model.lora_dropout and model.lora_targets have an effect only with model.lora_rank."""
     if s.get("model.lora_rank") is not None:
@@ -137,7 +137,7 @@ def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
             yield (path, "model.lora_rank"), "has no effect unless model.lora_rank is set.", ""
 
 
-@law("model.quantize_base", "model.lora_rank")
+@law("model.quantize_base", "model.lora_rank", yields=True)
 def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
     """model.quantize_base needs model.lora_rank: weights of so few bits are not trained, adapters beside them are."""
     if s.get("model.quantize_base") != "none" and s.get("model.lora_rank") is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainbook.errors import Problem
@@ -37,6 +37,24 @@ class Settings:
         """The user wrote it on the command line, over what a file says."""
         return self.origins[path].kind == "override"
 
+    def gives_way(self, path: str, *to: str) -> bool:
+        """A value of a lower layer gives way to what a higher one asks for; two values of one layer contradict."""
+        origin = self.origins[path]
+        # In a file that we have written, a default is nobody's wish either.
+        asked = [other for other in to if not origin.is_taken_over or self.is_overridden(other) or self.is_set(other)]
+        return 0 < _layer(origin) < max((_layer(self.origins[other]) for other in asked), default=0)
+
+    def idle(self, path: str) -> Settings:
+        """The same, where a value is no longer what its author asked for: it may have no effect."""
+        return Settings(self.config, self.origins | {path: replace(self.origins[path], is_taken_over=True)})
+
+    def having(self, path: str, value: Any, reason: str) -> Settings:
+        """The same with another value, which follows from others."""
+        section, name = path.split(".")
+        changed = getattr(self.config, section).model_copy(update={name: value})
+        config = self.config.model_copy(update={section: changed})
+        return Settings(config, self.origins | {path: Origin("derived", reason)})
+
     def show(self, path: str) -> str:
         by_default = " (the default)" if self.origins[path].kind == "default" else ""
         return show(self.get(path)) + by_default
@@ -45,6 +63,15 @@ class Settings:
         origins = [self.origins[path] for path in paths]
         stated = [origin.place for origin in origins if origin.kind != "default"]
         return ", ".join(dict.fromkeys(stated)) or "default"
+
+
+def _layer(origin: Origin) -> int:
+    """Who wrote a value: nobody, a packaged recipe or a pretrained model, a file, the command line."""
+    if origin.kind in ("default", "derived"):
+        return 0
+    if origin.is_taken_over:
+        return 1
+    return {"recipe": 1, "pretrained": 1, "file": 2, "override": 3}[origin.kind]
 
 
 Broken = tuple[tuple[str, ...], str, str]
@@ -56,14 +83,15 @@ class Law:
     paths: tuple[str, ...]
     text: str
     check: Check
+    yields: bool = False  # the first path that it names may be reset where a higher layer wrote one of the others
 
 
 LAWS: list[Law] = []
 
 
-def law(*paths: str) -> Callable[[Check], Check]:
+def law(*paths: str, yields: bool = False) -> Callable[[Check], Check]:
     def register(check: Check) -> Check:
-        LAWS.append(Law(paths, (check.__doc__ or "").strip(), check))
+        LAWS.append(Law(paths, (check.__doc__ or "").strip(), check, yields))
         return check
 
     return register
@@ -88,14 +116,11 @@ def no_effect(path: str, unless: str, *needed: Any) -> None:
     words = " or ".join(show(value) for value in needed)
 
     def check(s: Settings) -> Iterator[Broken]:
-        # A file that says how a run was spread may be run in another way: that is said last, on the command line.
-        if path.startswith("distributed.") and s.is_overridden(unless) and not s.is_overridden(path):
-            return
         if s.is_set(path) and s.get(unless) not in needed:
             yield (path, unless), f"has no effect unless {unless} is {words}, but that is {s.show(unless)}.", ""
 
     check.__doc__ = f"{path} has an effect only if {unless} is {words}."
-    law(path, unless)(check)
+    law(path, unless, yields=True)(check)
 
 
 def no_effect_with(path: str, other: str, *idle: Any) -> None:
@@ -107,4 +132,4 @@ def no_effect_with(path: str, other: str, *idle: Any) -> None:
             yield (path, other), f"has no effect with {other} {s.show(other)}.", ""
 
     check.__doc__ = f"{path} has no effect with {other} {words}."
-    law(path, other)(check)
+    law(path, other, yields=True)(check)

@@ -120,7 +120,7 @@ def packed_weights_are_not_cut(s: Settings) -> Iterator[Broken]:
         yield paths[::-1], f"packed weights cannot be cut into slices, but got {s.show(paths[1])} with fsdp.", ""
 
 
-@law("distributed.sync_batch_norm", "training.device")
+@law("distributed.sync_batch_norm", "training.device", yields=True)
 def batch_norms_meet_on_gpus(s: Settings) -> Iterator[Broken]:
     """distributed.sync_batch_norm needs GPUs."""
     paths = ("distributed.sync_batch_norm", "training.device")

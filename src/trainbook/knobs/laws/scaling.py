@@ -79,7 +79,7 @@ def the_decoder_deepens_too(s: Settings) -> Iterator[Broken]:
         yield ("model.base_num_hidden_layers", "model.num_decoder_layers"), message, hint
 
 
-@law("model.depth_exponent", "model.base_num_hidden_layers", "model.parametrization")
+@law("model.depth_exponent", "model.base_num_hidden_layers", "model.parametrization", yields=True)
 def depth_has_a_base_and_an_exponent(s: Settings) -> Iterator[Broken]:
     """model.depth_exponent is 0, or .5 to 1; model.base_num_hidden_layers and it have an effect only together."""
     if s.get("model.parametrization") != "mup":
@@ -141,7 +141,7 @@ def mup_is_not_for_adapters(s: Settings) -> Iterator[Broken]:
         yield ("model.parametrization", "model.lora_rank"), message, ""
 
 
-@law("model.embedding_multiplier", "model.norm_position", "model.type")
+@law("model.embedding_multiplier", "model.norm_position", "model.type", yields=True)
 def a_norm_undoes_the_embedding_multiplier(s: Settings) -> Iterator[Broken]:
     """model.embedding_multiplier has no effect in gpt and bert with norm_position post, which normalises embeddings."""
     is_undone = s.get("model.type") in ("gpt", "bert") and s.get("model.norm_position") == "post"

@@ -18,7 +18,7 @@ no_effect("precision.initial_scale_power", "precision.compute", "fp16")
 no_effect("precision.growth_interval", "precision.compute", "fp16")
 
 
-@law("precision.weights", "model.lora_rank")
+@law("precision.weights", "model.lora_rank", yields=True)
 def only_frozen_weights_are_fp16(s: Settings) -> Iterator[Broken]:
     """precision.weights fp16 needs model.lora_rank: trained fp16 weights lose updates and overflow."""
     if s.get("precision.weights") == "fp16" and s.get("model.lora_rank") is None:
@@ -63,7 +63,7 @@ def independent_decay_is_small(s: Settings) -> Iterator[Broken]:
         yield ("optimizer.weight_decay", "optimizer.weight_decay_mode"), message, hint
 
 
-@law("precision.loss_scale", "precision.initial_scale_power", "precision.growth_interval")
+@law("precision.loss_scale", "precision.initial_scale_power", "precision.growth_interval", yields=True)
 def fixed_scale_does_not_move(s: Settings) -> Iterator[Broken]:
     """A fixed precision.loss_scale has neither an initial_scale_power nor a growth_interval."""
     if s.get("precision.loss_scale") == "dynamic":
@@ -78,7 +78,7 @@ def fixed_scale_does_not_move(s: Settings) -> Iterator[Broken]:
             )
 
 
-@law("precision.weights", "precision.compute")
+@law("precision.weights", "precision.compute", yields=True)
 def narrow_weights_compute_narrowly(s: Settings) -> Iterator[Broken]:
     """precision.weights bf16 or fp16 needs the same precision.compute (or auto)."""
     weights, compute = s.get("precision.weights"), s.get("precision.compute")

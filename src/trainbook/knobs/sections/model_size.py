@@ -205,7 +205,7 @@ class ModelSize(Section):
     num_attention_heads: int = knob(
         6,
         ge=1,
-        what="How many attention patterns each layer computes side by side; it divides hidden_size.",
+        what="How many attention heads each layer has; it divides hidden_size. Unset: hidden_size / 64.",
         why=(
             "The width is split among the heads, so parameters stay the same; what changes is the size of a "
             "head, hidden_size / num_attention_heads. Heads of 64 to 128 are the field's habit, and what "
