@@ -58,7 +58,7 @@ def test_the_same_batch_changes_nothing() -> None:
 def test_beyond_the_critical_batch_the_rules_are_not_promised() -> None:
     config = load("gpt-tiny").config  # 128 tokens a sequence
     inside, beyond = (for_batch(config, 64, critical)["remarks"][0] for critical in (64 * 128 * 2, 16 * 128))
-    assert "can be expected to hold" in inside
+    assert "so the rules should hold" in inside
     # With noise N and batch B a loss takes 1 + N / B times the fewest steps: (1 + 1/4) / (1 + 1) of them.
     assert "62% of the steps" in beyond and "2.5 times its tokens" in beyond
 
@@ -72,8 +72,26 @@ def test_a_critical_batch_in_tokens_of_documents_is_as_many_rows_as_were_measure
 
 
 def test_a_noise_scale_without_an_end_says_that_a_larger_batch_helps() -> None:
-    (told,) = for_batch(load("gpt-tiny").config, 64, math.inf)["remarks"]
-    assert "not told from its noise: a larger batch still helps" in told and "inf" not in told
+    told = for_batch(load("gpt-tiny").config, 64, math.inf)["remarks"][0]
+    assert "below its noise: a larger batch still helps" in told and "inf" not in told
+
+
+def test_beta1_and_epsilon_of_the_square_root_rule_are_told() -> None:
+    told = for_batch(load("gpt-tiny", ["optimizer.beta1=0.9", "optimizer.epsilon=1e-8"]).config, 64)["remarks"][-1]
+    assert told.startswith("beta1 0.9 and epsilon 1e-08 are kept; to follow the square-root rule in full, add ")
+    after = load("gpt-tiny", told.rpartition("add ")[2].split()).config.optimizer
+    assert (after.beta1, after.epsilon) == (pytest.approx(1 - 4 * 0.1), pytest.approx(1e-8 / 2))
+
+
+def test_beyond_the_end_of_beta1s_rule_only_epsilon_is_named() -> None:
+    told = for_batch(load("gpt-tiny", ["optimizer.beta1=0.9"]).config, 16 * 16)["remarks"][-1]
+    assert "it ends at 10 times the batch" in told and "optimizer.beta1=" not in told
+    assert "optimizer.epsilon=2.5e-9" in told
+
+
+@pytest.mark.parametrize("changes", [["optimizer.type=sgd"], ["optimizer.type=lion"]])
+def test_other_optimizers_have_no_such_rule(changes: list[str]) -> None:
+    assert len(for_batch(load("gpt-tiny", changes).config, 64)["remarks"]) == 1
 
 
 @pytest.mark.parametrize(("optimizer", "has_beta2"), [("muon", True), ("lion", False)])

@@ -76,7 +76,7 @@ def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path |
     answer = for_batch(load(recipe, changes).config, batch, noise, tokens_per_row)
     if as_json:
         return print_json(answer)
-    typer.echo(f"  from a batch of {answer['from']:,} sequences to one of {answer['to']:,}, for the same tokens")
+    typer.echo(f"  from a batch of {answer['from']:,} sequences to {answer['to']:,}, over the same number of tokens")
     for each in answer["changes"]:
         typer.echo(f"  {each['knob']:<30} {each['old']} -> {each['new']}   ({each['why']})")
     for remark in answer["remarks"]:

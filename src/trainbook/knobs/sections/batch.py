@@ -4,6 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    CRITICAL_BATCH,
+    GPT_3,
+    LARGE_MINIBATCH_SGD,
+    LLAMA,
+    LLAMA_2,
+    MEASURED_BATCHES,
+    MEASURED_GUARD,
+    NORM_CLIPPING,
+    OPT,
+    SQUARE_ROOT_RULE,
+    STABLE_ADAMW,
+    TUNING_PLAYBOOK,
+    ZCLIP,
+)
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
@@ -13,24 +29,27 @@ class Batch(Section):
     global_batch_size: int | None = knob(
         None,
         ge=1,
-        what="How many sequences make one update, over all devices and micro-batches; accumulation follows from it.",
+        what=(
+            "The number of sequences in one update, over all devices and micro-batches. Gradient accumulation follows "
+            "from it."
+        ),
         why=(
-            "It sets how noisy each gradient is and how many updates a token budget buys: tokens per update "
-            "= this × max_seq_length. Up to a critical size, doubling it nearly halves the updates needed; "
-            "beyond, it mostly burns tokens."
+            "It sets how noisy each gradient is and how many updates a token budget buys: tokens per update = "
+            "global_batch_size × max_seq_length. Up to the critical batch size, doubling it nearly halves the number "
+            "of updates needed; beyond that it mostly wastes tokens."
         ),
         raised=(
-            "Less noise, better use of the hardware, fewer updates per epoch. Raise the rate with it: by "
-            "the square root for Adam, in proportion for SGD, and only up to the critical size."
+            "Less gradient noise, better hardware utilization, fewer updates per epoch. Raise the learning rate with "
+            "it, by the square root for Adam and in proportion for SGD, and only up to the critical batch size."
         ),
-        lowered="More, noisier updates per epoch; lower the rate. Devices may idle.",
+        lowered="More and noisier updates per epoch; lower the learning rate. The devices may be underused.",
         cases=(
             Case("fine-tuning", 32, "16 to 64"),
             Case("first experiments, 256 to 512 tokens a sequence", 64),
-            Case("BERT from scratch, 512 tokens a sequence", 256),
-            Case("large GPT, 2048 tokens a sequence", 512, "1 million tokens; the notes' large-scale settings"),
+            Case("BERT from scratch, 512 tokens a sequence", 256, "as published"),
+            Case("large GPT, 2048 tokens a sequence", 512, "1 million tokens per update"),
             Case(
-                "the largest plain models", 2048, "at 2048 tokens that is 4 million; not beyond 4 to 8 million tokens"
+                "the largest dense models", 2048, "4 million tokens per update at 2048 tokens a sequence, as in Llama"
             ),
         ),
         usual=(8, 4096),
@@ -45,18 +64,12 @@ class Batch(Section):
             "optimizer.beta2",
         ),
         symptoms=("fluctuating validation", "instability", "too slow", "loss not decreasing"),
-        sources=(
-            "playbook notes",
-            "McCandlish et al. 2018 (noise scale)",
-            "Shallue et al. 2019",
-            "Malladi et al. 2022 (square-root rule)",
-            "Google Deep Learning Tuning Playbook 2023",
-        ),
+        sources=(CRITICAL_BATCH, MEASURED_BATCHES, SQUARE_ROOT_RULE, LARGE_MINIBATCH_SGD, BERT, LLAMA, TUNING_PLAYBOOK),
         correction=(
-            "Small batches are not a regulariser to tune for: with the rate and the other knobs retuned, "
-            "validation quality hardly depends on it (Shallue et al. 2019). Choose it for speed, then "
-            "retune; a larger batch wants a higher rate, not a lower one. It does not decide memory either; "
-            "per_device_train_batch_size does."
+            "A small batch is not a regularizer to tune for: once the learning rate and the other hyperparameters are "
+            "retuned, validation quality hardly depends on the batch size (Shallue et al. 2018). Choose it for speed, "
+            "then retune; a larger batch needs a higher learning rate, not a lower one. It does not set memory use "
+            "either: per_device_train_batch_size does."
         ),
         aliases=("batch_size", "train_batch_size", "total_batch_size", "mini_batch_size"),
     )
@@ -64,19 +77,20 @@ class Batch(Section):
     per_device_train_batch_size: int | None = knob(
         None,
         ge=1,
-        what="How many sequences one device holds in one forward and backward pass.",
+        what="The micro-batch: the number of sequences in one forward and backward pass on one device.",
         why=(
-            "Activations and logits grow in proportion to it: this is what decides whether a step fits in "
-            "memory. With global_batch_size fixed it changes speed and memory only, not what is learned "
-            "(dropout's draws and rounding aside)."
+            "Activations and logits grow in proportion to it, so it decides whether a step fits in memory. With a "
+            "fixed global_batch_size it changes only speed and memory, not what is learned (apart from dropout masks "
+            "and rounding)."
         ),
         raised=(
-            "Better use of the device until throughput flattens; then only more memory, and in the end out of memory."
+            "Better utilization until throughput levels off; after that it only uses more memory, and eventually the "
+            "device runs out."
         ),
-        lowered="Less memory, more micro-batches per update; very small ones leave a GPU idle.",
+        lowered="Less memory and more micro-batches per update; a very small micro-batch leaves a GPU idle.",
         cases=(
-            Case("as a start on a GPU", 16, "double it until throughput stops rising or memory ends"),
-            Case("out of memory", 1, "with accumulation keeping the global batch"),
+            Case("starting point on a GPU", 16, "double it until throughput stops rising or memory runs out"),
+            Case("out of memory", 1, "accumulation keeps the global batch"),
         ),
         usual=(1, 512),
         interacts=(
@@ -87,10 +101,10 @@ class Batch(Section):
             "precision.compute",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=("playbook notes", "Google Deep Learning Tuning Playbook 2023"),
+        sources=(TUNING_PLAYBOOK,),
         correction=(
-            "Noise and generalisation belong to the global batch. A micro-batch of 1 with 64 accumulated "
-            "makes the same update as one of 64, up to rounding."
+            "Gradient noise and generalization depend on the global batch. A micro-batch of 1 accumulated 64 times "
+            "makes the same update as a micro-batch of 64, up to rounding."
         ),
         aliases=("micro_batch_size", "per_device_batch_size", "device_batch_size", "train_micro_batch_size_per_gpu"),
     )
@@ -98,29 +112,30 @@ class Batch(Section):
     gradient_accumulation_steps: int | None = knob(
         None,
         ge=1,
-        what="How many micro-batches are summed into one update; follows from global_batch_size where that is set.",
+        what="The number of micro-batches summed into one update. Follows from global_batch_size where that is set.",
         why=(
-            "It buys a large batch with the memory of a small one: 16 sequences × 4 = 64 per device and "
-            "update. Gradients are divided by the targets of all micro-batches together, so the split does "
-            "not alter the update."
+            "It gives a large batch with the memory of a small one: 16 sequences × 4 = 64 per device and update. "
+            "Gradients are divided by the number of targets in all micro-batches together, so the split does not "
+            "change the update."
         ),
         raised=(
-            "Larger batch per update at equal memory; an update takes proportionally longer and there are "
-            "fewer of them per epoch."
+            "A larger batch per update in the same memory. Each update takes proportionally longer, and an epoch has "
+            "fewer updates."
         ),
-        lowered="More frequent, noisier updates; 1 means none. Prefer a larger micro-batch where memory allows.",
+        lowered=(
+            "More frequent, noisier updates; 1 means no accumulation. Prefer a larger micro-batch where memory allows."
+        ),
         cases=(
-            Case("the wanted batch fits", 1),
-            Case("64 wanted, 16 fit", 4),
+            Case("the batch fits", 1),
+            Case("a batch of 64, of which 16 fit", 4),
         ),
         usual=(1, 128),
         interacts=("batch.global_batch_size", "batch.per_device_train_batch_size", "optimizer.learning_rate"),
         symptoms=("out of memory", "instability", "fluctuating validation"),
-        sources=("playbook notes",),
         correction=(
-            "Accumulating does not add updates: k micro-batches make one update instead of k, and weights "
-            "do not move in between. It saves memory, not time. Averaging the micro-batch means is wrong "
-            "where they hold different numbers of targets."
+            "Accumulation does not add updates: k micro-batches make one update instead of k, and the weights do not "
+            "move in between. It saves memory, not time. Averaging the means of micro-batches is wrong where they "
+            "have different numbers of targets."
         ),
         aliases=("gradient_accumulation", "accumulate_grad_batches", "grad_accum_steps"),
     )
@@ -129,23 +144,25 @@ class Batch(Section):
         1.0,
         gt=0,
         what=(
-            "The largest global gradient norm let through, larger gradients being scaled down to it; unset, "
-            "no clipping."
+            "The gradient clipping threshold: gradients whose global norm exceeds it are scaled down to it. Unset: no "
+            "clipping."
         ),
         why=(
-            "One bad batch can send a gradient many times the usual; clipping keeps its direction and "
-            "limits its weight in Adam's averages. The norm is taken over all parameters at once, after "
-            "accumulation, and logged as it was before clipping."
+            "One bad batch can produce a gradient many times larger than usual. Clipping keeps its direction and "
+            "limits its weight in Adam's moments. The norm is taken over all parameters together, after accumulation, "
+            "and is logged as it was before clipping."
         ),
-        raised="Clips less often; outliers get through, unless clipping is zclip.",
+        raised="Clips less often; outliers get through unless clipping is zclip.",
         lowered=(
-            "Clips more often; once it clips nearly every step it acts as normalisation, and what remains "
-            "is a wrong learning rate."
+            "Clips more often. Once nearly every step is clipped, it acts as normalization, and the learning rate is "
+            "the real problem."
         ),
         cases=(
-            Case("transformers, nearly always", 1.0, "GPT-3, PaLM, Llama, OLMo"),
-            Case("repeated spikes with large norms", 0.5, "OPT-175B lowered its own in steps, 2.5, 1.5, 1.0"),
-            Case("stable_adamw, or clipping by zclip alone", None, "both bound outliers by themselves"),
+            Case("transformers, nearly always", 1.0, "GPT-3, Llama and Llama 2"),
+            Case(
+                "repeated spikes with large norms", 0.3, "OPT-175B started at 1.0 and lowered it to 0.3 during the run"
+            ),
+            Case("stable_adamw, or clipping by zclip alone", None, "both bound outliers themselves"),
         ),
         usual=(0.1, 5.0),
         search=Search("log", 0.1, 10.0),
@@ -160,45 +177,40 @@ class Batch(Section):
             "precision.compute",
         ),
         symptoms=("exploding gradients", "instability", "loss spikes", "loss not decreasing"),
-        sources=(
-            "playbook notes",
-            "Pascanu et al. 2013",
-            "Google Deep Learning Tuning Playbook 2023",
-            "OPT-175B chronicles (2022)",
-        ),
+        sources=(NORM_CLIPPING, GPT_3, LLAMA, LLAMA_2, OPT, STABLE_ADAMW, ZCLIP, TUNING_PLAYBOOK),
         correction=(
-            "Gradients are multiplied by threshold / norm, and only when the norm exceeds the threshold; "
-            "dividing by the norm is the special case of 1. Adam ignores a constant scale, so clipping acts "
-            "only relative to other steps. It cannot cure NaN: the norm is NaN too. To set it by "
-            "measurement take the 90th percentile of norms; if over half of the updates are clipped, lower "
-            "the rate instead."
+            "Gradients are multiplied by threshold / norm, and only where the norm exceeds the threshold. Adam "
+            "ignores a constant scale, so clipping acts only relative to other steps. It cannot cure NaN, because the "
+            "norm is NaN too. To choose a threshold from a run, take the 90th percentile of the gradient norms; if "
+            "more than half of the updates are clipped, lower the learning rate instead."
         ),
         aliases=("gradient_clipping", "grad_clip", "clip_grad_norm", "gradient_clip_val", "clip_grad"),
     )
 
     clipping: Literal["norm", "zclip"] = knob(
         "norm",
-        what="What bounds a gradient: a fixed norm, or also where the norm stands among recent ones.",
+        what="How gradients are bounded: by a fixed norm, or also by comparison with recent norms.",
         why=(
-            "Norms drift over a run: where they have fallen to a tenth of max_grad_norm, a spike of ten times the "
-            "usual still passes it untouched. zclip keeps a running mean and deviation of the norm and bounds what "
-            "stands out from them, whatever the level."
+            "Gradient norms drift over a run. Once they have fallen to a tenth of max_grad_norm, a spike of ten times "
+            "the usual norm passes unclipped. zclip keeps a running mean and standard deviation of the norm and clips "
+            "outliers at any level."
         ),
         raised=(
-            "To zclip: a norm more than zclip_threshold deviations above the mean is cut to mean + threshold² / z × "
-            "deviation, z being its own number of deviations: the worse the outlier, the closer to the mean."
+            "zclip: a norm more than zclip_threshold standard deviations above the mean is reduced to mean + "
+            "threshold² / z × deviation, where z is its own number of deviations. The larger the outlier, the closer "
+            "to the mean it is cut."
         ),
-        lowered="To norm: one bound for the whole run, max_grad_norm, and nothing to remember.",
+        lowered="norm: one threshold for the whole run, max_grad_norm, and no state.",
         values={
-            "norm": "gradients are scaled down to max_grad_norm where their norm exceeds it; unset, never",
+            "norm": "gradients are scaled down to max_grad_norm where their norm exceeds it; unset: never",
             "zclip": (
-                "outliers among recent norms are cut as well; max_grad_norm still holds (unset, zclip alone). The "
-                "first 25 updates only fill its averages"
+                "also clips outliers among recent norms; max_grad_norm still applies (unset: zclip alone). The first "
+                "25 updates only fill its averages"
             ),
         },
         cases=(
             Case("nearly always", "norm"),
-            Case("spikes at a high rate, with norms far below max_grad_norm in between", "zclip"),
+            Case("spikes at a high learning rate, with norms far below max_grad_norm in between", "zclip"),
         ),
         search=Search("choice", choices=("norm", "zclip")),
         interacts=(
@@ -210,12 +222,12 @@ class Batch(Section):
             "guard.skip_threshold",
         ),
         symptoms=("loss spikes", "exploding gradients", "instability"),
-        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        sources=(ZCLIP,),
         correction=(
-            "It follows slow drift, not a jump: norms that double for good look like outliers for ever, each one is "
-            "cut to about the old mean, and the deviation shrinks meanwhile. Under Adam that costs little, because a "
-            "constant scale cancels; a share of clipped steps near 1 shows it. It is no cure for NaN, and the guard, "
-            "which skips whole updates, judges norms as they were before clipping."
+            "zclip follows slow drift, not a jump. Norms that double for good keep looking like outliers: each is cut "
+            "to about the old mean, and the deviation shrinks meanwhile. Under Adam that costs little, because a "
+            "constant scale cancels; a share of clipped steps near 1 shows it. It does not cure NaN, and the guard, "
+            "which skips whole updates, judges norms before clipping."
         ),
         aliases=("gradient_clip_algorithm", "clipping_mode", "clip_mode"),
         value_aliases={"global_norm": "norm", "z_clip": "zclip", "zscore": "zclip"},
@@ -224,21 +236,21 @@ class Batch(Section):
     zclip_threshold: float = knob(
         2.5,
         gt=0,
-        what="How many deviations above the recent mean a gradient norm may lie before zclip cuts it.",
+        what="How many standard deviations above the recent mean a gradient norm may be before zclip clips it.",
         why=(
-            "Norms have a long upper tail: at 2.5 deviations one to four in a hundred calm updates are clipped, and "
-            "little; real spikes lie at 10 deviations and more."
+            "Gradient norms have a long upper tail. At 2.5 deviations, one to four in a hundred updates of a stable "
+            "run are clipped slightly; real spikes are at 10 deviations and more (our measurement)."
         ),
-        raised="Clips less often, and less: what is cut is cut to a higher bound.",
-        lowered="Clips more often; near 1 the upper sixth of all updates is shortened.",
+        raised="Clips less often, and to a higher bound.",
+        lowered="Clips more often; near 1, about a sixth of all updates is clipped.",
         cases=(
-            Case("nearly always", 2.5, "the paper's value"),
-            Case("spikes in spite of it", 2.0),
+            Case("nearly always", 2.5, "ZClip's published value"),
+            Case("spikes remain", 2.0),
         ),
         usual=(1.5, 4.0),
         interacts=("batch.clipping", "batch.zclip_alpha", "batch.max_grad_norm"),
         symptoms=("loss spikes", "instability"),
-        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        sources=(ZCLIP, MEASURED_GUARD),
         aliases=("z_thresh", "zclip_z_thresh"),
     )
 
@@ -246,14 +258,14 @@ class Batch(Section):
         0.97,
         ge=0,
         lt=1,
-        what="The share of zclip's running mean and variance of the norm that survives each update.",
-        why="They reach back about 1 / (1 − alpha) updates: 33 at 0.97. That is what an outlier is measured against.",
-        raised="A steadier measure that lags behind norms which rise or fall quickly, as they do in warm-up.",
-        lowered="Follows the norms closely; near 0.9 a few large ones in a row already count as usual.",
-        cases=(Case("nearly always", 0.97),),
+        what="The decay of zclip's running mean and variance of the gradient norm.",
+        why="The averages cover about 1 / (1 − alpha) updates: 33 at 0.97. Outliers are measured against them.",
+        raised="Steadier statistics, which lag when norms change quickly, as they do during warm-up.",
+        lowered="Follows the norms closely; near 0.9 a few large norms in a row already count as usual.",
+        cases=(Case("nearly always", 0.97, "ZClip's published value"),),
         usual=(0.9, 0.999),
         interacts=("batch.clipping", "batch.zclip_threshold", "schedule.warmup_steps"),
         symptoms=("loss spikes", "instability"),
-        sources=("Kumar et al. 2025 (ZClip), arXiv 2504.02507",),
+        sources=(ZCLIP,),
         aliases=("zclip_ema_decay",),
     )

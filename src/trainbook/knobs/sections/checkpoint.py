@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainbook.knobs.bibliography import PALM, TORCH_DCP_DOCS
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -30,7 +31,7 @@ class Checkpoint(Section):
             "checkpoint.asynchronous",
         ),
         symptoms=("loss spikes", "instability", "too slow"),
-        sources=("playbook notes", "PaLM, arXiv 2204.02311"),
+        sources=(PALM,),
         correction="A checkpoint of weights alone is not one to resume from: without Adam's moments, the schedule, the "
         "random state and the place in the data, the run goes on as another run.",
         aliases=("checkpoint_interval", "save_interval", "save_every"),
@@ -57,7 +58,7 @@ class Checkpoint(Section):
             "evaluation.eval_strategy",
         ),
         symptoms=("loss spikes", "instability"),
-        sources=("playbook notes", "PaLM, arXiv 2204.02311"),
+        sources=(PALM,),
         correction="A low limit is said to risk the best model. Not here: only older checkpoints that are not the "
         "best are removed. Nor does the limit say how many are written: that is save_steps.",
         aliases=("keep_checkpoints", "max_checkpoints", "keep_latest_k"),
@@ -76,7 +77,7 @@ class Checkpoint(Section):
         ),
         interacts=("checkpoint.save_steps", "checkpoint.save_total_limit"),
         symptoms=("too slow", "out of memory"),
-        sources=("PyTorch documentation of distributed checkpoints",),
+        sources=(TORCH_DCP_DOCS,),
         correction="It does not make a checkpoint less safe: one counts only when it is complete, so a crash while it "
         "is written costs that one and the one before it is taken.",
         aliases=("async_save", "async_checkpointing"),

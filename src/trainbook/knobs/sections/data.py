@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainbook.knobs.bibliography import TORCH_DATA_DOCS
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.data_left_out import DataLeftOut
 
@@ -43,7 +44,6 @@ class Data(DataLeftOut):
         usual=(0, 16),
         interacts=("data.prefetch_factor", "data.pin_memory", "data.samples", "training.deterministic"),
         symptoms=("too slow",),
-        sources=("playbook notes",),
         correction="More is not faster: the right number is the smallest at which the device no longer waits for data.",
         aliases=("dataloader_num_workers", "loader_workers"),
     )
@@ -62,7 +62,7 @@ class Data(DataLeftOut):
         usual=(1, 8),
         interacts=("data.num_workers", "data.pin_memory", "batch.per_device_train_batch_size"),
         symptoms=("too slow",),
-        sources=("PyTorch documentation of DataLoader",),
+        sources=(TORCH_DATA_DOCS,),
         correction="It does not cure a loader that is too slow on average: the stock runs out. Add workers instead.",
         aliases=("dataloader_prefetch_factor", "prefetch"),
     )
@@ -79,7 +79,7 @@ class Data(DataLeftOut):
         ),
         interacts=("training.device", "data.num_workers", "data.prefetch_factor"),
         symptoms=("too slow",),
-        sources=("PyTorch documentation of DataLoader",),
+        sources=(TORCH_DATA_DOCS,),
         correction="It concerns host memory: it neither saves nor costs GPU memory. Token ids are small, so for text "
         "the gain is modest.",
         aliases=("dataloader_pin_memory", "pinned_memory"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainbook.knobs.bibliography import DATATROVE, GOPHER, OLMO_2, OLMO_CORE, PALM
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.data_shape import DataShape
 
@@ -24,7 +25,7 @@ class DataLeftOut(DataShape):
         ),
         interacts=("data.source", "data.samples", "data.tokenizer", "data.gopher_filter", "data.quarantine"),
         symptoms=("bad samples", "loss spikes", "instability"),
-        sources=("OLMo 2, arXiv 2501.00656, and OLMo-core's instance filter: 13 tokens, 32 repetitions",),
+        sources=(OLMO_2, OLMO_CORE),
         correction="OLMo-core keeps such samples and masks their labels, but still divides by their tokens, so the "
         "loss of that batch looks too low. Here they are not in a batch at all. Validation text is never filtered: it "
         "judges what the model will meet. With a tokenizer of bytes or characters rulers count, with bpe a ruler of 64 "
@@ -48,7 +49,7 @@ class DataLeftOut(DataShape):
         ),
         interacts=("data.source", "data.repetition_filter", "data.validation_ratio", "data.tokenizer"),
         symptoms=("bad samples", "overfitting"),
-        sources=("Rae et al. 2021 (Gopher), arXiv 2112.11446, table A1", "datatrove's GopherRepetitionFilter"),
+        sources=(GOPHER, DATATROVE),
         correction="It is a filter for web pages: of Python's standard library it leaves out about half of the files, "
         "and conversations it refuses. Duplicates of whole documents are no matter of it: trainbook data finds those. "
         "Unlike in some copies of the table, words must come twice to count as repeated, or every text of a few words "
@@ -73,7 +74,7 @@ class DataLeftOut(DataShape):
         ),
         interacts=("data.source", "data.samples", "data.tokenizer", "data.repetition_filter", "guard.quarantine"),
         symptoms=("bad samples", "loss spikes", "instability"),
-        sources=("PaLM, arXiv 2204.02311, section 5.1",),
+        sources=(PALM,),
         correction="PaLM skipped 200 to 500 batches around a spike, and found that the same batches did no harm from "
         "another checkpoint: a sample is rarely bad by itself. Look at the texts in the file before you trust it. "
         "Windows are found again in the very same tokens only; documents also by their file and line, if the text "

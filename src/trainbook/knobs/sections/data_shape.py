@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import BERT, BPE, GPT_2, GPT_3, HF_TRUNCATION_DOCS, PACKING
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.data_source import DataSource
 
@@ -37,7 +38,7 @@ class DataShape(DataSource):
         ),
         interacts=("data.vocab_size", "data.max_seq_length", "model.vocab_multiple", "model.tie_embeddings"),
         symptoms=("too slow", "out of memory", "underfitting"),
-        sources=("Sennrich et al. 2015, arXiv 1508.07909",),
+        sources=(BPE,),
         correction="Loss and perplexity are counted a token, so they cannot be compared between tokenizers: at 3 "
         "bytes a token, a bpe loss of 3.0 is worth a byte loss of 1.0. Compare the loss a byte of text. Tokens with a "
         "role (padding, mask, separator, sentinels) need no knob: these four get those that the task asks for, "
@@ -69,7 +70,7 @@ class DataShape(DataSource):
             "model.tie_embeddings",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=("Sennrich et al. 2015, arXiv 1508.07909",),
+        sources=(BPE,),
         correction="A larger vocabulary raises the loss a token by itself, since there is more to choose from: at the "
         "start it is ln(vocab_size), 8.3 for 4096 and 5.5 for 256.",
         aliases=("vocabulary_size",),
@@ -103,7 +104,7 @@ class DataShape(DataSource):
             "model.rope_theta",
         ),
         symptoms=("out of memory", "too slow", "underfitting"),
-        sources=("playbook notes",),
+        sources=(BERT, GPT_2, GPT_3),
         correction="Memory grows with the square of the length only where attention scores are stored; with a fused "
         "attention kernel it grows in proportion, and only the time keeps the square. Doubling the length also doubles "
         "the tokens of a batch: halve the number of sequences to compare like with like.",
@@ -178,7 +179,7 @@ class DataShape(DataSource):
             "memory.compile",
         ),
         symptoms=("too slow", "out of memory"),
-        sources=("playbook notes", "Krell et al. 2021, arXiv 2107.02027, on packing without contamination"),
+        sources=(PACKING,),
         correction='"longest" and "dynamic padding" are one and the same, not two strategies, and padding never cuts: '
         "a document that is too long is a matter of data.truncation. Packing that resets positions but lets attention "
         "cross into the neighbouring document is not the same training; here the packed loss is the unpacked one. "
@@ -212,7 +213,6 @@ class DataShape(DataSource):
             "data.padding",
         ),
         symptoms=("underfitting", "loss not decreasing"),
-        sources=("playbook notes",),
         correction="Cutting is no harmless default: look at the lengths of your documents before choosing "
         "max_seq_length.",
         aliases=("truncate",),
@@ -236,7 +236,7 @@ class DataShape(DataSource):
         ),
         interacts=("data.truncation", "data.max_seq_length", "data.samples"),
         symptoms=("underfitting", "loss not decreasing"),
-        sources=("Hugging Face documentation of tokenizers",),
+        sources=(HF_TRUNCATION_DOCS,),
         correction="It decides about inputs only: a text to produce is always cut at its end.",
         value_aliases={"start": "left", "end": "right"},
     )
@@ -258,7 +258,6 @@ class DataShape(DataSource):
         usual=(8, 1024),
         interacts=("data.max_seq_length", "data.truncation", "data.padding"),
         symptoms=("out of memory", "too slow", "underfitting"),
-        sources=("Hugging Face examples for summarisation and translation",),
         correction="A target that is cut still ends with the end of text, as is usual for these models, so many cut "
         "ones teach it to stop there: look at the lengths of your targets.",
         aliases=("target_length", "max_output_length"),

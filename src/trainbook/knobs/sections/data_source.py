@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import OPT_CHRONICLES, PALM
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -44,7 +45,7 @@ class DataSource(Section):
             "training.num_train_epochs",
         ),
         symptoms=("overfitting", "loss spikes", "underfitting"),
-        sources=("playbook notes", "OPT-175B and GLM-130B training logs", "PaLM, arXiv 2204.02311"),
+        sources=(OPT_CHRONICLES, PALM),
         correction="A loss spike is not always the optimizer's: long runs of one token or broken documents cause "
         "spikes as well, and a loss that is suddenly too low points at repeated text. Nor is it always the data's: "
         "PaLM's spiking batches did no harm from another checkpoint.",

@@ -4,6 +4,21 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    ACCELERATE_DOCS,
+    DDP_PAPER,
+    DEEPSPEED_CONFIG_DOCS,
+    DEEPSPEED_ZERO_DOCS,
+    FSDP_PAPER,
+    TORCH_DDP_DOCS,
+    TORCH_DISTRIBUTED_DOCS,
+    TORCH_FSDP_DOCS,
+    TORCH_SYNC_BN_DOCS,
+    TORCHTITAN,
+    ZERO,
+    ZERO_INFINITY,
+    ZERO_OFFLOAD,
+)
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -47,11 +62,7 @@ class Distributed(Section):
             "optimizer.type",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=(
-            "playbook notes",
-            "PyTorch documentation of DistributedDataParallel and fully_shard",
-            "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054",
-        ),
+        sources=(TORCH_DDP_DOCS, TORCH_FSDP_DOCS, ZERO),
         correction="More devices are not the only way to a large batch: gradient accumulation gives the same update on "
         "one device, only later. And more devices do not change the batch here: the global batch stays what was asked "
         "for, and each device gets a smaller share.",
@@ -71,7 +82,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "model.type"),
         symptoms=("too slow",),
-        sources=("playbook notes", "PyTorch documentation of DistributedDataParallel"),
+        sources=(TORCH_DDP_DOCS,),
         correction="It is no cure for parameters that never get a gradient: freeze those, or take them out.",
         aliases=("ddp_find_unused_parameters",),
     )
@@ -89,7 +100,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "batch.per_device_train_batch_size"),
         symptoms=("fluctuating validation", "instability"),
-        sources=("playbook notes", "PyTorch documentation of SyncBatchNorm"),
+        sources=(TORCH_SYNC_BN_DOCS,),
         correction="Layer norms and RMS norms work within one token: there is nothing to exchange for them.",
         aliases=("sync_batchnorm", "sync_bn"),
     )
@@ -109,7 +120,7 @@ class Distributed(Section):
         usual=(5.0, 500.0),
         interacts=("distributed.strategy",),
         symptoms=("too slow",),
-        sources=("Li et al. 2020 (PyTorch Distributed), arXiv 2006.15704",),
+        sources=(DDP_PAPER, TORCH_DDP_DOCS),
         correction="It changes when gradients are sent, never what is trained.",
         aliases=("bucket_cap_mb", "ddp_bucket_cap_mb", "reduce_bucket_mb"),
     )
@@ -128,7 +139,7 @@ class Distributed(Section):
         usual=(30.0, 7200.0),
         interacts=("distributed.strategy", "data.source"),
         symptoms=("too slow",),
-        sources=("PyTorch documentation of init_process_group",),
+        sources=(TORCH_DISTRIBUTED_DOCS,),
         correction="It is no limit on the time of a step: only on how far apart the processes may be.",
         aliases=("ddp_timeout", "process_group_timeout"),
     )
@@ -148,7 +159,7 @@ class Distributed(Section):
         usual=(2, 64),
         interacts=("distributed.strategy", "distributed.reshard_after_forward"),
         symptoms=("out of memory", "too slow"),
-        sources=("PyTorch documentation of fully_shard", "Zhao et al. 2023 (PyTorch FSDP), arXiv 2304.11277"),
+        sources=(TORCH_FSDP_DOCS, FSDP_PAPER),
         correction="It must divide the number of processes: 12 processes can be 3 copies over 4, not over 5.",
         aliases=("sharding_group_size", "hsdp_shard_size"),
     )
@@ -166,7 +177,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "distributed.shard_over"),
         symptoms=("out of memory", "too slow"),
-        sources=("PyTorch documentation of fully_shard", "Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054"),
+        sources=(TORCH_FSDP_DOCS, ZERO),
         correction="It changes when weights travel, never what is trained.",
         aliases=("fsdp_reshard_after_forward",),
     )
@@ -185,7 +196,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "batch.gradient_accumulation_steps", "distributed.shard_over"),
         symptoms=("out of memory", "too slow"),
-        sources=("PyTorch documentation of FSDPModule.set_requires_gradient_sync", "accelerate's sync_each_batch"),
+        sources=(TORCH_FSDP_DOCS, ACCELERATE_DOCS),
         correction="It changes when gradients travel, never what is trained.",
         aliases=("fsdp_sync_each_batch",),
     )
@@ -207,10 +218,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "precision.compute", "precision.weights", "distributed.gather_dtype"),
         symptoms=("too slow", "instability"),
-        sources=(
-            "PyTorch documentation of MixedPrecisionPolicy and of DDP communication hooks",
-            "Zhao et al. 2023 (PyTorch FSDP), arXiv 2304.11277",
-        ),
+        sources=(TORCH_FSDP_DOCS, FSDP_PAPER),
         correction="It has nothing to do with the type that is computed in: with precision.compute=bf16 gradients are "
         "still fp32 when they are added up.",
         aliases=("grad_reduce_dtype", "gradient_reduce_dtype"),
@@ -233,7 +241,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "precision.compute", "precision.weights", "distributed.reduce_dtype"),
         symptoms=("too slow", "out of memory"),
-        sources=("PyTorch documentation of MixedPrecisionPolicy", "torchtitan's param_dtype"),
+        sources=(TORCH_FSDP_DOCS, TORCHTITAN),
         correction="The weights that are trained stay fp32: only the copies that a step computes with are rounded. "
         "Embeddings and the head are brought together as they are held.",
         aliases=("fsdp_param_dtype",),
@@ -256,7 +264,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "batch.gradient_accumulation_steps", "distributed.offload_optimizer"),
         symptoms=("out of memory", "too slow"),
-        sources=("Rajbhandari et al. 2020 (ZeRO), arXiv 1910.02054", "DeepSpeed documentation of ZeRO"),
+        sources=(ZERO, DEEPSPEED_ZERO_DOCS),
         correction="Stages change where numbers lie, never what is trained: the losses of all three are those of one "
         "device.",
         aliases=("zero_optimization_stage", "ds_zero_stage"),
@@ -276,7 +284,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "distributed.zero_stage", "optimizer.type", "training.device"),
         symptoms=("out of memory", "too slow"),
-        sources=("Ren et al. 2021 (ZeRO-Offload), arXiv 2101.06840", "DeepSpeed documentation of ZeRO"),
+        sources=(ZERO_OFFLOAD, DEEPSPEED_ZERO_DOCS),
         correction="It does not help where activations are the problem: recompute those first.",
         aliases=("zero_offload_optimizer",),
     )
@@ -294,7 +302,7 @@ class Distributed(Section):
         ),
         interacts=("distributed.strategy", "distributed.zero_stage", "distributed.offload_optimizer"),
         symptoms=("out of memory", "too slow"),
-        sources=("Rajbhandari et al. 2021 (ZeRO-Infinity), arXiv 2104.07857", "DeepSpeed documentation of ZeRO"),
+        sources=(ZERO_INFINITY, DEEPSPEED_ZERO_DOCS),
         correction="Offload the optimizer first: it is three times as large, and is needed once an update.",
         aliases=("offload_param", "zero_offload_param"),
     )
@@ -309,7 +317,7 @@ class Distributed(Section):
         cases=(Case("most runs", None), Case("settings of ZeRO that are no knobs here", "ds_config.json")),
         interacts=("distributed.strategy", "distributed.zero_stage", "distributed.bucket_mb"),
         symptoms=("too slow",),
-        sources=("DeepSpeed documentation of its configuration",),
+        sources=(DEEPSPEED_CONFIG_DOCS,),
         correction="It does not set knobs: a rate in the file that differs from optimizer.learning_rate is refused, "
         "not taken.",
         aliases=("ds_config", "deepspeed_config_file"),

@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BASELINES_AND_BIGRAMS,
+    BEAM_SEARCH,
+    EARLY_STOPPING,
+    HF_GENERATION_DOCS,
+    SPELLING_TO_SOUND,
+)
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.evaluation_times import EvaluationTimes
 
@@ -66,7 +73,6 @@ class Evaluation(EvaluationTimes):
             "training.label_smoothing",
         ),
         symptoms=("overfitting",),
-        sources=("playbook notes",),
         correction="Loss, perplexity, bits_per_token and bits_per_byte rank checkpoints alike: choosing between them "
         "changes only the unit of early_stopping_threshold. The others are other judges.",
         aliases=("monitor", "best_metric"),
@@ -109,7 +115,7 @@ class Evaluation(EvaluationTimes):
             "evaluation.metric_for_best_model",
         ),
         symptoms=("too slow",),
-        sources=("Hugging Face transformers, Seq2SeqTrainingArguments",),
+        sources=(HF_GENERATION_DOCS,),
         correction="A high token accuracy does not mean good text: at 98 % a token, an answer of 35 tokens is wholly "
         "right in half of the cases, since 0.98^35 = 0.49.",
         aliases=("predict_with_generate",),
@@ -129,7 +135,7 @@ class Evaluation(EvaluationTimes):
         usual=(1, 10),
         interacts=("evaluation.generate", "evaluation.max_new_tokens", "evaluation.per_device_eval_batch_size"),
         symptoms=("too slow", "out of memory"),
-        sources=("Koehn and Knowles 2017, arXiv 1706.03872",),
+        sources=(BEAM_SEARCH,),
         correction="A wider beam finds more probable text, which is not always better text: quality in translation "
         "falls again at large beams, as short answers win.",
         aliases=("generation_num_beams", "beam_size", "beam_width"),
@@ -149,7 +155,7 @@ class Evaluation(EvaluationTimes):
         usual=(1, 1024),
         interacts=("evaluation.generate", "evaluation.num_beams", "data.max_target_length"),
         symptoms=("too slow",),
-        sources=("Hugging Face transformers, Seq2SeqTrainingArguments",),
+        sources=(HF_GENERATION_DOCS,),
         aliases=("generation_max_length",),
     )
 
@@ -170,7 +176,7 @@ class Evaluation(EvaluationTimes):
             Case("spelling to sound", "phonemes"),
         ),
         interacts=("evaluation.generate", "evaluation.metric_for_best_model"),
-        sources=("Yao and Zweig 2015, arXiv 1506.00196",),
+        sources=(SPELLING_TO_SOUND,),
         correction="A word error rate can be above 1: every surplus word is an edit. It is no share of wrong words.",
     )
 
@@ -188,7 +194,7 @@ class Evaluation(EvaluationTimes):
         ),
         interacts=("training.task", "data.label_field", "evaluation.metric_for_best_model"),
         symptoms=("underfitting",),
-        sources=("Wang & Manning 2012 (baselines and bigrams)",),
+        sources=(BASELINES_AND_BIGRAMS,),
         aliases=("linear_baseline",),
     )
 
@@ -213,7 +219,7 @@ class Evaluation(EvaluationTimes):
             "training.num_train_epochs",
         ),
         symptoms=("overfitting", "too slow"),
-        sources=("Prechelt 1998, Early Stopping - But When?",),
+        sources=(EARLY_STOPPING,),
         correction="With a decaying learning rate a plateau in the middle is no end: much of the gain comes as the "
         "rate falls, and stopping early forgoes it. The best checkpoint is kept either way, so stopping saves time, "
         "not quality.",
@@ -239,7 +245,7 @@ class Evaluation(EvaluationTimes):
             "evaluation.eval_max_samples",
         ),
         symptoms=("overfitting", "too slow"),
-        sources=("Prechelt 1998, Early Stopping - But When?",),
+        sources=(EARLY_STOPPING,),
         correction="It decides when to stop, and its unit is the metric's: 0.01 is much for a loss of 1.5 and nothing "
         "for a perplexity of 40.",
         aliases=("min_delta",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import MEASURED_TRAINERS, RECIPE
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -35,7 +36,6 @@ class EvaluationTimes(Section):
             "evaluation.early_stopping_patience",
         ),
         symptoms=("overfitting", "too slow"),
-        sources=("playbook notes",),
         aliases=("evaluation_strategy",),
         value_aliases={False: "no"},
     )
@@ -61,7 +61,6 @@ class EvaluationTimes(Section):
             "training.max_steps",
         ),
         symptoms=("too slow", "overfitting"),
-        sources=("playbook notes",),
         correction="Patience is counted in evaluations, so changing eval_steps changes how long early stopping waits.",
         aliases=("eval_interval", "eval_every"),
     )
@@ -80,7 +79,7 @@ class EvaluationTimes(Section):
         ),
         interacts=("evaluation.eval_strategy", "model.initializer_range", "data.tokenizer", "data.vocab_size"),
         symptoms=("loss not decreasing",),
-        sources=("Karpathy, A Recipe for Training Neural Networks",),
+        sources=(RECIPE,),
         aliases=("evaluate_first",),
     )
 
@@ -100,7 +99,7 @@ class EvaluationTimes(Section):
         usual=(1, 1024),
         interacts=("batch.per_device_train_batch_size", "data.max_seq_length", "data.vocab_size", "precision.compute"),
         symptoms=("out of memory", "too slow"),
-        sources=("measured: Hugging Face transformers 5.17.0 and Lightning 2.6.6 on a tiny GPT-2",),
+        sources=(MEASURED_TRAINERS,),
         correction="It must not change the result: the loss is the sum over all targets divided by their number, "
         "whatever the batch. Where batch means are averaged, or the sum is divided by the wrong count, it does: one "
         "widely used trainer gave 2.738 at batch 1 and 2.853 at batch 64 for a true loss of 2.941.",
@@ -127,7 +126,6 @@ class EvaluationTimes(Section):
             "evaluation.metric_for_best_model",
         ),
         symptoms=("fluctuating validation", "too slow"),
-        sources=("playbook notes",),
         correction="A fluctuating validation loss need not be instability: on few samples it is the noise of the "
         "measurement. Evaluate on more before lowering the learning rate.",
         aliases=("max_eval_samples", "limit_val_samples"),

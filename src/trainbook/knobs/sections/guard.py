@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    GLM_130B,
+    LEVANTER,
+    LLM_C,
+    MEASURED_GUARD,
+    MEASURED_TRAINERS,
+    OLMO_CORE,
+    OPT,
+    PALM,
+)
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -34,7 +44,7 @@ class Guard(Section):
             "optimizer.learning_rate",
         ),
         symptoms=("NaN gradients", "instability", "loss spikes"),
-        sources=("playbook notes", "measured: Hugging Face transformers 5.17.0 and Lightning 2.6.6 on a tiny GPT-2"),
+        sources=(MEASURED_TRAINERS,),
         correction="NaN gradients belong to instability, not to memory. Skipping is first aid: a single skip may be "
         "one bad sample, a series has a cause (rate, precision, data) that skipping does not remove.",
         aliases=("guard_enabled", "skip_nonfinite"),
@@ -61,7 +71,7 @@ class Guard(Section):
         usual=(5, 50),
         interacts=("guard.enabled", "guard.window", "batch.max_grad_norm", "batch.global_batch_size"),
         symptoms=("loss spikes", "instability", "bad samples"),
-        sources=("OLMo-core (6 standard deviations of 128 steps)", "measured: see docs/guard.md"),
+        sources=(OLMO_CORE, MEASURED_GUARD),
         correction="A rule of mean and standard deviation stops seeing after four equal outliers, because they widen "
         "its own band. Here what was rejected never enters the statistics.",
         aliases=("spike_threshold", "outlier_threshold", "skip_sigma"),
@@ -80,7 +90,7 @@ class Guard(Section):
         usual=(64, 512),
         interacts=("guard.skip_threshold", "guard.drift_share"),
         symptoms=("loss spikes",),
-        sources=("OLMo-core", "Levanter", "llm.c"),
+        sources=(OLMO_CORE, LEVANTER, LLM_C),
         aliases=("guard_window", "spike_window"),
     )
 
@@ -100,7 +110,6 @@ class Guard(Section):
         usual=(3, 200),
         interacts=("guard.enabled", "guard.snapshot_steps", "guard.max_rollbacks", "precision.loss_scale"),
         symptoms=("NaN gradients", "instability"),
-        sources=("playbook notes",),
         aliases=("max_skipped_updates",),
     )
 
@@ -120,7 +129,7 @@ class Guard(Section):
         usual=(0.15, 1.0),
         interacts=("guard.enabled", "data.shuffle", "optimizer.learning_rate"),
         symptoms=("instability", "divergence"),
-        sources=("measured: see docs/guard.md",),
+        sources=(MEASURED_GUARD,),
         aliases=("divergence_share",),
     )
 
@@ -138,7 +147,7 @@ class Guard(Section):
         usual=(10, 1000),
         interacts=("guard.max_consecutive_skips", "checkpoint.save_steps"),
         symptoms=("instability",),
-        sources=("PaLM (back by about 100 steps)",),
+        sources=(PALM,),
         aliases=("guard_snapshot_steps",),
     )
 
@@ -156,7 +165,7 @@ class Guard(Section):
         usual=(1, 10),
         interacts=("guard.remedy", "guard.rate_factor"),
         symptoms=("instability",),
-        sources=("OPT-175B logbook (40 restarts in a quarter of the run)", "PaLM"),
+        sources=(PALM,),
         aliases=("max_restarts",),
     )
 
@@ -177,7 +186,7 @@ class Guard(Section):
         ),
         interacts=("guard.rate_factor", "guard.rewarm_steps", "guard.max_rollbacks", "optimizer.learning_rate"),
         symptoms=("instability", "divergence"),
-        sources=("OPT-175B logbook (lower rates after restarts)", "GLM-130B log (a new warm-up)"),
+        sources=(OPT, GLM_130B),
         aliases=("guard_remedy",),
     )
 
@@ -194,7 +203,7 @@ class Guard(Section):
         usual=(0.1, 0.8),
         interacts=("guard.remedy", "guard.max_rollbacks"),
         symptoms=("divergence",),
-        sources=("OPT-175B logbook",),
+        sources=(OPT,),
         aliases=("rate_reduction",),
     )
 
@@ -209,7 +218,7 @@ class Guard(Section):
         usual=(0, 1000),
         interacts=("guard.remedy", "optimizer.beta2", "schedule.warmup_steps"),
         symptoms=("instability",),
-        sources=("GLM-130B log (500 updates)",),
+        sources=(GLM_130B,),
         aliases=("rewarmup_steps",),
     )
 
@@ -223,6 +232,6 @@ class Guard(Section):
         cases=(Case("most runs", True, "at most a tenth of all samples is kept out"),),
         interacts=("guard.enabled", "guard.skip_threshold", "data.quarantine"),
         symptoms=("bad samples", "loss spikes"),
-        sources=("PaLM (200 to 500 batches left out after a spike)", "playbook notes"),
+        sources=(PALM,),
         aliases=("quarantine_samples",),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import MEASURED_TRAINERS
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -26,7 +27,6 @@ class Logging(Section):
         usual=(1, 100),
         interacts=("logging.dense_steps", "logging.report_to", "evaluation.eval_steps"),
         symptoms=("loss spikes", "instability", "too slow"),
-        sources=("playbook notes",),
         correction="One of the notes has it the wrong way round. The number is an interval: raising it records less "
         "often, lowering it more often.",
         aliases=("log_interval", "log_every", "log_every_n_steps"),
@@ -47,7 +47,6 @@ class Logging(Section):
         usual=(0, 1000),
         interacts=("logging.logging_steps", "schedule.warmup_steps"),
         symptoms=("instability", "NaN gradients", "loss not decreasing"),
-        sources=("playbook notes",),
         aliases=("logging_first_steps",),
     )
 
@@ -65,7 +64,6 @@ class Logging(Section):
             Case("one TensorBoard for a whole group", "logs", "a folder that all can read"),
         ),
         interacts=("logging.report_to",),
-        sources=("playbook notes",),
         correction="It does not move the run's own metrics and events: those are always in the run folder. It matters "
         "only with report_to=tensorboard.",
         aliases=("tensorboard_dir", "log_dir"),
@@ -88,7 +86,7 @@ class Logging(Section):
             Case("a group that follows runs together", ("wandb",)),
         ),
         interacts=("logging.logging_dir", "logging.logging_steps"),
-        sources=("playbook notes", "measured: Hugging Face transformers 5.17.0 and Lightning 2.6.6 on a tiny GPT-2"),
+        sources=(MEASURED_TRAINERS,),
         correction="A tracker is a mirror: if it fails or hangs, the run goes on. Elsewhere it is part of the run: two "
         "well-known trainers die when a tracker raises and stand still when it hangs.",
         aliases=("trackers", "loggers"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import CHECKPOINTING, RECOMPUTATION, TORCH_COMPILE_DOCS
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -38,11 +39,7 @@ class Memory(Section):
             "model.hidden_size",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=(
-            "playbook notes",
-            "Chen et al. 2016, arXiv 1604.06174",
-            "Korthikanti et al. 2022, arXiv 2205.05198",
-        ),
+        sources=(CHECKPOINTING, RECOMPUTATION),
         correction="The usual figure is 20-30 % slower. By count, full recomputation adds one forward to a forward "
         "and a backward of twice its cost: 8 instead of 6 operations a parameter and token, a third more. Gradients "
         "are the same; weights, optimizer state and logits do not shrink, so with a large vocabulary and a small "
@@ -65,7 +62,11 @@ class Memory(Section):
         },
         cases=(
             Case("a long run on a GPU", "auto", "repays the start many times"),
-            Case("texts padded or bucketed to any width", "auto", "off: 2 minutes for a 6-layer BERT on an H200"),
+            Case(
+                "texts padded or bucketed to any width",
+                "auto",
+                "off: compiling took 2 minutes for a 6-layer encoder on an H200",
+            ),
             Case("looking for a bug", "off", "operations run one by one, as written"),
         ),
         interacts=(
@@ -77,7 +78,7 @@ class Memory(Section):
             "data.samples",
         ),
         symptoms=("too slow",),
-        sources=("PyTorch documentation of torch.compile",),
+        sources=(TORCH_COMPILE_DOCS,),
         correction="Compiled and plain runs agree only up to rounding, since fused operations round differently: do "
         "not look for equal bits. New shapes compile anew, so documents padded to the longest of each batch gain "
         "less than windows of one length.",

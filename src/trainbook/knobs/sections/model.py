@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    GPT_2,
+    HF_CONFIGS,
+    LLM_INT8,
+    LORA,
+    MEGATRON_LM,
+    ML_ENGINEERING,
+    NANOGPT,
+    QLORA,
+)
 from trainbook.knobs.knob import Case, Search, knob
 from trainbook.knobs.sections.model_scaling import ModelScaling
 
@@ -34,7 +45,7 @@ class Model(ModelScaling):
         search=Search("log", 0.005, 0.05),
         interacts=("model.hidden_size", "model.num_hidden_layers", "schedule.warmup_steps", "model.tie_embeddings"),
         symptoms=("instability", "NaN gradients", "loss not decreasing"),
-        sources=("Radford et al. 2019 (GPT-2)", "ml-engineering (Bekman)"),
+        sources=(GPT_2, BERT, ML_ENGINEERING),
         aliases=("init_std",),
     )
 
@@ -58,7 +69,7 @@ class Model(ModelScaling):
         usual=(1, 256),
         interacts=("data.vocab_size", "data.tokenizer", "precision.compute"),
         symptoms=("too slow",),
-        sources=("nanoGPT", "Megatron-LM"),
+        sources=(NANOGPT, MEGATRON_LM),
         aliases=("pad_vocab_size_multiple", "make_vocab_size_divisible_by", "pad_to_multiple_of"),
     )
 
@@ -93,7 +104,7 @@ class Model(ModelScaling):
             "precision.weights",
         ),
         symptoms=("out of memory", "overfitting", "underfitting"),
-        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        sources=(LORA, QLORA),
         correction=(
             "It wants a rate about ten times that of full fine-tuning: 1e-4 to 3e-4. And it saves the memory of "
             "gradients and optimizer state, not that of activations nor of the weights themselves: for those see "
@@ -119,7 +130,7 @@ class Model(ModelScaling):
         usual=(1.0, 512.0),
         interacts=("model.lora_rank", "optimizer.learning_rate"),
         symptoms=("instability", "loss not decreasing"),
-        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        sources=(LORA, QLORA),
         correction="Tuning it as well as the rate is to tune the same thing twice: fix the factor, search the rate.",
     )
 
@@ -141,7 +152,7 @@ class Model(ModelScaling):
         search=Search("choice", choices=(0.0, 0.05, 0.1)),
         interacts=("model.lora_rank", "training.num_train_epochs"),
         symptoms=("overfitting",),
-        sources=("Dettmers et al. 2023 (QLoRA)",),
+        sources=(QLORA,),
     )
 
     lora_targets: tuple[str, ...] | None = knob(
@@ -161,7 +172,7 @@ class Model(ModelScaling):
         ),
         interacts=("model.lora_rank", "model.type"),
         symptoms=("underfitting", "out of memory"),
-        sources=("Hu et al. 2021 (LoRA)", "Dettmers et al. 2023 (QLoRA)"),
+        sources=(LORA, QLORA, HF_CONFIGS),
         aliases=("target_modules", "lora_target_modules"),
     )
 
@@ -190,7 +201,7 @@ class Model(ModelScaling):
         ),
         interacts=("model.lora_rank", "model.pretrained", "precision.compute", "precision.weights"),
         symptoms=("out of memory",),
-        sources=("Dettmers et al. 2023 (QLoRA)", "Dettmers et al. 2022 (LLM.int8())"),
+        sources=(QLORA, LLM_INT8),
         correction=(
             "4 bits do not make training faster: they make it fit. Activations are as large as before, so for long "
             "sequences they are soon the larger part."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainbook.knobs.bibliography import BERT, GPT_2, HF_CONFIGS, T5
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.model_parts import ModelParts
 
@@ -28,10 +29,7 @@ class ModelContext(ModelParts):
         ),
         usual=(32, 1048576),
         interacts=("data.max_seq_length", "model.position", "model.pretrained"),
-        sources=(
-            "Radford et al. 2019 (GPT-2)",
-            "Devlin et al. 2019 (BERT), https://arxiv.org/abs/1810.04805",
-        ),
+        sources=(GPT_2, BERT),
         correction=(
             "A short data.max_seq_length does not make the model shorter: it only trains on shorter sequences. What "
             "lies beyond was not trained in this run, so a from-scratch model is worthless there."
@@ -57,7 +55,7 @@ class ModelContext(ModelParts):
         ),
         usual=(64, 1000000),
         interacts=("data.tokenizer", "data.vocab_size", "model.vocab_multiple", "model.pretrained"),
-        sources=("Raffel et al. 2020 (T5), https://arxiv.org/abs/1910.10683",),
+        sources=(T5, HF_CONFIGS),
         correction=(
             "Unlike the rows that model.vocab_multiple adds for speed, these are part of the model: they are exported."
         ),

@@ -4,6 +4,35 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    CODE_LLAMA,
+    CRAMMING,
+    DROPOUT,
+    GELU,
+    GEMMA_2,
+    GEMMA_3,
+    GLU,
+    GPT_2,
+    HF_CONFIGS,
+    LAYER_NORM,
+    LLAMA,
+    LLAMA_2,
+    LLAMA_3,
+    NO_POSITIONS,
+    OLMO_2,
+    PALM,
+    PRE_NORM,
+    QK_NORM,
+    RMS_NORM,
+    ROFORMER,
+    SMALL_SCALE_PROXIES,
+    T5,
+    T5_1_1,
+    TIED_EMBEDDINGS,
+    TRANSFORMER,
+    VIT_22B,
+)
 from trainbook.knobs.knob import Case, Search, knob
 from trainbook.knobs.sections.model_size import ModelSize
 
@@ -38,12 +67,7 @@ class ModelParts(ModelSize):
         search=Search("linear", 0.0, 0.3),
         interacts=("training.num_train_epochs", "optimizer.weight_decay", "training.label_smoothing"),
         symptoms=("overfitting", "underfitting"),
-        sources=(
-            "playbook notes",
-            "Srivastava et al. 2014",
-            "Chowdhery et al. 2022 (PaLM)",
-            "Geiping & Goldstein 2023 (cramming)",
-        ),
+        sources=(DROPOUT, BERT, T5, PALM, CRAMMING),
         correction=(
             "0.1 is often named as the default for everything. It comes from models trained for many "
             "epochs; single-epoch pretraining usually leaves it at 0."
@@ -69,7 +93,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=(False, True)),
         interacts=("model.norm", "optimizer.weight_decay"),
         symptoms=("instability", "loss spikes"),
-        sources=("playbook notes", "Chowdhery et al. 2022 (PaLM)", "Geiping & Goldstein 2023 (cramming)"),
+        sources=(PALM, CRAMMING, T5, LLAMA, HF_CONFIGS),
         aliases=("use_bias", "add_bias_linear"),
     )
 
@@ -96,7 +120,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=("layernorm", "rmsnorm")),
         interacts=("model.norm_epsilon", "model.norm_position", "model.bias", "precision.weights"),
         symptoms=("instability", "too slow"),
-        sources=("playbook notes", "Ba et al. 2016", "Zhang & Sennrich 2019", "OLMo 2 (2024)"),
+        sources=(LAYER_NORM, RMS_NORM, LLAMA, OLMO_2, HF_CONFIGS),
         correction=(
             "That RMSNorm lets activations grow through depth, so that LayerNorm is safer, is a rumour "
             "without a published measurement behind it; most large models use RMSNorm. Measure it on your "
@@ -127,7 +151,7 @@ class ModelParts(ModelSize):
         usual=(1e-12, 1e-5),
         interacts=("model.norm", "precision.compute"),
         symptoms=("NaN gradients",),
-        sources=("published configurations of BERT, GPT-2, T5 and Llama",),
+        sources=(HF_CONFIGS,),
         aliases=("layer_norm_eps", "rms_norm_eps", "layer_norm_epsilon"),
     )
 
@@ -152,7 +176,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=("pre", "post")),
         interacts=("schedule.warmup_steps", "optimizer.learning_rate", "model.num_hidden_layers", "model.norm"),
         symptoms=("instability", "loss not decreasing"),
-        sources=("Xiong et al. 2020 (on layer normalization)", "Devlin et al. 2019 (BERT)"),
+        sources=(PRE_NORM, GPT_2, BERT, T5, LLAMA),
         aliases=("norm_placement",),
         value_aliases={"pre_norm": "pre", "post_norm": "post", "prenorm": "pre", "postnorm": "post"},
     )
@@ -190,7 +214,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=("gelu", "swiglu")),
         interacts=("model.intermediate_size",),
         symptoms=("underfitting",),
-        sources=("Hendrycks & Gimpel 2016", "Shazeer 2020 (GLU variants)"),
+        sources=(GELU, GLU, GPT_2, BERT, T5, T5_1_1, PALM, LLAMA),
         aliases=("hidden_act", "activation_function"),
         value_aliases={
             "gelu_new": "gelu_tanh",
@@ -226,7 +250,7 @@ class ModelParts(ModelSize):
         ),
         search=Search("choice", choices=("learned", "rotary")),
         interacts=("data.max_seq_length", "model.rope_theta"),
-        sources=("Vaswani et al. 2017", "Su et al. 2021 (RoFormer)", "Kazemnejad et al. 2023"),
+        sources=(TRANSFORMER, ROFORMER, NO_POSITIONS, GPT_2, BERT, T5, PALM, LLAMA),
         correction=(
             "Rotary does not by itself carry a model past its trained length: without a change of base or "
             "further training, loss climbs there too."
@@ -254,7 +278,7 @@ class ModelParts(ModelSize):
         ),
         interacts=("model.head_width", "model.qk_norm", "model.initializer_range"),
         symptoms=("instability", "loss not decreasing"),
-        sources=("Vaswani et al. 2017", "Raffel et al. 2020 (T5)"),
+        sources=(TRANSFORMER, T5, HF_CONFIGS),
         correction="Leaving the scale in with T5's weights is a silent mistake: the model runs, and is worse.",
     )
 
@@ -271,7 +295,7 @@ class ModelParts(ModelSize):
             Case("BERT weights", 2),
         ),
         interacts=("model.type", "model.pretrained"),
-        sources=("Devlin et al. 2019 (BERT)",),
+        sources=(BERT,),
         aliases=("type_vocab_size",),
     )
 
@@ -295,7 +319,7 @@ class ModelParts(ModelSize):
         ),
         usual=(1000.0, 10000000.0),
         interacts=("model.position", "data.max_seq_length"),
-        sources=("Su et al. 2021 (RoFormer)", "Rozière et al. 2023 (Code Llama)", "Llama 3 (2024)"),
+        sources=(ROFORMER, LLAMA, LLAMA_2, LLAMA_3, CODE_LLAMA),
         aliases=("rotary_emb_base", "rope_base"),
     )
 
@@ -321,7 +345,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=(True, False)),
         interacts=("model.hidden_size", "data.vocab_size", "optimizer.decay_embeddings", "model.initializer_range"),
         symptoms=("out of memory",),
-        sources=("Press & Wolf 2017",),
+        sources=(TIED_EMBEDDINGS, GPT_2, BERT, T5, T5_1_1, LLAMA),
         aliases=("tie_word_embeddings", "weight_tying"),
     )
 
@@ -355,12 +379,7 @@ class ModelParts(ModelSize):
             "precision.compute",
         ),
         symptoms=("instability", "loss spikes", "NaN gradients"),
-        sources=(
-            "Henry et al. 2020",
-            "Dehghani et al. 2023 (ViT-22B)",
-            "Wortsman et al. 2023 (small-scale proxies)",
-            "OLMo 2 (2024)",
-        ),
+        sources=(QK_NORM, VIT_22B, SMALL_SCALE_PROXIES, OLMO_2, GEMMA_3, HF_CONFIGS),
         correction=(
             "It bounds attention scores, at √head_width while its gains are 1, and nothing else: output logits are the "
             "matter of z_loss and logit_soft_cap, single bad batches that of clipping and the guard. Where the rate is "
@@ -390,7 +409,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=(None, 15.0, 30.0, 50.0)),
         interacts=("training.z_loss", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
         symptoms=("instability", "loss spikes", "NaN gradients"),
-        sources=("Gemma 2 (2024)",),
+        sources=(GEMMA_2, GEMMA_3),
         correction=(
             "This caps output logits only. Caps on attention scores are another device, which Gemma 3 gave "
             "up in favour of qk-norm."

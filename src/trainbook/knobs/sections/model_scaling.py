@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    CEREBRAS_GPT,
+    COMPLETEP,
+    DEPTH_MUP,
+    MEASURED_TRANSFER,
+    MEGATRON_MUP,
+    MUTRANSFER,
+    NANOGPT_MUP,
+)
 from trainbook.knobs.knob import Case, Search, knob
 from trainbook.knobs.sections.model_context import ModelContext
 
@@ -45,12 +55,7 @@ class ModelScaling(ModelContext):
             "model.initializer_range",
         ),
         symptoms=("instability",),
-        sources=(
-            "playbook notes",
-            "Yang et al. 2022 (muTransfer)",
-            "Megatron-LM muP sweep",
-            "Dey et al. 2025 (CompleteP)",
-        ),
+        sources=(MUTRANSFER, MEGATRON_MUP, COMPLETEP, MEASURED_TRANSFER),
         correction=(
             "It carries a rate from small to large; it does not by itself train better. Where the standard rule's rate "
             "is searched again at each width, its loss can be as good or better. And it needs more than the rates: "
@@ -85,7 +90,7 @@ class ModelScaling(ModelContext):
         ),
         usual=(32, 16_384),
         interacts=("model.parametrization", "model.hidden_size", "model.intermediate_size", "optimizer.learning_rate"),
-        sources=("Yang et al. 2022 (muTransfer)", "EleutherAI nanoGPT-mup"),
+        sources=(MUTRANSFER, NANOGPT_MUP, MEASURED_TRANSFER),
         correction=(
             "The base need not be the small model. A GPT of width 1024 whose base was 128 had a loss of 2.03 at its "
             "best rate, and 1.69 with itself as the base: 0.02 is a small first value at width 128, and smaller still "
@@ -113,7 +118,7 @@ class ModelScaling(ModelContext):
         usual=(8, 256),
         interacts=("model.parametrization", "model.head_width", "model.num_attention_heads", "model.attention_scale"),
         symptoms=("instability",),
-        sources=("Yang et al. 2022 (muTransfer)",),
+        sources=(MUTRANSFER,),
         correction=(
             "Where heads widen with the model, scaling by 1 / √width is the most reported mistake in "
             "implementations of mup: the coordinate check can pass, and the optimum still moves."
@@ -144,7 +149,7 @@ class ModelScaling(ModelContext):
             "optimizer.learning_rate",
         ),
         symptoms=("instability",),
-        sources=("Dey et al. 2025 (CompleteP)", "Yang et al. 2023 (Depth-muP)"),
+        sources=(COMPLETEP, DEPTH_MUP),
         correction="mup for width alone does not carry a rate over depth: deeper models want it lower.",
         aliases=("base_num_layers", "mup_base_depth"),
     )
@@ -169,7 +174,7 @@ class ModelScaling(ModelContext):
         search=Search("choice", choices=(0.5, 1.0)),
         interacts=("model.base_num_hidden_layers", "model.num_hidden_layers", "optimizer.learning_rate"),
         symptoms=("instability",),
-        sources=("Dey et al. 2025 (CompleteP)", "Yang et al. 2023 (Depth-muP)"),
+        sources=(COMPLETEP, DEPTH_MUP),
         aliases=("depth_alpha",),
     )
 
@@ -192,7 +197,7 @@ class ModelScaling(ModelContext):
         rank=5,
         interacts=("model.parametrization", "model.initializer_range", "optimizer.learning_rate"),
         symptoms=("underfitting", "instability"),
-        sources=("Yang et al. 2022 (muTransfer)", "Cerebras-GPT 2023"),
+        sources=(MUTRANSFER, CEREBRAS_GPT, BERT),
         correction="Behind a norm of its own, as in BERT, it does nothing: the norm takes it out again.",
         aliases=("mup_input_alpha", "input_alpha", "embeddings_scale"),
     )
@@ -216,6 +221,6 @@ class ModelScaling(ModelContext):
         rank=5,
         interacts=("model.parametrization", "model.tie_embeddings", "model.logit_soft_cap", "optimizer.learning_rate"),
         symptoms=("instability", "loss not decreasing"),
-        sources=("Yang et al. 2022 (muTransfer)", "Cerebras-GPT 2023"),
+        sources=(MUTRANSFER, CEREBRAS_GPT),
         aliases=("mup_output_alpha", "output_alpha", "logit_scale"),
     )

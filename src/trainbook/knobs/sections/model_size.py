@@ -2,6 +2,24 @@
 
 from __future__ import annotations
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    GLU,
+    GPT_2,
+    GROUPED_QUERIES,
+    HF_CONFIGS,
+    LLAMA,
+    LLAMA_2,
+    LLAMA_3,
+    MEGATRON_MUP,
+    MISTRAL_7B,
+    MULTI_QUERY,
+    MUTRANSFER,
+    SMALL_SCALE_PROXIES,
+    T5,
+    T5_1_1,
+    TRANSFORMER,
+)
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
@@ -32,12 +50,7 @@ class ModelSize(Section):
             Case("an architecture that is not here", "hf", "slower than the kinds built in, but the same run"),
         ),
         interacts=("training.task", "model.pretrained", "model.position", "data.samples"),
-        sources=(
-            "playbook notes",
-            "Radford et al. 2019 (GPT-2)",
-            "Devlin et al. 2019 (BERT)",
-            "Raffel et al. 2020 (T5)",
-        ),
+        sources=(GPT_2, BERT, T5, LLAMA),
         correction=(
             "An encoder is not only for small jobs, nor a decoder for large ones: at the same size and data, an "
             "encoder classifies better, because every token sees the whole text."
@@ -67,7 +80,7 @@ class ModelSize(Section):
         ),
         interacts=("model.type", "optimizer.learning_rate", "data.tokenizer", "model.lora_rank", "training.task"),
         symptoms=("underfitting", "overfitting"),
-        sources=("playbook notes", "Devlin et al. 2019 (BERT)"),
+        sources=(BERT,),
         correction=(
             "The tokenizer belongs to the weights: another one makes every embedding mean another word, and the loss "
             "starts as if nothing had been learned. data.tokenizer follows the folder unless you say otherwise."
@@ -104,7 +117,7 @@ class ModelSize(Section):
             "model.initializer_range",
         ),
         symptoms=("underfitting", "out of memory", "too slow", "instability"),
-        sources=("playbook notes", "Wortsman et al. 2023 (small-scale proxies)"),
+        sources=(GPT_2, BERT, T5, SMALL_SCALE_PROXIES),
         correction=(
             "Depth as such does not overfit: parameters against distinct tokens, and the number of passes "
             "over them, do. In a single pass over a large corpus there is little to overfit."
@@ -129,7 +142,7 @@ class ModelSize(Section):
         usual=(1, 48),
         interacts=("model.num_hidden_layers", "model.type", "data.max_target_length"),
         symptoms=("too slow", "underfitting"),
-        sources=("Raffel et al. 2020 (T5)",),
+        sources=(T5,),
         aliases=("decoder_layers",),
     )
 
@@ -166,7 +179,7 @@ class ModelSize(Section):
             "model.parametrization",
         ),
         symptoms=("underfitting", "out of memory", "too slow"),
-        sources=("playbook notes", "Yang et al. 2022 (muTransfer)", "Megatron-LM muP sweep"),
+        sources=(GPT_2, BERT, T5, MUTRANSFER, MEGATRON_MUP),
         aliases=("n_embd", "d_model", "width", "hidden_dim"),
     )
 
@@ -193,7 +206,7 @@ class ModelSize(Section):
         usual=(128, 65536),
         interacts=("model.hidden_size", "model.activation"),
         symptoms=("underfitting", "out of memory"),
-        sources=("playbook notes", "Shazeer 2020 (GLU variants)"),
+        sources=(GPT_2, BERT, GLU),
         correction=(
             "Four times the width is the rule for ungated networks. Carried over to swiglu or geglu it "
             "makes the feed-forward 1.5 times larger, so a comparison of activations at equal inner width "
@@ -223,7 +236,7 @@ class ModelSize(Section):
         search=Search("choice", choices=(3, 6, 12)),
         interacts=("model.hidden_size", "model.num_key_value_heads", "model.qk_norm"),
         symptoms=("too slow",),
-        sources=("Vaswani et al. 2017", "Radford et al. 2019 (GPT-2)", "Touvron et al. 2023 (Llama)"),
+        sources=(TRANSFORMER, GPT_2, BERT, T5, LLAMA),
         correction="More heads do not make a larger model: the projections keep their size, only the split changes.",
         aliases=("n_head", "n_heads", "num_heads"),
     )
@@ -245,7 +258,7 @@ class ModelSize(Section):
         usual=(32, 256),
         interacts=("model.num_attention_heads", "model.hidden_size", "model.position"),
         symptoms=("out of memory",),
-        sources=("Raffel et al. 2020 (T5)",),
+        sources=(T5, T5_1_1, HF_CONFIGS),
         aliases=("head_dim", "d_kv", "kv_channels"),
     )
 
@@ -273,7 +286,7 @@ class ModelSize(Section):
         usual=(1, 128),
         interacts=("model.num_attention_heads",),
         symptoms=("out of memory", "too slow"),
-        sources=("Shazeer 2019 (multi-query)", "Ainslie et al. 2023 (grouped-query)"),
+        sources=(MULTI_QUERY, GROUPED_QUERIES, LLAMA_2, LLAMA_3, MISTRAL_7B),
         correction="It is an aid to generation; as a cure for running out of memory in training it does little.",
         aliases=("n_kv_head", "num_kv_heads"),
     )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from trainbook.knobs.bibliography import MIXED_PRECISION, TORCH_AMP_DOCS, TORCH_CUDA_DOCS
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -44,7 +45,7 @@ class Precision(Section):
             "guard.enabled",
         ),
         symptoms=("out of memory", "too slow", "NaN gradients", "instability"),
-        sources=("playbook notes", "Micikevicius et al. 2017, arXiv 1710.03740"),
+        sources=(MIXED_PRECISION,),
         correction="Two errors are common. NaN gradients are no memory problem: they come from range, rate or data, "
         "and a smaller batch does not cure them. And mixed precision does not halve memory: weights (4), gradients "
         "(4) and Adam's moments (8) stay 16 bytes a parameter in fp32, with 2 more for 16-bit copies in the forward "
@@ -96,7 +97,6 @@ class Precision(Section):
             "model.quantize_base",
         ),
         symptoms=("out of memory", "loss not decreasing", "underfitting"),
-        sources=("playbook notes",),
         correction="Keeping the weights in float16, as in one of the notes, is for inference or a frozen base model: "
         "that is what it means here, and it needs LoRA. Trained fp16 weights lose updates and overflow as well; what "
         "people mean by fp16 training is precision.compute=fp16 over fp32 weights.",
@@ -130,7 +130,7 @@ class Precision(Section):
             "guard.enabled",
         ),
         symptoms=("NaN gradients", "loss not decreasing", "instability"),
-        sources=("playbook notes", "Micikevicius et al. 2017, arXiv 1710.03740", "PyTorch GradScaler"),
+        sources=(MIXED_PRECISION, TORCH_AMP_DOCS),
         correction="A skipped update now and then is the mechanism at work. A scale that keeps falling is not: "
         "gradients are really infinite, and no scale helps. bf16 needs no loss scale at all.",
         aliases=("static_loss_scale",),
@@ -159,7 +159,7 @@ class Precision(Section):
             "guard.max_consecutive_skips",
         ),
         symptoms=("NaN gradients", "instability"),
-        sources=("playbook notes", "PyTorch GradScaler"),
+        sources=(TORCH_AMP_DOCS,),
         aliases=("init_scale_power",),
     )
 
@@ -180,7 +180,7 @@ class Precision(Section):
         usual=(100, 5000),
         interacts=("precision.compute", "precision.loss_scale", "precision.initial_scale_power"),
         symptoms=("NaN gradients", "instability"),
-        sources=("PyTorch GradScaler",),
+        sources=(TORCH_AMP_DOCS,),
         aliases=("loss_scale_window",),
     )
 
@@ -197,7 +197,7 @@ class Precision(Section):
         ),
         interacts=("precision.compute", "training.deterministic", "training.device"),
         symptoms=("too slow",),
-        sources=("PyTorch notes on CUDA semantics",),
+        sources=(TORCH_CUDA_DOCS,),
         correction="It saves no memory, since numbers are still stored in 32 bits, and it does nothing for products "
         "that already run in bf16 or fp16, on older GPUs, or on a CPU.",
         aliases=("allow_tf32",),

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    CHINCHILLA,
+    FIXED_DURATIONS,
+    GPT_3,
+    LLAMA,
+    MINICPM,
+    SGDR,
+    SNAPSHOT_ENSEMBLES,
+    STRAIGHT_TO_ZERO,
+    T5,
+    TUNING_PLAYBOOK,
+    UNTUNED_WARMUP,
+)
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
@@ -15,40 +29,40 @@ class Schedule(Section):
     ] = knob(
         "cosine",
         what=(
-            "The shape of the learning rate after warm-up, as a function of applied updates (a skipped one "
-            "does not move it)."
+            "The shape of the learning rate schedule after warm-up, as a function of applied updates (skipped updates "
+            "do not advance it)."
         ),
         why=(
-            "A high rate makes progress, a low one settles: much of the final gain comes while the rate "
-            "falls. Shapes that fall to the end need the length of the run beforehand; the others can be "
-            "extended."
+            "A high learning rate makes progress and a low one settles: much of the final gain comes while the "
+            "learning rate decays. Schedules that decay to the end need the length of the run in advance; the others "
+            "can be extended."
         ),
         raised=(
-            "To a shape that falls to the end (linear, cosine, polynomial): the best loss for a length "
-            "known in advance."
+            "A schedule that decays to the end (linear, cosine, polynomial): the best loss for a length known in "
+            "advance."
         ),
         lowered=(
-            "To constant, inverse_sqrt or warmup_stable_decay: the run can be prolonged; constant ends "
-            "noticeably worse, as it never settles."
+            "constant, inverse_sqrt or warmup_stable_decay: the run can be extended. constant ends noticeably worse, "
+            "because it never settles."
         ),
         values={
-            "constant": "the peak all the way, after warm-up",
-            "linear": "a straight line to the floor",
-            "cosine": "half a cosine: slow, fast, slow down to the floor",
-            "cosine_with_restarts": "num_cycles cosines, each starting again at the peak",
+            "constant": "the peak learning rate throughout, after warm-up",
+            "linear": "linear decay to the floor",
+            "cosine": "half a cosine, slow at both ends, down to the floor",
+            "cosine_with_restarts": "num_cycles cosines, each restarting at the peak",
             "polynomial": "(1 − progress) to the given power, down to the floor",
-            "inverse_sqrt": "falls with 1/√updates after warm-up; no end needed",
-            "warmup_stable_decay": "the peak for most of the run, a fall over the last decay_ratio",
+            "inverse_sqrt": "decays with 1/√updates after warm-up; needs no end",
+            "warmup_stable_decay": "the peak for most of the run, then a decay over the last decay_ratio",
         },
         cases=(
             Case("from scratch, length known", "cosine", "GPT-3, Llama"),
-            Case("fine-tuning, BERT", "linear"),
+            Case("fine-tuning, BERT", "linear", "as published"),
             Case(
-                "length open, or several lengths from one run",
+                "length unknown, or several lengths from one run",
                 "warmup_stable_decay",
-                "fork the plateau, decay each fork",
+                "branch off the plateau and decay each branch",
             ),
-            Case("finding the rate or the length first", "constant", "nothing else changes during the run"),
+            Case("tuning the learning rate or the length first", "constant", "nothing else changes during the run"),
             Case("T5 from scratch", "inverse_sqrt", "as published"),
         ),
         search=Search("choice", choices=("linear", "cosine", "warmup_stable_decay")),
@@ -61,16 +75,10 @@ class Schedule(Section):
             "schedule.decay_ratio",
         ),
         symptoms=("fluctuating validation", "loss not decreasing", "instability"),
-        sources=(
-            "playbook notes",
-            "Loshchilov & Hutter 2017 (SGDR)",
-            "Hoffmann et al. 2022 (Chinchilla)",
-            "Hu et al. 2024 (MiniCPM)",
-        ),
+        sources=(SGDR, GPT_3, LLAMA, BERT, T5, CHINCHILLA, MINICPM),
         correction=(
-            "A cosine stopped early is not a shorter cosine: the rate is still high. Chinchilla found "
-            "clearly worse results once the planned length exceeds the trained one by more than a quarter. "
-            "The gain of decay is settling, not escape from local optima."
+            "A cosine that is stopped early is not a shorter cosine: the learning rate is still high. Chinchilla "
+            "found clearly worse results when the planned length exceeds the trained length by more than a quarter."
         ),
         aliases=("lr_scheduler_type", "lr_scheduler", "scheduler_type", "decay_schedule"),
         value_aliases={
@@ -89,21 +97,25 @@ class Schedule(Section):
         None,
         ge=0,
         what=(
-            "Over how many updates the learning rate rises in a line to its peak; set at most one of this "
+            "The number of updates over which the learning rate rises linearly to its peak. Set at most one of this "
             "and warmup_ratio."
         ),
         why=(
-            "At first Adam knows the scale of each gradient from a handful of batches and the curvature is "
-            "steepest, so full-size steps can throw the weights where training never recovers."
+            "Early on, Adam knows the scale of each gradient from only a few batches and the curvature is highest, so "
+            "full-size updates can move the weights to where training does not recover."
         ),
-        raised="Safer start, higher peak possible; updates spent below the peak are partly wasted.",
-        lowered="Reaches the peak sooner; too short shows as an early spike, or as a loss stuck at a plateau.",
+        raised="A safer start and a higher possible peak; updates below the peak are partly wasted.",
+        lowered="Reaches the peak sooner; too short shows as an early spike or a loss that stays on a plateau.",
         cases=(
             Case("usual for transformers", 500, "500 to 1000"),
             Case("from scratch, large model", 2000, "Llama"),
-            Case("BERT, and very large GPT, from scratch", 10000, "BERT as published; the notes' large-scale settings"),
-            Case("a run of a few hundred updates", 20, "no more than a tenth of the run"),
-            Case("beta2 0.999", 2000, "2 / (1 − beta2) is a rule that needs no tuning; with 0.95 it gives 40"),
+            Case("BERT from scratch", 10000, "as published"),
+            Case("a run of a few hundred updates", 20, "at most a tenth of the run"),
+            Case(
+                "beta2 0.999",
+                2000,
+                "2 / (1 − beta2), a rule that needs no tuning (Ma & Yarats 2019); 40 for beta2 0.95",
+            ),
         ),
         usual=(10, 10000),
         search=Search("log", 10, 5000),
@@ -117,16 +129,11 @@ class Schedule(Section):
             "training.max_steps",
         ),
         symptoms=("instability", "loss spikes", "loss not decreasing", "NaN gradients"),
-        sources=(
-            "playbook notes",
-            "Google Deep Learning Tuning Playbook 2023",
-            "Ma & Yarats 2021 (untuned warm-up)",
-            "Touvron et al. 2023 (Llama)",
-        ),
+        sources=(LLAMA, BERT, UNTUNED_WARMUP, TUNING_PLAYBOOK),
         correction=(
-            "Warm-up does not let the model explore: small steps explore less. It shields the weights until "
-            "Adam's averages mean something. The two rules of thumb part ways in long runs: 10 % of 50,000 "
-            "updates is 5,000, not 500."
+            "Warm-up does not help the model explore: small steps explore less. It protects the weights until Adam's "
+            "moments are reliable. The two rules of thumb disagree in long runs: 10 % of 50,000 updates is 5,000, not "
+            "500."
         ),
         aliases=("num_warmup_steps", "warmup_iters", "lr_warmup_steps"),
     )
@@ -135,14 +142,14 @@ class Schedule(Section):
         None,
         ge=0,
         lt=1,
-        what="Warm-up as a share of the run's updates; set at most one of this and warmup_steps.",
+        what="Warm-up as a share of the run's updates. Set at most one of this and warmup_steps.",
         why=(
-            "It keeps its proportion when the length of the run changes, which suits fine-tuning and short "
-            "runs. What warm-up cures depends on updates, not on shares, so in long runs a number of steps "
-            "is the better measure."
+            "It keeps its proportion when the length of the run changes, which suits fine-tuning and short runs. What "
+            "warm-up fixes depends on the number of updates, not on the share, so for long runs a number of steps is "
+            "the better choice."
         ),
-        raised="Safer start, less of the run at useful rates; beyond a tenth, lengthen the run instead.",
-        lowered="More of the run at the peak; too little shows as an early spike or a stuck loss.",
+        raised="A safer start and less of the run at a useful learning rate; above a tenth, lengthen the run instead.",
+        lowered="More of the run at the peak; too little shows as an early spike or a loss that stays on a plateau.",
         cases=(
             Case("short runs and fine-tuning", 0.1),
             Case("adapters, small fine-tuning", 0.05, "the notes' small fine-tuning settings"),
@@ -157,10 +164,10 @@ class Schedule(Section):
             "training.num_train_epochs",
         ),
         symptoms=("instability", "loss spikes", "loss not decreasing", "NaN gradients"),
-        sources=("playbook notes", "Google Deep Learning Tuning Playbook 2023"),
+        sources=(TUNING_PLAYBOOK,),
         correction=(
-            "A longer warm-up does not search the parameter space more thoroughly; it only delays full-size "
-            "steps until gradients and Adam's averages have calmed."
+            "A longer warm-up does not search the parameter space more thoroughly. It only delays full-size updates "
+            "until gradients and Adam's moments have settled."
         ),
         aliases=("warmup_fraction", "warmup_proportion"),
     )
@@ -169,13 +176,16 @@ class Schedule(Section):
         0.0,
         ge=0,
         le=1,
-        what="The lowest rate the schedule falls to, as a share of the peak.",
+        what="The lowest learning rate of the schedule, as a share of the peak.",
         why=(
-            "The last stretch near zero averages out the noise of single batches. A floor above zero keeps "
-            "learning alive to the end, which only pays if the run will be continued from there."
+            "The last part of the run near zero averages out the noise of single batches. A floor above zero keeps "
+            "the model learning to the end, which pays off only if training continues from there."
         ),
-        raised="The final rate stays useful for continuing; final loss somewhat worse. 1 means no decay at all.",
-        lowered="The weights settle fully; at 0 the last updates change next to nothing.",
+        raised=(
+            "The final learning rate stays useful for continued training; the final loss is somewhat worse. 1 means "
+            "no decay."
+        ),
+        lowered="The weights settle fully; at 0 the last updates change almost nothing.",
         cases=(
             Case("fine-tuning and most runs", 0.0),
             Case("GPT-3, Chinchilla, Llama as published", 0.1, "a tenth of the peak"),
@@ -186,14 +196,10 @@ class Schedule(Section):
         rank=3,
         interacts=("schedule.type", "optimizer.learning_rate", "training.max_steps"),
         symptoms=("fluctuating validation",),
-        sources=(
-            "Brown et al. 2020 (GPT-3)",
-            "Hoffmann et al. 2022 (Chinchilla)",
-            "Bergsma et al. 2025 (straight to zero)",
-        ),
+        sources=(GPT_3, CHINCHILLA, LLAMA, STRAIGHT_TO_ZERO),
         correction=(
-            "A tenth of the peak is a habit, not an optimum: with a well-chosen peak, falling to zero did "
-            "better in Bergsma et al. 2025."
+            "A tenth of the peak is a habit, not an optimum: with a well-tuned peak, decay to zero gave a lower loss "
+            "in Bergsma et al. 2025."
         ),
         aliases=("min_lr_ratio", "min_lr_rate", "final_lr_ratio"),
     )
@@ -202,14 +208,17 @@ class Schedule(Section):
         1,
         ge=1,
         what=(
-            "How many times cosine_with_restarts falls from peak to floor; at each start the rate jumps "
-            "straight back to the peak."
+            "How many times cosine_with_restarts decays from peak to floor; each cycle restarts at the peak "
+            "immediately."
         ),
         why=(
-            "The end of each cycle is a settled model, so several lengths come out of one run. Each jump "
-            "undoes part of the settling and makes the loss rise for a while."
+            "The end of each cycle is a settled model, so one run yields several lengths. Each restart undoes part of "
+            "the settling and raises the loss for a while."
         ),
-        raised="More settled points on the way, each from a shorter fall; usually a worse end than one long cosine.",
+        raised=(
+            "More settled models along the way, each from a shorter decay; usually a worse final model than one long "
+            "cosine."
+        ),
         lowered="1: the same as cosine.",
         cases=(
             Case("one final model", 1),
@@ -218,10 +227,10 @@ class Schedule(Section):
         usual=(1, 10),
         interacts=("schedule.type", "training.max_steps", "checkpoint.save_steps"),
         symptoms=("loss spikes",),
-        sources=("Loshchilov & Hutter 2017 (SGDR)", "Huang et al. 2017 (snapshot ensembles)"),
+        sources=(SGDR, SNAPSHOT_ENSEMBLES),
         correction=(
-            "These are hard restarts of equal whole cycles. Where another program's cosine takes num_cycles "
-            "0.5, it means half a wave, which is plain cosine here."
+            "These are hard restarts with whole cycles of equal length. Where another library's cosine takes "
+            "num_cycles 0.5, it means half a wave, which is plain cosine here."
         ),
     )
 
@@ -229,19 +238,19 @@ class Schedule(Section):
         1.0,
         gt=0,
         what=(
-            "The exponent of the polynomial schedule (type: polynomial only): from peak to floor as (1 − "
+            "The exponent of the polynomial schedule (type: polynomial only), from peak to floor as (1 − "
             "progress)^power."
         ),
         why=(
-            "It bends the line: 1 is linear, more spends the run at lower rates, less stays high and drops at the end."
+            "It bends the line: 1 is linear, more spends the run at lower learning rates, less stays high and drops "
+            "at the end."
         ),
-        raised="Falls early, long tail of small steps; 2 is at a quarter of the peak halfway.",
-        lowered="Stays near the peak and falls late; 0.5 is at 71 % halfway.",
-        cases=(Case("usual", 1.0, "the same as linear"), Case("more time at low rates", 2.0)),
+        raised="Decays early, with a long tail of small updates; at 2, a quarter of the peak remains halfway.",
+        lowered="Stays near the peak and decays late; at 0.5, 71 % of the peak remains halfway.",
+        cases=(Case("usual", 1.0, "the same as linear"), Case("more time at low learning rates", 2.0)),
         usual=(0.5, 3.0),
         search=Search("log", 0.5, 3.0),
         interacts=("schedule.type", "optimizer.learning_rate"),
-        sources=("playbook notes",),
         aliases=("poly_power", "polynomial_power"),
     )
 
@@ -249,50 +258,50 @@ class Schedule(Section):
         0.2,
         gt=0,
         le=1,
-        what="The share of the run over which warmup_stable_decay lets the rate fall at the end.",
+        what="The share of the run, at its end, over which warmup_stable_decay lowers the learning rate.",
         why=(
-            "The plateau covers ground, the fall collects the gain: loss drops steeply within it. A fall of "
-            "10 to 20 % about matches a cosine of the same length."
+            "The plateau makes progress and the decay collects the gain: the loss drops steeply during it. A decay "
+            "over 10 to 20 % of the run about matches a cosine of the same length (Hägele et al. 2024)."
         ),
-        raised="A longer, gentler fall; a shorter plateau, so less can be shared between forks.",
-        lowered="More of the run at the peak; too short and the weights have no time to settle.",
+        raised="A longer, gentler decay and a shorter plateau, so branches share less.",
+        lowered="More of the run at the peak; if it is too short, the weights have no time to settle.",
         cases=(
             Case("usual", 0.2),
-            Case("long runs", 0.1, "MiniCPM"),
-            Case("short runs", 0.4, "a larger share, as settling needs enough updates"),
+            Case("long runs", 0.1, "MiniCPM: 10 % was enough, 2.5 % was not"),
+            Case("short runs", 0.4, "settling needs a minimum number of updates"),
         ),
         usual=(0.05, 0.5),
         search=Search("linear", 0.05, 0.5),
         interacts=("schedule.type", "schedule.decay_shape", "schedule.floor", "training.max_steps"),
         symptoms=("fluctuating validation",),
-        sources=("Hu et al. 2024 (MiniCPM)", "Hägele et al. 2024"),
+        sources=(MINICPM, FIXED_DURATIONS),
         aliases=("cooldown_ratio", "decay_fraction"),
     )
 
     decay_shape: Literal["linear", "cosine", "sqrt"] = knob(
         "linear",
-        what="The shape of the final fall of warmup_stable_decay.",
+        what="The shape of the final decay of warmup_stable_decay.",
         why=(
-            "The fall is short, so its shape decides how long the rate lingers high or low; the differences "
-            "are small beside those of decay_ratio."
+            "The decay is short, so its shape decides how long the learning rate stays high or low. The differences "
+            "are small compared with those of decay_ratio."
         ),
-        raised="To linear: even fall, a sound default.",
+        raised="linear: an even decay and a sound default.",
         lowered=(
-            "To sqrt: drops fast at once, then lingers at low rates, slightly better than linear where it "
-            "was studied. To cosine: lingers at both ends."
+            "sqrt: drops quickly, then stays at low learning rates; slightly better than linear in Hägele et al. "
+            "2024. cosine: slow at both ends."
         ),
         values={
-            "linear": "1 − t, for t from 0 to 1 over the fall",
+            "linear": "1 − t, for t from 0 to 1 over the decay",
             "cosine": "(1 + cos πt) / 2",
             "sqrt": "1 − √t",
         },
         cases=(
             Case("usual", "linear"),
-            Case("the last bit of loss", "sqrt", "slightly ahead of linear in Hägele et al. 2024"),
+            Case("the last bit of loss", "sqrt", "slightly better than linear in Hägele et al. 2024"),
         ),
         search=Search("choice", choices=("linear", "cosine", "sqrt")),
         interacts=("schedule.type", "schedule.decay_ratio", "schedule.floor"),
-        sources=("Hägele et al. 2024",),
+        sources=(FIXED_DURATIONS,),
         aliases=("decay_type",),
         value_aliases={"1-sqrt": "sqrt", "minus_sqrt": "sqrt"},
     )

@@ -4,6 +4,25 @@ from __future__ import annotations
 
 from typing import Literal
 
+from trainbook.knobs.bibliography import (
+    BERT,
+    CHINCHILLA,
+    GPT_2,
+    INCEPTION_V3,
+    MASK_RATIO,
+    MEASURED_COSTS,
+    OLMO_2,
+    PALM,
+    REPEATED_DATA,
+    SCALING_LAWS,
+    SMALL_SCALE_PROXIES,
+    T5,
+    TORCH_REPRODUCIBILITY_DOCS,
+    TRANSFORMER,
+    TUNING_PLAYBOOK,
+    VARIANCE,
+    WHOLE_WORD_MASKING,
+)
 from trainbook.knobs.knob import Case, Search, Section, knob
 
 
@@ -40,7 +59,7 @@ class Training(Section):
         ),
         interacts=("model.type", "data.label_field", "data.target_field", "evaluation.metric_for_best_model"),
         symptoms=("loss not decreasing",),
-        sources=("playbook notes",),
+        sources=(GPT_2, BERT, T5),
         aliases=("objective", "task_type"),
         value_aliases={
             "clm": "causal",
@@ -88,7 +107,7 @@ class Training(Section):
             "schedule.warmup_ratio",
         ),
         symptoms=("underfitting", "overfitting", "too slow"),
-        sources=("playbook notes", "Google Deep Learning Tuning Playbook"),
+        sources=(TUNING_PLAYBOOK,),
         correction="Do not search over the length: a longer run nearly always wins and the search learns nothing else. "
         "Fix it, tune, then look where the best evaluation fell: in the first tenth, shorten; in the last quarter, "
         "lengthen.",
@@ -120,7 +139,7 @@ class Training(Section):
             "model.dropout",
         ),
         symptoms=("overfitting", "underfitting", "too slow"),
-        sources=("playbook notes", "Muennighoff et al. 2023, arXiv 2305.16264"),
+        sources=(REPEATED_DATA,),
         correction="An epoch is no fixed amount of training: the same 5 epochs are 50 updates on one data set and "
         "500 000 on another. Compare runs by steps and tokens.",
         aliases=("epochs", "num_epochs", "max_epochs"),
@@ -149,7 +168,7 @@ class Training(Section):
             "model.num_hidden_layers",
         ),
         symptoms=("underfitting", "overfitting", "too slow"),
-        sources=("Hoffmann et al. 2022, arXiv 2203.15556", "Kaplan et al. 2020, arXiv 2001.08361"),
+        sources=(CHINCHILLA, SCALING_LAWS),
         correction="20 tokens a parameter is where a fixed training budget is best spent, not where learning stops: a "
         "small model that will be used a lot is worth training far longer.",
         aliases=("train_tokens", "num_tokens", "token_budget"),
@@ -167,7 +186,7 @@ class Training(Section):
         ),
         interacts=("training.deterministic", "data.shuffle", "model.initializer_range", "model.dropout"),
         symptoms=("fluctuating validation",),
-        sources=("Bouthillier et al. 2021, arXiv 2103.03098",),
+        sources=(VARIANCE,),
         correction="The best of several seeds is luck, not a tuned value: it does not carry over to the next run. "
         "Report the mean and the spread.",
         aliases=("random_seed", "manual_seed"),
@@ -178,8 +197,10 @@ class Training(Section):
         what="Allow only kernels that give the same bits each time.",
         why="Parallel sums add in a varying order, and rounding makes that visible: two runs from one seed drift "
         "apart. Bit-equal runs let a change of code, a resume or a fault be judged exactly.",
-        raised="On: the same machine, versions, thread count and seed repeat a run bit for bit, resumed or not; some "
-        "GPU kernels are slower: on one H200, GPT-2 124M makes .93 of the tokens a second.",
+        raised=(
+            "On: the same machine, versions, thread count and seed reproduce a run bit for bit, resumed or not. Some "
+            "GPU kernels are slower: on one H200, a GPT of 124M parameters reaches 0.92 times the tokens per second."
+        ),
         lowered="Off: the fastest kernels; runs from one seed agree closely at first and drift apart later.",
         cases=(
             Case("hunting a bug, golden losses", True, "every difference then has a cause"),
@@ -187,7 +208,7 @@ class Training(Section):
         ),
         interacts=("training.seed", "precision.tf32", "memory.compile", "data.num_workers"),
         symptoms=("loss spikes", "instability"),
-        sources=("playbook notes", "PyTorch notes on reproducibility"),
+        sources=(TORCH_REPRODUCIBILITY_DOCS, MEASURED_COSTS),
         correction="Going back to an older checkpoint after a blow-up works because the second try rounds differently "
         "or sees other data. A bit-exact run walks into the same blow-up again: change something. And determinism "
         "does not reach across hardware: 1 and 2 CPU threads already differ in the last bits of a sum.",
@@ -210,7 +231,7 @@ class Training(Section):
         search=Search("linear", 0.1, 0.4),
         interacts=("training.task", "training.whole_word_masking", "training.span_length"),
         symptoms=("underfitting",),
-        sources=("Devlin et al. 2019 (BERT)", "Raffel et al. 2020 (T5)", "Wettig et al. 2023 (should you mask 15%)"),
+        sources=(BERT, T5, MASK_RATIO),
         correction="Of masked tokens 80 % are replaced by the mask, 10 % by a random token, 10 % stay, and all of them "
         "are predicted: a loss on the mask alone lets the model ignore what it can see.",
         aliases=("mlm_probability", "noise_density", "masking_ratio"),
@@ -229,7 +250,7 @@ class Training(Section):
         ),
         interacts=("training.mask_ratio", "data.tokenizer", "training.task"),
         symptoms=("underfitting",),
-        sources=("BERT, whole word masking models of 2019",),
+        sources=(BERT, WHOLE_WORD_MASKING),
         aliases=("wwm", "mlm_whole_word"),
     )
 
@@ -244,7 +265,7 @@ class Training(Section):
         cases=(Case("T5 as published", 3.0),),
         usual=(1, 10),
         interacts=("training.mask_ratio", "training.task"),
-        sources=("Raffel et al. 2020 (T5)",),
+        sources=(T5,),
         aliases=("mean_noise_span_length",),
     )
 
@@ -266,7 +287,7 @@ class Training(Section):
         search=Search("linear", low=0.0, high=0.2),
         interacts=("training.z_loss", "model.dropout", "optimizer.weight_decay", "evaluation.metric_for_best_model"),
         symptoms=("overfitting",),
-        sources=("Szegedy et al. 2015, arXiv 1512.00567", "Vaswani et al. 2017, arXiv 1706.03762"),
+        sources=(INCEPTION_V3, TRANSFORMER),
         correction="A smoothed training loss has a floor well above 0 and cannot be set beside the validation loss: a "
         "training loss above the validation loss is then no sign of anything.",
         aliases=("label_smoothing_factor",),
@@ -291,13 +312,7 @@ class Training(Section):
         search=Search("choice", choices=(0.0, 1e-5, 1e-4)),
         interacts=("model.logit_soft_cap", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
         symptoms=("instability", "loss spikes", "NaN gradients"),
-        sources=(
-            "playbook notes",
-            "PaLM, arXiv 2204.02311",
-            "OLMo 2, arXiv 2501.00656",
-            "Wortsman et al. 2023, arXiv 2309.14322",
-            "measured on a toy GPT, one seed",
-        ),
+        sources=(PALM, OLMO_2, SMALL_SCALE_PROXIES),
         correction="It is the square of log Z that is added, not of Z itself. It does not cure growing attention "
         "logits: that is what model.qk_norm is for.",
         aliases=("z_loss_multiplier", "z_loss_weight", "z_loss_coefficient"),
