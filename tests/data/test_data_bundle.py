@@ -129,8 +129,8 @@ def test_a_tokenizer_of_the_users_own_is_used_as_it_is(build_from: BuildFrom, fo
 @pytest.mark.parametrize(
     ("text", "knobs", "law"),
     [
-        ("", {}, "data.source: '{path}' has no text: its one file is empty."),
-        (" \n", {}, "data.source: '{path}' has no text: its one file is empty."),
+        ("", {}, "data.source: '{path}' has no text: the file is empty."),
+        (" \n", {}, "data.source: '{path}' has no text: the file has only white space."),
         (
             "ab",
             {"validation_ratio": 0.5},

@@ -93,7 +93,12 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
             {"question": "a", "sentence": "b", "label": 1},
             "'sentence', 'question' could each be the text. Name the right one with data.text_field.",
         ),
-        (PAIRS, {"en": "a", "de": "b"}, "'en', 'de' could each be the text. Name the right one with data.text_field."),
+        (
+            PAIRS,
+            {"en": "a", "de": "b"},
+            "'en', 'de' could each be the text; 'en', 'de' could each be the target text. "
+            "Name the right ones with data.text_field and data.target_field.",
+        ),
         (
             Wanted("labelled", "class", label_field="lable"),
             {"text": "a", "label": 1},
@@ -273,3 +278,20 @@ def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
     assert document(CHAT, turns).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
     named = Wanted("chat", text_field="q", target_field="a", chat=CHAT.chat)
     assert document(named, {"q": "hi", "a": "ho", "messages": 3}).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
+
+
+def test_all_missing_fields_are_told_in_one_message() -> None:
+    wanted = Wanted("labelled", "class", text_field="txt", label_field="lable", group_field="author")
+    assert message(wanted, {"text": "a", "label": "x", "other": 1}) == (
+        "f:1: has no field 'author' (data.group_field); has no field 'txt' (data.text_field); has no field 'lable' "
+        "(data.label_field); its fields are: 'text', 'label', 'other'. Did you mean 'text'? Did you mean 'label'?"
+    )
+    assert message(Wanted("pairs"), {"first": 1, "second": 2}) == (
+        "f:1: no field is known as the text; no field is known as the target text; its fields are: 'first', 'second'. "
+        "Name the right ones with data.text_field and data.target_field."
+    )
+    assert message(Wanted("chat", text_field="ask", target_field="reply"), {"asks": "a", "replies": "b"}) == (
+        "f:1: has no field 'ask' (data.text_field); has no field 'reply' (data.target_field); its fields are: 'asks', "
+        "'replies'. Did you mean 'asks'? Did you mean 'replies'? A conversation is a list of messages in a field "
+        "'messages', or a 'prompt' with a 'response'."
+    )

@@ -28,7 +28,7 @@ def tagged(name: Path | str, **knobs: Any) -> list[Document]:
 def message(name: Path | str, wanted: Wanted = Wanted("labelled", "class")) -> str:  # noqa: B008
     with pytest.raises(DataError) as caught:
         list(open_source(str(name), wanted).documents())
-    return str(caught.value)
+    return str(caught.value).removesuffix(" To leave such records out, set data.bad_lines=skip.")
 
 
 def skipping(name: Path, **knobs: Any) -> tuple[list[str], Source]:
@@ -37,6 +37,12 @@ def skipping(name: Path, **knobs: Any) -> tuple[list[str], Source]:
 
 
 # CSV and TSV
+
+
+def test_a_row_with_too_few_cells_says_how_to_leave_it_out(tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_text("text,label\none,a\ntwo\n")
+    with pytest.raises(DataError, match=r"d\.csv:3: .* To leave such records out, set data\.bad_lines=skip\.$"):
+        labelled(tmp_path / "d.csv")
 
 
 def test_a_row_is_a_record_and_its_line_is_where_it_begins(tmp_path: Path) -> None:
@@ -71,8 +77,8 @@ def test_the_names_of_columns_may_be_longer_than_csv_allows_by_itself(tmp_path: 
 def test_a_row_that_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b'text,label\none,a\n"caf\xe9\nau lait",b\nthree,c\n')
     assert message(tmp_path / "d.csv") == (
-        f"{tmp_path}/d.csv:3: must be UTF-8 text, but has the byte 0xe9 at position 4. Convert it first, for example "
-        "with iconv."
+        f"{tmp_path}/d.csv:3: must be UTF-8 text, but has the byte 0xe9 at position 4. Convert the file first, "
+        "for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
     )
     origins, source = skipping(tmp_path / "d.csv")
     assert origins == ["d.csv:2", "d.csv:5"] and source.passed.bad == 1
@@ -93,7 +99,11 @@ def test_a_cell_may_be_longer_than_csv_allows_by_itself(tmp_path: Path) -> None:
     ("content", "problem"),
     [
         ("text,label\na,b\na\n", ":3: must have 2 cells, one for each column, but has 1."),
-        ("text,label\na,b\na,b,c\n", ":3: must have 2 cells, one for each column, but has 3."),
+        (
+            "text,label\na,b\na,b,c\n",
+            ":3: must have 2 cells, one for each column, but has 3. A cell that contains a comma must stand in "
+            "quotation marks.",
+        ),
         ("text,,label\n", ":1: the first row must name the columns, each once, but column 2 has no name."),
         ("text,text\n", ":1: the first row must name the columns, each once, but two columns have the name 'text'."),
         (

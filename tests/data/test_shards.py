@@ -334,7 +334,8 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
     request = Request(frame=lambda tokenizer: Frame(data.max_seq_length, shift=1))
     answers = in_crews(world, lambda crew: build(data, 7, request, crew))
     assert [type(answer) for answer in answers] == [DataError] * world
-    assert {str(answer) for answer in answers} == {f"{shards}/0010.jsonl{message}"}
+    hint = "To leave such records out, set data.bad_lines=skip."
+    assert {str(answer) for answer in answers} == {f"{shards}/0010.jsonl{message} {hint}"}
     # Those before it are kept; several processes may be anywhere when they hear of it.
     assert len(list((tmp_path / "cache" / "surveys").iterdir())) >= (10 if world == 1 else 3)
     (shards / "0010.jsonl").write_text(good)

@@ -47,7 +47,8 @@ def refused(*arguments: str) -> str:
     answer = command(*arguments)
     assert answer.stdout == "" and answer.stderr.startswith("error: ")
     assert set(Path("runs").glob("*")) == before
-    return answer.stderr.removeprefix("error: ").rstrip("\n")
+    message = answer.stderr.removeprefix("error: ").rstrip("\n")
+    return message.removesuffix(" To leave such records out, set data.bad_lines=skip.")
 
 
 def write(name: str, records: list[Any]) -> str:
@@ -125,7 +126,8 @@ def test_a_record_that_lacks_a_column_the_others_have_is_named_by_its_line():
 def test_a_row_of_a_table_is_named_by_its_line_also_behind_cells_of_several_lines():
     Path("table.csv").write_text('text,label\n"two\nlines",a\none,b\ntoo,many,cells\n')
     assert refused(*CLASSIFY, "data.source=table.csv") == (
-        "table.csv:5: must have 2 cells, one for each column, but has 3."
+        "table.csv:5: must have 2 cells, one for each column, but has 3. A cell that contains a comma must stand in "
+        "quotation marks."
     )
 
 
@@ -151,12 +153,20 @@ def test_broken_lines_of_both_sides_are_counted_together():
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("empty.txt", ""), ("blank.txt", " \n\n"), ("empty.jsonl", ""), ("rows.csv", "text,label\n")]
+    ("name", "content", "reason"),
+    [
+        ("empty.txt", "", "is empty"),
+        ("blank.txt", " \n\n", "has only white space"),
+        ("empty.jsonl", "", "is empty"),
+        ("blank.jsonl", "\n\n", "has no records"),
+        ("rows.csv", "text,label\n", "has a header ('text', 'label') and no rows"),
+        ("rows.tsv", "text\tlabel\n", "has a header ('text', 'label') and no rows"),
+    ],
 )
-def test_a_file_with_nothing_in_it_is_said_to_be_empty(name: str, content: str):
+def test_a_file_without_a_record_is_told_apart_from_an_empty_one(name: str, content: str, reason: str):
     Path(name).write_text(content)
     arguments = GPT if name.endswith(".txt") else CLASSIFY
-    assert refused(*arguments, f"data.source={name}") == f"data.source: '{name}' has no text: its one file is empty."
+    assert refused(*arguments, f"data.source={name}") == f"data.source: '{name}' has no text: the file {reason}."
 
 
 @pytest.mark.parametrize(
@@ -178,7 +188,9 @@ def test_a_file_with_nothing_in_it_is_said_to_be_empty(name: str, content: str):
 def test_text_in_another_encoding_is_said_with_its_byte(name: str, content: bytes, place: str):
     Path(name).write_bytes(content)
     arguments = GPT if name.endswith(".txt") else CLASSIFY
-    assert refused(*arguments, f"data.source={name}") == f"{place} Convert it first, for example with iconv."
+    assert refused(*arguments, f"data.source={name}") == (
+        f"{place} Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
+    )
 
 
 # Labels

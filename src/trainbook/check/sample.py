@@ -15,6 +15,7 @@ from trainbook.data.report.gather import Side, gather
 from trainbook.data.seeding import generator
 from trainbook.data.sides import divided
 from trainbook.data.sources import Source
+from trainbook.data.sources.source import bad_record
 from trainbook.data.split import survey
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
@@ -97,7 +98,7 @@ def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
 
     def complain(message: str) -> None:
         if source.wanted.bad_lines == "error":
-            raise DataError(message)
+            raise bad_record(message)
 
     records = source.reader.records(complain)
     for record in records:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document, LabelKind, Record, RecordKind
@@ -130,8 +130,9 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapp
         search.find(
             {"text": (wanted.text_field, TEXT_NAMES, _is_prose), "label": (wanted.label_field, names, fits)},
         )
-        if wanted.text_field is None and (others := search.fitting(_is_prose, search.named(OTHER_TEXT_NAMES))):
-            raise search.unclear("text", [search.roles["text"], *others])
+        others = [] if wanted.text_field else search.fitting(_is_prose, search.named(OTHER_TEXT_NAMES))
+        if others and "text" in search.roles:
+            search.is_unclear("text", [search.roles["text"], *others])
     elif wanted.records == "tagged":
         search.find(
             {"words": (wanted.text_field, WORDS_NAMES, _is_words), "tags": (wanted.label_field, TAGS_NAMES, _is_tags)}
@@ -145,6 +146,7 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapp
         )
     else:
         return _find_conversation(search, wanted)
+    search.must_be_clear()
     separator = ","
     if wanted.labels == "classes":
         labels = search.values(search.roles["label"])
@@ -189,17 +191,28 @@ def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Docu
     return Document(text, **place)
 
 
+class _Problem(NamedTuple):
+    what: str
+    hint: str = ""
+    unclear: str = ""  # the knob to name the field with
+    has_choice: bool = False  # the fields to choose from are named already
+
+
 class _Search:
     """Columns, what they hold in the first records, and the roles given so far."""
 
     def __init__(self, columns: list[str], first: Sequence[Record], shown: str) -> None:
         self.columns, self.first, self.shown = columns, first, shown
         self.roles: dict[str, str] = {}
+        self.problems: dict[str, _Problem] = {}  # of roles that were not found
 
     def take(self, role: str, column: str) -> None:
-        if column not in self.columns:
-            raise DataError(f"{self.shown}: {_no_field(column, role, self.columns)}")
-        self.roles[role] = column
+        """What the user names."""
+        if column in self.columns:
+            self.roles[role] = column
+        else:
+            hint = did_you_mean(column, self.columns).strip()
+            self.problems[role] = _Problem(f"has no field '{column}' ({KNOB_OF_ROLE[role]})", hint)
 
     def values(self, column: str) -> list[Any]:
         return [record.fields[column] for record in self.first if record.fields.get(column) is not None]
@@ -213,20 +226,26 @@ class _Search:
         for role, (column, _, _) in asked.items():
             if column is not None:
                 self.take(role, column)
-        for role, (_, names, fits) in asked.items():
+        for role, (_, names, fits) in self._open(asked):
             found = self.named(names)
             if len(found) > 1:
                 found = self.fitting(fits, found) or found
-            if role not in self.roles and len(found) > 1:
-                raise self.unclear(role, found)
-            if role not in self.roles and found:
+            if len(found) > 1:
+                self.is_unclear(role, found)
+            elif found:
                 self.roles[role] = found[0]
-        for role, (_, _, fits) in asked.items():
-            if role not in self.roles:
-                found = self.fitting(fits)
-                if len(found) != 1:
-                    raise self.unclear(role, found)
+        for role, (_, _, fits) in self._open(asked):
+            found = self.fitting(fits)
+            if len(found) == 1:
                 self.roles[role] = found[0]
+            else:
+                self.is_unclear(role, found)
+
+    def _open(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        """Roles that are neither found nor known to be missing, as they are when it is their turn."""
+        for role, about in asked.items():
+            if role not in self.roles and role not in self.problems:
+                yield role, about
 
     def fitting(self, fits: Any, among: Sequence[str] | None = None) -> list[str]:
         return [
@@ -238,12 +257,22 @@ class _Search:
             and fits(self.values(column))
         ]
 
-    def unclear(self, role: str, found: Sequence[str]) -> DataError:
-        if found:
-            problem = f"{_listed(found)} could each be {WHAT[role]}"
-        else:
-            problem = f"no field is known as {WHAT[role]}; its fields are: {_listed(self.columns) or 'none'}"
-        return DataError(f"{self.shown}: {problem}. Name the right one with {KNOB_OF_ROLE[role]}.")
+    def is_unclear(self, role: str, found: Sequence[str]) -> None:
+        what = f"{_listed(found)} could each be {WHAT[role]}" if found else f"no field is known as {WHAT[role]}"
+        self.problems[role] = _Problem(what, unclear=KNOB_OF_ROLE[role], has_choice=bool(found))
+
+    def must_be_clear(self, hint: str = "") -> None:
+        """All that is missing is told at once."""
+        if not self.problems:
+            return
+        problems = list(self.problems.values())
+        what = "; ".join(problem.what for problem in problems)
+        if not all(problem.has_choice for problem in problems):
+            what += f"; its fields are: {_listed(self.columns) or 'none'}"
+        hints = [problem.hint for problem in problems]
+        if knobs := list(dict.fromkeys(problem.unclear for problem in problems if problem.unclear)):
+            hints.append(f"Name the right {'ones' if knobs[1:] else 'one'} with {' and '.join(knobs)}.")
+        raise DataError(" ".join(part for part in (f"{self.shown}: {what}.", *hints, hint) if part))
 
 
 def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
@@ -252,25 +281,19 @@ def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
     if column is not None:
         search.take("conversation", column)
         is_conversation = wanted.target_field is None and any(is_list(value) for value in search.values(column))
-        if not is_conversation:
+        if not is_conversation and "conversation" in search.roles:
             search.roles["prompt"] = search.roles.pop("conversation")
     elif wanted.target_field is None and (found := search.named(CONVERSATION_NAMES)):
         if len(found) > 1:
-            raise search.unclear("conversation", found)
+            search.is_unclear("conversation", found)
         search.roles["conversation"] = found[0]
     if "conversation" in search.roles:
+        search.must_be_clear()
         return Fields(search.roles)
-    try:
-        search.find(
-            {
-                "prompt": (search.roles.get("prompt"), PROMPT_NAMES, _never),
-                "response": (wanted.target_field, RESPONSE_NAMES, _never),
-            }
-        )
-    except DataError as error:
-        raise DataError(
-            f"{error} A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'."
-        ) from None
+    if "conversation" not in search.problems:
+        search.find({"prompt": (search.roles.get("prompt"), PROMPT_NAMES, _never)})
+    search.find({"response": (wanted.target_field, RESPONSE_NAMES, _never)})
+    search.must_be_clear("A conversation is a list of messages in a field 'messages', or a 'prompt' with a 'response'.")
     found = {role: search.named(names) for role, names in EXTRA_NAMES.items()}
     extras = {role: columns[0] for role, columns in found.items() if columns}
     unused = [column for column in search.fitting(_is_prose) if column not in extras.values()]
@@ -319,15 +342,11 @@ def _tagged_words(record: Record, fields: Fields) -> tuple[tuple[str, ...], tupl
 def _value(record: Record, fields: Fields, role: str) -> Any:
     column = fields.roles[role]
     if column not in record.fields:
-        raise DataError(_no_field(column, role, record.fields))
+        missing = {name: role for role, name in fields.roles.items() if name not in record.fields}
+        lacks = " and ".join(f"no field '{name}' ({KNOB_OF_ROLE[role]})" for name, role in missing.items())
+        hints = "".join(did_you_mean(name, record.fields) for name in missing)
+        raise DataError(f"has {lacks}; its fields are: {_listed(record.fields) or 'none'}.{hints}")
     return record.fields[column]
-
-
-def _no_field(column: str, role: str, columns: Any) -> str:
-    return (
-        f"has no field '{column}' ({KNOB_OF_ROLE[role]}); its fields are: {_listed(columns) or 'none'}."
-        f"{did_you_mean(column, columns)}"
-    )
 
 
 def _listed(names: Any) -> str:

@@ -16,7 +16,7 @@ ROWS_AT_A_TIME = 1000
 def read_parquet(file: File, complain: Complain) -> Iterator[Record]:
     pyarrow = _pyarrow(file)
     try:
-        with file.open() as stream, pyarrow.parquet.ParquetFile(stream) as opened:
+        with file.open_bytes() as stream, pyarrow.parquet.ParquetFile(stream) as opened:
             batches = opened.iter_batches(batch_size=ROWS_AT_A_TIME)
             yield from _rows(file, opened.schema_arrow.metadata, batches)
     except pyarrow.ArrowException as error:
@@ -26,7 +26,7 @@ def read_parquet(file: File, complain: Complain) -> Iterator[Record]:
 def read_arrow(file: File, complain: Complain) -> Iterator[Record]:
     pyarrow = _pyarrow(file)
     try:
-        with file.open() as stream, pyarrow.ipc.open_stream(stream) as opened:
+        with file.open_bytes() as stream, pyarrow.ipc.open_stream(stream) as opened:
             yield from _rows(file, opened.schema.metadata, opened)
     except pyarrow.ArrowException as error:
         raise DataError(f"{file.shown}: cannot be read as an Arrow stream: {_first_line(error)}") from None

@@ -11,7 +11,8 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from trainbook.data.sources.compressed import BROKEN, is_compressed, open_inner
+from trainbook.data.sources.compressed import BROKEN, inner_name, is_compressed, open_inner
+from trainbook.data.sources.kinds import HEAD_BYTES, looks_binary, why_not_text
 from trainbook.errors import DataError
 
 HashOf = Callable[[Path], tuple[int, str]]  # the size of a file and a hash of its contents
@@ -33,7 +34,17 @@ class File:
 
     @contextmanager
     def open(self) -> Iterator[BufferedReader]:
-        """What the file contains; of a compressed one, what is inside."""
+        """The text that the file contains, as bytes; of a compressed file, the text inside. A file that cannot be text
+        is refused and named for what it is."""
+        with self.open_bytes() as stream:
+            if problem := why_not_text(stream.peek(HEAD_BYTES), inner_name(self.shown)):
+                inside = "what is compressed in it " if is_compressed(self.name) else ""
+                raise DataError(f"{self.knob}: '{self.shown}' cannot be read: {inside or 'it '}{problem}")
+            yield stream
+
+    @contextmanager
+    def open_bytes(self) -> Iterator[BufferedReader]:
+        """The same of any content."""
         try:
             stream = self.path.open("rb")
         except OSError as error:
@@ -63,7 +74,15 @@ def decode(content: bytes, shown: str, line: int = 1) -> str:
     try:
         return content.decode("utf-8-sig" if line == 1 else "utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"{shown}: must be UTF-8 text, but has the byte 0x{error.object[error.start]:02x} "
-            f"at position {error.start}. Convert it first, for example with iconv."
-        ) from None
+        raise not_utf8(content, error.start, shown) from None
+
+
+def not_utf8(content: bytes, position: int, shown: str) -> DataError:
+    """`content` is what stands around the byte, or more."""
+    near = content[max(0, position - 256) : position + 256]
+    hint = "Bytes around it are not text either: is it a binary file?"
+    if not looks_binary(near):
+        hint = "Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
+    return DataError(
+        f"{shown}: must be UTF-8 text, but has the byte 0x{content[position]:02x} at position {position}. {hint}"
+    )

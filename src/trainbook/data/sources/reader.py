@@ -17,9 +17,10 @@ from trainbook.data.sources.conll import read_conll
 from trainbook.data.sources.files import File
 from trainbook.data.sources.jsonl import read_json, read_jsonl
 from trainbook.data.sources.plain import read_text, read_text_leniently
-from trainbook.data.sources.tables import read_csv, read_tsv
+from trainbook.data.sources.tables import header_of, read_csv, read_tsv
 from trainbook.errors import DataError
 
+_EMPTY = "is empty"
 ReadFile = Callable[[File, Complain], Iterator[Record]]
 
 # How files are read, by the end of their name, without what says how they are compressed; any other is read as text.
@@ -90,7 +91,13 @@ class FileReader:
 
     @property
     def nothing(self) -> str:
-        return "its one file is empty" if len(self.files) == 1 else f"all of its {len(self.files)} files are empty"
+        reasons = {self._nothing_in(file): file.shown for file in reversed(self.files)}
+        if len(self.files) == 1:
+            return f"the file {next(iter(reasons))}"
+        if list(reasons) == [_EMPTY]:
+            return f"all of its {len(self.files)} files are empty"
+        such_as = "; ".join(f"{shown} {reason}" for reason, shown in reversed(reasons.items()))
+        return f"none of its {len(self.files)} files has a record ({such_as})"
 
     @property
     def changed(self) -> str:
@@ -117,6 +124,16 @@ class FileReader:
         with_fields = (file for file in self.files if _has_fields(self._format(file)))
         found = (record for file in with_fields for record in self._format(file)(file, _ignore))
         return list(itertools.islice(found, count))
+
+    def _nothing_in(self, file: File) -> str:
+        """Why a file gave no record."""
+        with file.open_bytes() as stream:
+            if not stream.peek(1):
+                return _EMPTY
+        read = self._format(file)
+        if read in (read_csv, read_tsv) and (columns := header_of(file, read is read_tsv)):
+            return f"has a header ({', '.join(repr(name) for name in columns)}) and no rows"
+        return "has no records" if _has_fields(read) else "has only white space"
 
     def _format(self, file: File) -> ReadFile:
         if self.read is not None:

@@ -80,7 +80,7 @@ class Source:
 
     def _complain(self, message: str) -> None:
         if self.wanted.bad_lines == "error":
-            raise DataError(message)
+            raise bad_record(message)
         self.passed.bad += 1
 
     def _only_text(self, record: Record) -> DataError:
@@ -89,3 +89,7 @@ class Source:
             f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a "
             "Python function."
         )
+
+
+def bad_record(message: str) -> DataError:
+    return DataError(f"{message} To leave such records out, set data.bad_lines=skip.")

@@ -15,14 +15,26 @@ DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 def read_csv(file: File, complain: Complain) -> Iterator[Record]:
     """Separated by whatever of comma, semicolon and tab divides the first line into the most columns."""
-    csv.field_size_limit(sys.maxsize)
-    with file.open() as stream:
-        first_line = stream.readline().decode("utf-8", errors="replace")
-    yield from _read(file, max(DELIMITERS, key=lambda delimiter: _num_columns(first_line, delimiter)), complain)
+    yield from _read(file, _delimiter(file), complain)
 
 
 def read_tsv(file: File, complain: Complain) -> Iterator[Record]:
     yield from _read(file, "\t", complain)
+
+
+def header_of(file: File, is_tsv: bool) -> list[str]:
+    """The names in the first row; none where there is no row."""
+    delimiter = "\t" if is_tsv else _delimiter(file)
+    with file.open() as stream:
+        rows = csv.reader(_decoded(file, stream, []), delimiter=delimiter)
+        return [name.strip() for name in next((row for row in rows if row), [])]
+
+
+def _delimiter(file: File) -> str:
+    csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
+    with file.open() as stream:
+        first_line = stream.readline().decode("utf-8", errors="replace")
+    return max(DELIMITERS, key=lambda delimiter: _num_columns(first_line, delimiter))
 
 
 def _num_columns(line: str, delimiter: str) -> int:
@@ -72,7 +84,9 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
             if columns is None:
                 columns = _header(row, shown)
             elif len(row) != len(columns):
-                complain(f"{shown}: must have {len(columns)} cells, one for each column, but has {len(row)}.")
+                law = f"{shown}: must have {len(columns)} cells, one for each column, but has {len(row)}."
+                quoted = f" A cell that contains a {DELIMITERS[delimiter]} must stand in quotation marks."
+                complain(law + quoted if len(row) > len(columns) else law)
             else:
                 yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
 
