@@ -26,19 +26,19 @@ class Model(ModelScaling):
         0.02,
         gt=0,
         what=(
-            "The standard deviation of the normal distribution from which weights start; matrices that "
+            "The standard deviation of the normal distribution from which weights are initialized; matrices that "
             "write to the residual stream start smaller by 1/√(2 × layers)."
         ),
         why=(
-            "It sets the scale of the first logits, about initializer_range × √hidden_size, and with it the "
-            "first loss, which should lie close to ln(vocabulary). The smaller residual outputs keep the "
-            "sum over layers at the scale of one."
+            "It sets the scale of the initial logits, about initializer_range × √hidden_size, and so the initial "
+            "loss, which should be close to ln(vocabulary). The smaller residual outputs keep the sum over layers at "
+            "the scale of one layer."
         ),
-        raised="First loss above ln(vocabulary), larger first gradients, early instability.",
-        lowered="Safer start, slower first steps; far too small and signals vanish between layers.",
+        raised="An initial loss above ln(vocabulary), larger initial gradients, early instability.",
+        lowered="A safer start and slower first steps; far too small, and signals vanish between layers.",
         cases=(
-            Case("width up to about 1024 (BERT, GPT-2)", 0.02),
-            Case("width 4096", 0.011, "√(2 / (5 × width)): wider matrices sum more terms"),
+            Case("width up to about 1024", 0.02, "BERT, GPT-2"),
+            Case("width 4096", 0.0099, "√(2 / (5 × width)): wider matrices sum more terms"),
             Case("width 12288", 0.0052, "√(1 / (3 × width))"),
         ),
         usual=(0.004, 0.05),
@@ -52,16 +52,13 @@ class Model(ModelScaling):
     vocab_multiple: int = knob(
         1,
         ge=1,
-        what="The embedding's rows are padded up to a multiple of this; padded rows never get probability.",
+        what="The embedding's rows are padded to a multiple of this; padded rows never get probability.",
         why=(
-            "GPU kernels for the output matrix run best on sizes divisible by 64 or 128, and this is often "
-            "the largest matrix of a small model. 50,257 tokens become 50,304."
+            "GPU kernels for the output matrix run best with sizes divisible by 64 or 128, and it is often the "
+            "largest matrix of a small model. 50,257 tokens become 50,304."
         ),
-        raised=(
-            "At most that many unused rows, less one; often a faster output layer on GPUs. Loss and "
-            "predictions do not change."
-        ),
-        lowered="1: no unused row; an odd vocabulary can run noticeably slower on tensor cores.",
+        raised="Up to that many unused rows; often a faster output layer on GPUs. Loss and predictions do not change.",
+        lowered="1: no unused rows; an odd vocabulary size can be noticeably slower on tensor cores.",
         cases=(
             Case("CPU, tiny vocabulary", 1),
             Case("GPU", 64, "128 is also common, as in Megatron-LM"),
@@ -76,22 +73,25 @@ class Model(ModelScaling):
     lora_rank: int | None = knob(
         None,
         ge=1,
-        what="Train small matrices of this rank beside the frozen weights of model.pretrained (LoRA); None trains all.",
+        what=(
+            "LoRA: train low-rank matrices of this rank next to the frozen weights of model.pretrained; None trains "
+            "all weights."
+        ),
         why=(
-            "A frozen matrix W of m x n gets two thin ones, B of m x rank and A of rank x n, and W + (alpha / rank) "
-            "B A takes its place: rank x (m + n) numbers are trained instead of m x n. At width 768 and rank 8 that "
-            "is about 1 % of the model, and gradients, optimizer state and checkpoints shrink with it. B starts at 0, "
-            "so training starts exactly at the pretrained model."
+            "A frozen matrix W of m × n is replaced by W + (alpha / rank) B A, with B of m × rank and A of rank × n: "
+            "rank × (m + n) parameters are trained instead of m × n. At width 768 and rank 8 that is about 1 % of the "
+            "model, and gradients, optimizer state and checkpoints shrink with it. B starts at 0, so training starts "
+            "exactly at the pretrained model."
         ),
         raised="Closer to full fine-tuning; adapters, their optimizer state and their checkpoints grow in proportion.",
         lowered=(
-            "Fewer trained numbers and smaller checkpoints; for much that is new (another language, a new format at "
-            "length) a low rank underfits."
+            "Fewer trained parameters and smaller checkpoints; a low rank underfits where much is new (another "
+            "language, a long new format)."
         ),
         cases=(
             Case("full fine-tuning, or from scratch", None),
             Case("a new style, a classification, a chat format", 8, "LoRA's paper does well with 4 to 8"),
-            Case("much data, a new field", 64, "as in QLoRA, on all linear layers"),
+            Case("much data, a new domain", 64, "as in QLoRA, on all linear layers"),
         ),
         usual=(2, 256),
         search=Search("choice", choices=(4, 8, 16, 32, 64)),
@@ -106,9 +106,9 @@ class Model(ModelScaling):
         symptoms=("out of memory", "overfitting", "underfitting"),
         sources=(LORA, QLORA),
         correction=(
-            "It wants a rate about ten times that of full fine-tuning: 1e-4 to 3e-4. And it saves the memory of "
-            "gradients and optimizer state, not that of activations nor of the weights themselves: for those see "
-            "memory.gradient_checkpointing and model.quantize_base."
+            "It needs a learning rate about ten times that of full fine-tuning, 1e-4 to 3e-4 (a rule of thumb). It "
+            "saves the memory of gradients and optimizer state, not that of activations or of the weights themselves: "
+            "for those see memory.gradient_checkpointing and model.quantize_base."
         ),
         aliases=("lora_r", "lora_dim"),
     )
@@ -116,34 +116,37 @@ class Model(ModelScaling):
     lora_alpha: float | None = knob(
         None,
         gt=0,
-        what="The adapters' answer is multiplied by lora_alpha / lora_rank; None takes 2 x lora_rank, a factor of 2.",
+        what="The adapters' output is multiplied by lora_alpha / lora_rank; None: 2 × lora_rank, a factor of 2.",
         why=(
-            "Dividing by the rank keeps the size of the answer about the same when the rank is changed, so that a rate "
-            "need not be searched again."
+            "Dividing by the rank keeps the scale of the output about the same when the rank changes, so the learning "
+            "rate need not be tuned again."
         ),
-        raised="The adapters weigh more: much like a higher learning rate for them.",
-        lowered="The adapters weigh less, and learn more slowly at the same rate.",
+        raised="The adapters weigh more, much like a higher learning rate for them.",
+        lowered="The adapters weigh less and learn more slowly at the same learning rate.",
         cases=(
-            Case("any rank", None, "2 x rank, a common choice"),
-            Case("rank 64 in QLoRA", 16.0, "a factor of 0.25, with rates of 1e-4 to 2e-4"),
+            Case("any rank", None, "2 × rank, a common choice"),
+            Case("rank 64 in QLoRA", 16.0, "a factor of 0.25, with learning rates of 1e-4 to 2e-4"),
         ),
         usual=(1.0, 512.0),
         interacts=("model.lora_rank", "optimizer.learning_rate"),
         symptoms=("instability", "loss not decreasing"),
         sources=(LORA, QLORA),
-        correction="Tuning it as well as the rate is to tune the same thing twice: fix the factor, search the rate.",
+        correction=(
+            "Tuning it together with the learning rate tunes the same thing twice: fix the factor and tune the "
+            "learning rate."
+        ),
     )
 
     lora_dropout: float = knob(
         0.0,
         ge=0,
         lt=1,
-        what="Share of the inputs of the adapters that is set to zero in training; the frozen path sees all of them.",
-        why="On a few thousand records, seen several times, adapters overfit as any weights do.",
+        what="The share of the adapters' inputs set to zero in training; the frozen path sees all inputs.",
+        why="On a few thousand records seen several times, adapters overfit like any weights.",
         raised="Less overfitting on little data; slower learning.",
-        lowered="0: nothing is lost, which is right for a single pass over much data.",
+        lowered="0: nothing is dropped, which is right for a single epoch over much data.",
         cases=(
-            Case("much data, one pass", 0.0),
+            Case("much data, one epoch", 0.0),
             Case(
                 "a few thousand records, several epochs", 0.1, "QLoRA's value up to 13 billion parameters; 0.05 above"
             ),
@@ -158,16 +161,16 @@ class Model(ModelScaling):
     lora_targets: tuple[str, ...] | None = knob(
         None,
         min_length=1,
-        what="Which linear layers get adapters, by the ends of their names; None takes all of them but the head.",
+        what="The linear layers that get adapters, by the ends of their names; None: all except the head.",
         why=(
-            "LoRA's paper adapted attention alone. QLoRA found that adapters on every linear layer are what it takes "
-            "to reach full fine-tuning, and that their number matters more than the rank."
+            "LoRA's paper adapted attention only. QLoRA found that adapters on all linear layers are needed to match "
+            "full fine-tuning, and that their number matters more than the rank."
         ),
-        raised="More layers: closer to full fine-tuning, more trained numbers.",
+        raised="More layers: closer to full fine-tuning, more trained parameters.",
         lowered="Fewer layers: less to train and to save, and often a worse result at any rank.",
         cases=(
             Case("usual", None),
-            Case("attention alone, Llama in transformers", ("q_proj", "v_proj"), "as in LoRA's paper"),
+            Case("attention only, Llama in transformers", ("q_proj", "v_proj"), "as in LoRA's paper"),
             Case("attention alone, built-in models", ("query_key_value",)),
         ),
         interacts=("model.lora_rank", "model.type"),
@@ -178,33 +181,34 @@ class Model(ModelScaling):
 
     quantize_base: Literal["none", "4bit", "8bit"] = knob(
         "none",
-        what="Keep the frozen linear layers under LoRA in 4 or 8 bits; head, norms and embeddings stay as they are.",
-        why=(
-            "Of a frozen model only the weights take memory: 2 bytes a parameter in 16 bits, 1 in 8, and about half a "
-            "byte in 4. Seven billion parameters go from 14 GB to about 4. They are unpacked to precision.compute for "
-            "each product, and the adapters learn around their rounding."
+        what=(
+            "Store the frozen linear layers under LoRA in 4 or 8 bits; head, norms and embeddings keep their precision."
         ),
-        raised="Towards none: exact weights and the fastest steps, at four times the memory of 4 bits.",
+        why=(
+            "A frozen model needs memory only for its weights: 2 bytes per parameter in 16 bits, 1 in 8, and about "
+            "half a byte in 4. Seven billion parameters shrink from 14 GB to about 4. They are dequantized to "
+            "precision.compute for each product, and the adapters compensate for the rounding."
+        ),
+        raised="none: exact weights and the fastest steps, at four times the memory of 4 bits.",
         lowered=(
-            "8bit: half of 16 bits; outliers are kept in 16. 4bit: a quarter (NF4, whose scales are quantised again); "
-            "steps are slower, since weights are unpacked in every pass, and the model starts a little worse than it "
-            "was."
+            "8bit: half the memory of 16 bits; outliers stay in 16. 4bit: a quarter (NF4 with double quantization); "
+            "steps are slower, because weights are dequantized in every pass, and the model starts slightly worse."
         ),
         values={
             "none": "as precision.weights says",
-            "4bit": "NF4 with doubly quantised scales: about 0.52 bytes a parameter (QLoRA)",
-            "8bit": "one byte a parameter, with outliers in 16 bits (LLM.int8())",
+            "4bit": "NF4 with double quantization: about 0.52 bytes per parameter (QLoRA)",
+            "8bit": "one byte per parameter, with outliers in 16 bits (LLM.int8())",
         },
         cases=(
             Case("it fits in 16 bits", "none"),
-            Case("a model that fits no other way", "4bit", "with adapters on all linear layers"),
+            Case("a model that does not fit otherwise", "4bit", "with adapters on all linear layers"),
         ),
         interacts=("model.lora_rank", "model.pretrained", "precision.compute", "precision.weights"),
         symptoms=("out of memory",),
         sources=(QLORA, LLM_INT8),
         correction=(
-            "4 bits do not make training faster: they make it fit. Activations are as large as before, so for long "
-            "sequences they are soon the larger part."
+            "4 bits do not make training faster; they make it fit. Activations keep their size, so for long sequences "
+            "they soon dominate."
         ),
         aliases=("quantization",),
         value_aliases={"nf4": "4bit", "4": "4bit", "int4": "4bit", "8": "8bit", "int8": "8bit", "no": "none"},

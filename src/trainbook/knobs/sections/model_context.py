@@ -13,14 +13,14 @@ class ModelContext(ModelParts):
     num_positions: int | None = knob(
         None,
         ge=1,
-        what="How many positions the model has; None takes data.max_seq_length. A pretrained model settles it.",
+        what="The number of positions of the model; None: data.max_seq_length. A pretrained model sets it.",
         why=(
             "Learned positions are a table with a row for each position. A model may be trained on shorter sequences "
             "than it can read: the rows beyond data.max_seq_length then stay as they are, and an export keeps them. "
             "With rotary positions it is only a number in the exported config.json, which other tools take for the "
             "longest input."
         ),
-        raised="More rows than training reaches: they keep their first, or their pretrained, values.",
+        raised="More rows than training reaches: they keep their initial or pretrained values.",
         lowered="At least data.max_seq_length with learned positions.",
         cases=(
             Case("from scratch", None),
@@ -40,8 +40,8 @@ class ModelContext(ModelParts):
         None,
         ge=1,
         what=(
-            "How many rows the embedding and the output matrix have; None takes one for each token of the tokenizer. "
-            "A pretrained model settles it."
+            "The number of rows of the embedding and the output matrix; None: one per token of the tokenizer. A "
+            "pretrained model sets it."
         ),
         why=(
             "Published models often have more rows than their tokenizer has tokens: T5 has 32,128 for 32,100. An "

@@ -45,21 +45,21 @@ class ModelParts(ModelSize):
         ge=0,
         lt=1,
         what=(
-            "The share of activations set to zero at random in training (the rest are scaled up to make "
-            "good); off in evaluation."
+            "The share of activations set to zero at random in training (the rest are scaled up to compensate); off "
+            "in evaluation."
         ),
         why=(
-            "It stops units from relying on one another, which helps when the same examples return many "
-            "times. Where each token is seen once there is nothing to memorise, and it only slows learning."
+            "It keeps units from relying on each other, which helps when the same examples are seen many times. Where "
+            "each token is seen once, there is nothing to memorize, and dropout only slows learning."
         ),
         raised=(
-            "Less overfitting, slower learning, and a training loss that reads higher than the evaluation "
-            "loss of the same weights; too high underfits."
+            "Less overfitting, slower learning, and a training loss above the evaluation loss of the same weights; "
+            "too high underfits."
         ),
-        lowered="Faster learning and lower training loss; overfits sooner when data repeats.",
+        lowered="Faster learning and a lower training loss; overfits sooner when data repeats.",
         cases=(
-            Case("pretraining, about one pass over the data", 0.0, "PaLM and the cramming study trained without"),
-            Case("small data, many epochs", 0.1, "raise to 0.2 if validation still turns upwards"),
+            Case("pretraining, about one epoch", 0.0, "PaLM and the cramming study pretrained without dropout"),
+            Case("small data, many epochs", 0.1, "raise to 0.2 if the validation loss still rises"),
             Case("fine-tuning", 0.1),
             Case("BERT and the first T5, as published", 0.1),
         ),
@@ -69,23 +69,24 @@ class ModelParts(ModelSize):
         symptoms=("overfitting", "underfitting"),
         sources=(DROPOUT, BERT, T5, PALM, CRAMMING),
         correction=(
-            "0.1 is often named as the default for everything. It comes from models trained for many "
-            "epochs; single-epoch pretraining usually leaves it at 0."
+            "0.1 is often given as a universal default. It comes from models trained for many epochs, such as BERT; "
+            "single-epoch pretraining usually leaves it at 0."
         ),
         aliases=("hidden_dropout_prob", "dropout_rate", "resid_pdrop"),
     )
 
     bias: bool = knob(
         False,
-        what="Whether linear layers add a bias and norms a shift.",
+        what="Whether linear layers have a bias and norms a shift.",
         why=(
-            "Biases are a tiny share of the parameters and add little in a transformer, but can grow "
-            "unchecked in long runs. The key bias adds the same amount to every score of a query and "
-            "cancels in the softmax (with learned positions and no qk_norm): its gradient is only rounding "
-            "noise, which Adam can still turn into steps."
+            "Biases are a tiny share of the parameters and add little in a transformer. The key bias adds the same "
+            "amount to every score of a query and cancels in the softmax (with learned positions and no qk_norm), so "
+            "its gradient is only rounding noise, which Adam can still turn into updates."
         ),
-        raised="On: a few more parameters (none of them decayed) and the layout that BERT and GPT-2 weights need.",
-        lowered="Off: slightly faster, reported as more stable for large models. The norms lose their shift as well.",
+        raised="On: a few more parameters (never decayed), and the layout that BERT and GPT-2 weights need.",
+        lowered=(
+            "Off: slightly faster; PaLM reports better stability for large models. The norms lose their shift too."
+        ),
         cases=(
             Case("from scratch", False, "T5, PaLM, Llama"),
             Case("to match BERT or GPT-2 as published", True),
@@ -99,32 +100,31 @@ class ModelParts(ModelSize):
 
     norm: Literal["layernorm", "rmsnorm"] = knob(
         "layernorm",
-        what="How activations are normalised inside the network.",
+        what="The kind of normalization inside the network.",
         why=(
-            "Normalising keeps activations at one scale through depth; without it deep stacks do not train. "
-            "The two kinds differ only in whether the mean is taken out first."
+            "Normalization keeps activations at one scale through depth; without it deep networks do not train. The "
+            "two kinds differ only in whether the mean is subtracted first."
         ),
-        raised="To layernorm: the mean is removed too; a little more work.",
-        lowered="To rmsnorm: only the scale is normalised, fewer operations; quality is about the same.",
+        raised="layernorm: also subtracts the mean; slightly more work.",
+        lowered="rmsnorm: normalizes only the scale, with fewer operations; quality is about the same.",
         values={
             "layernorm": (
-                "subtract the mean, divide by the standard deviation, multiply by a learned gain (and add a "
-                "shift if bias is on)"
+                "subtract the mean, divide by the standard deviation, multiply by a learned gain (and add a shift if "
+                "bias is on)"
             ),
             "rmsnorm": "divide by the root mean square, multiply by a learned gain; no mean, never a shift",
         },
         cases=(
             Case("BERT, GPT-2", "layernorm"),
-            Case("T5, Llama, OLMo 2, Gemma", "rmsnorm"),
+            Case("T5, Llama, OLMo 2", "rmsnorm"),
         ),
         search=Search("choice", choices=("layernorm", "rmsnorm")),
         interacts=("model.norm_epsilon", "model.norm_position", "model.bias", "precision.weights"),
         symptoms=("instability", "too slow"),
         sources=(LAYER_NORM, RMS_NORM, LLAMA, OLMO_2, HF_CONFIGS),
         correction=(
-            "That RMSNorm lets activations grow through depth, so that LayerNorm is safer, is a rumour "
-            "without a published measurement behind it; most large models use RMSNorm. Measure it on your "
-            "own model."
+            "The claim that RMSNorm lets activations grow through depth, so that LayerNorm is safer, has no published "
+            "measurement that we know of; most large models use RMSNorm. Measure it on your own model."
         ),
         aliases=("norm_type", "normalization"),
         value_aliases={"layer_norm": "layernorm", "rms_norm": "rmsnorm", "rms": "rmsnorm"},
@@ -134,15 +134,13 @@ class ModelParts(ModelSize):
         1e-5,
         gt=0,
         lt=1,
-        what="A small number added to the variance (or mean square) before the norm divides by its root.",
+        what="A small constant added to the variance (or mean square) before the norm divides by its root.",
         why=(
-            "It keeps the division finite for a nearly constant input. It matters only where the variance "
-            "is itself that small."
+            "It keeps the division finite for a nearly constant input. It matters only where the variance itself is "
+            "that small."
         ),
         raised="Safer in low precision; too high damps real signals of small scale.",
-        lowered=(
-            "More exact for tiny activations; below about 6e-8 it is zero in fp16, and then protects nothing there."
-        ),
+        lowered="More accurate for tiny activations; below about 6e-8 it is zero in fp16 and protects nothing there.",
         cases=(
             Case("GPT-2, Llama 2", 1e-5),
             Case("T5, the first Llama", 1e-6),
@@ -157,16 +155,16 @@ class ModelParts(ModelSize):
 
     norm_position: Literal["pre", "post"] = knob(
         "pre",
-        what="Whether a block normalises what it reads, or the sum that it leaves.",
+        what="Whether a block normalizes its input or the sum that it outputs.",
         why=(
-            "With pre, the residual stream runs untouched from the first block to the last, and gradients with it. "
+            "With pre, the residual stream runs unchanged from the first block to the last, and so do the gradients. "
             "With post, every block rescales the stream: gradients near the output are large at first, and training "
             "needs warm-up and care."
         ),
-        raised="To post: the layout of BERT as published; needs warm-up, and depth makes it harder.",
-        lowered="To pre: stable at higher rates and in deeper stacks; a final norm is added before the head.",
+        raised="post: the layout of BERT as published; needs warm-up, and depth makes it harder to train.",
+        lowered="pre: stable at higher learning rates and in deeper models; a final norm precedes the head.",
         values={
-            "pre": "x + part(norm(x)), and a norm at the end; GPT-2, T5, Llama",
+            "pre": "x + part(norm(x)), and a final norm; GPT-2, T5, Llama",
             "post": "norm(x + part(x)), and a norm after the embedding; BERT",
         },
         cases=(
@@ -183,32 +181,31 @@ class ModelParts(ModelSize):
 
     activation: Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu", "geglu_tanh"] = knob(
         "gelu",
-        what="The non-linearity of the feed-forward networks.",
+        what="The activation function of the feed-forward networks.",
         why=(
-            "The gated kinds (swiglu, geglu) multiply two projections and reach a lower loss at equal "
-            "parameters; they need a third matrix, so the inner width must shrink to keep the size."
+            "The gated kinds (swiglu, geglu) multiply two projections and reach a lower loss with the same number of "
+            "parameters (Shazeer 2020). They need a third matrix, so the inner width must shrink to keep the size."
         ),
         raised=(
-            "To a gated kind: better loss for the same parameters if intermediate_size is set to 8/3 × "
-            "hidden_size; at the unset 4 × the feed-forward becomes 1.5 times larger."
+            "A gated kind: a better loss for the same parameters if intermediate_size is 8/3 × hidden_size; at the "
+            "default 4 × the feed-forward network becomes 1.5 times larger."
         ),
         lowered=(
-            "To an ungated kind: two matrices and fewer activations kept; relu is the cheapest and can "
-            "leave units dead."
+            "An ungated kind: two matrices and fewer stored activations; relu is the cheapest and can leave units dead."
         ),
         values={
             "gelu": "x Φ(x), exact; BERT",
-            "gelu_tanh": "the tanh approximation of gelu; GPT-2 weights expect it",
+            "gelu_tanh": "the tanh approximation of gelu; GPT-2 weights need it",
             "relu": "max(x, 0); the first T5",
             "silu": "x sigmoid(x), also called swish",
             "swiglu": "silu(gate) × up, three matrices; PaLM, Llama",
             "geglu": "gelu(gate) × up, three matrices",
-            "geglu_tanh": "the same with the tanh approximation; T5 v1.1 weights expect it",
+            "geglu_tanh": "geglu with the tanh approximation; T5 1.1 weights need it",
         },
         cases=(
             Case("BERT, small GPT", "gelu"),
             Case("GPT-2 as published", "gelu_tanh"),
-            Case("T5 v1.1", "geglu_tanh"),
+            Case("T5 1.1", "geglu_tanh"),
             Case("large models from scratch", "swiglu", "with intermediate_size at 8/3 × hidden_size"),
         ),
         search=Search("choice", choices=("gelu", "swiglu")),
@@ -227,33 +224,33 @@ class ModelParts(ModelSize):
 
     position: Literal["learned", "rotary", "relative", "none"] = knob(
         "learned",
-        what="How the model knows the order of tokens.",
+        what="How the model represents the order of tokens.",
         why=(
-            "Attention itself ignores order. Learned vectors tie the model to the length it was trained on; "
-            "rotary encodes distance inside the attention scores and adds no parameters."
+            "Attention itself ignores order. Learned vectors tie the model to the length it was trained on; rotary "
+            "encodes distance in the attention scores and adds no parameters."
         ),
-        raised="To learned: simple and fast, one vector per position up to max_seq_length, nothing beyond it.",
+        raised="learned: simple and fast, one vector per position up to max_seq_length and nothing beyond.",
         lowered=(
-            "To rotary: relative distances, often a lower loss, a little more work per layer. To none: only "
-            "the causal mask hints at order."
+            "rotary: relative distances, often a lower loss, slightly more work per layer. none: only the causal mask "
+            "gives a hint of order."
         ),
         values={
-            "learned": "a trained vector for each position, added to the embedding",
-            "rotary": "queries and keys are turned by an angle that grows with position; see rope_theta",
-            "relative": "a learned number for each head and distance, added to the attention logits; shared by a stack",
+            "learned": "a trained vector per position, added to the embedding",
+            "rotary": "queries and keys are rotated by an angle that grows with the position; see rope_theta",
+            "relative": "a learned number per head and distance, added to the attention logits; shared by a stack",
             "none": "no position signal; a causal decoder can still infer some order",
         },
         cases=(
             Case("BERT, GPT-2", "learned"),
             Case("large models from scratch (PaLM, Llama)", "rotary"),
-            Case("T5", "relative", "32 buckets, distances from 128 on are alike"),
+            Case("T5", "relative", "32 buckets; all distances from 128 on share one"),
         ),
         search=Search("choice", choices=("learned", "rotary")),
         interacts=("data.max_seq_length", "model.rope_theta"),
         sources=(TRANSFORMER, ROFORMER, NO_POSITIONS, GPT_2, BERT, T5, PALM, LLAMA),
         correction=(
-            "Rotary does not by itself carry a model past its trained length: without a change of base or "
-            "further training, loss climbs there too."
+            "Rotary does not carry a model past its trained length by itself: without a larger base or further "
+            "training, the loss rises there too."
         ),
         aliases=("position_embedding_type", "positional_encoding"),
         value_aliases={"absolute": "learned", "rope": "rotary"},
@@ -261,16 +258,16 @@ class ModelParts(ModelSize):
 
     attention_scale: Literal["inverse_sqrt", "none"] = knob(
         "inverse_sqrt",
-        what="What attention logits are multiplied by before the softmax.",
+        what="The factor by which attention logits are multiplied before the softmax.",
         why=(
-            "A dot product of two head_width-long vectors grows with the root of their length; divided by it, the "
-            "softmax starts neither flat nor all on one token."
+            "The dot product of two random vectors grows with the square root of their size (head_width). Dividing by "
+            "it keeps the softmax from starting flat or concentrated on one token."
         ),
-        raised="To none: T5's way; its queries start smaller by the same factor instead, which weights must match.",
-        lowered="To inverse_sqrt: what every other architecture expects.",
+        raised="none: T5's way; its queries start smaller by the same factor instead, so the weights must match.",
+        lowered="inverse_sqrt: what every other architecture here expects.",
         values={
             "inverse_sqrt": "1/√head_width",
-            "none": "1; T5, with its own first values",
+            "none": "1; T5, with its own initialization",
         },
         cases=(
             Case("BERT, GPT-2, Llama", "inverse_sqrt"),
@@ -279,16 +276,19 @@ class ModelParts(ModelSize):
         interacts=("model.head_width", "model.qk_norm", "model.initializer_range"),
         symptoms=("instability", "loss not decreasing"),
         sources=(TRANSFORMER, T5, HF_CONFIGS),
-        correction="Leaving the scale in with T5's weights is a silent mistake: the model runs, and is worse.",
+        correction="Keeping the scale with T5 weights is a silent mistake: the model runs, but worse.",
     )
 
     token_types: int = knob(
         0,
         ge=0,
         le=16,
-        what="How many kinds of tokens have a vector of their own, added to the embedding; 0: none.",
-        why="BERT tells the first text of a pair from the second by it. For single texts it carries nothing.",
-        raised="The layout that BERT's weights need: 2.",
+        what="The number of token types with a vector of their own, added to the embedding; 0: none.",
+        why=(
+            "BERT uses them to distinguish the first text of a pair from the second. For single texts they carry no "
+            "information."
+        ),
+        raised="2: the layout that BERT weights need.",
         lowered="0: one table less.",
         cases=(
             Case("from scratch", 0),
@@ -303,19 +303,18 @@ class ModelParts(ModelSize):
         10000.0,
         gt=0,
         what=(
-            "The base of the rotary angles (position: rotary only): the slowest pair of a head takes "
-            "somewhat under 2π × rope_theta positions for one turn."
+            "The base of the rotary angles (position: rotary only). The slowest pair of a head needs just under 2π × "
+            "rope_theta positions for one turn."
         ),
         why=(
-            "It fixes how far apart two tokens can be before their angles repeat, so longer contexts want a "
-            "larger base."
+            "It sets how far apart two tokens can be before their angles repeat, so longer contexts need a larger base."
         ),
-        raised="Slower rotation: distant tokens stay distinguishable, near ones differ a little less.",
-        lowered="Faster rotation: sharper near by, ambiguous far away.",
+        raised="Slower rotation: distant tokens stay distinguishable, nearby ones differ slightly less.",
+        lowered="Faster rotation: sharper for nearby tokens, ambiguous for distant ones.",
         cases=(
             Case("sequences up to about 4096 tokens", 10000.0, "RoFormer, Llama, Llama 2"),
             Case("sequences of 8192 tokens", 500000.0, "Llama 3"),
-            Case("long-context training", 1000000.0, "Code Llama"),
+            Case("fine-tuning on long contexts", 1000000.0, "Code Llama"),
         ),
         usual=(1000.0, 10000000.0),
         interacts=("model.position", "data.max_seq_length"),
@@ -325,18 +324,18 @@ class ModelParts(ModelSize):
 
     tie_embeddings: bool = knob(
         True,
-        what="Whether input embedding and output matrix are one and the same.",
+        what="Whether the input embedding and the output matrix share their weights.",
         why=(
-            "Each holds vocabulary × hidden_size numbers: in GPT-2 124M that is 39 million, nearly a third "
-            "of the model. Small models gain more from sharing than from the freedom."
+            "Each has vocabulary × hidden_size parameters: 39 million in GPT-2 124M, nearly a third of the model. "
+            "Small models gain more from sharing than from separate matrices."
         ),
         raised=(
-            "On: fewer parameters and less optimizer memory; the matrix gets gradients from both ends and "
-            "counts as an embedding for weight decay."
+            "On: fewer parameters and less optimizer state. The matrix gets gradients from both ends and counts as an "
+            "embedding for weight decay."
         ),
         lowered=(
-            "Off: one more matrix of vocabulary × hidden_size; large models hardly notice the cost and can "
-            "gain a little."
+            "Off: another matrix of vocabulary × hidden_size; large models hardly notice the cost and can gain a "
+            "little."
         ),
         cases=(
             Case("small models, BERT, GPT-2, the first T5", True),
@@ -351,23 +350,22 @@ class ModelParts(ModelSize):
 
     qk_norm: bool = knob(
         False,
-        what="Whether queries and keys are normalised before their dot product.",
+        what="Whether queries and keys are normalized before their dot product.",
         why=(
-            "At high learning rates attention scores can grow until the softmax picks one token and its "
-            "gradient vanishes; in the small-scale study every run whose largest score passed about 10,000 "
-            "diverged. Normalising bounds the scores."
+            "At high learning rates attention logits can grow until the softmax picks a single token and its gradient "
+            "vanishes, and the run diverges. Normalization bounds the logits."
         ),
         raised=(
-            "On: training survives much higher learning rates, and the choice of rate matters less; one "
-            "more norm of queries and keys per layer."
+            "On: training tolerates much higher learning rates, and the exact learning rate matters less; one more "
+            "norm of queries and keys per layer."
         ),
         lowered=(
-            "Off: slightly faster and compatible with GPT-2 or Llama weights; the highest safe rate falls "
-            "as the model grows."
+            "Off: slightly faster and compatible with GPT-2 or Llama weights; the highest safe learning rate falls as "
+            "the model grows."
         ),
         cases=(
-            Case("small model, moderate rate", False),
-            Case("large model, high rate, or scores that keep growing", True, "OLMo 2, Gemma 3"),
+            Case("small model, moderate learning rate", False),
+            Case("large model, high learning rate, or growing attention logits", True, "OLMo 2, Gemma 3"),
         ),
         search=Search("choice", choices=(False, True)),
         interacts=(
@@ -381,9 +379,9 @@ class ModelParts(ModelSize):
         symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(QK_NORM, VIT_22B, SMALL_SCALE_PROXIES, OLMO_2, GEMMA_3, HF_CONFIGS),
         correction=(
-            "It bounds attention scores, at √head_width while its gains are 1, and nothing else: output logits are the "
-            "matter of z_loss and logit_soft_cap, single bad batches that of clipping and the guard. Where the rate is "
-            "simply too high, it postpones the trouble."
+            "It bounds attention logits, at √head_width while its gains are 1, and nothing else: for output logits "
+            "use z_loss or logit_soft_cap, for single bad batches clipping and the guard. If the learning rate is "
+            "simply too high, it only delays the problem."
         ),
         aliases=("qk_layernorm", "use_qk_norm"),
     )
@@ -391,15 +389,15 @@ class ModelParts(ModelSize):
     logit_soft_cap: float | None = knob(
         None,
         gt=0,
-        what="A smooth bound c on the output logits, c × tanh(logit / c); unset, no bound.",
+        what="A smooth bound c on the output logits, c × tanh(logit / c); unset: no bound.",
         why=(
-            "Output logits can drift upwards late in training; bounding them keeps the loss and its "
-            "gradients in range, most of all in low precision."
+            "Output logits can drift upwards late in training. Bounding them keeps the loss and its gradients in "
+            "range, above all in low precision."
         ),
-        raised="Weaker bound: logits well below c pass almost unchanged.",
+        raised="A weaker bound: logits well below c pass almost unchanged.",
         lowered=(
-            "Stronger bound: confident predictions are flattened, and gradients of capped logits vanish; "
-            "too low and the loss suffers."
+            "A stronger bound: confident predictions are flattened and the gradients of capped logits vanish; too low "
+            "hurts the loss."
         ),
         cases=(
             Case("usual", None, "z_loss treats the same drift without changing the model"),
@@ -411,8 +409,7 @@ class ModelParts(ModelSize):
         symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(GEMMA_2, GEMMA_3),
         correction=(
-            "This caps output logits only. Caps on attention scores are another device, which Gemma 3 gave "
-            "up in favour of qk-norm."
+            "It caps output logits only. Gemma 2 also capped attention logits, which Gemma 3 replaced with qk-norm."
         ),
         aliases=("final_logit_softcapping", "logit_softcap"),
     )
