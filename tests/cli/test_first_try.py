@@ -24,7 +24,7 @@ QUICK = {
 OTHERS = {
     "shakespeare-char": ("data.source=text.txt", *SMALL),
     "gpt-bible": SMALL,
-    "bert-wordnet-pretrain": (*SMALL, "data.max_samples=400"),
+    "bert-wordnet-pretrain": SMALL,
     "t5-cmudict": (*SMALL, "evaluation.num_beams=1"),
     "bert-base": ON_TEXT,
     "gpt2-124m": (*ON_TEXT, "memory.compile=off"),

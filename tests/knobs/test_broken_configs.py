@@ -267,7 +267,7 @@ def test_a_missing_file_is_said_to_be_missing() -> None:
 
 
 def test_a_folder_and_a_binary_file_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is a folder, but a YAML file is needed"):
+    with pytest.raises(UserError, match="is a folder, but a YAML or Python file is needed"):
         load(tmp_path)
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not a text file in UTF-8"):

@@ -48,7 +48,7 @@ def explain(
             _answer(explain_section(name), render_section, as_json)
     elif what in section_types():
         _answer(explain_section(what), render_section, as_json)
-    elif what in recipes.names() or what.endswith((".yaml", ".yml")) or os.path.isfile(what):
+    elif what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what):
         _explain_file(what, overrides or [], everything, as_json)
     else:
         _answer(explain_knob(what), render_knob, as_json)

@@ -24,7 +24,9 @@ trainbook train my.yaml --nproc 8 --max-restarts 3
 trainbook train gpt-tiny --inject nan-gradient@50 --inject kill@120 --name survivor
 """
 
-Recipe = Annotated[str, typer.Argument(help="A packaged recipe's name, or a YAML file.", show_default=False)]
+Recipe = Annotated[
+    str, typer.Argument(help="The name of a packaged recipe, or a YAML or Python file.", show_default=False)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="key=value, as many as you like: optimizer.learning_rate=1e-3", show_default=False),

@@ -17,9 +17,10 @@ from trainbook.knobs.give_way import default_heads_of, give_way
 from trainbook.knobs.laws import LENGTHS, Settings, broken_laws
 from trainbook.knobs.origin import DEFAULT, TAKEN_OVER, Loaded, Origin
 from trainbook.knobs.pretrained import settle_pretrained
+from trainbook.knobs.python_text import is_python, looks_like_python, parse_python
 from trainbook.knobs.resolve import Assignment, Resolver
 from trainbook.knobs.settle import notices, settle
-from trainbook.knobs.text import Block, from_mapping, parse, parse_override, read_file
+from trainbook.knobs.text import Block, from_mapping, joined, parse, parse_override, read_file
 from trainbook.knobs.values import show
 
 # As `dump` writes it, and what has the values of a study's base.
@@ -29,7 +30,7 @@ NOT_ASKED_FOR = re.compile(rf"  # recipe [\w.-]+:\d+(?:,| |$)|  # .*{TAKEN_OVER}
 def load(
     source: str | Path | Mapping[str, Any] | None, overrides: Sequence[str] = (), *, text: str | None = None
 ) -> Loaded:
-    """The configuration of a packaged recipe's name, a YAML file or a mapping, with `key=value` overrides on top.
+    """The configuration of a packaged recipe's name, a YAML or Python file or a mapping, with `key=value` overrides.
 
     `text` is what the file holds, where that is known from elsewhere. Raises ConfigError with every problem of all
     layers, or UserError if there is no such recipe or file.
@@ -81,7 +82,14 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
     path, origin = _locate(source)
     resolver = Resolver(origin)
     text = read_file(path) if text is None else text
-    block, problems = parse(text, origin.where)
+    is_of_python = origin.kind == "file" and is_python(origin.where, text)
+    try:
+        block, problems = (parse_python if is_of_python else parse)(text, origin.where)
+    except ConfigError:
+        if is_of_python or not looks_like_python(text):
+            raise
+        message = "the file holds Python assignments, not YAML."
+        raise ConfigError([Problem(origin.where, "YAML", message, "Name it .py.")]) from None
     resolver.problems += problems
     resolver.read(block)
     if origin.kind == "file":
@@ -107,7 +115,7 @@ def _locate(source: str | Path) -> tuple[Path, Origin]:
 
 def _read_overrides(overrides: Sequence[str]) -> Resolver:
     resolver = Resolver(Origin("override", "override"))
-    for text in overrides:
+    for text in joined(overrides):
         try:
             entry = parse_override(text)
         except ConfigError as error:

@@ -30,7 +30,7 @@ def nearest(name: str) -> str | None:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml"))
+    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml", ".json", ".py"))
 
 
 def _folder() -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def read_file(path: Path) -> str:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a folder, but a YAML file is needed.") from None
+        raise UserError(f"{path}: is a folder, but a YAML or Python file is needed.") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not a text file in UTF-8.") from None
     except OSError as error:
@@ -58,11 +58,19 @@ def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = " ".join((error.problem or "cannot be read").split())
+        if mark and "\t" in _indentation(text, mark.line):
+            message = "the line begins with a tab. Use spaces: YAML does not allow tabs for indentation"
         raise _syntax_error(where, mark.line + 1 if mark else None, message) from None
     except (YAMLError, ValueError) as error:  # a value that is no number, date or whatever its form says
         raise _syntax_error(where, None, str(error).splitlines()[0]) from None
     except RecursionError:
         raise _syntax_error(where, None, "is nested too deeply") from None
+
+
+def _indentation(text: str, line: int) -> str:
+    lines = text.splitlines()
+    found = lines[line] if line < len(lines) else ""
+    return found[: len(found) - len(found.lstrip())]
 
 
 def _syntax_error(where: str, line: int | None, message: str) -> ConfigError:
@@ -117,8 +125,26 @@ def parse_override(text: str) -> Entry:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         message = "must have the form key=value, such as optimizer.learning_rate=1e-3."
-        raise ConfigError([Problem("override", text, message)])
+        name, _, value = text.partition(" ")
+        hint = f"Did you mean {name}={value}?" if value and not name.startswith("=") else ""
+        raise ConfigError([Problem("override", text, message, hint)])
     return Entry(name.strip(), _override_value(name.strip(), value.strip()))
+
+
+def joined(overrides: Sequence[str]) -> list[str]:
+    """`lr 1e-3`, `lr = 1e-3` and `lr= 1e-3`, which a shell cuts into words, as one text and so one mistake each."""
+    texts: list[str] = []
+    remaining = list(overrides)
+    while remaining:
+        word = remaining.pop(0)
+        begins = "=" not in word or word.endswith("=")
+        if begins and remaining and remaining[0].startswith("="):
+            remaining[0] = remaining[0][1:]
+            remaining = remaining[1:] if not remaining[0] else remaining
+        if begins and remaining and "=" not in remaining[0]:
+            word = f"{word.removesuffix('=')} {remaining.pop(0)}"
+        texts.append(word)
+    return texts
 
 
 def _override_value(name: str, text: str) -> Any:
