@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ def _train(
         return prepared
 
     def build_job(device: torch.device) -> Job:
+        from trainbook.folding import folded
         from trainbook.loop.describe import describe
 
         built = build(loaded.config, device, prepared.run, ranks)
@@ -121,7 +123,7 @@ def _train(
             with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
                 print(f"{prepared.run.path}")
                 for label, text in describe(built, device):
-                    print(f"  {label:<10} {text}", flush=True)
+                    print(folded(f"  {label:<10} {text}", indent=13), flush=True)
         return built.job
 
     return _run(prepared, build_job, again, ranks)
@@ -365,6 +367,7 @@ def _run(
     from trainbook.parallel import ALONE
 
     ranks = ranks or ALONE
+    is_asked_for_alone = again is None  # rather than as a part of something that says itself how to go on
     if not ranks.is_first:
         return Result(prepared.run, launch(prepared, build_job, ranks))
     run, before = prepared.run, _bytes(prepared.run.manifest)
@@ -377,7 +380,12 @@ def _run(
         if again is None:
             again = f"fit(…, name={run.name!r})" if prepared.recipe == "fit" else f"trainbook resume {run.path}"
             again += f" --nproc {ranks.world}" if ranks.are_several and ranks.local_world == ranks.world else ""
-        raise Interrupted(f"{stop}. Go on with: {again}") from None
+        told = f"{stop}. To resume: {again}"
+        raise _told_on_the_terminal(told, prepared.quiet or not is_asked_for_alone) from None
+    except KeyboardInterrupt:
+        if not is_asked_for_alone:
+            raise
+        raise _told_on_the_terminal("interrupted before the first step: nothing was lost", prepared.quiet) from None
     except BaseException:
         if _bytes(run.manifest) != before:  # a run that was refused is as it was
             with suppress(TrainbookError):  # the first error is the one to tell
@@ -385,6 +393,16 @@ def _run(
         raise
     _write_report(run)
     return Result(run, ended)
+
+
+def _told_on_the_terminal(message: str, quiet: bool) -> Interrupted:
+    """A script that does not catch it ends without a traceback, so that this line is all that is seen."""
+    from trainbook.folding import folded
+
+    if not quiet:
+        with suppress(OSError):
+            print(folded(message, stream=sys.stderr), file=sys.stderr, flush=True)
+    return Interrupted(message, is_told=not quiet)
 
 
 def _bytes(path: Path) -> bytes | None:

@@ -104,5 +104,13 @@ class Diverged(RunError):
     pass
 
 
-class Interrupted(TrainbookError):
+class Interrupted(TrainbookError, SystemExit):
+    """Also a SystemExit: a script that does not catch it ends, with exit code 130 and without a traceback."""
+
     exit_code = 130
+
+    def __init__(self, message: str, *, is_told: bool = False) -> None:
+        """`is_told`: the terminal has shown the message already."""
+        super().__init__(message)
+        self.code = self.exit_code
+        self.is_told = is_told

@@ -133,7 +133,7 @@ def test_a_run_without_its_configuration_and_manifest_is_brought_back(terminal):
     Path("runs/first/manifest.json").write_text("")
     refused = terminal("generate", "runs/first", code=2)
     assert "runs/first/manifest.json must be JSON" in refused.stderr
-    assert "Go on with the run, and a checkpoint brings it back" in refused.stderr
+    assert "Resume the run: a checkpoint restores the file" in refused.stderr
     lines = terminal("resume", "first").stdout.splitlines()
     assert "notice      8  manifest.json was empty: brought back from step-00000008, as it stood then" in lines
     assert "notice      8  config.yaml was gone: brought back from step-00000008" in lines

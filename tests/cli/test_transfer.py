@@ -70,7 +70,7 @@ def test_a_study_that_was_killed_or_stopped_ends_as_if_it_had_not_been(
     assert process.returncode == (130 if how is signal.SIGINT else -how), told.decode()
     assert "Traceback" not in told.decode()
     if how is signal.SIGINT:
-        assert "Go on with: the same command, and --name cut" in told.decode()
+        assert "To resume: the same command, and --name cut" in told.decode()
     answers = [json.loads(run(*asked, "--runs-dir", lab.runs, "--name", n, "--json").stdout) for n in ("cut", "whole")]
     assert answers[0]["runs"] == answers[1]["runs"]
     for arm in ("standard", "mup"):

@@ -69,7 +69,7 @@ def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, mon
 
     with lab.around_step(interrupt), pytest.raises(Interrupted) as stopped:
         lab.train()
-    assert str(stopped.value) == f"SIGTERM: saved at step 5. Go on with: trainbook resume {lab.open().path}"
+    assert str(stopped.value) == f"SIGTERM: saved at step 5. To resume: trainbook resume {lab.open().path}"
     assert lab.steps_saved() == [5]
     manifest = lab.open().read_manifest()
     assert (manifest.status, manifest.status_detail) == ("interrupted", "SIGTERM: saved at step 5")

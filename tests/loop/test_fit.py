@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainbook
-from trainbook.errors import ConfigError, UserError
+from trainbook.errors import ConfigError, Interrupted, TrainbookError, UserError
 
 
 def made_data(num: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -271,3 +274,39 @@ def test_a_knob_that_nothing_would_obey_is_refused(tmp_path, knob):
     with pytest.raises(ConfigError, match="has no effect on a module and data of your own"):
         trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, **knobs)
     assert list(tmp_path.iterdir()) == []
+
+
+SCRIPT = """
+import os, signal
+import torch, trainbook
+
+def stopping():
+    for number in range(100):
+        if number == {at}:
+            os.kill(os.getpid(), signal.SIGINT)
+        yield torch.ones(2, 4)
+
+class Data:
+    def __iter__(self): return stopping()
+    def __len__(self): return 100
+
+model = torch.nn.Linear(4, 1)
+trainbook.fit(model, Data(), loss=lambda m, x: m(x).square().mean(), num_train_epochs=1, name="stopped")
+print("a script that was stopped goes no further")
+"""
+
+
+def test_ctrl_c_ends_a_script_without_a_traceback(tmp_path: Path):
+    (tmp_path / "script.py").write_text(SCRIPT.format(at=5))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 130
+    assert "Traceback" not in done.stderr and "goes no further" not in done.stdout
+    assert done.stderr.count("saved at step") == 1
+    assert "To resume: fit(…, name='stopped')" in done.stderr
+    assert (tmp_path / "runs/stopped/checkpoints").is_dir()
+
+
+def test_an_interruption_can_be_caught_as_an_error_of_ours():
+    with pytest.raises(SystemExit) as caught:
+        raise Interrupted("stopped")
+    assert caught.value.code == 130 and isinstance(caught.value, TrainbookError) and str(caught.value) == "stopped"

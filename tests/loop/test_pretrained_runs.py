@@ -434,7 +434,7 @@ def test_ctrl_c_in_the_first_part_is_followed_by_the_same_command(lab, start, mo
         raise Interrupted("Ctrl-C: saved at step 3")
 
     monkeypatch.setattr("trainbook.loop.launch.launch", interrupted)
-    with pytest.raises(Interrupted, match="Go on with: the same command") as caught:
+    with pytest.raises(Interrupted, match="To resume: the same command") as caught:
         start("second", "training.seed=5")
     assert "trainbook resume" not in str(caught.value)
 

@@ -194,13 +194,13 @@ def test_resume_never_refuses_a_run_that_lost_its_manifest(cut):
 def test_readers_say_how_a_lost_manifest_comes_back(cut):
     for harm, said in (("empty", "must be JSON"), ("gone", "has no manifest.json")):
         spoil(cut.open().manifest, harm)
-        with pytest.raises(RunFolderError, match=f"{said}.*Go on with the run, and a checkpoint brings it back"):
+        with pytest.raises(RunFolderError, match=f"{said}.*Resume the run: a checkpoint restores the file"):
             trainbook.open_run(cut.open().path)
 
 
 def test_a_model_from_a_run_with_a_broken_manifest_is_refused_in_words(cut):
     cut.open().manifest.write_text("{")
-    with pytest.raises(UserError, match=r"manifest\.json is damaged\. Go on with that run"):
+    with pytest.raises(UserError, match=r"manifest\.json is damaged\. Resume that run"):
         cut.load(f"model.pretrained={cut.open().path}")
 
 

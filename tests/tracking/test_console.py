@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from trainbook.tracking import ConsoleTracker
-from trainbook.tracking.console import clock, fixed
+from trainbook.tracking.console import clock, fixed, number_parts
+from trainbook.tracking.status_line import StatusLine
 
 
 def row(step: int, time: float = 0.0, **values: Any) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def test_a_terminal_gets_a_bar_with_events_above_it(monkeypatch: pytest.MonkeyPa
     assert "━" in text
     assert "skip    121  norm is nan" in text
     assert "step    120/600" not in text  # the plain line is for files
-    assert text.rstrip("\n").endswith("\x1b[?25h")  # the cursor is back
+    assert "\x1b[?25h" in text.rpartition("eta")[2]  # the cursor is back
     assert "\x1b[33m" in text
 
 
@@ -134,3 +135,42 @@ def test_numbers_stay_readable(value: float, text: str):
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (90061, "25:01:01")])
 def test_time_left_is_written_as_a_clock(seconds: float, text: str):
     assert clock(seconds) == text
+
+
+def test_a_narrow_terminal_keeps_step_and_time_left():
+    line = StatusLine(120, 600, number_parts(row(120, **NUMBERS), 3725.0))
+    assert line.fitted(60).plain == "step 120/600  loss 1.8342  12,345 tok/s  eta 1:02:05"
+    assert line.fitted(40).plain == "step 120/600  loss 1.8342  eta 1:02:05"
+    assert line.fitted(30).plain == "step 120/600  eta 1:02:05"
+    assert line.fitted(12).plain == "step 120/600"
+    line.activity = "evaluating 3/13"
+    assert line.fitted(60).plain == "step 120/600  evaluating 3/13  loss 1.8342  eta 1:02:05"
+    wide = line.fitted(120).plain
+    assert len(wide) <= 120 and "━" in wide and "norm 0.83" in wide
+
+
+@pytest.mark.parametrize("width", range(1, 140, 7))
+def test_the_status_line_is_never_wider_than_the_terminal(width: int):
+    line = StatusLine(599, 600, number_parts(row(599, **NUMBERS), 3725.0), "generating 100/100")
+    assert len(line.fitted(width).plain) <= max(width, len("step 599/600"))
+
+
+def test_a_terminal_breaks_lines_between_words_and_takes_its_bar_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    output = io.StringIO()
+    console = Console(file=output, width=60, force_terminal=True, legacy_windows=False)
+    tracker = ConsoleTracker(600, console=console)
+    tracker.log_event({"step": 1, "segment": 0, "time": 0.0, "kind": "notice", "reason": "interrupted " * 12})
+    tracker.show_activity("evaluating 1/2")
+    tracker.log_metrics(row(120, **NUMBERS))
+    tracker.close("interrupted")
+    text = output.getvalue()
+    assert text.count("interrupted") == 12  # none of them in two
+    assert text.rstrip("\n").rpartition("eta")[2].count("\x1b[2K") >= 1  # erased at the end
+
+
+def test_an_activity_ends_with_the_next_row():
+    tracker = ConsoleTracker(600, console=Console(file=io.StringIO(), width=100))
+    tracker.show_activity("evaluating 1/2")
+    tracker.log_metrics(row(120, **NUMBERS))
+    assert tracker._line.activity == ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import typer
 
 from trainbook.errors import ConfigError, Interrupted, OutOfMemory, TrainbookError
+from trainbook.folding import folded
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,11 +35,12 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*args, **kwargs)
         except Interrupted as error:
-            typer.echo(str(error), err=True)
+            if not error.is_told:
+                typer.echo(folded(str(error), stream=sys.stderr), err=True)
             raise typer.Exit(error.exit_code) from None
         except TrainbookError as error:
             if not (isinstance(error, OutOfMemory) and error.is_heard):
-                typer.echo(_shown(error), err=True)
+                typer.echo(folded(_shown(error), 4, sys.stderr), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             typer.echo(STOPPED.get(command.__name__, "interrupted"), err=True)

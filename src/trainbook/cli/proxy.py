@@ -37,7 +37,7 @@ def find_with_proxy(
     try:
         trials = job.run()
     except Interrupted as stop:
-        raise Interrupted(f"{stop}. Go on with: the same command, and --name {shlex.quote(name)}") from None
+        raise Interrupted(f"{stop}. To resume: the same command, and --name {shlex.quote(name)}") from None
     with opened(job.url, job.name) as ledger:
         kept = ledger.plan()
     assert kept is not None, "a study that has ended had a plan"

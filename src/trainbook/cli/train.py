@@ -140,6 +140,7 @@ def _show(loaded: Any, as_json: bool, world: int) -> None:
 def finish(result: Any, as_json: bool, quiet: bool) -> None:
     """The card, or the same facts as JSON; of several processes, the first one's."""
     from trainbook.cli.output import print_json
+    from trainbook.folding import folded
     from trainbook.parallel import find_place
     from trainbook.report import make_card
 
@@ -152,4 +153,4 @@ def finish(result: Any, as_json: bool, quiet: bool) -> None:
     elif not quiet:
         with suppress(BrokenPipeError):
             typer.echo("")
-            typer.echo(make_card(result.run).as_text())
+            typer.echo(folded(make_card(result.run).as_text(), indent=13))

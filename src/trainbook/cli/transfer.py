@@ -185,7 +185,7 @@ def _rates(
         return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say).run()
     except (Interrupted, KeyboardInterrupt) as stop:
         told = str(stop).partition(".")[0] or "interrupted"
-        raise Interrupted(f"{told}. Go on with: the same command, and --name {name}") from None
+        raise Interrupted(f"{told}. To resume: the same command, and --name {name}") from None
 
 
 def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:

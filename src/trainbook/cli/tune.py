@@ -125,7 +125,7 @@ def tune(
         except Interrupted as stop:
             again = shlex.join(["trainbook", *map(shown, sys.argv[1:])])  # without a password
             again += "" if "--name" in again else f" --name {shlex.quote(name)}"
-            raise Interrupted(f"{stop}. Go on with: {again}") from None
+            raise Interrupted(f"{stop}. To resume: {again}") from None
     with opened(job.url, job.name) as ledger:
         kept = ledger.plan()
     assert kept is not None

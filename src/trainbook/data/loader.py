@@ -253,6 +253,11 @@ def eval_batches(
         yield _batch(dataset, ids, np.full(len(ids), -1), np.arange(len(ids)), len(ids), width, epoch=0.0, step=0)
 
 
+def num_eval_batches(dataset: Samples, batch_size: int, max_samples: int | None = None) -> int:
+    count = dataset.num_samples if max_samples is None else min(max_samples, dataset.num_samples)
+    return -(-count // batch_size)
+
+
 def _batch(
     dataset: Samples,
     ids: np.ndarray,

@@ -46,7 +46,7 @@ def recorded(run: Path) -> Config:
     except OSError as error:
         raise RunFolderError(f"{manifest} cannot be read: {error.strerror}.") from None
     except (ValueError, AttributeError):
-        raise RunFolderError(f"{manifest} is damaged. Go on with that run, and a checkpoint brings it back.") from None
+        raise RunFolderError(f"{manifest} is damaged. Resume that run: a checkpoint restores the file.") from None
     return as_config(known, manifest) if known else load(run / "config.yaml").config
 
 

@@ -16,7 +16,7 @@ import torch
 from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
 from trainbook.data.feed import prefetch
-from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
+from trainbook.data.loader import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra
@@ -28,7 +28,7 @@ from trainbook.knobs.hub import has_tokenizer
 from trainbook.loop.baseline import baseline
 from trainbook.loop.crew import prepared
 from trainbook.loop.device import should_compile
-from trainbook.loop.evaluate import evaluate, evaluate_writing
+from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
 from trainbook.loop.facts import data_facts, model_facts
 from trainbook.loop.job import Job, build_state
@@ -191,13 +191,17 @@ def assemble(
         limit, eval_size, padding = config.evaluation.eval_max_samples, sizes.evaluation, config.data.padding
         eval_collate = task.collate(config, data, eval_size)
         batches = eval_batches(validation, eval_size * ranks.world, limit, ranks.rank, ranks.world, padding=padding)
+        total = num_eval_batches(validation, eval_size * ranks.world, limit)
+        batches = shown(batches, total, "evaluating", job.show_activity)
         any_sample = partial(next, eval_batches(validation, 1, 1, padding=padding))
         with strategy.in_step() if are_in_step else strategy.whole():
             metrics = evaluate(state, task, evaluated_in_step(batches, eval_collate, any_sample))
         if config.evaluation.generate:
             assert isinstance(task, TokenTask)
             with strategy.whole():
-                metrics |= evaluate_writing(state, task, validation, data.tokenizer, eval_collate, config, eval_size)
+                metrics |= evaluate_writing(
+                    state, task, validation, data.tokenizer, eval_collate, config, eval_size, job.show_activity
+                )
         return {**metrics, **to_beat}
 
     def probe_task(step_batch: StepBatch, for_leaks: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trainbook.data import Samples, Tokenizer
 from trainbook.data.batches import Batch
-from trainbook.data.loader import eval_batches
+from trainbook.data.loader import eval_batches, num_eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.state import TrainState
@@ -39,6 +39,13 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
         num_targets, sums = _added_up(ranks, num_targets, sums)
     metrics = task.metrics({name: total.cpu() for name, total in sums.items()}, max(1, num_targets))
     return {**metrics, "targets": num_targets}
+
+
+def shown(batches: Iterable[Batch], total: int, doing: str, show: Callable[[str], None]) -> Iterator[Batch]:
+    """The batches, while a terminal counts them."""
+    for number, batch in enumerate(batches, start=1):
+        show(f"{doing} {number}/{total}")
+        yield batch
 
 
 def in_step(batches: Iterable[Batch], collate: Collate, stand_in: Callable[[], Batch]) -> Iterator[StepBatch]:
@@ -73,6 +80,7 @@ def evaluate_writing(
     collate: Collate,
     config: Config,
     batch_size: int,
+    show: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """Let the model write its answers and compare them with the targets. Samples with the same input are one question
     with several right answers, and the nearest of them counts."""
@@ -81,14 +89,16 @@ def evaluate_writing(
     outputs: dict[bytes, str] = {}
     task.eval()
     ranks = state.strategy.ranks
-    for batch in eval_batches(
+    batches = eval_batches(
         validation,
         batch_size * ranks.world,
         knobs.eval_max_samples,
         ranks.rank,
         ranks.world,
         padding=config.data.padding,
-    ):
+    )
+    total = num_eval_batches(validation, batch_size * ranks.world, knobs.eval_max_samples)
+    for batch in shown(batches, total, "generating", show):
         if not batch.num_rows:
             continue
         assert batch.targets is not None

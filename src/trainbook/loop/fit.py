@@ -98,7 +98,9 @@ def fit_job(
         assert eval_data is not None
         model.eval()
         total, targets = 0.0, 0
-        for item in eval_data:
+        of_all = f"/{len(eval_data)}" if isinstance(eval_data, Sized) else ""
+        for number, item in enumerate(eval_data, start=1):
+            job.show_activity(f"evaluating {number}{of_all}")
             with precision.autocast():
                 total += float(losses(to_device(item, device))["loss"])
             targets += int(count_targets(item)) if count_targets else 1
@@ -107,7 +109,7 @@ def fit_job(
             raise UserError("eval_data has no targets: a loss over nothing would count as the best of all.")
         return {"loss": total / targets, "targets": targets}
 
-    return Job(
+    job = Job(
         config=config,
         state=state,
         total_updates=total_updates,
@@ -116,6 +118,7 @@ def fit_job(
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
     )
+    return job
 
 
 def load_weights(model: nn.Module, run: RunFolder) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from types import FrameType
+
+from trainbook.folding import folded
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last: a terminal that was closed
 ECHO_SECONDS = 1.0
@@ -53,4 +56,6 @@ class Interrupts:
 def _say(line: str) -> None:
     # Straight to the descriptor: Python's own stream may be in use by what the signal broke into, or have none.
     with contextlib.suppress(OSError):
-        os.write(2, f"\n{line}\n".encode())
+        # On a terminal in place of the status line, which is drawn again below; and the cursor comes back.
+        begin, end = ("\r\x1b[2K", "\n\x1b[?25h") if os.isatty(2) else ("\n", "\n")
+        os.write(2, f"{begin}{folded(line, stream=sys.stderr)}{end}".encode())

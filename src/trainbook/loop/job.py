@@ -63,6 +63,7 @@ class Job:
     probe: Callable[[StepBatch, bool], dict[str, Any]] = lambda batch, for_leaks: {}
     before_step: Callable[[int], None] = lambda step: None  # where faults are put in on purpose
     after_step: Callable[[int], None] = lambda step: None
+    show_activity: Callable[[str], None] = lambda text: None  # to a terminal: what takes its time just now
     halve_batch: Callable[[], int | None] = lambda: None  # rows computed at a time from now on; None: it is one already
     halve_evaluation: Callable[[], int | None] = lambda: None  # the new size; None: it cannot be smaller
     limit_rows: Callable[[Kind, int], None] = lambda kind, rows: None  # at a time, for which there is memory

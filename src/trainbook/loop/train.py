@@ -62,6 +62,7 @@ class Training:
         self.progress = Progress(
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
+        job.show_activity = trackers.show_activity
         self.healer = Healer(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
         self.memory = Memory(job, self.healer, trackers.log_event, shortage_file)
         self.stop_reason: str | None = None

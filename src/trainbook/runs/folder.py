@@ -92,7 +92,7 @@ class RunFolder:
         except RunFolderError as error:
             if not folder.has_checkpoints:
                 raise
-            raise RunFolderError(f"{error}. Go on with the run, and a checkpoint brings it back.") from None
+            raise RunFolderError(f"{error}. Resume the run: a checkpoint restores the file.") from None
         return folder
 
     @property

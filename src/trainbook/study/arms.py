@@ -60,7 +60,7 @@ class Arm:
                 raise  # of the disk or the machine, and not of what is tried
             failure = str(error)
         except Interrupted as stop:
-            raise Interrupted(f"{stop}. Go on with: the same command") from None
+            raise Interrupted(f"{stop}. To resume: the same command") from None
         finally:
             gc.collect()  # the next one needs the room
             if torch.cuda.is_available():

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.live import Live
 from rich.text import Text
 
 from trainbook.runs.schema import EVENTS, judgements
+from trainbook.tracking.status_line import Part, StatusLine
 
 _STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
@@ -19,38 +20,28 @@ class ConsoleTracker:
         self._total_steps = total_steps
         self._console = console or Console()
         self._eta = Eta()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
+        self._line = StatusLine(start_step, total_steps)
+        self._live: Live | None = None
         if self._console.is_terminal and not self._console.is_dumb_terminal and not self._console.is_jupyter:
-            self._bar = Progress(
-                TextColumn("[bold]{task.description}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[numbers]}", markup=False),
-                console=self._console,
-                expand=True,
-            )
-            self._task = self._bar.add_task(
-                f"step {start_step}/{total_steps}", total=total_steps, completed=start_step, numbers=""
-            )
-            self._bar.start()
+            self._live = Live(self._line, console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
 
     def log_metrics(self, row: Mapping[str, Any]) -> None:
+        self._line.activity = ""
         if row["split"] == "eval":
             self._print(evaluation_line(row), style="bold")
             return
         # Skipped updates are made up for, so the run takes that many attempts more.
         total = self._total_steps + (row.get("skipped_updates") or 0)
-        seconds_left = self._eta.seconds_left(row, total)
-        if self._bar is None or self._task is None:
-            self._print(f"step{row['step']:>7}/{total}  {numbers_line(row, seconds_left)}")
+        parts = number_parts(row, self._eta.seconds_left(row, total))
+        if self._live is None:
+            self._print("  ".join([f"step{row['step']:>7}/{total}", *(part.text for part in parts)]))
         else:
-            self._bar.update(
-                self._task,
-                description=f"step {row['step']}/{total}",
-                completed=row["step"],
-                total=total,
-                numbers=numbers_line(row, seconds_left),
-            )
+            self._line.step, self._line.total, self._line.numbers = row["step"], total, parts
+
+    def show_activity(self, text: str) -> None:
+        """What takes its time between two rows; plain lines do without it."""
+        self._line.activity = text
 
     def log_event(self, row: Mapping[str, Any]) -> None:
         event = EVENTS[row["kind"]]
@@ -59,13 +50,13 @@ class ConsoleTracker:
             self._print(f"{label:<4}{row['step']:>7}  {row.get('reason') or event.meaning}", _STYLES[event.level])
 
     def close(self, status: str) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        if self._live is not None:
+            self._live.stop()  # and takes the line away: what comes next says how it ended
+            self._live = None
 
     def _print(self, line: str, style: str = "") -> None:
-        # Text, because a reason may hold [brackets]; soft wrap, because a log file has no width.
-        self._console.print(Text(line, style=style), soft_wrap=True, highlight=False)
+        # Text, because a reason may hold [brackets]; a log file has no width, a terminal breaks lines between words.
+        self._console.print(Text(line, style=style), soft_wrap=not self._console.is_terminal, highlight=False)
 
 
 class Eta:
@@ -83,19 +74,19 @@ class Eta:
         return None if seconds_per_step is None else seconds_per_step * max(0, total_steps - step)
 
 
-def numbers_line(row: Mapping[str, Any], seconds_left: float | None) -> str:
+def number_parts(row: Mapping[str, Any], seconds_left: float | None) -> list[Part]:
     parts = []
     if (loss := row.get("loss")) is not None:
-        parts.append(f"loss {fixed(loss, 4)}")
+        parts.append(Part(f"loss {fixed(loss, 4)}", 2))
     if (rate := row.get("learning_rate")) is not None:
-        parts.append(f"lr {rate:.1e}")
+        parts.append(Part(f"lr {rate:.1e}", 4))
     if (norm := row.get("grad_norm")) is not None:
-        parts.append(f"norm {fixed(norm, 2)}")
+        parts.append(Part(f"norm {fixed(norm, 2)}", 5))
     if (speed := row.get("tokens_per_second")) is not None:
-        parts.append(f"{speed:,.0f} tok/s")
+        parts.append(Part(f"{speed:,.0f} tok/s", 3))
     if seconds_left is not None:
-        parts.append(f"eta {clock(seconds_left)}")
-    return "  ".join(parts)
+        parts.append(Part(f"eta {clock(seconds_left)}", 0))
+    return parts
 
 
 def evaluation_line(row: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainbook.runs.jsonl import Extent
 from trainbook.runs.schema import Split
@@ -22,6 +22,11 @@ class Tracker(Protocol):
     def close(self, status: str) -> None:
         """`status` is the run's: finished, interrupted or failed."""
         ...
+
+
+@runtime_checkable
+class ShowsActivity(Protocol):
+    def show_activity(self, text: str) -> None: ...
 
 
 class Trackers:
@@ -64,6 +69,12 @@ class Trackers:
         self._step = max(self._step, step or 0)
         self._write_event(kind, self._step if step is None else step, fields)
         self._write_reports()
+
+    def show_activity(self, text: str) -> None:
+        """For a terminal alone: what takes its time just now. Nothing is written down."""
+        for tracker in self._others.values():
+            if isinstance(tracker, ShowsActivity):
+                tracker.show_activity(text)
 
     def report(self, tracker: str, reason: str) -> None:
         """Called by mirrors, from their threads: the event is written by the loop's own next call."""
