@@ -12,16 +12,22 @@ class Data(DataLeftOut):
 
     shuffle: bool = knob(
         True,
-        what="Draw samples in a random order, anew each epoch.",
-        why="An update supposes that a batch is like the whole. Neighbouring samples of a corpus are alike, so "
-        "batches in file order pull the model one way and then another.",
-        raised="On: batches mix; the loss curve is smooth and comparable from step to step. The order follows from "
-        "training.seed.",
-        lowered="Off: the order of the source; the loss follows the subject of the moment, and the last part of the "
-        "data is remembered best.",
+        what="Draw samples in random order, again in each epoch.",
+        why=(
+            "An update assumes that a batch resembles the whole dataset. Neighbouring samples of a corpus are alike, "
+            "so batches in file order pull the model in changing directions."
+        ),
+        raised=(
+            "On: batches are mixed; the loss curve is smooth and comparable from step to step. The order follows from "
+            "training.seed."
+        ),
+        lowered=(
+            "Off: the order of the source; the loss follows the current topic, and the last part of the data is "
+            "remembered best."
+        ),
         cases=(
             Case("training", True),
-            Case("an order with a meaning, or a comparison sample by sample", False, "such as easy texts first"),
+            Case("a meaningful order, or a sample-by-sample comparison", False, "such as a curriculum"),
         ),
         interacts=("training.seed", "data.source", "batch.global_batch_size"),
         symptoms=("fluctuating validation", "loss spikes", "loss not decreasing"),
@@ -31,68 +37,79 @@ class Data(DataLeftOut):
     num_workers: int = knob(
         0,
         ge=0,
-        what="Processes that prepare batches; 0 prepares them in the training process.",
-        why="A GPU that waits for data is idle. Text is tokenised once and cached, so making a batch is mostly "
-        "slicing: often cheaper than handing it from another process.",
-        raised="Preparation overlaps with computation; each worker takes memory and start-up time, and more workers "
-        "than free cores slow everything down.",
+        what="The number of processes that prepare batches; 0: the training process prepares them.",
+        why=(
+            "A GPU that waits for data is idle. Text is tokenized once and cached, so making a batch is mostly "
+            "slicing, which is often cheaper than receiving it from another process."
+        ),
+        raised=(
+            "Preparation overlaps with computation. Each worker takes memory and start-up time, and more workers than "
+            "free cores slow everything down."
+        ),
         lowered="Fewer processes, easier debugging; at 0 the step waits while a batch is made.",
         cases=(
-            Case("tokenised windows, small model", 0),
+            Case("tokenized windows, small model", 0),
             Case("fast GPU, padded documents", 4, "raise until the GPU no longer waits"),
         ),
         usual=(0, 16),
         interacts=("data.prefetch_factor", "data.pin_memory", "data.samples", "training.deterministic"),
         symptoms=("too slow",),
-        correction="More is not faster: the right number is the smallest at which the device no longer waits for data.",
+        correction=(
+            "More is not faster: the right number is the smallest at which the device no longer waits for data."
+        ),
         aliases=("dataloader_num_workers", "loader_workers"),
     )
 
     prefetch_factor: int = knob(
         2,
         ge=1,
-        what="Batches that each worker prepares ahead; without effect when data.num_workers is 0.",
-        why="A stock of batches evens out those that take longer to make.",
-        raised="Rides out longer hiccups; memory for num_workers x prefetch_factor batches.",
-        lowered="Less memory; a slow batch is felt at once.",
+        what="The number of batches that each worker prepares ahead; no effect when data.num_workers is 0.",
+        why="A queue of batches absorbs those that take longer to make.",
+        raised="Absorbs longer delays; takes memory for num_workers × prefetch_factor batches.",
+        lowered="Less memory; a slow batch delays training at once.",
         cases=(
-            Case("steady preparation time", 2, "PyTorch's value"),
+            Case("steady preparation time", 2, "PyTorch's default"),
             Case("slow or shared disk", 4),
         ),
         usual=(1, 8),
         interacts=("data.num_workers", "data.pin_memory", "batch.per_device_train_batch_size"),
         symptoms=("too slow",),
         sources=(TORCH_DATA_DOCS,),
-        correction="It does not cure a loader that is too slow on average: the stock runs out. Add workers instead.",
+        correction="It does not help a loader that is too slow on average: the queue runs empty. Add workers instead.",
         aliases=("dataloader_prefetch_factor", "prefetch"),
     )
 
     pin_memory: bool = knob(
         True,
         what="Keep batches in page-locked host memory; matters on CUDA only.",
-        why="The GPU can fetch from locked pages by itself, so the copy runs beside the computation.",
+        why="The GPU can copy from page-locked memory by itself, so the copy overlaps with computation.",
         raised="On: faster copies that overlap with computation; a little host memory that cannot be swapped out.",
-        lowered="Off: each copy passes through a buffer and the training process waits for it.",
+        lowered="Off: each copy passes through a buffer, and the training process waits for it.",
         cases=(
             Case("CUDA", True),
-            Case("a host short of memory", False, "token batches are small, so the loss is small"),
+            Case("a host short of memory", False, "token batches are small, so little is lost"),
         ),
         interacts=("training.device", "data.num_workers", "data.prefetch_factor"),
         symptoms=("too slow",),
         sources=(TORCH_DATA_DOCS,),
-        correction="It concerns host memory: it neither saves nor costs GPU memory. Token ids are small, so for text "
-        "the gain is modest.",
+        correction=(
+            "It concerns host memory only: it neither saves nor costs GPU memory. Token ids are small, so the gain "
+            "for text is modest."
+        ),
         aliases=("dataloader_pin_memory", "pinned_memory"),
     )
 
     cache_dir: str | None = knob(
         None,
         min_length=1,
-        what="Folder in which tokenised data is kept; None takes $TRAINBOOK_CACHE, or trainbook in the user's cache "
-        "folder (~/.cache).",
-        why="Tokenising a large corpus takes long and gives the same result each time; the next run with the same "
-        "source and tokenizer reads it from here.",
-        raised="Set: choose a fast local disk with room, or a folder that several people share.",
+        what=(
+            "The folder for tokenized data; None: $TRAINBOOK_CACHE, or trainbook in the user's cache folder (~/.cache)."
+        ),
+        why=(
+            "Tokenizing a large corpus takes long and always gives the same result; the next run with the same source "
+            "and tokenizer reads it from here."
+        ),
+        raised="Set: choose a fast local disk with enough room, or a folder that several people share.",
         lowered="None: the folder in your home, which may be small or on a slow network disk.",
         cases=(
             Case("your own machine", None),

@@ -13,12 +13,15 @@ class Memory(Section):
 
     gradient_checkpointing: Literal["off", "selective", "full"] = knob(
         "off",
-        what="Forget activations in the forward pass and compute them again in the backward pass.",
-        why="Activations grow with batch, length and depth and are often the largest part of memory. A 16-bit block "
-        "keeps about 34 bytes for each token and hidden unit (fused attention); recomputed in full, it keeps 2, its "
-        "input.",
-        raised="full: the least memory, for about one more forward pass. selective: a part of that saving, for little "
-        "time.",
+        what="Discard activations in the forward pass and recompute them in the backward pass.",
+        why=(
+            "Activations grow with batch, length and depth and are often the largest part of memory. A 16-bit block "
+            "keeps about 34 bytes per token and hidden unit (fused attention); fully recomputed, it keeps 2, its "
+            "input."
+        ),
+        raised=(
+            "full: the least memory, for about one more forward pass. selective: part of that saving, for little time."
+        ),
         lowered="off: nothing is computed twice; the fastest, as long as it fits.",
         values={
             "off": "all activations are kept",
@@ -27,7 +30,7 @@ class Memory(Section):
         },
         cases=(
             Case("it fits", "off"),
-            Case("out of memory by a little", "selective"),
+            Case("slightly out of memory", "selective"),
             Case("large model or long sequences", "full", "after the per-device batch is already small"),
         ),
         interacts=(
@@ -40,10 +43,12 @@ class Memory(Section):
         ),
         symptoms=("out of memory", "too slow"),
         sources=(CHECKPOINTING, RECOMPUTATION),
-        correction="The usual figure is 20-30 % slower. By count, full recomputation adds one forward to a forward "
-        "and a backward of twice its cost: 8 instead of 6 operations a parameter and token, a third more. Gradients "
-        "are the same; weights, optimizer state and logits do not shrink, so with a large vocabulary and a small "
-        "model it may help little.",
+        correction=(
+            "The usual estimate is 20-30 % slower. By count, full recomputation adds one forward pass to a forward "
+            "and a backward pass of twice its cost: 8 instead of 6 operations per parameter and token, a third more. "
+            "Gradients are the same; weights, optimizer state and logits do not shrink, so it may help little with a "
+            "large vocabulary and a small model."
+        ),
         aliases=("activation_checkpointing", "recompute", "activation_recomputation"),
         value_aliases={True: "full", False: "off"},
     )
@@ -51,17 +56,19 @@ class Memory(Section):
     compile: Literal["auto", "off", "on"] = knob(
         "auto",
         what="Compile the model with torch.compile before training.",
-        why="Compilation fuses the many small operations between matrix products, which saves trips to memory and "
-        "kernel launches. It takes from seconds to minutes first, so it pays only on runs that are long enough.",
+        why=(
+            "Compilation fuses the many small operations between matrix products, which saves memory traffic and "
+            "kernel launches. It first takes seconds to minutes, so it pays off only in runs that are long enough."
+        ),
         raised="on: a slow start, then faster steps and often less activation memory.",
-        lowered="off: starts at once and runs the plain operations; tracebacks stay readable.",
+        lowered="off: starts at once and runs plain operations; tracebacks stay readable.",
         values={
-            "auto": "on for CUDA when the run has at least 1000 steps and all its rows one width, off on a CPU",
+            "auto": "on for CUDA when the run has at least 1000 steps and all its rows have one width, off on a CPU",
             "off": "never",
             "on": "always, however short the run",
         },
         cases=(
-            Case("a long run on a GPU", "auto", "repays the start many times"),
+            Case("a long run on a GPU", "auto", "repays the compile time many times over"),
             Case(
                 "texts padded or bucketed to any width",
                 "auto",
@@ -79,9 +86,11 @@ class Memory(Section):
         ),
         symptoms=("too slow",),
         sources=(TORCH_COMPILE_DOCS,),
-        correction="Compiled and plain runs agree only up to rounding, since fused operations round differently: do "
-        "not look for equal bits. New shapes compile anew, so documents padded to the longest of each batch gain "
-        "less than windows of one length.",
+        correction=(
+            "Compiled and plain runs agree only up to rounding, because fused operations round differently: do not "
+            "expect identical bits. New shapes are compiled again, so documents padded to the longest of each batch "
+            "gain less than windows of one length."
+        ),
         aliases=("torch_compile",),
         value_aliases={True: "on", False: "off"},
     )

@@ -15,15 +15,19 @@ class Precision(Section):
 
     compute: Literal["auto", "fp32", "bf16", "fp16"] = knob(
         "auto",
-        what="Number type of the matrix products and of most activations.",
-        why="16-bit products run several times faster on the tensor cores of a GPU and halve most activations. bf16 "
-        "has the range of fp32 with 8 bits of significand; fp16 has 11 bits but ends at 65504 and loses small "
-        "gradients.",
-        raised="Towards fp32: the most stable, the slowest, and activations take twice the memory of 16 bit.",
-        lowered="Towards 16 bit: faster, and room for a larger batch. bf16 rarely needs care; fp16 needs loss scaling "
-        "and skips the updates that overflow.",
+        what="The number type of matrix products and of most activations.",
+        why=(
+            "16-bit products run several times faster on the tensor cores of a GPU and halve most activations. bf16 "
+            "has the range of fp32 with 8 bits of significand; fp16 has 11 bits, but its range ends at 65504 and it "
+            "loses small gradients."
+        ),
+        raised="fp32: the most stable and the slowest; activations take twice the memory of 16 bits.",
+        lowered=(
+            "16 bits: faster, with room for a larger batch. bf16 rarely needs attention; fp16 needs loss scaling and "
+            "skips updates that overflow."
+        ),
         values={
-            "auto": "the type of 16-bit weights; else bf16 on a GPU that has it, else fp32",
+            "auto": "the type of 16-bit weights; else bf16 on a GPU that supports it, else fp32",
             "fp32": "everything in 32 bits; on a GPU, products as precision.tf32 says",
             "bf16": "products in bf16; norms, losses, the gradient norm and, with fp32 weights, the residual stream in "
             "fp32; no loss scaling",
@@ -31,9 +35,11 @@ class Precision(Section):
         },
         cases=(
             Case("NVIDIA Ampere (A100) or newer", "bf16", "what auto takes"),
-            Case("NVIDIA Volta or Turing (V100, T4)", "fp16", "no bf16 units; auto would take fp32 there"),
+            Case("NVIDIA Volta or Turing (V100, T4)", "fp16", "no bf16 units; auto would use fp32"),
             Case("CPU", "fp32", "many CPUs have no fast 16-bit products"),
-            Case("looking for the cause of NaN gradients", "fp32", "if it goes away, it was range or rounding"),
+            Case(
+                "looking for the cause of NaN gradients", "fp32", "if they disappear, range or rounding was the cause"
+            ),
         ),
         interacts=(
             "precision.weights",
@@ -46,10 +52,12 @@ class Precision(Section):
         ),
         symptoms=("out of memory", "too slow", "NaN gradients", "instability"),
         sources=(MIXED_PRECISION,),
-        correction="Two errors are common. NaN gradients are no memory problem: they come from range, rate or data, "
-        "and a smaller batch does not cure them. And mixed precision does not halve memory: weights (4), gradients "
-        "(4) and Adam's moments (8) stay 16 bytes a parameter in fp32, with 2 more for 16-bit copies in the forward "
-        "pass; only activations shrink.",
+        correction=(
+            "NaN gradients are not a memory problem: they come from range, learning rate or data, and a smaller batch "
+            "does not cure them. And mixed precision does not halve memory: weights (4), gradients (4) and Adam's "
+            "moments (8) stay 16 bytes per parameter in fp32, with 2 more for 16-bit copies in the forward pass; only "
+            "activations shrink."
+        ),
         aliases=("mixed_precision", "compute_dtype"),
         value_aliases={
             "float32": "fp32",
@@ -65,25 +73,32 @@ class Precision(Section):
 
     weights: Literal["fp32", "bf16", "fp16"] = knob(
         "fp32",
-        what="Number type in which weights, gradients and optimizer state are kept; with LoRA, the frozen weights.",
-        why="An update is often a thousandth of the weight or less. fp32 holds it; bf16 has 8 bits of significand, so "
-        "near 1.0 whatever is below about 0.002 rounds away. The gains of norms all begin at 1.0 and would never leave "
-        "it, so the built-in models keep norms in fp32, and compute them so, with any value of this knob. Frozen "
-        "weights get no updates, so nothing is lost there.",
-        raised="fp32: small updates add up; 16 bytes a parameter with AdamW.",
-        lowered="bf16: 8 bytes a parameter with AdamW, no fp32 master copy, and updates that are too small vanish: "
-        "1.0 less 1000 times 0.001 is still 1.0. Late in training, when the rate is low, learning stalls. Under LoRA "
-        "either 16-bit type halves the frozen weights at no such cost: what is trained stays fp32.",
+        what="The number type of weights, gradients and optimizer state; with LoRA, of the frozen weights.",
+        why=(
+            "An update is often a thousandth of the weight or less. fp32 can hold it; bf16 has 8 bits of significand, "
+            "so near 1.0 anything below about 0.002 is rounded away. The gains of norms start at 1.0 and would never "
+            "move, so the built-in models keep norms in fp32, and compute them in fp32, with any value of this knob. "
+            "Frozen weights get no updates, so nothing is lost there."
+        ),
+        raised="fp32: small updates accumulate; 16 bytes per parameter with AdamW.",
+        lowered=(
+            "bf16: 8 bytes per parameter with AdamW and no fp32 master copy; updates that are too small vanish: 1.0 "
+            "minus 0.001, a thousand times, is still 1.0. Late in training, at a low learning rate, learning stalls. "
+            "Under LoRA either 16-bit type halves the frozen weights without this cost: the trained weights stay "
+            "fp32."
+        ),
         values={
             "fp32": "full-precision weights; computation may still be 16 bit (precision.compute)",
-            "bf16": "pure bf16 training: half the memory of the state, small updates are lost; under LoRA only frozen "
-            "weights are bf16",
+            "bf16": (
+                "pure bf16 training: half the memory of weights and optimizer state, but small updates are lost; "
+                "under LoRA only the frozen weights are bf16"
+            ),
             "fp16": "frozen weights under LoRA only (model.lora_rank); the adapters stay fp32, computation is fp16",
         },
         cases=(
-            Case("training from scratch", "fp32", "updates shrink with the decay of the rate"),
-            Case("a model that fits no other way", "bf16", "expect a worse final loss; compare on a short run"),
-            Case("LoRA on a model that was published in fp16", "fp16", "its weights as they are, at 2 bytes each"),
+            Case("training from scratch", "fp32", "updates shrink as the learning rate decays"),
+            Case("a model that does not fit otherwise", "bf16", "expect a worse final loss; compare on a short run"),
+            Case("LoRA on a model published in fp16", "fp16", "its weights unchanged, at 2 bytes each"),
         ),
         interacts=(
             "precision.compute",
@@ -97,28 +112,38 @@ class Precision(Section):
             "model.quantize_base",
         ),
         symptoms=("out of memory", "loss not decreasing", "underfitting"),
-        correction="Keeping the weights in float16, as in one of the notes, is for inference or a frozen base model: "
-        "that is what it means here, and it needs LoRA. Trained fp16 weights lose updates and overflow as well; what "
-        "people mean by fp16 training is precision.compute=fp16 over fp32 weights.",
+        correction=(
+            "fp16 weights are for inference or for a frozen base model: that is what fp16 means here, and it needs "
+            "LoRA. Trained fp16 weights lose updates and also overflow; what is usually called fp16 training is "
+            "precision.compute=fp16 with fp32 weights."
+        ),
         aliases=("weight_dtype", "param_dtype", "torch_dtype", "weights_dtype"),
         value_aliases={"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16"},
     )
 
     loss_scale: Literal["dynamic"] | Annotated[float, Field(gt=0)] = knob(
         "dynamic",
-        what="Factor by which the loss is multiplied before the backward pass, in fp16 only; gradients are divided by "
-        "it again before clipping.",
-        why="fp16 holds nothing smaller than about 6e-8, so smaller gradients become zero. Scaling lifts them into "
-        "range; too large a scale overflows instead, and the right one changes during training.",
-        raised="A larger fixed scale saves smaller gradients from underflow and overflows more often; with a fixed "
-        "scale that is too high every update is skipped.",
+        what=(
+            "The factor by which the loss is multiplied before the backward pass, in fp16 only; gradients are divided "
+            "by it before clipping."
+        ),
+        why=(
+            "fp16 holds nothing smaller than about 6e-8, so smaller gradients become zero. Scaling brings them into "
+            "range; too large a scale overflows instead, and the right one changes during training."
+        ),
+        raised=(
+            "A larger fixed scale saves smaller gradients from underflow and overflows more often; if it is too high, "
+            "every update is skipped."
+        ),
         lowered="A smaller fixed scale overflows less and lets small gradients vanish silently; 1 means no scaling.",
         values={
-            "dynamic": "starts at 2^initial_scale_power; halves at an overflow, whose update is skipped; doubles after "
-            "growth_interval clean steps",
+            "dynamic": (
+                "starts at 2^initial_scale_power; halves at an overflow, whose update is skipped; doubles after "
+                "growth_interval steps without overflow"
+            ),
         },
         cases=(
-            Case("fp16", "dynamic", "follows the gradients by itself"),
+            Case("fp16", "dynamic", "adapts to the gradients"),
             Case("fp16 with a fixed scale, for comparisons", 1024.0, "nothing adapts, so two runs scale alike"),
         ),
         usual=(8.0, 65536.0),
@@ -131,8 +156,10 @@ class Precision(Section):
         ),
         symptoms=("NaN gradients", "loss not decreasing", "instability"),
         sources=(MIXED_PRECISION, TORCH_AMP_DOCS),
-        correction="A skipped update now and then is the mechanism at work. A scale that keeps falling is not: "
-        "gradients are really infinite, and no scale helps. bf16 needs no loss scale at all.",
+        correction=(
+            "An occasional skipped update is normal. A scale that keeps falling is not: the gradients are infinite, "
+            "and no scale helps. bf16 needs no loss scaling."
+        ),
         aliases=("static_loss_scale",),
         value_aliases={0: "dynamic"},
     )
@@ -142,14 +169,22 @@ class Precision(Section):
         ge=0,
         le=32,
         what="The dynamic loss scale starts at 2 to this power (16: 65536); fp16 only.",
-        why="Starting high finds the largest safe scale in a few halvings; starting low waits growth_interval steps "
-        "for each doubling.",
-        raised="More skipped updates at the start, one for each halving, before training gets going.",
-        lowered="A quiet start, but small gradients underflow until the scale has grown: from 2^8 to 2^16 takes 8 "
-        "times growth_interval clean steps.",
+        why=(
+            "Starting high finds the largest safe scale within a few halvings; starting low waits growth_interval "
+            "steps for each doubling."
+        ),
+        raised="More skipped updates at the start, one per halving.",
+        lowered=(
+            "A quiet start, but small gradients underflow until the scale has grown: from 2^8 to 2^16 takes 8 × "
+            "growth_interval steps without overflow."
+        ),
         cases=(
-            Case("fp16", 16, "PyTorch's start and that of the notes"),
-            Case("the first steps all overflow", 12, "the scale would get there anyway, at a skipped update a halving"),
+            Case("fp16", 16, "PyTorch's default"),
+            Case(
+                "the first steps all overflow",
+                12,
+                "the scale would get there anyway, with one skipped update per halving",
+            ),
         ),
         usual=(8, 24),
         interacts=(
@@ -166,15 +201,20 @@ class Precision(Section):
     growth_interval: int = knob(
         2000,
         ge=1,
-        what="Clean steps in a row after which the dynamic loss scale doubles; fp16 only.",
-        why="Each doubling is a probe: at the ceiling it overflows and costs one update, so the interval is the price "
-        "of knowing that the scale is as high as it can be.",
-        raised="Fewer lost updates (2000: at most about 0.05 % in a settled run); the scale recovers slowly after a "
-        "bad patch, and small gradients underflow meanwhile.",
-        lowered="Quick recovery, more overflows: at 100 about 1 % of the updates are skipped once the ceiling is "
-        "reached.",
+        what="The number of steps without overflow after which the dynamic loss scale doubles; fp16 only.",
+        why=(
+            "Each doubling is a test: at the limit it overflows and costs one update. The interval sets how often "
+            "that price is paid."
+        ),
+        raised=(
+            "Fewer lost updates (2000: at most about 0.05 % in a settled run); the scale recovers slowly after a bad "
+            "phase, and small gradients underflow meanwhile."
+        ),
+        lowered=(
+            "Fast recovery and more overflows: at 100 about 1 % of the updates are skipped once the limit is reached."
+        ),
         cases=(
-            Case("fp16", 2000, "PyTorch's value"),
+            Case("fp16", 2000, "PyTorch's default"),
             Case("a run of a few hundred steps", 100, "with 2000 the scale would never grow again"),
         ),
         usual=(100, 5000),
@@ -187,10 +227,12 @@ class Precision(Section):
     tf32: bool = knob(
         True,
         what="Let fp32 matrix products on the GPU round their inputs to TF32 (11 bits of significand, range of fp32).",
-        why="On NVIDIA Ampere and newer it sends fp32 products to the tensor cores, several times faster, and sums are "
-        "still kept in fp32. Training rarely notices.",
+        why=(
+            "On NVIDIA Ampere and newer it runs fp32 products on the tensor cores, several times faster, with sums "
+            "still in fp32. Training is rarely affected."
+        ),
         raised="On: faster fp32 products; inputs are rounded by up to about 5e-4 of their value.",
-        lowered="Off: true fp32 products, much slower on these GPUs; right for comparing with a CPU or a reference.",
+        lowered="Off: true fp32 products, much slower on these GPUs; right for comparisons with a CPU or a reference.",
         cases=(
             Case("training in fp32 on a GPU", True),
             Case("parity tests against a reference", False, "otherwise rounding hides or imitates a bug"),
@@ -198,7 +240,9 @@ class Precision(Section):
         interacts=("precision.compute", "training.deterministic", "training.device"),
         symptoms=("too slow",),
         sources=(TORCH_CUDA_DOCS,),
-        correction="It saves no memory, since numbers are still stored in 32 bits, and it does nothing for products "
-        "that already run in bf16 or fp16, on older GPUs, or on a CPU.",
+        correction=(
+            "It saves no memory, because numbers are still stored in 32 bits, and it has no effect on products in "
+            "bf16 or fp16, on older GPUs, or on a CPU."
+        ),
         aliases=("allow_tf32",),
     )
