@@ -4,7 +4,6 @@ from __future__ import annotations
 
 # Models and their published settings
 BERT = "Devlin et al. 2019, BERT, https://arxiv.org/abs/1810.04805"
-CEREBRAS_GPT = "Dey et al. 2023, Cerebras-GPT, https://arxiv.org/abs/2304.03208"
 CHINCHILLA = "Hoffmann et al. 2022, Chinchilla, https://arxiv.org/abs/2203.15556"
 CODE_LLAMA = "Rozière et al. 2023, Code Llama, https://arxiv.org/abs/2308.12950"
 GEMMA_2 = "Gemma 2 (2024), https://arxiv.org/abs/2408.00118"

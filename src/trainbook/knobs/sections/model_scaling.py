@@ -6,7 +6,6 @@ from typing import Literal
 
 from trainbook.knobs.bibliography import (
     BERT,
-    CEREBRAS_GPT,
     COMPLETEP,
     DEPTH_MUP,
     MEASURED_TRANSFER,
@@ -210,14 +209,14 @@ class ModelScaling(ModelContext):
         lowered="Embeddings learn more slowly; the first blocks weigh more.",
         cases=(
             Case("usual", 1.0),
-            Case("mup, tuned on small models", 10.0, "Cerebras-GPT's value"),
+            Case("mup, tuned on small models", 10.0, "an example; search from 0.3 to 30"),
         ),
         usual=(0.1, 50.0),
         search=Search("log", 0.3, 30.0),
         rank=5,
         interacts=("model.parametrization", "model.initializer_range", "optimizer.learning_rate"),
         symptoms=("underfitting", "instability"),
-        sources=(MUTRANSFER, CEREBRAS_GPT, BERT),
+        sources=(MUTRANSFER, BERT),
         correction="Before a norm, as in BERT, it has no effect: the norm removes it.",
         aliases=("mup_input_alpha", "input_alpha", "embeddings_scale"),
     )

@@ -118,7 +118,11 @@ class Optimizer(OptimizerStep):
             Case("nearly always", 1e-8, "Adam, GPT-3 and OLMo 2"),
             Case("Llama 2", 1e-5),
             Case("RoBERTa", 1e-6, "with beta2 0.98"),
-            Case("very large models whose gradients fall to about 1e-8", 1e-15, "Wortsman et al. 2023"),
+            Case(
+                "very large models whose gradients fall to about 1e-8",
+                1e-15,
+                "far below the gradients, so that Adam still adapts",
+            ),
         ),
         usual=(1e-15, 1e-5),
         search=Search("log", 1e-10, 1e-5),
