@@ -31,3 +31,9 @@ def test_no_name_of_a_knob_is_taken_for_a_slip():
     for own in ([name for each in verb.params for name in each.opts if name.startswith("--")] for verb in verbs):
         for knob in (*by_name(), *SPECIAL):
             assert _meant(f"--{knob}", own) is None and _meant(f"--{knob.replace('_', '-')}", own) is None, knob
+
+
+@pytest.mark.parametrize("verb", [[], ["train"], ["generate"], ["tune"], ["compare"]])
+def test_help_names_no_type_for_a_flag(verb):
+    text = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "120"}).output
+    assert "--help" in text and "<bool>" not in text

@@ -31,16 +31,17 @@ def check(
     recipe: Recipe,
     overrides: Overrides = None,
     full: Annotated[
-        bool, typer.Option("--full", help="Keep the sizes, use the device, and read all data: takes longer.")
+        bool,
+        typer.Option("--full", help="Keep the real sizes, use the real device and read all the data. Takes longer."),
     ] = False,
     only: Annotated[
-        str | None, typer.Option("--only", metavar="NAMES", help="Only these checks, such as causal_leak,padding.")
+        str | None, typer.Option("--only", metavar="NAMES", help="Run only these checks, such as causal_leak,padding.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Before a long run: is the model wired as it should be, and the data as training needs it?
+    """Check model and data before a long run, for wiring mistakes, leaks and unusable data.
 
-    A shrunk model with the same choices is built on some rows of the real data. Exit code 1: a check failed.
+    They run on a shrunk model with the same settings and on a sample of the real data. Exit code 1: a check failed.
     """
     from trainbook.knobs import load, overrides_from_arguments, require_length
 

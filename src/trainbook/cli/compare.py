@@ -27,21 +27,25 @@ def compare(
         typer.Argument(
             metavar="RUN",
             help="Names or folders of runs; also a trainer_state.json, TensorBoard events, a W&B run, a CSV of steps. "
-            "The first is what the others are compared with.",
+            "The first one is the baseline.",
             show_default=False,
         ),
     ],
     metric: Annotated[
-        str, typer.Option("--metric", help="loss, accuracy, grad_norm, …; train_loss and eval_loss choose the side.")
+        str,
+        typer.Option(
+            "--metric", help="The metric: loss, accuracy, grad_norm, … Prefix train_ or eval_ to choose the split."
+        ),
     ] = "loss",
     by: Annotated[
-        Literal["steps", "tokens", "time", "epochs"], typer.Option("--by", help="Compare at equal steps, tokens, …")
+        Literal["steps", "tokens", "time", "epochs"],
+        typer.Option("--by", help="Compare at equal steps, tokens, time or epochs."),
     ] = "steps",
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw the curves into this file (.png).")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Save the curves to this file (.png).")] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Put runs side by side: where they ended, in which knobs they differ, and what may be said of it."""
+    """Compare runs: their final metrics, the settings in which they differ, and what the difference shows."""
     from trainbook.report.compare import compare as compare_records
     from trainbook.report.compare_view import as_json as answer_of
     from trainbook.report.compare_view import render

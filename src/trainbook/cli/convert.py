@@ -20,24 +20,24 @@ trainbook convert first-try --from checkpoints/first-try
 
 @reports_errors
 def convert(
-    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     to: Annotated[
         Path | None,
-        typer.Option(help="Write the run's checkpoint as a folder that DeepSpeed's engine.load_checkpoint loads."),
+        typer.Option(help="Write the run's checkpoint to this folder, for DeepSpeed's engine.load_checkpoint."),
     ] = None,
     origin: Annotated[
         Path | None,
         typer.Option(
             "--from",
-            help="Give the run a new checkpoint, from a folder of DeepSpeed's engine.save_checkpoint. It is a pickle: "
-            "take it only from people whom you trust.",
+            help="Add a checkpoint to the run, from a folder of DeepSpeed's engine.save_checkpoint. It is a pickle: "
+            "use only files from sources that you trust.",
         ),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="With --to: latest, best, or a step.")] = "latest",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's checkpoint in DeepSpeed's own format, or take one from there: weights and optimizer state."""
+    """Convert a checkpoint to or from DeepSpeed's format: weights and optimizer state."""
     from trainbook.errors import UserError
     from trainbook.loop.convert import from_deepspeed, to_deepspeed
     from trainbook.runs import RunFolder

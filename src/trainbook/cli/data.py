@@ -36,19 +36,24 @@ MODEL_OF_TASK = {"masked": "bert", "classify": "bert", "classify_many": "bert", 
 @reports_errors
 def data(
     source: Annotated[
-        str, typer.Argument(help="Anything that data.source takes, or a recipe or YAML file.", show_default=False)
+        str, typer.Argument(help="Anything that data.source accepts, or a recipe or YAML file.", show_default=False)
     ],
     overrides: Overrides = None,
     task: Annotated[
-        str | None, typer.Option("--task", help="What the data is for: causal, classify, tag, seq2seq, …")
+        str | None, typer.Option("--task", help="The task that the data is for: causal, classify, tag, seq2seq, …")
     ] = None,
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw four panels into this file (.png).")] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Save a figure with four panels to this file (.png).")
+    ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Look closely at so many documents of each side, drawn at random.")
+        int,
+        typer.Option(
+            "--limit", min=1, help="The number of documents to sample from each split for the closer analysis."
+        ),
     ] = 20_000,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a data set is like and how to use it: lengths, padding, copies, shift, labels, oddities."""
+    """Report on a dataset: lengths, padding, duplicates, distribution shift, labels, anomalies, fitting settings."""
     if picture is not None:
         from trainbook.charts.figure import check_path
 

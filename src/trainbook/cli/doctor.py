@@ -29,29 +29,36 @@ def doctor(
         str,
         typer.Argument(
             metavar="RUN|FILE",
-            help="A run's folder or name, another tool's record of one, a recipe or a YAML file.",
+            help="The folder or name of a run, the log of another tool, a recipe, or a YAML file.",
             show_default=False,
         ),
     ],
     overrides: Overrides = None,
     try_it: Annotated[
-        bool, typer.Option("--try", help="Try the first change in a short run, beside one without it.")
+        bool, typer.Option("--try", help="Try the first suggested change in a short run, next to a run without it.")
     ] = False,
     steps: Annotated[
         int | None,
         typer.Option(
-            "--steps", help="With --try: so many, not a quarter of the run's and more if needed.", show_default=False
+            "--steps",
+            help="With --try: the number of steps. By default a quarter of the run, or more if needed.",
+            show_default=False,
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="With --try: so many seeds.")] = 1,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="With --try: the number of seeds.")] = 1,
     finding: Annotated[
         str | None,
-        typer.Option("--finding", metavar="RULE", help="With --try: the change of this finding.", show_default=False),
+        typer.Option(
+            "--finding",
+            metavar="RULE",
+            help="With --try: try the change that this finding suggests.",
+            show_default=False,
+        ),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Say what is wrong with a run or a configuration, how sure that is, and what to try."""
+    """Diagnose a run or a configuration: what is wrong, how certain that is, and what to try."""
     from trainbook.doctor import as_json as as_plain
     from trainbook.doctor import diagnose
     from trainbook.doctor.opening import open_subject

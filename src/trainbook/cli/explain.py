@@ -26,16 +26,19 @@ trainbook explain my.yaml optimizer.learning_rate=3e-4
 def explain(
     what: Annotated[
         str | None,
-        typer.Argument(help="A knob by any of its names, a section, a recipe or a YAML file.", show_default=False),
+        typer.Argument(
+            help="A knob (hyperparameter) by any of its names, a section, a recipe, or a YAML or Python file.",
+            show_default=False,
+        ),
     ] = None,
     overrides: Overrides = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="The JSON schema of configuration files, for editors.")
+        bool, typer.Option("--schema", help="Print the JSON schema of configuration files, for editors.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Of a configuration: the untouched defaults too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="For a configuration: show the defaults too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a knob does and when to turn it; or of a configuration, where each value comes from."""
+    """Explain what a knob (hyperparameter) does and when to change it, or where a configuration's values come from."""
     from trainbook.knobs import explain_knob, explain_section, json_schema, recipes, section_types
     from trainbook.knobs.render import render_knob, render_section
 

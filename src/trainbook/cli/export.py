@@ -20,14 +20,14 @@ trainbook export first-try --to models/first-try --checkpoint latest --format gp
 
 @reports_errors
 def export(
-    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     to: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.", show_default=False)],
-    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
-    format: Annotated[str, typer.Option(help="auto, gpt2, llama, bert or t5.")] = "auto",
+    checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
+    format: Annotated[str, typer.Option(help="The model family to write: auto, gpt2, llama, bert or t5.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's model in Hugging Face format, with its tokenizer, and prove that it computes the same."""
+    """Export a run's model and tokenizer in Hugging Face format, and verify that it computes the same."""
     from trainbook.loop.export import export_run
     from trainbook.runs import RunFolder
 

@@ -21,19 +21,21 @@ trainbook generate first-try "To be" --temperature 0.7 --top-k 20 --seed 3
 
 @reports_errors
 def generate(
-    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
-    prompt: Annotated[str, typer.Argument(help="What the text begins with.")] = "",
-    max_new_tokens: Annotated[int, typer.Option(help="How many tokens to write.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0: the likeliest token each time; higher: bolder.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(help="Only among the k likeliest tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Only among the fewest tokens with this probability.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed writes the same text.")] = 0,
-    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
+    prompt: Annotated[str, typer.Argument(help="The text to continue.")] = "",
+    max_new_tokens: Annotated[int, typer.Option(help="The number of tokens to generate.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0: always the most likely token; higher: more random.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most likely tokens only.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the most likely tokens that together have this probability.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The random seed: the same seed gives the same text.")] = 0,
+    checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
+    device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Let a trained model write on from a prompt."""
+    """Generate text from a prompt."""
     from trainbook.loop.generate import answers, generate_text
     from trainbook.runs import RunFolder
 

@@ -24,10 +24,11 @@ from trainbook.cli import (
     transfer,
     tune,
 )
-from trainbook.cli.options import KnobsAllowed
+from trainbook.cli.options import KnobsAllowed, Verb, Verbs
 
 app = typer.Typer(
     name="trainbook",
+    cls=Verbs,
     help="The training playbook you can run. Start with: trainbook train gpt-tiny",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -37,10 +38,10 @@ app = typer.Typer(
 
 app.command("train", cls=KnobsAllowed, epilog=train.EXAMPLES)(train.train)
 app.command("resume", cls=KnobsAllowed, epilog=resume.EXAMPLES)(resume.resume)
-app.command("generate", epilog=generate.EXAMPLES)(generate.generate)
-app.command("predict", epilog=predict.EXAMPLES)(predict.predict)
-app.command("export", epilog=export.EXAMPLES)(export.export)
-app.command("convert", epilog=convert.EXAMPLES)(convert.convert)
+app.command("generate", cls=Verb, epilog=generate.EXAMPLES)(generate.generate)
+app.command("predict", cls=Verb, epilog=predict.EXAMPLES)(predict.predict)
+app.command("export", cls=Verb, epilog=export.EXAMPLES)(export.export)
+app.command("convert", cls=Verb, epilog=convert.EXAMPLES)(convert.convert)
 app.command("explain", cls=KnobsAllowed, epilog=explain.EXAMPLES)(explain.explain)
 app.command("check", cls=KnobsAllowed, epilog=check.EXAMPLES)(check.check)
 app.command("doctor", cls=KnobsAllowed, epilog=doctor.EXAMPLES)(doctor.doctor)
@@ -48,7 +49,7 @@ app.command("plan", cls=KnobsAllowed, epilog=plan.EXAMPLES)(plan.plan)
 app.command("data", cls=KnobsAllowed, epilog=data.EXAMPLES)(data.data)
 app.command("tune", cls=KnobsAllowed, epilog=tune.EXAMPLES)(tune.tune)
 app.command("transfer", cls=KnobsAllowed, epilog=transfer.EXAMPLES)(transfer.transfer)
-app.command("compare", epilog=compare.EXAMPLES)(compare.compare)
+app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(compare.compare)
 
 
 def _version(value: bool) -> None:
@@ -61,9 +62,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def options(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Say the version."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    # Where DeepSpeed is installed, others import it as well, and it warns on stdout: that is for what was asked.
+    # Where DeepSpeed is installed, other packages import it, and it warns on stdout, which is for the answer.
     logging.getLogger("DeepSpeed").addFilter(_is_error)
 
 

@@ -6,12 +6,33 @@ import difflib
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 LIKENESS = 0.8  # below it, a name that no knob has is told as an unknown knob
 
 
-class KnobsAllowed(TyperCommand):
+class Verb(TyperCommand):
+    """A flag takes no value, and its help names no type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_types_of_flags(super().get_params(ctx))
+
+
+class Verbs(TyperGroup):
+    """The same for the options before the verb."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_types_of_flags(super().get_params(ctx))
+
+
+def without_types_of_flags(params: list[Any]) -> list[Any]:
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.display_type_rich = each.display_type = lambda ctx: None
+    return params
+
+
+class KnobsAllowed(Verb):
     """Unknown options are passed on as overrides, unless one is a slip of the verb's own."""
 
     ignore_unknown_options = True

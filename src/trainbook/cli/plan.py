@@ -31,14 +31,16 @@ trainbook plan my.yaml batch.per_device_train_batch_size=64 --measure
 
 GpuName = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="NAME", help="H100, A100-40GB, RTX-4090, …; by default this machine's."),
+    typer.Option(
+        "--gpu", metavar="NAME", help="The GPU: H100, A100-40GB, RTX-4090, … By default the one of this machine."
+    ),
 ]
 GpuFile = Annotated[
     Path | None,
     typer.Option(
         "--gpus",
         metavar="FILE",
-        help="Your own GPUs, as YAML: a name, and under it memory_gb, bandwidth_gb, watts, fp16, fp32, bf16, tf32.",
+        help="A YAML file of other GPUs: a name, and under it memory_gb, bandwidth_gb, watts, fp16, fp32, bf16, tf32.",
     ),
 ]
 Measured = Annotated[
@@ -46,7 +48,7 @@ Measured = Annotated[
     typer.Option(
         "--measured",
         metavar="FILE",
-        help="What an earlier --measure wrote, to correct the formulas with; with --measure, where to write it.",
+        help="The result of an earlier --measure, to correct the formulas. With --measure: the file to write it to.",
     ),
 ]
 
@@ -57,29 +59,37 @@ def plan(
     overrides: Overrides = None,
     gpu: GpuName = None,
     gpus: GpuFile = None,
-    world: Annotated[int, typer.Option("--world", metavar="N", help="How many GPUs.")] = 1,
+    world: Annotated[int, typer.Option("--world", metavar="N", help="The number of GPUs.")] = 1,
     vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", metavar="N", help="Tokens of the tokenizer, where no file says it.")
+        int | None, typer.Option("--vocab-size", metavar="N", help="The vocabulary size, if no file states it.")
     ] = None,
     num_labels: Annotated[
-        int | None, typer.Option("--num-labels", metavar="N", help="Labels of the data, of a task that predicts them.")
+        int | None,
+        typer.Option("--num-labels", metavar="N", help="The number of labels, for a task that predicts labels."),
     ] = None,
     price_per_hour: Annotated[
-        str | None, typer.Option("--price-per-hour", metavar="PRICE", help="Of one GPU: 2.5, or with a symbol, €2.5.")
+        str | None,
+        typer.Option(
+            "--price-per-hour", metavar="PRICE", help="The price of one GPU: 2.5, or with a currency symbol, €2.5."
+        ),
     ] = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Train a few steps here, and correct the plan.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Train a few steps on this machine, and correct the plan.")
+    ] = False,
     largest: Annotated[
         bool,
-        typer.Option("--largest", help="With --measure: try more and more rows, for the most, and the fastest number."),
+        typer.Option("--largest", help="With --measure: find the largest and the fastest micro-batch."),
     ] = False,
     noise_after: Annotated[
         int | None,
-        typer.Option("--noise-after", metavar="N", help="With --measure: the gradient noise scale after N updates."),
+        typer.Option(
+            "--noise-after", metavar="N", help="With --measure: estimate the gradient noise scale after N updates."
+        ),
     ] = None,
     measured: Measured = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a run needs, how long it takes, whether it fits a GPU, and what makes it fit."""
+    """Estimate what a run needs: memory, time, cost, whether it fits a GPU, and what would make it fit."""
     from trainbook.knobs import load, overrides_from_arguments
     from trainbook.plan import answer
 

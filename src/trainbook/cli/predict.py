@@ -24,26 +24,28 @@ trainbook predict first-try sentences.txt --checkpoint latest
 
 @reports_errors
 def predict(
-    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     file: Annotated[
         str,
         typer.Argument(
-            help="Records, in any format that data.source takes; of plain text, each line is one.", show_default=False
+            help="A file of records, in any format that data.source accepts. In plain text, each line is a record.",
+            show_default=False,
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", help="Where to write, one JSON object a line; else to the terminal.")
+        Path | None,
+        typer.Option("--output", help="The file to write, one JSON object per line. By default, print them."),
     ] = None,
-    checkpoint: Annotated[str, typer.Option(help="best, latest, or a step.")] = "best",
-    text_field: Annotated[str | None, typer.Option(help="The field that has the text, if it is not found.")] = None,
-    label_field: Annotated[str | None, typer.Option(help="The field that has the right answer, if any.")] = None,
-    num_beams: Annotated[int | None, typer.Option(help="For written answers: candidates kept side by side.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
+    text_field: Annotated[str | None, typer.Option(help="The field with the text, if it is not recognized.")] = None,
+    label_field: Annotated[str | None, typer.Option(help="The field with the right answer, if there is one.")] = None,
+    num_beams: Annotated[int | None, typer.Option(help="For generated answers: the number of beams.")] = None,
+    device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Let a trained model answer for each record of a file. Where the right answers are there, the metrics follow."""
+    """Predict an answer for each record of a file. If the file has the right answers, report the metrics."""
     from trainbook.cli.output import print_json
     from trainbook.loop.predict import predict as predict_file
     from trainbook.runs import RunFolder

@@ -17,7 +17,7 @@ Nproc = Annotated[
         "--nproc",
         min=1,
         metavar="N",
-        help="Train with N processes on this machine, one a GPU; the global batch is shared among them.",
+        help="Train with N processes on this machine, one per GPU. They share the global batch.",
     ),
 ]
 MaxRestarts = Annotated[
@@ -26,7 +26,7 @@ MaxRestarts = Annotated[
         "--max-restarts",
         min=0,
         metavar="N",
-        help="If a process dies, start all again up to N times; they go on from the newest checkpoint.",
+        help="If a process dies, restart all of them from the newest checkpoint, up to N times.",
     ),
 ]
 

@@ -25,7 +25,7 @@ trainbook resume first-try training.max_steps=2000 --accept-changes
 
 @reports_errors
 def resume(
-    run: Annotated[str, typer.Argument(help="A run folder, or a run's name.", show_default=False)],
+    run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     overrides: Overrides = None,
     runs_dir: RunsDir = Path("runs"),
     accept_changes: AcceptChanges = False,
@@ -35,7 +35,7 @@ def resume(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its newest complete checkpoint, as if it had never stopped."""
+    """Resume a run from its newest complete checkpoint, as if it had never stopped."""
     parse(inject or [])
     if processes.are_to_be_started(nproc, max_restarts):
         from trainbook.runs import RunFolder

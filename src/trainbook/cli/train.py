@@ -29,34 +29,38 @@ Recipe = Annotated[
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(help="key=value, as many as you like: optimizer.learning_rate=1e-3", show_default=False),
+    typer.Argument(metavar="KEY=VALUE", help="Overrides, such as optimizer.learning_rate=1e-3.", show_default=False),
 ]
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Resume although the schedule or the batch changed.")
+    bool, typer.Option("--accept-changes", help="Resume even though the schedule or the batch size changed.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Answer with JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Inject = Annotated[
     list[str] | None,
     typer.Option(
         "--inject",
         metavar="KIND@STEP",
-        help=f"Put a fault in on purpose, to see what becomes of it; as many as you like: {', '.join(KINDS)}.",
+        help=f"Inject a fault on purpose, to see how the run copes; repeatable: {', '.join(KINDS)}.",
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress and no card.")]
-RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder of runs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no summary card.")]
+RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder that holds the runs.")]
 
 
 @reports_errors
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
-    name: Annotated[str | None, typer.Option("--name", help="The run's name; the same name again resumes it.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="The name of the run. An existing run of that name is resumed.")
+    ] = None,
     runs_dir: RunsDir = Path("runs"),
     resume: Annotated[
         Literal["auto", "never"],
-        typer.Option("--resume", help="auto: a name that exists is resumed; never: it is refused."),
+        typer.Option(
+            "--resume", help="What to do with an existing run of that name. auto: resume it; never: stop with an error."
+        ),
     ] = "auto",
     accept_changes: AcceptChanges = False,
     inject: Inject = None,
@@ -66,7 +70,7 @@ def train(
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a model, or go on with a run of the same name."""
+    """Train a model, or resume the run of the same name."""
     from trainbook.knobs import load, overrides_from_arguments, require_length
 
     parse(inject or [])

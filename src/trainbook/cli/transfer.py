@@ -49,60 +49,66 @@ def transfer(
     recipe: Recipe,
     overrides: Overrides = None,
     coordinate_check: Annotated[
-        bool, typer.Option(CHECK, help="How activations grow with the width, over the first steps.")
+        bool, typer.Option(CHECK, help="Coordinate check: how activations grow with the width over the first steps.")
     ] = False,
     rates: Annotated[
-        bool, typer.Option(RATES, help="Train each size at several rates: does the best one stay?")
+        bool, typer.Option(RATES, help="Train each size at several learning rates: does the best one stay the same?")
     ] = False,
     proxy: Annotated[
         int | None,
         typer.Option(
-            PROXY, metavar="WIDTH", help="Search on a model of this width, and write the recipe's own large one."
+            PROXY, metavar="WIDTH", help="Search on a model of this width, and write the recipe of the large model."
         ),
     ] = None,
     by: Annotated[
         Literal["width", "depth", "length", "batch"] | None,
-        typer.Option("--by", help="With --rates: what grows. Without it: width.", show_default=False),
+        typer.Option("--by", help="With --rates: what grows. Default: width.", show_default=False),
     ] = None,
     sizes: Annotated[
-        str | None, typer.Option("--sizes", metavar="N,N,…", help=f"Rising. Of widths by default {WIDTHS}.")
+        str | None,
+        typer.Option("--sizes", metavar="N,N,…", help=f"The sizes, in rising order. Default for widths: {WIDTHS}."),
     ] = None,
     learning_rates: Annotated[
         str | None,
-        typer.Option("--learning-rates", metavar="RATE,…", help="By default the recipe's, halved and doubled thrice."),
+        typer.Option(
+            "--learning-rates",
+            metavar="RATE,…",
+            help="The learning rates. By default the recipe's, halved and doubled three times.",
+        ),
     ] = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", help="With --coordinate-check: the learning rate. Without it: 0.01.")
+        float | None, typer.Option("--rate", help="With --coordinate-check: the learning rate. Default: 0.01.")
     ] = None,
     steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="With --coordinate-check: so many updates. Without it: 5.")
+        int | None, typer.Option("--steps", min=1, help="With --coordinate-check: the number of updates. Default: 5.")
     ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
             "--seeds",
             min=1,
-            help="So many runs of each: 3 in a check, 1 of each rate; or repetitions of each of a proxy's best, 3.",
+            help="Runs of each setting. Default: 3 in a check, 1 per learning rate, 3 for each of a proxy's best.",
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: so many runs at a time.")
+        int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: the number of parallel runs.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", help="With --proxy: as of trainbook tune. Without it: 32 trials.")
+        str | None, typer.Option("--budget", help="With --proxy: the budget, as in trainbook tune. Default: 32 trials.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="With --proxy: as of trainbook tune. Without it: sobol.")
+        str | None,
+        typer.Option("--method", help="With --proxy: the search method, as in trainbook tune. Default: sobol."),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help="With --rates and --proxy: the study's name; the same again goes on with it."),
+        typer.Option("--name", help="With --rates and --proxy: the name of the study. An existing one is resumed."),
     ] = None,
     runs_dir: RunsDir = Path("runs"),
-    picture: Annotated[Path | None, typer.Option("--picture", help="Draw it into this file (.png).")] = None,
+    picture: Annotated[Path | None, typer.Option("--picture", help="Save the figure to this file (.png).")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """See whether what was found on a small model holds for a large one, or find it there: standard beside muP."""
+    """Check whether settings tuned on a small model carry over to a large one, under standard rules or muP."""
     asked = [
         flag for flag, is_asked in ((CHECK, coordinate_check), (RATES, rates), (PROXY, proxy is not None)) if is_asked
     ]

@@ -39,27 +39,34 @@ def tune(
     ],
     overrides: Overrides = None,
     budget: Annotated[
-        str | None, typer.Option("--budget", help='32 (trials), "2.5 GPU-hours" or "4B tokens". Without it: 32.')
+        str | None,
+        typer.Option("--budget", help='The budget: 32 (trials), "2.5 GPU-hours" or "4B tokens". Default: 32.'),
     ] = None,
     method: Annotated[
-        str | None, typer.Option("--method", help="sobol (the default), random, zoom, one-at-a-time, tpe or gp.")
+        str | None,
+        typer.Option(
+            "--method", help="The search method: sobol (the default), random, zoom, one-at-a-time, tpe or gp."
+        ),
     ] = None,
     pruning: Annotated[
-        str | None, typer.Option("--pruning", help="Stop bad trials early: asha or hyperband; none is the default.")
+        str | None, typer.Option("--pruning", help="Stop bad trials early: asha or hyperband. Default: none.")
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option("--seeds", help="How often the best three and the base are repeated at the end. Without it: 3."),
+        typer.Option(
+            "--seeds", help="How often the best three settings and the baseline are repeated at the end. Default: 3."
+        ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", help="Trials at a time; of several GPUs each worker has one.")
+        int | None,
+        typer.Option("--workers", help="The number of parallel trials. With several GPUs, each worker uses one."),
     ] = None,
     storage: Annotated[
         str | None,
         typer.Option(
             "--storage",
             metavar="URL",
-            help="A PostgreSQL database, where workers of many machines meet: the same command on each of them.",
+            help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
         ),
     ] = None,
     ray: Annotated[
@@ -67,31 +74,37 @@ def tune(
         typer.Option(
             "--ray",
             metavar="ADDRESS",
-            help="Trials as tasks of this Ray cluster, each with a GPU if it has any; local starts one here.",
+            help="Run trials as tasks of this Ray cluster, each with a GPU if there are any. local: start one here.",
         ),
     ] = None,
     rate_range: Annotated[
         bool,
-        typer.Option("--rate-range", help="No study: one short run with a growing rate, that says where to search."),
+        typer.Option(
+            "--rate-range", help="No study: one short run with a growing learning rate, to find the range to search."
+        ),
     ] = False,
     for_batch: Annotated[
         int | None,
-        typer.Option("--for-batch", metavar="N", help="No study: what else to change for a batch of N sequences."),
+        typer.Option(
+            "--for-batch", metavar="N", help="No study: report what else to change for a batch of N sequences."
+        ),
     ] = None,
     measured: Annotated[
         Path | None,
-        typer.Option("--measured", metavar="FILE", help="With --for-batch: what `plan --measure --noise-after` wrote."),
+        typer.Option(
+            "--measured", metavar="FILE", help="With --for-batch: the file that `plan --measure --noise-after` wrote."
+        ),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", help="With --rate-range: draw the curve into this file.")
+        Path | None, typer.Option("--picture", help="With --rate-range: save the curve to this file.")
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="The study's name; the same name again goes on with it.")
+        str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
     ] = None,
     runs_dir: RunsDir = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Search good values for the knobs that matter most, and say what may be believed of what was found."""
+    """Search for good values of the hyperparameters that matter most, and report how reliable the result is."""
     from trainbook.errors import Interrupted, UserError
     from trainbook.knobs import overrides_from_arguments
     from trainbook.runs import check_name, name_of
