@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 from typing import Any
 
@@ -142,3 +143,13 @@ def test_the_schema_accepts_a_whole_configuration_and_refuses_a_wrong_one() -> N
         jsonschema.validate({"model": {"dropout": 1.5}}, json_schema())
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({"modle": {}}, json_schema())
+
+
+def test_the_learning_rate_is_never_called_just_a_rate() -> None:
+    """In the texts that people read; error rates and the names of knobs are other things."""
+    bare = re.compile(r"(?<!learning )(?<!error )\brates?\b(?!_)", re.IGNORECASE)
+    for declaration in declarations():
+        facts = explain_knob(declaration.path)
+        texts = [facts[part] for part in ("what", "why", "raised", "lowered", "correction")]
+        texts += [*facts["values"].values(), *(case["when"] + case["why"] for case in facts["cases"])]
+        assert [text for text in texts if bare.search(text)] == [], declaration.path

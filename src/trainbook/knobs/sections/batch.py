@@ -1,4 +1,4 @@
-"""How many sequences make one update, and how their gradients are bounded."""
+"""How many sequences form one update, and how gradients are clipped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class Batch(Section):
-    """How many sequences make one update, and how their gradients are bounded."""
+    """How many sequences form one update, and how gradients are clipped."""
 
     global_batch_size: int | None = knob(
         None,

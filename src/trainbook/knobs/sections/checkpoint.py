@@ -1,4 +1,4 @@
-"""When the run is saved and what is kept."""
+"""When the run is saved, and which checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Checkpoint(Section):
-    """When the run is saved and what is kept."""
+    """When the run is saved, and which checkpoints are kept."""
 
     save_steps: int | None = knob(
         None,

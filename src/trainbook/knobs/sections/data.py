@@ -1,4 +1,4 @@
-"""Where text comes from, how it becomes tokens and samples, and how they are loaded."""
+"""Where text comes from, how it is tokenized and sampled, and how batches are loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainbook.knobs.sections.data_left_out import DataLeftOut
 
 
 class Data(DataLeftOut):
-    """Where text comes from, how it becomes tokens, and how tokens become samples."""
+    """Where text comes from, how it is tokenized, and how tokens form samples."""
 
     shuffle: bool = knob(
         True,

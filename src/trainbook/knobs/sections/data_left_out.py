@@ -1,4 +1,4 @@
-"""What of the data is not trained on."""
+"""Data that is left out of training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trainbook.knobs.sections.data_shape import DataShape
 
 
 class DataLeftOut(DataShape):
-    """What of the data is not trained on."""
+    """Data that is left out of training."""
 
     repetition_filter: bool = knob(
         False,

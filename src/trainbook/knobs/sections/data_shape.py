@@ -1,4 +1,4 @@
-"""How text becomes tokens, and tokens samples."""
+"""How text is tokenized, and how tokens form samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainbook.knobs.sections.data_source import DataSource
 
 
 class DataShape(DataSource):
-    """How text becomes tokens, and tokens samples."""
+    """How text is tokenized, and how tokens form samples."""
 
     tokenizer: str = knob(
         "byte",

@@ -1,4 +1,4 @@
-"""Where text comes from, and which part of a record it is."""
+"""Where text comes from, and which field of a record holds it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class DataSource(Section):
-    """Where text comes from, and which part of a record it is."""
+    """Where text comes from, and which field of a record holds it."""
 
     source: str = knob(
         "builtin:pystdlib",

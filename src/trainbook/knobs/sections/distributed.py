@@ -1,4 +1,4 @@
-"""How many devices, and who holds what."""
+"""Training on several devices: what is replicated, what is sharded, what is exchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Distributed(Section):
-    """How many devices, and who holds what."""
+    """Training on several devices: what is replicated, what is sharded, what is exchanged."""
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = knob(
         "auto",
@@ -214,7 +214,9 @@ class Distributed(Section):
         cases=(
             Case("the gradients of the whole model fit next to the rest", False),
             Case(
-                "70B on 64 GPUs with several micro-batches per update", True, "349 GB per GPU without it, by the plan"
+                "70B on 64 GPUs with several micro-batches per update",
+                True,
+                "without it, gradients alone take 280 GB per GPU",
             ),
             Case("one micro-batch per update", False, "nothing to keep"),
         ),

@@ -1,4 +1,4 @@
-"""When the model is judged, by what, and when that ends the run."""
+"""When the model is evaluated, by which metric, and when that ends the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainbook.knobs.sections.evaluation_times import EvaluationTimes
 
 
 class Evaluation(EvaluationTimes):
-    """When the model is judged, by what, and when that ends the run."""
+    """When the model is evaluated, by which metric, and when that ends the run."""
 
     metric_for_best_model: Literal[
         "loss",
@@ -69,7 +69,7 @@ class Evaluation(EvaluationTimes):
                 "only the top prediction counts", "accuracy", "overconfidence can raise the loss while accuracy holds"
             ),
             Case("imbalanced classes", "f1_macro", "the most frequent class alone gives a high accuracy"),
-            Case("generated text that is judged as a whole", "exact_match", "the loss sees only the next token"),
+            Case("generated text that is scored as a whole", "exact_match", "the loss sees only the next token"),
         ),
         interacts=(
             "evaluation.early_stopping_patience",

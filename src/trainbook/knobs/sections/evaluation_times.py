@@ -1,4 +1,4 @@
-"""When the model is judged, and on how much."""
+"""When the model is evaluated, and on how much data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class EvaluationTimes(Section):
-    """When the model is judged, and on how much."""
+    """When the model is evaluated, and on how much data."""
 
     eval_strategy: Literal["no", "steps", "epoch"] = knob(
         "steps",
@@ -54,7 +54,7 @@ class EvaluationTimes(Section):
         lowered="A finer curve and quicker early stopping; at a few steps most of the time goes into evaluation.",
         cases=(
             Case("any run, ten evaluations", None),
-            Case("a run of tens of thousands of steps", 500, "the value in the notes"),
+            Case("a run of tens of thousands of steps", 500),
         ),
         usual=(10, 10000),
         interacts=(

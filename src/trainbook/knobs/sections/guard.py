@@ -1,4 +1,4 @@
-"""What keeps a bad update out of the model, and brings a run back that went astray."""
+"""Skips bad updates and rolls back a run that diverges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Guard(Section):
-    """What keeps a bad update out of the model, and brings a run back that went astray."""
+    """Skips bad updates and rolls back a run that diverges."""
 
     enabled: bool = knob(
         True,

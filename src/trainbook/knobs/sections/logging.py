@@ -1,4 +1,4 @@
-"""What is written down, how often, and where it is mirrored."""
+"""What is logged, how often, and which trackers mirror it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Logging(Section):
-    """What is written down, how often, and where it is mirrored."""
+    """What is logged, how often, and which trackers mirror it."""
 
     logging_steps: int = knob(
         10,

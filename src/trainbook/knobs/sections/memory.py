@@ -1,4 +1,4 @@
-"""What is traded for memory or speed."""
+"""Trade-offs between memory and speed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Memory(Section):
-    """What is traded for memory or speed."""
+    """Trade-offs between memory and speed."""
 
     gradient_checkpointing: Literal["off", "selective", "full"] = knob(
         "off",

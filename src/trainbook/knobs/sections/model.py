@@ -1,4 +1,4 @@
-"""The network: its kind, its size and its parts; its first values."""
+"""The network: its architecture, its size and its parts; its initialization and its adapters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainbook.knobs.sections.model_scaling import ModelScaling
 
 
 class Model(ModelScaling):
-    """The network: its kind, its size and its parts."""
+    """The network: its architecture, its size and its parts."""
 
     initializer_range: float = knob(
         0.02,
@@ -171,7 +171,7 @@ class Model(ModelScaling):
         cases=(
             Case("usual", None),
             Case("attention only, Llama in transformers", ("q_proj", "v_proj"), "as in LoRA's paper"),
-            Case("attention alone, built-in models", ("query_key_value",)),
+            Case("attention only, built-in models", ("query_key_value",)),
         ),
         interacts=("model.lora_rank", "model.type"),
         symptoms=("underfitting", "out of memory"),

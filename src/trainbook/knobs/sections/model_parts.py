@@ -1,4 +1,4 @@
-"""The parts that a network is made of."""
+"""The parts of the network."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from trainbook.knobs.sections.model_size import ModelSize
 
 
 class ModelParts(ModelSize):
-    """The parts that a network is made of."""
+    """The parts of the network."""
 
     dropout: float = knob(
         0.0,
@@ -339,7 +339,7 @@ class ModelParts(ModelSize):
         ),
         cases=(
             Case("small models, BERT, GPT-2, the first T5", True),
-            Case("large models (Llama), T5 v1.1", False),
+            Case("large models (Llama), T5 1.1", False),
         ),
         search=Search("choice", choices=(True, False)),
         interacts=("model.hidden_size", "data.vocab_size", "optimizer.decay_embeddings", "model.initializer_range"),
@@ -353,7 +353,8 @@ class ModelParts(ModelSize):
         what="Whether queries and keys are normalized before their dot product.",
         why=(
             "At high learning rates attention logits can grow until the softmax picks a single token and its gradient "
-            "vanishes, and the run diverges. Normalization bounds the logits."
+            "vanishes: every run in Wortsman et al. 2023 whose attention logits exceeded about 10,000 diverged. "
+            "Normalization bounds the logits."
         ),
         raised=(
             "On: training tolerates much higher learning rates, and the exact learning rate matters less; one more "

@@ -1,4 +1,4 @@
-"""How first values, rates and multipliers follow from width and depth."""
+"""How initialization, learning rates and multipliers depend on width and depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainbook.knobs.sections.model_context import ModelContext
 
 
 class ModelScaling(ModelContext):
-    """How first values, rates and multipliers follow from width and depth."""
+    """How initialization, learning rates and multipliers depend on width and depth."""
 
     parametrization: Literal["standard", "mup"] = knob(
         "standard",

@@ -1,4 +1,4 @@
-"""The network: its kind and its size."""
+"""The architecture and the size of the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class ModelSize(Section):
-    """The network: its kind and its size."""
+    """The architecture and the size of the network."""
 
     type: str = knob(
         "gpt",

@@ -1,4 +1,4 @@
-"""How gradients become updates."""
+"""How gradients become weight updates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainbook.knobs.sections.optimizer_step import OptimizerStep
 
 
 class Optimizer(OptimizerStep):
-    """How gradients become updates."""
+    """How gradients become weight updates."""
 
     beta1: float = knob(
         0.9,
@@ -121,7 +121,7 @@ class Optimizer(OptimizerStep):
             Case(
                 "very large models whose gradients fall to about 1e-8",
                 1e-15,
-                "far below the gradients, so that Adam still adapts",
+                "an example: Wortsman et al. 2023 advise lowering it there",
             ),
         ),
         usual=(1e-15, 1e-5),

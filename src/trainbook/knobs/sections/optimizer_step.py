@@ -1,4 +1,4 @@
-"""The rule of an update, how far it goes, and how weights shrink beside it."""
+"""The optimizer, its learning rate and its weight decay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class OptimizerStep(Section):
-    """The rule of an update, how far it goes, and how weights shrink beside it."""
+    """The optimizer, its learning rate and its weight decay."""
 
     type: Literal["adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion", "muon", "sgd"] = knob(
         "adamw",
@@ -195,8 +195,7 @@ class OptimizerStep(Section):
         why=(
             "The gradient of a larger batch is less noisy and allows a larger step. Adam divides by the size of the "
             "gradient, noise included, so its learning rate scales with the square root of the batch size; SGD's "
-            "scales in proportion. For Adam the square-root rule also changes beta1, beta2 and epsilon (see the note "
-            "below)."
+            "scales in proportion."
         ),
         raised="A lower scaled learning rate: this run's batch is a smaller multiple of it.",
         lowered="A higher scaled learning rate.",

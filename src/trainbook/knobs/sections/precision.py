@@ -1,4 +1,4 @@
-"""The number types of computation and of the weights, and how fp16 is kept from underflow."""
+"""The number types of computation and of the weights, and loss scaling for fp16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainbook.knobs.knob import Case, Section, knob
 
 
 class Precision(Section):
-    """The number types of computation and of the weights, and how fp16 is kept from underflow."""
+    """The number types of computation and of the weights, and loss scaling for fp16."""
 
     compute: Literal["auto", "fp32", "bf16", "fp16"] = knob(
         "auto",

@@ -1,4 +1,4 @@
-"""How the learning rate moves over the run."""
+"""How the learning rate changes over the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class Schedule(Section):
-    """How the learning rate moves over the run."""
+    """How the learning rate changes over the run."""
 
     type: Literal[
         "constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"
@@ -152,7 +152,7 @@ class Schedule(Section):
         lowered="More of the run at the peak; too little shows as an early spike or a loss that stays on a plateau.",
         cases=(
             Case("short runs and fine-tuning", 0.1),
-            Case("adapters, small fine-tuning", 0.05, "the notes' small fine-tuning settings"),
+            Case("adapters, small fine-tuning", 0.05),
             Case("long runs from scratch", 0.01, "500 of 50,000 updates"),
         ),
         usual=(0.001, 0.1),

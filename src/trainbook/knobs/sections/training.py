@@ -1,4 +1,4 @@
-"""How long, from which seed, on what device, with which extra losses."""
+"""The objective, length, seed and device of the run, and extra loss terms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trainbook.knobs.knob import Case, Search, Section, knob
 
 
 class Training(Section):
-    """How long, from which seed, on what device, with which extra losses."""
+    """The objective, length, seed and device of the run, and extra loss terms."""
 
     task: str = knob(
         "auto",
@@ -362,7 +362,7 @@ class Training(Section):
         lowered="A weaker pull; at 0 logits can drift, which short runs hardly notice.",
         cases=(
             Case("small model, short run", 0.0, "in our test 1e-4 had no visible effect in 120 steps"),
-            Case("large model, a weaker pull", 1e-5, "with QK norm"),
+            Case("large model, a weaker pull", 1e-5),
             Case(
                 "large model, PaLM",
                 1e-4,
