@@ -112,7 +112,7 @@ def test_a_mistake_is_a_message(reviews, arguments, message: str):
 
 
 def test_ctrl_c_ends_cleanly(reviews, monkeypatch: pytest.MonkeyPatch):
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments: Any, **others: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("trainbook.data.report.read.gather", interrupted)

@@ -22,6 +22,7 @@ class Sides:
     train: Documents
     validation: Documents | None
     facts: dict[str, Any]  # the fields that were found, how many records were passed over, what a filter left out
+    surveys: tuple[Survey, ...] = ()  # of the source, and of a validation source of its own
 
 
 def open_sides(
@@ -40,10 +41,10 @@ def _divided(source: Source, validation: Source | None, validation_ratio: float)
         seen_validation = survey(validation.documents())
         its_facts = facts_of(validation, seen_validation.num_documents, validation.passed)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
-        return Sides(source.documents, validation.documents, facts)
+        return Sides(source.documents, validation.documents, facts, (seen, seen_validation))
     plan = divided(seen, source, validation_ratio)
     held_out = (lambda: side_of(source, plan, 1)) if validation_ratio > 0 else None
-    return Sides(lambda: side_of(source, plan, 0), held_out, facts)
+    return Sides(lambda: side_of(source, plan, 0), held_out, facts, (seen,))
 
 
 def divided(seen: Survey, source: Source, ratio: float) -> Split:

@@ -77,8 +77,8 @@ def survey(
     alphabet: set[str] = set()
     num_characters = 0
     for document in documents:
-        digests += _digest(document.text)
-        groups += bytes(16) if document.group is None else _digest(document.group)
+        digests += text_digest(document.text)
+        groups += bytes(16) if document.group is None else text_digest(document.group)
         class_numbers.append(class_sets.setdefault(document.classes, len(class_sets)))
         num_characters += len(document.text) + len(document.target or "")
         if alphabet_of is not None:
@@ -160,7 +160,7 @@ def _one_number(digests: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(digests).view("V16").reshape(-1)
 
 
-def _digest(text: str) -> bytes:
+def text_digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8")).digest()[:16]
 
 

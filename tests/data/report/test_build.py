@@ -80,7 +80,7 @@ def test_the_report_is_plain_values_with_stable_keys_and_the_same_each_time(repo
     assert dumps(facts) == dumps(again)
     assert list(facts) == [
         *("source", "validation", "task", "tokenizer", "vocab_size", "fields", "filters", "findings"),
-        *("sides", "lengths", "padding", "duplicates", "shift"),
+        *("sides", "lengths", "padding", "duplicates", "contradictions", "shift"),
     ]
     assert list(facts["shift"]) == ["length", "tokens", "labels", "domain", "histograms"]
     assert set(facts["findings"][0]) == {"rule", "severity", "text", "override"}

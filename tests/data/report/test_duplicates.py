@@ -65,6 +65,30 @@ def test_exact_copies_and_texts_without_words_are_no_near_duplicates():
     assert near_duplicates([]) == []
 
 
+def test_short_texts_that_differ_by_one_word_are_all_found_and_nothing_else():
+    draw = random.Random(1)
+    texts = [draw.choices(WORDS, k=draw.randint(5, 15)) for _ in range(600)]
+    edited = []
+    for number, words in enumerate(texts[:300]):
+        place = draw.randrange(len(words))
+        other = [f"new{number}"] if number % 3 else []
+        edited.append([*words[:place], *other, *words[place + (number % 3 != 2) :]])
+    pairs = near_duplicates([" ".join(words) for words in (*texts, *edited)])
+    assert [pair[:2] for pair in pairs] == [(number, 600 + number) for number in range(300)]
+
+
+def test_fewer_than_five_words_are_too_few_to_be_nearly_the_same():
+    assert near_duplicates(["one two three four", "one two three five", "a b c d", "a b c"]) == []
+    assert near_duplicates(["one two three four", "one two three four five"]) == [(0, 1, 0.8)]
+
+
+def test_texts_of_one_pattern_are_no_copies_of_each_other():
+    natives = [f"a native or inhabitant of country{number}" for number in range(30)]
+    assert near_duplicates(natives) == []
+    longer = ["this is the text itself", *(f"this is the text itself {number}" for number in range(10))]
+    assert (groups(near_duplicates(longer), 11) == 0).all()
+
+
 def test_case_and_punctuation_make_no_difference():
     words = text_of(40)
     pairs = near_duplicates([" ".join(words), ", ".join(words).upper()])
@@ -97,4 +121,5 @@ def test_exact_copies_are_counted_with_where_the_text_was_first():
     for number, text in enumerate(["a", "b", "a", "a\n", " c"]):
         seen.add(text, f"file:{number}")
     assert seen.copies == 2
+    assert [seen.count(key) for key in seen.seen] == [3, 1, 1]
     assert seen.examples == [("file:2", "file:0"), ("file:3", "file:0")]

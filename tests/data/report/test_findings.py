@@ -21,7 +21,36 @@ def test_text_in_both_sides_comes_first(report_of, texts):
     train = texts(60, 1)
     found = report_of(train, [*texts(20, 2), train[0]])["findings"]
     assert found[0]["rule"] == "overlap" and found[0]["severity"] == "error"
-    assert "1 validation text (4.8%) is also in training" in found[0]["text"]
+    assert found[0]["text"].startswith(
+        "4.8% of the validation documents are also in training, 1 word for word (4.8%): the validation loss"
+    )
+
+
+def test_the_leak_s_headline_counts_documents_and_near_copies_as_the_table_does(report_of, texts):
+    train = texts(60, 1, longest=30)
+    long = [text for text in train if len(text.split()) > 8][:5]
+    facts = report_of(train, [*texts(7, 2), train[0], train[0], train[1], *(f"{text} more" for text in long)])
+    between = facts["duplicates"]["between"]
+    assert (between["exact"], between["near"]) == (3, 5)
+    assert facts["findings"][0]["text"].startswith(
+        "53.3% of the validation documents are also in training, 3 word for word (20.0%) and 5 nearly (33.3%): "
+    )
+
+
+def test_repetition_in_validation_is_told_too(report_of, texts):
+    finding = by_rule(report_of(texts(40, 1), [*texts(20, 2), "Contents " + "." * 400]))["repeated_tokens"]
+    assert finding["severity"] == "warning" and finding["override"] is None
+    assert "1 document of validation (4.8%) has 1 to 13 tokens repeated" in finding["text"]
+    assert "makes the validation loss look better than it is" in finding["text"]
+
+
+def test_tokens_that_training_never_shows_are_no_no_shift_seen(report_of, texts):
+    draw = random.Random(4)
+    foreign = ["".join(chr(draw.randrange(0x4E00, 0x9F00)) for _ in range(40)) for _ in range(40)]
+    found = by_rule(report_of(texts(80, 1), foreign))
+    assert found["unseen_tokens"]["severity"] == "warning"
+    assert "of the validation tokens never occur in training" in found["unseen_tokens"]["text"]
+    assert not any("no shift seen" in finding["text"] for finding in found.values())
 
 
 def test_too_short_a_length_is_said_with_the_override_that_helps(report_of):

@@ -31,11 +31,12 @@ def report(
     samples: str,
     fields: dict[str, str] | None = None,
     gopher: dict[str, Any] | None = None,
+    contradictions: dict[str, Any] | None = None,
     begin: Callable[[str], None] = lambda stage: None,
 ) -> dict[str, Any]:
     """Of "train" and perhaps "validation", both already encoded, to be cut into these samples: "windows" or
-    "documents". `fields` says which field of a record is what, `gopher` what data.gopher_filter has left out, and
-    `begin` is told what is being worked on."""
+    "documents". `fields` says which field of a record is what, `gopher` what data.gopher_filter has left out,
+    `contradictions` which equal texts have different labels, and `begin` is told what is being worked on."""
     train, validation = sides["train"], sides.get("validation")
     seed = config.training.seed
     facts: dict[str, Any] = {
@@ -55,6 +56,7 @@ def report(
     facts["padding"] = _padding(config, samples, train, frame, facts["lengths"])
     begin("near duplicates")
     facts["duplicates"] = _duplicates(train, validation)
+    facts["contradictions"] = contradictions
     facts["shift"] = None
     if validation is not None and train.documents and validation.documents:
         begin("shift between training and validation")
@@ -201,13 +203,14 @@ def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
         across = [pair for pair in pairs if pair[0] < split <= pair[1]]
         near_training = {b for _, b, _ in across}
         copied = [key for key in validation.exact.seen if key in train.exact.seen]
+        copied_documents = sum(validation.exact.count(key) for key in copied)
         facts["validation"] = {
             "exact": validation.exact.copies,
             "near": len(validation.documents) - len(np.unique(duplicates.groups(inside, len(validation.documents)))),
         }
         facts["between"] = {
-            "exact": len(copied),
-            "exact_share": len(copied) / max(len(validation.exact.seen), 1),
+            "exact": copied_documents,
+            "exact_share": copied_documents / max(validation.num_documents, 1),
             "exact_examples": [
                 {"one": train.exact.seen[key], "other": validation.exact.seen[key]} for key in copied[:MAX_EXAMPLES]
             ],
@@ -219,16 +222,19 @@ def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
 
 
 def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[str, Any]:
-    domain = shift.domain_shift(train.texts, validation.texts, seed)
+    units = [train.units, validation.units]
+    domain = shift.domain_shift(
+        shift.one_of_each(train.texts, units[0]), shift.one_of_each(validation.texts, units[1]), seed
+    )
     common = lengths.edges(np.concatenate([train.lengths, validation.lengths]))
     return {
         "length": shift.length_shift(train.lengths, validation.lengths),
         "tokens": {
-            **shift.token_shift(train.tokens, validation.tokens, vocab_size, seed),
+            **shift.token_shift(train.tokens, validation.tokens, vocab_size, seed, [*units[0], *units[1]]),
             "unseen_words": shift.unseen_words(train.texts, validation.texts),
         },
         "labels": shift.label_shift(train.labels, validation.labels, train.tags, validation.tags),
-        "domain": {**domain, "verdict": shift.verdict(domain["auc"], domain["interval"], domain["reason"])},
+        "domain": {**domain, "verdict": shift.verdict(domain["auc"], domain["p_value"], domain["reason"])},
         "histograms": {
             "train": lengths.histogram(train.lengths, common),
             "validation": lengths.histogram(validation.lengths, common),

@@ -2,7 +2,8 @@
 
 Near duplicates are documents whose sets of five-word sequences have a Jaccard index of at least 0.8 (those in both over
 those in either). MinHash finds candidates: 120 hashes in 20 bands of 6, so that a pair just at the limit is found in
-99.8 of 100 cases; each candidate is then compared in full, so nothing is reported by accident of hashing.
+99.8 of 100 cases; each candidate is then compared in full, so nothing is reported by accident of hashing. Short texts
+are near duplicates also if they differ by one word (one_word.py).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainbook.data.linear import words_of
+from trainbook.data.report.one_word import MAX_WORDS, MIN_WORDS, one_word_apart
 from trainbook.data.seeding import generator
 
 SHINGLE_WORDS = 5
@@ -21,7 +23,7 @@ BANDS, ROWS_PER_BAND = 20, 6
 SIMILAR = 0.8
 METHOD = (
     f"MinHash ({BANDS} bands of {ROWS_PER_BAND} hashes of {SHINGLE_WORDS}-word sequences), candidates compared in "
-    f"full: Jaccard index >= {SIMILAR}"
+    f"full: Jaccard index >= {SIMILAR}; texts of {MIN_WORDS} to {MAX_WORDS} words also if they differ by one word"
 )
 
 
@@ -37,15 +39,21 @@ class ExactDuplicates:
     seen: dict[bytes, str] = field(default_factory=dict)  # of each text, where it first was
     copies: int = 0
     examples: list[tuple[str, str]] = field(default_factory=list)  # a copy, and where its text first was
+    _more: dict[bytes, int] = field(default_factory=dict)  # of each text that came again, how often
 
     def add(self, text: str, origin: str, max_examples: int = 5) -> None:
         key = digest(text)
         if key in self.seen:
             self.copies += 1
+            self._more[key] = self._more.get(key, 0) + 1
             if len(self.examples) < max_examples:
                 self.examples.append((origin, self.seen[key]))
         else:
             self.seen[key] = origin
+
+    def count(self, key: bytes) -> int:
+        """How many documents have a text that was seen."""
+        return 1 + self._more.get(key, 0)
 
 
 def near_duplicates(texts: Sequence[str]) -> list[tuple[int, int, float]]:
@@ -57,16 +65,15 @@ def near_duplicates(texts: Sequence[str]) -> list[tuple[int, int, float]]:
     for index, text in enumerate(texts):
         first.setdefault(digest(text), index)
     chosen = list(first.values())
-    sets = shingle_sets([texts[index] for index in chosen])
+    distinct = [texts[index] for index in chosen]
+    pairs = {(chosen[a], chosen[b]): likeness for a, b, likeness in one_word_apart(distinct)}
+    sets = shingle_sets(distinct)
     kept = [number for number, values in enumerate(sets) if len(values)]
-    if len(kept) < 2:
-        return []
-    pairs = []
-    for a, b in _candidates(_signatures([sets[number] for number in kept])):
+    for a, b in _candidates(_signatures([sets[number] for number in kept])) if len(kept) > 1 else ():
         likeness = jaccard(sets[kept[a]], sets[kept[b]])
         if likeness >= SIMILAR:
-            pairs.append((chosen[kept[a]], chosen[kept[b]], likeness))
-    return sorted(pairs)
+            pairs[chosen[kept[a]], chosen[kept[b]]] = likeness
+    return sorted((a, b, likeness) for (a, b), likeness in pairs.items())
 
 
 def groups(pairs: Sequence[tuple[int, int, float]], count: int) -> np.ndarray:
@@ -90,21 +97,27 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / (len(a) + len(b) - common)
 
 
-def shingle_sets(texts: Sequence[str], size: int = SHINGLE_WORDS) -> list[np.ndarray]:
+def shingle_sets(texts: Sequence[str]) -> list[np.ndarray]:
     """A sorted array of hashes a document, one for each sequence of words; a shorter text is one sequence."""
+    return [_shingles(words) for words in _numbered(texts)]
+
+
+def _numbered(texts: Sequence[str]) -> list[np.ndarray]:
+    """The words of each text, as numbers."""
     numbers: dict[str, int] = {}
-    sets = []
-    for text in texts:
-        words = np.array([numbers.setdefault(word, len(numbers)) for word in words_of(text)], dtype=np.uint64)
-        width = min(size, len(words))
-        if width == 0:
-            sets.append(words)
-            continue
-        hashes = np.zeros(len(words) - width + 1, dtype=np.uint64)
-        for offset in range(width):
-            hashes = _mixed(hashes + words[offset : offset + len(hashes)] + np.uint64(1))
-        sets.append(np.unique(hashes))
-    return sets
+    return [
+        np.array([numbers.setdefault(word, len(numbers)) for word in words_of(text)], dtype=np.uint64) for text in texts
+    ]
+
+
+def _shingles(words: np.ndarray) -> np.ndarray:
+    width = min(SHINGLE_WORDS, len(words))
+    if width == 0:
+        return words
+    hashes = np.zeros(len(words) - width + 1, dtype=np.uint64)
+    for offset in range(width):
+        hashes = _mixed(hashes + words[offset : offset + len(hashes)] + np.uint64(1))
+    return np.unique(hashes)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

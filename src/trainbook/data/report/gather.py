@@ -57,6 +57,14 @@ class Side:
     def texts(self) -> list[str]:
         return [document.text for document in self.documents]
 
+    @property
+    def units(self) -> list[tuple[str, str]]:
+        """Of each document of the sample, what stays on one side of a split: its group, or else its text."""
+        return [
+            ("text", document.text) if document.group is None else ("group", document.group)
+            for document in self.documents
+        ]
+
     def place(self, index: int) -> str:
         """Where a document of the sample is."""
         document = self.documents[index]
@@ -70,8 +78,10 @@ def gather(
     seed: int = 0,
     root: str = "",
     advance: Callable[[int], None] = lambda documents: None,
+    look_at: Callable[[Document, str], None] = lambda document, place: None,
 ) -> Side:
-    """Count everything and keep at most `limit` documents: each with the same chance, whatever its place."""
+    """Count everything and keep at most `limit` documents: each with the same chance, whatever its place. `look_at` is
+    shown each document and where it is."""
     side = Side(root)
     draw = generator("data-report-sample", seed)
     kept: list[tuple[int, Document]] = []
@@ -80,6 +90,7 @@ def gather(
         side.num_characters += len(document.text)
         side.num_bytes += len(document.text.encode("utf-8", "surrogatepass"))
         side.exact.add(document.text, f"{root}{document.origin}")
+        look_at(document, f"{root}{document.origin}")
         if REPLACEMENT in document.text:
             side.replaced.append(f"{root}{document.origin}")
         if _CONTROL.search(document.text):

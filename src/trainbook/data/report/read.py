@@ -12,6 +12,7 @@ from trainbook.data import Request, open_sources, sample_kind
 from trainbook.data.chat import encode_with_specials, special_tokens
 from trainbook.data.fields import Wanted
 from trainbook.data.report.build import report
+from trainbook.data.report.contradictions import contradictions
 from trainbook.data.report.gather import Side, encode, gather
 from trainbook.data.sides import open_sides
 from trainbook.data.tokenizers import (
@@ -60,10 +61,12 @@ def report_on(
 
     parts = {"train": (opened.train, source), "validation": (opened.validation, validation or source)}
     sides: dict[str, Side] = {}
+    contradictory = contradictions(opened.surveys)
+    look_at = {} if contradictory is None else {"look_at": contradictory.look_at}
     for number, (name, (documents, its_source)) in enumerate(parts.items()):
         if documents is not None:
             progress.begin(f"looking at {name}")
-            sides[name] = gather(documents(), limit, seed + number, its_source.root, progress.advance)
+            sides[name] = gather(documents(), limit, seed + number, its_source.root, progress.advance, **look_at)
     _passed_over(sides, opened.facts)
 
     progress.begin("making the tokenizer")
@@ -75,7 +78,8 @@ def report_on(
         progress.begin(f"tokenising {name}", len(side.documents))
         encode(side, encode_many, progress.advance)
     samples, fields, gopher = sample_kind(data, request), opened.facts.get("fields"), opened.facts.get("gopher")
-    return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, progress.begin)
+    facts = None if contradictory is None else contradictory.facts
+    return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, facts, progress.begin)
 
 
 def _passed_over(sides: dict[str, Side], facts: dict[str, Any]) -> None:

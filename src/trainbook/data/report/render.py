@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trainbook.data.report.padding import STRATEGIES
+from trainbook.data.report.shift import P_VALUE
 
 BAR = 36  # columns of the longest bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -138,6 +139,9 @@ def _duplicates(facts: Facts, console: Console) -> None:
             for example in ((found[key] or {}).get(f"{kind}_examples") or [])[:MAX_EXAMPLES]:
                 console.print(f"  [dim]{kind}: {escape(example['one'])} = {escape(example['other'])}[/dim]")
     console.print(f"[dim]Near: {found['method']}.[/dim]")
+    for example in ((facts["contradictions"] or {}).get("examples") or [])[:MAX_EXAMPLES]:
+        one, other = f"{example['one']} ({example['label']})", f"{example['other']} ({example['other_label']})"
+        console.print(f"  [dim]same text, other label: {escape(one)} and {escape(other)}[/dim]")
 
 
 def _labels(facts: Facts, console: Console) -> None:
@@ -170,7 +174,7 @@ def _shift(shift: Facts, console: Console) -> None:
     table = _table(console, "Training against validation", "what", "how far apart", "", justify="left")
     table.add_row("length", f"KS distance {length['ks_statistic']:.3f}", f"p = {length['p_value']:.2g}")
     divergence = f"Jensen-Shannon {tokens['jensen_shannon']:.4f} bit"
-    table.add_row("tokens", divergence, f"by chance up to {tokens['by_chance']:.4f}")
+    table.add_row("tokens", divergence, f"random splits: up to {tokens['by_chance']:.4f}")
     table.add_row(
         "unseen in train", f"{tokens['unseen_tokens']:.2%} of tokens", f"{tokens['unseen_words']:.1%} of words"
     )
@@ -182,7 +186,10 @@ def _shift(shift: Facts, console: Console) -> None:
         table.add_row("classifier", domain["verdict"], "")
     else:
         low, high = domain["interval"]
-        table.add_row("classifier", f"AUC {domain['auc']:.3f} ({low:.3f} to {high:.3f})", domain["verdict"])
+        table.add_row(
+            "classifier", f"AUC {domain['auc']:.3f} ({low:.3f} to {high:.3f})", f"p = {domain['p_value']:.2g}"
+        )
+        table.add_row("", domain["verdict"], f"called shifted if p < {P_VALUE:g}")
     console.print(table)
     for side in ("train", "validation"):
         if terms := domain.get(f"typical_of_{side}"):

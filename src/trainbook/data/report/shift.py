@@ -1,10 +1,14 @@
 """Whether validation text is like training text: in length, in words, in labels, and to a classifier that tries to
-tell them apart."""
+tell them apart.
+
+What is the same text, or of the same group, is on one side by design. So the unit that chance deals out is not the
+document but what stays together, and the tests below compare with splits of such units.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +21,14 @@ from trainbook.data.seeding import generator
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 20  # on each side: fewer give no usable interval
 MAX_DOCUMENTS = 4000  # on each side, for the classifier: the interval is then within a hundredth or two
-FOLDS = 5
-RESPLITS = 10
+RESPLITS = 99
+MARGIN = 1.25  # tokens differ if they diverge by this factor more than in the worst of so many random splits
+MANY_UNSEEN = 0.01  # of the tokens: less is not worth a word
+MANY_UNSEEN_UNJUDGED = 0.2  # the same where documents are too few for random splits
 NAMED_TERMS = 5
+P_VALUE = (
+    0.001  # the classifier's ranks are this improbable by chance: one random split in a thousand is called shifted
+)
 SLIGHT, CLEAR = 0.6, 0.75  # of the area under the curve
 
 
@@ -36,27 +45,55 @@ def _kolmogorov_smirnov(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
 
 
 def token_shift(
-    train: Sequence[np.ndarray], validation: Sequence[np.ndarray], vocab_size: int, seed: int = 0
-) -> dict[str, float]:
+    train: Sequence[np.ndarray],
+    validation: Sequence[np.ndarray],
+    vocab_size: int,
+    seed: int = 0,
+    units: Sequence[Hashable] | None = None,
+) -> dict[str, Any]:
     """Tokens of validation that training has not, and the Jensen-Shannon divergence of the two distributions of tokens,
     in bits: 0 is the same, 1 is nothing in common.
 
-    Samples of one distribution differ too, the more the smaller they are: `by_chance` is the largest divergence between
-    parts of the same sizes into which all documents together were divided at random.
+    Samples of one distribution differ too, the more the smaller they are: `by_chance` and `unseen_by_chance` are the
+    largest values in random splits of all documents into parts of about the same sizes. `units` says of each document,
+    training first, what stays together; None: each is by itself.
     """
     documents = _counted([*train, *validation], vocab_size)
     is_validation = np.arange(documents.shape[0]) >= len(train)
     of_train, of_validation = _sums(documents, is_validation)
+    numbers = _numbered(units) if units is not None else np.arange(len(is_validation))
+    flags = np.zeros(numbers.max(initial=-1) + 1, dtype=bool)
+    flags[numbers[is_validation]] = True
     draw = generator("data-report-resplit", seed)
-    by_chance = max(
-        jensen_shannon(*_sums(documents, is_validation[draw.permutation(len(is_validation))])) for _ in range(RESPLITS)
-    )
-    total = of_validation.sum()
+    divergences, unseen = [], []
+    for _ in range(RESPLITS):
+        parts = _sums(documents, flags[draw.permutation(len(flags))][numbers])
+        divergences.append(jensen_shannon(*parts))
+        unseen.append(_unseen(*parts))
+    is_judged = min(flags.sum(), (~flags).sum()) >= MIN_DOCUMENTS
     return {
-        "unseen_tokens": float(of_validation[of_train == 0].sum() / total) if total else 0.0,
+        "unseen_tokens": _unseen(of_train, of_validation),
         "jensen_shannon": jensen_shannon(of_train, of_validation),
-        "by_chance": by_chance,
+        "by_chance": max(divergences),
+        "unseen_by_chance": max(unseen) if is_judged else None,
+        "is_judged": bool(is_judged),
     }
+
+
+def tokens_differ(tokens: dict[str, Any]) -> bool:
+    return tokens["is_judged"] and tokens["jensen_shannon"] > MARGIN * tokens["by_chance"]
+
+
+def many_unseen(tokens: dict[str, Any]) -> bool:
+    """Whether validation has more tokens that training has not than any random split has."""
+    if not tokens["is_judged"]:
+        return tokens["unseen_tokens"] >= MANY_UNSEEN_UNJUDGED
+    return tokens["unseen_tokens"] > max(MANY_UNSEEN, MARGIN * tokens["unseen_by_chance"])
+
+
+def _unseen(of_train: np.ndarray, of_validation: np.ndarray) -> float:
+    total = of_validation.sum()
+    return float(of_validation[of_train == 0].sum() / total) if total else 0.0
 
 
 def unseen_words(train: Sequence[str], validation: Sequence[str]) -> float:
@@ -108,43 +145,48 @@ def label_shift(
 
 
 def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0) -> dict[str, Any]:
-    """How well a linear classifier on TF-IDF features tells validation from training documents it has not seen.
+    """How well a linear classifier on TF-IDF features tells validation from training documents it has not seen. One
+    document of each unit is to be given: copies on one side would be recognised.
 
-    The area under its curve is the probability that it ranks a validation document above a training one: 0.5 is a coin.
-    It is the mean over the folds of a cross-validation (pooling their scores would bias it down). The interval is by
-    DeLong's variance, widened as Nadeau and Bengio (2003) have it, because folds share their training documents:
-    without that, random splits of one source are called shifted in one of six cases.
+    The documents are halved; a classifier of each half ranks the other. Were both sides of one source, the ranks of the
+    documents that a classifier has not seen would be in random order, so the Mann-Whitney test gives the probability of
+    such ranks by chance. `p_value` is the least of both halves and directions, times four (Bonferroni): it assumes
+    nothing about how the halves depend on each other. The area under the curve is the probability that a validation
+    document is ranked above a training one: 0.5 is a coin. Its interval is by DeLong's variance.
     """
     sides = [_drawn(train, seed, 0), _drawn(validation, seed, 1)]
     counts = {"train_documents": len(sides[0]), "validation_documents": len(sides[1]), "confidence": CONFIDENCE}
+    nothing = {"auc": None, "interval": None, "p_value": None, **counts}
     if min(map(len, sides)) < MIN_DOCUMENTS:
-        return {"auc": None, "interval": None, **counts, "reason": f"needs {MIN_DOCUMENTS} documents on each side"}
+        return {**nothing, "reason": f"needs {MIN_DOCUMENTS} documents on each side"}
     try:
         tfidf = Tfidf()
         features = tfidf.fit_transform([*sides[0], *sides[1]])
     except ValueError as error:
-        return {"auc": None, "interval": None, **counts, "reason": str(error)}
+        return {**nothing, "reason": str(error)}
     labels = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
-    # Each fold has its share of both sides.
+    # Each half has its share of both sides.
     draw = generator("data-report-folds", seed)
-    folds = np.concatenate([draw.permutation(np.arange(len(side)) % FOLDS) for side in sides])
-    areas, variances = [], []
-    for fold in range(FOLDS):
-        held_out = folds == fold
+    halves = np.concatenate([draw.permutation(np.arange(len(side)) % 2) for side in sides])
+    areas, variances, tails = [], [], []
+    for half in (0, 1):
+        held_out = halves == half
         model = LogisticRegression(strength=1.0).fit(features[~held_out], labels[~held_out])
         scores = model.predict_proba(features[held_out])[:, 1]
-        area, variance = area_under_curve(scores[labels[held_out] == 1], scores[labels[held_out] == 0])
+        positive, negative = scores[labels[held_out] == 1], scores[labels[held_out] == 0]
+        area, variance = area_under_curve(positive, negative)
         areas.append(area)
         variances.append(variance)
+        tails.append([_rank_test(positive, negative, side) for side in ("greater", "less")])
     area = float(np.mean(areas))
-    variance = np.mean(variances) * (1 / FOLDS + 1 / (FOLDS - 1))
-    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(variance))
+    reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(np.mean(variances) / 2))
     whole = LogisticRegression(strength=1.0).fit(features, labels)
     leaning = whole.weights[:, 1] - whole.weights[:, 0]
     order, terms = np.argsort(leaning, kind="stable"), tfidf.terms
     return {
         "auc": area,
         "interval": [max(0.0, area - reach), min(1.0, area + reach)],
+        "p_value": min(1.0, 4 * float(np.min(tails, axis=0)[0 if area >= 0.5 else 1])),
         **counts,
         "typical_of_train": [terms[index] for index in order[:NAMED_TERMS] if leaning[index] < 0],
         "typical_of_validation": [terms[index] for index in order[::-1][:NAMED_TERMS] if leaning[index] > 0],
@@ -152,16 +194,32 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
     }
 
 
-def verdict(auc: float | None, interval: Sequence[float] | None, reason: str | None = None) -> str:
-    """In words; the interval decides whether there is something to see at all."""
-    if auc is None or interval is None:
+def _rank_test(positive: np.ndarray, negative: np.ndarray, alternative: Any) -> float:
+    if (np.concatenate([positive, negative]) == positive[0]).all():
+        return 1.0
+    tested: Any = stats.mannwhitneyu(positive, negative, alternative=alternative, method="asymptotic")
+    return float(tested.pvalue)
+
+
+def verdict(auc: float | None, p_value: float | None, reason: str | None = None) -> str:
+    """In words; the test decides whether there is something to see at all."""
+    if auc is None or p_value is None:
         return f"not judged: {reason}"
-    low, high = interval
-    if low <= 0.5 <= high:
+    if p_value >= P_VALUE:
         return "no shift seen"
-    if high < 0.5:
+    if auc < 0.5:
         return "documents have near copies on the other side"
     return "slight shift" if auc < SLIGHT else "clear shift" if auc < CLEAR else "strong shift"
+
+
+def one_of_each(texts: Sequence[str], units: Sequence[Hashable]) -> list[str]:
+    """The first text of each unit."""
+    return list({unit: text for unit, text in zip(reversed(units), reversed(texts), strict=True)}.values())[::-1]
+
+
+def _numbered(units: Sequence[Hashable]) -> np.ndarray:
+    numbers: dict[Hashable, int] = {}
+    return np.array([numbers.setdefault(unit, len(numbers)) for unit in units], dtype=np.int64)
 
 
 def area_under_curve(positive: np.ndarray, negative: np.ndarray) -> tuple[float, float]:
