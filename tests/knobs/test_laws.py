@@ -27,6 +27,41 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "rotary needs an even head width, but hidden_size / num_attention_heads is 30 / 6 = 5.",
     ),
     (
+        {"position": "rotary", "rope_scaling": "llama3", "low_freq_factor": 4, "high_freq_factor": 4},
+        "model.rope_low_frequency",
+        "must be less than model.rope_high_frequency, but 4 is not less than 4.",
+    ),
+    (
+        {"position": "rotary", "rope_scaling": "yarn", "beta_slow": 40},
+        "model.rope_beta_slow",
+        "must be less than model.rope_beta_fast, but 40 is not less than 32 (the default).",
+    ),
+    (
+        {"position": "rotary", "rope_factor": 4},
+        "model.rope_factor",
+        "has no effect unless model.rope_scaling is 'linear' or 'llama3' or 'yarn', but that is 'none' (the default).",
+    ),
+    (
+        {"model": {"type": "bert", "sliding_window": 8}},
+        "model.sliding_window",
+        "has no effect unless model.type is 'gpt', but that is 'bert'.",
+    ),
+    (
+        {"family": "llama", "norm": "rmsnorm", "activation": "swiglu"},
+        "model.family",
+        "llama needs model.position rotary, but that is 'learned' (the default).",
+    ),
+    (
+        {"family": "qwen2", "model": {"type": "bert"}},
+        "model.family",
+        "must be auto or bert with model.type bert, but got 'qwen2'.",
+    ),
+    (
+        {"num_positions": 100, "max_seq_length": 128},
+        "model.num_positions",
+        "must be >= data.max_seq_length with learned positions, but 100 is less than 128.",
+    ),
+    (
         {"rope_theta": 5e5},
         "model.rope_theta",
         "has no effect unless model.position is 'rotary', but that is 'learned' (the default).",

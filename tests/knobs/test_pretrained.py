@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -84,24 +85,41 @@ def test_values_are_what_the_architecture_is(folder) -> None:
 
 def test_the_defaults_of_transformers_stand_for_what_a_file_leaves_out(folder) -> None:
     transformers = pytest.importorskip("transformers")
-    for kind in ("gpt2", "llama", "bert", "t5"):
+    for kind in ("gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "t5"):
         whole = transformers.AutoConfig.for_model(kind).to_dict()
         assert settled_by(folder({"model_type": kind})) == settled_by(folder({**whole, "model_type": kind}, "whole"))
 
 
-def test_a_mistral_without_a_window_is_a_llama(folder) -> None:
-    changed = {**LLAMA, "model_type": "mistral", "sliding_window": None}
-    assert settled_by(folder(changed)) == settled_by(folder(LLAMA, "llama"))
+def test_a_mistral_without_a_window_is_a_llama_by_another_name(folder) -> None:
+    mistral = settled_by(folder({**LLAMA, "model_type": "mistral", "sliding_window": None}))
+    assert mistral.pop("model.family") == "mistral"
+    llama = settled_by(folder(LLAMA, "llama"))
+    assert llama.pop("model.family") == "llama" and mistral == llama
+
+
+def test_scaled_rotary_positions_are_read_from_older_and_newer_files(folder) -> None:
+    scaled = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    older = settled_by(folder(LLAMA, rope_scaling={"rope_type": "llama3", **scaled}))
+    newer = {key: value for key, value in LLAMA.items() if key != "rope_theta"}
+    newer["rope_parameters"] = {"rope_type": "llama3", "rope_theta": 500000.0, **scaled}
+    assert older == settled_by(folder(newer)) and older["model.rope_scaling"] == "llama3"
+    assert (older["model.rope_factor"], older["model.rope_original_positions"]) == (8.0, 64)
+    yarn = settled_by(folder(LLAMA, rope_scaling={"type": "yarn", "factor": 4.0, "mscale": 0.8, "mscale_all_dim": 0.4}))
+    assert yarn["model.rope_original_positions"] == 512
+    expected = (1 + 0.08 * math.log(4)) / (1 + 0.04 * math.log(4))
+    assert yarn["model.rope_attention_factor"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "named"),
     [
-        (LLAMA, {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "rope_scaling is 'llama3'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "dynamic", "factor": 8.0}}, "rope_scaling is 'dynamic'"),
+        (LLAMA, {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "truncate": False}}, "truncate of rope_scaling"),
         (LLAMA, {"attention_bias": True}, "attention_bias is true, but mlp_bias is false"),
         (LLAMA, {"hidden_act": "relu2"}, "hidden_act is 'relu2', not one of silu"),
-        (LLAMA, {"model_type": "mistral"}, "sliding_window is 4096"),
-        (LLAMA, {"model_type": "qwen2"}, "the family 'qwen2' is not built in (gpt2"),
+        (LLAMA, {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "of 1 of 2 layers"),
+        (LLAMA, {"model_type": "qwen3", "attention_bias": True}, "attention_bias is true"),
+        (LLAMA, {"model_type": "gemma"}, "the family 'gemma' is not built in (gpt2"),
         (LLAMA, {"quantization_config": {"bits": 4}}, "quantization_config is set"),
         (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true, not false"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention is true"),

@@ -13,10 +13,14 @@ from trainbook.knobs.resume import (
     REGULARIZATION,
     SHAPE,
     STARTING_POINT,
+    UNAFFECTED,
     resume_rule,
 )
 
 ROTARY = ("model.position=rotary",)
+SLOWED = (*ROTARY, "model.rope_theta=100", "model.rope_factor=4")
+YARN = (*SLOWED, "model.rope_scaling=yarn", "model.rope_original_positions=4096")
+LLAMA3 = (*SLOWED, "model.rope_scaling=llama3", "model.rope_original_positions=64")
 MUP = ("model.parametrization=mup", "model.base_hidden_size=32", "model.base_head_width=8")
 DEEP = (*MUP, "model.num_hidden_layers=2", "model.base_num_hidden_layers=1")
 ADAPTED = ("model.pretrained={base}", "model.lora_rank=2")
@@ -38,6 +42,18 @@ TRIED: dict[str, tuple[tuple[str, ...], str]] = {
     "model.position": ((), "rotary"),
     "model.attention_scale": ((), "none"),
     "model.rope_theta": (ROTARY, "10"),
+    "model.num_positions": ((), "64"),
+    "model.vocab_rows": ((), "600"),
+    "model.qkv_bias": ((), "true"),
+    "model.sliding_window": ((), "2"),
+    "model.rope_scaling": (YARN, "llama3"),
+    "model.rope_factor": (YARN, "8"),
+    "model.rope_original_positions": (YARN, "256"),
+    "model.rope_low_frequency": (LLAMA3, "0.5"),
+    "model.rope_high_frequency": (LLAMA3, "2"),
+    "model.rope_beta_fast": (YARN, "256"),
+    "model.rope_beta_slow": (YARN, "8"),
+    "model.rope_attention_factor": (YARN, "2"),
     "model.tie_embeddings": ((), "false"),
     "model.qk_norm": ((), "true"),
     "model.logit_soft_cap": ((), "0.1"),
@@ -56,6 +72,7 @@ TRIED: dict[str, tuple[tuple[str, ...], str]] = {
 }
 ELSEWHERE = {
     "model.type": SHAPE,
+    "model.family": UNAFFECTED,
     "model.pretrained": STARTING_POINT,
     "model.token_types": SHAPE,  # BERT's
     "model.norm_position": FUNCTION,

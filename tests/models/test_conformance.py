@@ -288,6 +288,25 @@ class TestGptWithRelativePositions(GptCases):
     test_attention_is_kept_by_selective_and_drawn_again_where_it_has_dropout = None  # pyright: ignore
 
 
+class TestGptWithASlidingWindow(GptCases):
+    # Three layers reach 4 positions further each: every later token is still reached.
+    knobs: ClassVar[dict[str, Any]] = {"sliding_window": 5, "position": "rotary", "qkv_bias": True}
+
+    @torch.no_grad()
+    def test_one_layer_sees_as_many_tokens_as_its_window_has(self):
+        model, ids = self.make(num_hidden_layers=1, sliding_window=3).eval(), random_ids()
+        before = model(ids)
+        ids[:, 4] = (ids[:, 4] + 1) % VOCAB
+        changed = (before != model(ids)).any(-1).any(0)
+        assert changed.nonzero().flatten().tolist() == [4, 5, 6]
+
+    @torch.no_grad()
+    def test_a_window_that_holds_all_tokens_changes_nothing(self):
+        ids = random_ids()
+        models = [self.make(sliding_window=window).eval() for window in (LENGTH, None)]
+        assert torch.equal(*(model(ids) for model in models))
+
+
 class TestPostNormGpt(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"norm_position": "post", "bias": True}
 

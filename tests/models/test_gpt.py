@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -50,14 +51,29 @@ def test_every_knob_of_the_model_reaches_the_shape():
         "norm_epsilon": 1e-6,
         "activation": "geglu",
         "position": "rotary",
-        "rope_theta": 500.0,
+        "qkv_bias": False,
+        "sliding_window": 5,
+        "num_positions": 20,
         "qk_norm": True,
         "initializer_range": 0.01,
     }
-    config = Config(model=Model(**values), memory=Memory(gradient_checkpointing="full"), data=Data(max_seq_length=9))
+    rope = {
+        "scaling": "yarn",
+        "factor": 4.0,
+        "theta": 500.0,
+        "original_positions": 7,
+        "low_frequency": 0.5,
+        "high_frequency": 3.0,
+        "beta_fast": 16.0,
+        "beta_slow": 2.0,
+        "attention_factor": 1.5,
+    }
+    model = Model(**values, vocab_rows=11, **{f"rope_{name}": value for name, value in rope.items()})
+    config = Config(model=model, memory=Memory(gradient_checkpointing="full"), data=Data(max_seq_length=9))
     shape = shape_of(config, 7, causal=True)
     assert {name: getattr(shape, name) for name in values} == values
-    assert (shape.max_seq_length, shape.recompute, shape.causal) == (9, "full", True)
+    assert asdict(shape.rotation) == rope
+    assert (shape.max_seq_length, shape.recompute, shape.causal, shape.vocab_size) == (9, "full", True, 11)
 
 
 def number_of_parameters(module: nn.Module) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,22 @@ SETTLED = (
     "model.tie_embeddings",
     "model.qk_norm",
 )
-# How far it can see and for how many tokens it has rows. A run of an older version does not say it: then it has no more
-# than it uses.
-EXTENT = ("model.num_positions", "model.vocab_rows")
+# The same of a run of ours, whose config.yaml may be older than these: then they have their defaults.
+NEWER = (
+    "model.family",
+    "model.num_positions",
+    "model.vocab_rows",
+    "model.qkv_bias",
+    "model.sliding_window",
+    "model.rope_scaling",
+    "model.rope_factor",
+    "model.rope_original_positions",
+    "model.rope_low_frequency",
+    "model.rope_high_frequency",
+    "model.rope_beta_fast",
+    "model.rope_beta_slow",
+    "model.rope_attention_factor",
+)
 # Its weights mean what they do only with these; a file of another format knows none of them.
 SCALING = tuple(f"model.{name}" for name in ModelScaling.__annotations__)
 PLAIN = {
@@ -84,7 +98,7 @@ def _read_earlier(name: str) -> Reading:
     if kind not in ("gpt", "bert", "t5"):
         hint = f" Export it with: trainbook export {name} --to DIR, and name that folder." if kind == "hf" else ""
         raise UserError(f"model.pretrained: {name} has a model of type {kind}, which is not read from a run.{hint}")
-    more = ("model.vocab_multiple", "model.logit_soft_cap", *EXTENT, *SCALING)
+    more = ("model.vocab_multiple", "model.logit_soft_cap", *NEWER, *SCALING)
     values = {path: config.get(path) for path in (*SETTLED, *more)}
     if config.model.position == "learned":
         values[LENGTH] = values["model.num_positions"] = num_positions(config)
@@ -109,7 +123,7 @@ def read_model(name: str, model_type: str | None) -> Reading:
         raise NotBuiltIn(folder, f"the family {show(family)} is not built in ({', '.join(_READERS)} are)")
     source = _Source(config)
     values = {"model.qk_norm": False, "model.num_decoder_layers": None, "model.token_types": 0}
-    values |= {"model.rope_theta": by_path()["model.rope_theta"].field.default}
+    values |= {path: by_path()[path].field.default for path in ("model.rope_theta", *NEWER)}
     values |= {"model.attention_scale": "inverse_sqrt", "model.norm_position": "pre"}
     try:
         values |= reader(source)
@@ -120,9 +134,10 @@ def read_model(name: str, model_type: str | None) -> Reading:
         raise NotBuiltIn(folder, f"the built-in networks cannot compute it: {'; '.join(source.objections)}")
     trained_length = values.pop("trained_length", None)
     values |= {"model.parametrization": "standard", "model.embedding_multiplier": 1.0, "model.output_multiplier": 1.0}
+    values["model.family"] = str(family)
     values["model.vocab_rows"] = source.get("vocab_size", VOCABULARIES[str(family)])
-    values.setdefault("model.num_positions", values.get(LENGTH, trained_length))
-    ordered = {path: values[path] for path in (*SETTLED, *EXTENT, *SCALING, LENGTH) if path in values}
+    values["model.num_positions"] = values["model.num_positions"] or values.get(LENGTH, trained_length)
+    ordered = {path: values[path] for path in (*SETTLED, *NEWER, *SCALING, LENGTH) if path in values}
     return Reading(folder, ordered, trained_length)
 
 
@@ -227,16 +242,15 @@ def _gpt2(c: _Source) -> dict[str, Any]:
 
 
 def _llama(c: _Source) -> dict[str, Any]:
-    width, heads = c.get("hidden_size", 4096), c.get("num_attention_heads", 32)
-    rope = c.get("rope_parameters", None) or c.get("rope_scaling", None) or {}
-    kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind != "default":
-        c.objections.append(f"rope_scaling is {show(kind)}")
-    if rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)) != 1.0:
-        c.objections.append("partial_rotary_factor is not 1")
     attention_bias, mlp_bias = c.get("attention_bias", False), c.get("mlp_bias", False)
     if attention_bias != mlp_bias:
         c.objections.append(f"attention_bias is {show(attention_bias)}, but mlp_bias is {show(mlp_bias)}")
+    return _like_llama(c) | {"model.bias": bool(attention_bias)}
+
+
+def _like_llama(c: _Source) -> dict[str, Any]:
+    width, heads = c.get("hidden_size", 4096), c.get("num_attention_heads", 32)
+    positions = c.get("max_position_embeddings", 2048)
     return {
         "model.type": "gpt",
         "model.num_hidden_layers": c.get("num_hidden_layers", 32),
@@ -245,23 +259,78 @@ def _llama(c: _Source) -> dict[str, Any]:
         "model.num_attention_heads": heads,
         "model.num_key_value_heads": c.get("num_key_value_heads", None) or heads,
         "model.head_width": c.get("head_dim", None) or c.head_width(width, heads),
-        "model.bias": bool(attention_bias),
+        "model.bias": False,
         "model.norm": "rmsnorm",
         "model.norm_epsilon": float(c.get("rms_norm_eps", 1e-6)),
         "model.activation": c.translate("hidden_act", GATED, "silu"),
         "model.position": "rotary",
-        "model.rope_theta": float(c.get("rope_theta", rope.get("rope_theta", 10000.0))),
         "model.tie_embeddings": c.get("tie_word_embeddings", False),
-        "trained_length": c.get("max_position_embeddings", 2048),
+        "trained_length": positions,
+        **_rotation(c, positions),
     }
 
 
+def _rotation(c: _Source, positions: int) -> dict[str, Any]:
+    """Older files have `rope_scaling` and a `rope_theta` beside it, newer ones `rope_parameters`."""
+    rope = c.get("rope_parameters", None) or c.get("rope_scaling", None) or {}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        c.objections.append(f"rope_scaling is {show(kind)}, not linear, llama3 or yarn")
+    if rope.get("partial_rotary_factor", c.get("partial_rotary_factor", 1.0)) != 1.0:
+        c.objections.append("partial_rotary_factor is not 1")
+    values: dict[str, Any] = {"model.rope_theta": float(rope.get("rope_theta", c.get("rope_theta", 10000.0)))}
+    if kind == "default":
+        return values
+    before = rope.get("original_max_position_embeddings") or positions
+    values |= {"model.rope_scaling": kind, "model.rope_factor": float(rope.get("factor") or positions / before)}
+    if kind in ("llama3", "yarn"):
+        values["model.rope_original_positions"] = before
+    if kind == "llama3":
+        values |= {f"model.rope_{end}_frequency": float(rope[f"{end}_freq_factor"]) for end in ("low", "high")}
+    if kind == "yarn":
+        values["model.rope_beta_fast"] = float(rope.get("beta_fast") or 32)
+        values["model.rope_beta_slow"] = float(rope.get("beta_slow") or 1)
+        values["model.rope_attention_factor"] = _attention_factor(rope, values["model.rope_factor"])
+        if not rope.get("truncate", True):
+            c.objections.append("truncate of rope_scaling is false")
+    return values
+
+
+def _attention_factor(rope: Mapping[str, Any], factor: float) -> float | None:
+    """DeepSeek states it by two multipliers of its logarithm."""
+    stated, above, below = (rope.get(name) for name in ("attention_factor", "mscale", "mscale_all_dim"))
+    if stated is None and above and below and factor > 1:
+        return (0.1 * above * log(factor) + 1) / (0.1 * below * log(factor) + 1)
+    return None if stated is None else float(stated)
+
+
 def _mistral(c: _Source) -> dict[str, Any]:
-    """A Llama, if no window hides what is far away."""
-    c.must_be("sliding_window", None, 4096)
-    defaults = {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 4096 * 32}
-    c.config = defaults | dict(c.config)
-    return _llama(c)
+    c.config = {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072, **c.config}
+    return _like_llama(c) | {"model.sliding_window": c.get("sliding_window", 4096)}
+
+
+def _qwen2(c: _Source) -> dict[str, Any]:
+    c.config = {"intermediate_size": 22016, "max_position_embeddings": 32768, **c.config}
+    return _like_llama(c) | {"model.qkv_bias": True, "model.sliding_window": _window_of_all_layers(c)}
+
+
+def _qwen3(c: _Source) -> dict[str, Any]:
+    c.config = {"intermediate_size": 22016, "max_position_embeddings": 32768, "head_dim": 128, **c.config}
+    c.must_be("attention_bias", False, False)
+    return _like_llama(c) | {"model.qk_norm": True, "model.sliding_window": _window_of_all_layers(c)}
+
+
+def _window_of_all_layers(c: _Source) -> int | None:
+    """Some layers with a window and some without are not built in."""
+    window = c.get("sliding_window", 4096)
+    if not c.get("use_sliding_window", False) or window is None:
+        return None
+    layers, first = c.get("num_hidden_layers", 32), c.get("max_window_layers", 28)
+    kinds = c.get("layer_types", None) or ["sliding_attention" if at >= first else "" for at in range(layers)]
+    have_one = [kind == "sliding_attention" for kind in kinds]
+    if any(have_one) and not all(have_one):
+        c.objections.append(f"sliding_window is of {sum(have_one)} of {layers} layers")
+    return window if all(have_one) else None
 
 
 def _bert(c: _Source) -> dict[str, Any]:
@@ -320,12 +389,22 @@ _READERS: dict[str, Callable[[_Source], dict[str, Any]]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
     "bert": _bert,
     "t5": _t5,
 }
 
 # Rows of the embedding where config.json leaves them out: the defaults of transformers.
-VOCABULARIES = {"gpt2": 50257, "llama": 32000, "mistral": 32000, "bert": 30522, "t5": 32128}
+VOCABULARIES = {
+    "gpt2": 50257,
+    "llama": 32000,
+    "mistral": 32000,
+    "qwen2": 151936,
+    "qwen3": 151936,
+    "bert": 30522,
+    "t5": 32128,
+}
 
 # What a size is called in one architecture or another.
 _SIZES = {

@@ -23,6 +23,9 @@ OPT_CHRONICLES = (
     "OPT-175B chronicles (2021), https://github.com/facebookresearch/metaseq/tree/main/projects/OPT/chronicles"
 )
 PALM = "Chowdhery et al. 2022, PaLM, https://arxiv.org/abs/2204.02311"
+QWEN = "Bai et al. 2023, Qwen, https://arxiv.org/abs/2309.16609"
+QWEN_2 = "Qwen2 (2024), https://arxiv.org/abs/2407.10671"
+QWEN_2_5 = "Qwen2.5 (2024), https://arxiv.org/abs/2412.15115"
 ROBERTA = "Liu et al. 2019, RoBERTa, https://arxiv.org/abs/1907.11692"
 T5 = "Raffel et al. 2020, T5, https://arxiv.org/abs/1910.10683"
 T5_1_1 = (
@@ -46,9 +49,12 @@ PRE_NORM = "Xiong et al. 2020, https://arxiv.org/abs/2002.04745"
 QK_NORM = "Henry et al. 2020, https://arxiv.org/abs/2010.04245"
 QLORA = "Dettmers et al. 2023, QLoRA, https://arxiv.org/abs/2305.14314"
 RMS_NORM = "Zhang & Sennrich 2019, https://arxiv.org/abs/1910.07467"
+LONGFORMER = "Beltagy et al. 2020, Longformer, https://arxiv.org/abs/2004.05150"
+POSITION_INTERPOLATION = "Chen et al. 2023, position interpolation, https://arxiv.org/abs/2306.15595"
 ROFORMER = "Su et al. 2021, RoFormer, https://arxiv.org/abs/2104.09864"
 TIED_EMBEDDINGS = "Press & Wolf 2017, https://arxiv.org/abs/1608.05859"
 VIT_22B = "Dehghani et al. 2023, ViT-22B, https://arxiv.org/abs/2302.05442"
+YARN = "Peng et al. 2023, YaRN, https://arxiv.org/abs/2309.00071"
 
 # Width, depth and stability
 COMPLETEP = "Dey et al. 2025, CompleteP, https://arxiv.org/abs/2505.01618"

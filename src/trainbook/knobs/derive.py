@@ -42,6 +42,16 @@ def default_heads(width: int, head_width: int | None = None) -> int:
     return width // min(fitting, key=lambda part: max(part / wanted, wanted / part))
 
 
+def qkv_bias(config: Config) -> bool:
+    model = config.model
+    return model.bias if model.qkv_bias is None or model.type != "gpt" else model.qkv_bias
+
+
+def rope_original_positions(config: Config) -> int:
+    """The length before rotary positions were scaled."""
+    return config.model.rope_original_positions or num_positions(config)
+
+
 def decoder_layers(config: Config) -> int:
     return config.model.num_decoder_layers or config.model.num_hidden_layers
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width, key_value_heads, task_name
+from trainbook.knobs.derive import head_width, key_value_heads, qkv_bias, task_name
 
 # The formats that a model of each type may be written in.
-OF_TYPE: Mapping[str, tuple[str, ...]] = {"gpt": ("gpt2", "llama"), "bert": ("bert",), "t5": ("t5",)}
+OF_TYPE: Mapping[str, tuple[str, ...]] = {
+    "gpt": ("gpt2", "llama", "mistral", "qwen2", "qwen3"),
+    "bert": ("bert",),
+    "t5": ("t5",),
+}
+LLAMAS = ("llama", "mistral", "qwen2", "qwen3")  # one layout of weights
 
 # What each format calls the activations that it knows.
 ACTIVATIONS: Mapping[str, Mapping[str, str]] = {
     "gpt2": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
-    "llama": {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"},
+    **{form: {"swiglu": "silu", "geglu": "gelu", "geglu_tanh": "gelu_pytorch_tanh"} for form in LLAMAS},
     "bert": {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"},
     "t5": {
         "relu": "relu",
@@ -25,14 +30,19 @@ ACTIVATIONS: Mapping[str, Mapping[str, str]] = {
     },
 }
 
-_NEEDED: Mapping[str, Mapping[str, tuple[str | bool, ...]]] = {
-    "gpt2": {"position": ("learned", "none"), "norm": ("layernorm",), "norm_position": ("pre",)},
-    "llama": {
-        "position": ("rotary",),
-        "norm": ("rmsnorm",),
-        "norm_position": ("pre",),
-        "attention_scale": ("inverse_sqrt",),
-    },
+_LLAMA: Mapping[str, tuple[str | bool | None, ...]] = {
+    "position": ("rotary",),
+    "norm": ("rmsnorm",),
+    "norm_position": ("pre",),
+    "attention_scale": ("inverse_sqrt",),
+}
+_NO_WINDOW: Mapping[str, tuple[None]] = {"sliding_window": (None,)}
+_NEEDED: Mapping[str, Mapping[str, tuple[str | bool | None, ...]]] = {
+    "gpt2": {"position": ("learned", "none"), "norm": ("layernorm",), "norm_position": ("pre",), **_NO_WINDOW},
+    "llama": {**_LLAMA, "qk_norm": (False,), **_NO_WINDOW},
+    "mistral": {**_LLAMA, "bias": (False,), "qk_norm": (False,)},
+    "qwen2": {**_LLAMA, "bias": (False,), "qkv_bias": (True,), "qk_norm": (False,)},
+    "qwen3": {**_LLAMA, "bias": (False,), "qk_norm": (True,)},
     "bert": {
         "position": ("learned", "none"),
         "norm": ("layernorm",),
@@ -55,8 +65,10 @@ def objections(form: str, config: Config) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for name, needed in {**_NEEDED[form], "activation": tuple(ACTIVATIONS[form])}.items():
         if getattr(model, name) not in needed:
-            found[f"model.{name}"] = tuple(str(value).lower() for value in needed)
-    if form == "llama":
+            found[f"model.{name}"] = tuple("null" if value is None else str(value).lower() for value in needed)
+    if form in LLAMAS:
+        if form != "qwen2" and qkv_bias(config) != model.bias:
+            found["model.qkv_bias"] = ("null",)
         if model.hidden_size % model.num_attention_heads:
             found["model.num_attention_heads"] = (f"a divisor of {model.hidden_size}",)
         return found
@@ -70,7 +82,7 @@ def objections(form: str, config: Config) -> dict[str, tuple[str, ...]]:
 def objections_to_writing(form: str, config: Config) -> dict[str, tuple[str, ...]]:
     """As `objections`, with what no format has a place for."""
     found = objections(form, config)
-    if config.model.qk_norm:
+    if config.model.qk_norm and form != "qwen3":
         found["model.qk_norm"] = ("false",)
     if config.model.logit_soft_cap is not None:
         found["model.logit_soft_cap"] = ("null",)

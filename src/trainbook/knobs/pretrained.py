@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import EXTENT, LENGTH, SCALING, SETTLED, NotBuiltIn, Reading, read_model
+from trainbook.knobs.architectures import LENGTH, NEWER, SCALING, SETTLED, NotBuiltIn, Reading, read_model
 from trainbook.knobs.derive import TASKS_OF_MODEL
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
@@ -57,16 +57,16 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
         reading = _read(result, name, chosen)
     except ConfigError as error:
         result.problems += error.problems
-        result.broken |= {*SETTLED, *EXTENT, *SCALING, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *NEWER, *SCALING, LENGTH, TOKENIZER}
         return result
     except UserError as error:
         place = assigned["model.pretrained"].origin.place
         result.problems.append(Problem(place, "model.pretrained", str(error).removeprefix("model.pretrained: ")))
-        result.broken |= {*SETTLED, *EXTENT, *SCALING, LENGTH, TOKENIZER}
+        result.broken |= {*SETTLED, *NEWER, *SCALING, LENGTH, TOKENIZER}
         return result
     for path, value in reading.values.items():
-        if is_of_a_run and path in EXTENT and path not in written:
-            continue  # it began before these were kept: its checkpoints have fewer rows
+        if is_of_a_run and path in NEWER and path not in written:
+            continue  # it is older than these knobs: its checkpoints may have fewer rows
         if path == LENGTH:
             _settle_length(result, reading, value)
         else:
@@ -98,7 +98,7 @@ def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
 
 def _left_to_transformers(result: Settlement, name: str) -> Reading:
     """What a recipe says of a network's parts is of another network."""
-    for path in (*SETTLED, *EXTENT, *SCALING, *OF_OUR_NETWORKS):
+    for path in (*SETTLED, *NEWER, *SCALING, *OF_OUR_NETWORKS):
         if path in result.assigned and not result.assigned[path].origin.is_the_users:
             del result.assigned[path]
     return read_model(name, "hf")

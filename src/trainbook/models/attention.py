@@ -60,9 +60,10 @@ def sight_of(
     packed: bool,
     causal: bool,
     bias_HLL: Tensor | None = None,
+    near_LL: Tensor | None = None,
 ) -> Sight:
     """From the document of each position (0: padding). Rows with several documents need both sides compared; where a
-    row has one, it is enough to hide the padding among the keys.
+    row has one, it is enough to hide the padding among the keys. `near_LL`: the keys within a window before each query.
 
     A padded query in a packed row sees everything, never nothing: a softmax over nothing is not a number.
     """
@@ -74,6 +75,8 @@ def sight_of(
             seen = (queries == key_ids_BL[:, None, None, :]) | (queries == 0)
         else:
             seen = (key_ids_BL > 0)[:, None, None, :]
+    if near_LL is not None:
+        seen, causal = near_LL if seen is None else seen & near_LL, False
     if causal and (seen is not None or bias_HLL is not None):
         reference = seen if seen is not None else bias_HLL
         assert reference is not None
@@ -88,6 +91,15 @@ def sight_of(
     if bias_HLL is None:
         return Sight(seen, causal, real_queries)
     return Sight(bias_HLL if seen is None else bias_HLL.masked_fill(~seen, float("-inf")), causal, real_queries)
+
+
+def keys_in_window(queries: int, keys: int, window: int, device: torch.device) -> Tensor | None:
+    """(queries, keys): those that lie at most window - 1 positions before each of the last queries, and its own; None
+    where the window holds all of them."""
+    if keys <= window:
+        return None
+    distance = torch.arange(keys - queries, keys, device=device)[:, None] - torch.arange(keys, device=device)
+    return (distance >= 0) & (distance < window)
 
 
 class LogitRecorder:
@@ -221,13 +233,13 @@ class Attention(_Heads):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape)
         self.split_sizes = [self.query_size, self.kv_size, self.kv_size]
-        self.query_key_value = FusedLinear(shape.hidden_size, self.split_sizes, bias=shape.bias)
+        self.query_key_value = FusedLinear(shape.hidden_size, self.split_sizes, bias=shape.has_qkv_bias)
         self.output = ResidualLinear(self.query_size, shape.hidden_size, bias=shape.bias)
         # Normalised per head: bounds the attention logits whatever the weights grow to.
         self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.rotary = (
-            Rotary(self.head_width, shape.max_seq_length, shape.rope_theta) if shape.position == "rotary" else None
+            Rotary(self.head_width, shape.max_seq_length, shape.rotation) if shape.position == "rotary" else None
         )
 
     def forward(self, x_BLD: Tensor, sight: Sight, cache: KeyValueCache | None = None) -> Tensor:

@@ -20,6 +20,7 @@ from trainbook.models.attention import (
     KeyValueCache,
     ResidualLinear,
     Sight,
+    keys_in_window,
     sight_of,
 )
 from trainbook.models.recompute import recompute
@@ -166,7 +167,11 @@ class Stack(nn.Module):
         length = x_BLD.shape[1]
         first = caches[0].length if caches is not None else 0
         bias = self.relative_bias(length, first + length, first) if self.relative_bias is not None else None
-        sight = sight_of(document_ids_BL, document_ids_BL, packed=packed, causal=self.causal, bias_HLL=bias)
+        window = self.shape.sliding_window
+        near = keys_in_window(length, first + length, window, x_BLD.device) if window is not None else None
+        sight = sight_of(
+            document_ids_BL, document_ids_BL, packed=packed, causal=self.causal, bias_HLL=bias, near_LL=near
+        )
         sight = sight.as_computed(x_BLD)
         how = self.shape.recompute if self.training and caches is None else "off"
         for layer, block in enumerate(self.blocks):

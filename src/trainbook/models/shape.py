@@ -12,9 +12,12 @@ from trainbook.knobs.derive import (
     intermediate_size,
     key_value_heads,
     num_positions,
+    qkv_bias,
+    rope_original_positions,
     vocab_rows,
 )
 from trainbook.knobs.scaling import STANDARD, Scaling
+from trainbook.models.rotary import PLAIN_ROTATION, Rotation
 
 
 @dataclass(frozen=True)
@@ -32,13 +35,15 @@ class Shape:
     num_positions: int = 0  # 0: max_seq_length
     dropout: float = 0.0
     bias: bool = False
+    qkv_bias: bool | None = None  # None: as bias
     norm: str = "layernorm"
     norm_epsilon: float = 1e-5
     norm_position: str = "pre"  # pre | post
     wide_norms: bool = False  # fp32 beside weights of 16 bits
     activation: str = "gelu"
     position: str = "learned"  # learned | rotary | relative | none
-    rope_theta: float = 10000.0
+    rotation: Rotation = PLAIN_ROTATION
+    sliding_window: int | None = None
     token_types: int = 0
     attention_scale: str = "inverse_sqrt"  # inverse_sqrt | none
     qk_norm: bool = False
@@ -57,6 +62,10 @@ class Shape:
             object.__setattr__(self, "num_positions", self.max_seq_length)
 
     @property
+    def has_qkv_bias(self) -> bool:
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
     def softmax_scale(self) -> float:
         """What attention logits are multiplied by: under muP as at the base, over how much wider heads are."""
         if self.attention_scale == "none":
@@ -70,6 +79,21 @@ class Shape:
     @property
     def logit_multiplier(self) -> float:
         return self.output_multiplier / self.scaling.width
+
+
+def rotation_of(config: Config) -> Rotation:
+    model = config.model
+    return Rotation(
+        theta=model.rope_theta,
+        scaling=model.rope_scaling,
+        factor=model.rope_factor,
+        original_positions=rope_original_positions(config),
+        low_frequency=model.rope_low_frequency,
+        high_frequency=model.rope_high_frequency,
+        beta_fast=model.rope_beta_fast,
+        beta_slow=model.rope_beta_slow,
+        attention_factor=model.rope_attention_factor,
+    )
 
 
 def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str = "normal") -> Shape:
@@ -95,6 +119,7 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         num_decoder_layers=decoder_layers(config),
         dropout=model.dropout,
         bias=model.bias,
+        qkv_bias=qkv_bias(config),
         norm=model.norm,
         norm_epsilon=model.norm_epsilon,
         norm_position=model.norm_position,
@@ -102,7 +127,8 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
         wide_norms=config.precision.weights != "fp32" and model.lora_rank is None,
         activation=model.activation,
         position=model.position,
-        rope_theta=model.rope_theta,
+        rotation=rotation_of(config),
+        sliding_window=model.sliding_window if model.type == "gpt" else None,
         token_types=model.token_types,
         attention_scale=model.attention_scale,
         qk_norm=model.qk_norm,

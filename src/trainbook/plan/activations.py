@@ -132,12 +132,15 @@ def _masks(config: Config, model: Network, types: Types, rows: int, stack: Stack
         is_padded = (config.model.type == "t5" or not has_windows(config)) and (is_packed or not stack.causal)
         spread = model.num_heads * pairs * (4 + (types.computed if types.computed < 4 else 0))
         return spread + (rows * model.num_heads * pairs * types.computed if is_padded else 0)
-    if not is_packed:
+    window = config.model.sliding_window
+    has_window = window is not None and config.model.type == "gpt" and window < lengths.of(stack)
+    if not is_packed and not has_window:
         return 0
     across = lengths.written * lengths.read if stack.looks_across else 0
     # Said once in a byte a pair; each layer's attention keeps it as numbers to add, unless that is computed again.
     told = 1 if compiled or config.memory.gradient_checkpointing != "off" else stack.count
-    return rows * (pairs + across) * (1 + told * types.computed)
+    each = rows if is_packed else 1  # a window is the same in all rows
+    return each * (pairs + across) * (1 + told * types.computed)
 
 
 def _block(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:

@@ -18,6 +18,7 @@ from trainbook.knobs.derive import (
     key_value_heads,
     max_target_length,
     num_positions,
+    qkv_bias,
     task_name,
     vocab_rows,
 )
@@ -111,7 +112,7 @@ class _Parts:
     def _block(self, *, looks_across: bool = False) -> Iterator[Weight]:
         width, query, pair = self.width, self.query_size, 2 * self.key_value_size
         yield from self._norm("attention_norm")
-        yield from self._linear("attention.query_key_value", width, query + pair)
+        yield from self._linear("attention.query_key_value", width, query + pair, bias=qkv_bias(self.config))
         yield from self._linear("attention.output", query, width)
         yield from self._head_norms("attention")
         if looks_across:

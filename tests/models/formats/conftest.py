@@ -127,6 +127,30 @@ def _llama(tied: bool) -> Any:
     return LlamaForCausalLM(config)
 
 
+def _like_llama(family: str, **more: Any) -> Any:
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "vocab_size": 257,
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+    }
+    config = transformers.AutoConfig.for_model(family, **sizes | more)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+
+
+def _rope(kind: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": 500.0, **more}}
+
+
+LLAMA3 = {"factor": 4.0, "original_max_position_embeddings": 16, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16}
+
+
 def _bert(kind: str) -> Any:
     import transformers
 
@@ -174,6 +198,18 @@ MAKERS: dict[str, tuple[str, Callable[[], Any], int]] = {
     "gpt2-untied": ("causal", lambda: _gpt2(False), 24),
     "llama-tied": ("causal", lambda: _llama(True), 48),
     "llama": ("causal", lambda: _llama(False), 48),
+    "llama-llama3": ("causal", lambda: _like_llama("llama", **_rope("llama3", **LLAMA3)), 48),
+    "llama-yarn": ("causal", lambda: _like_llama("llama", **_rope("yarn", **YARN)), 48),
+    "llama-linear": ("causal", lambda: _like_llama("llama", **_rope("linear", factor=3.0)), 48),
+    "mistral": ("causal", lambda: _like_llama("mistral", sliding_window=None), 48),
+    "mistral-window": ("causal", lambda: _like_llama("mistral", sliding_window=5), 48),
+    "qwen2": ("causal", lambda: _like_llama("qwen2"), 48),
+    "qwen2-window": (
+        "causal",
+        lambda: _like_llama("qwen2", use_sliding_window=True, sliding_window=5, max_window_layers=0),
+        48,
+    ),
+    "qwen3": ("causal", lambda: _like_llama("qwen3", head_dim=6, tie_word_embeddings=True), 48),
     "bert-masked": ("masked", lambda: _bert("masked"), 24),
     "bert-classify": ("classify", lambda: _bert("classify"), 24),
     "bert-tag": ("tag", lambda: _bert("tag"), 24),

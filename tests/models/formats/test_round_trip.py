@@ -111,6 +111,7 @@ def test_the_tokenizer_frames_texts_as_the_task_does(example, tmp_path: Path) ->
             assert loaded("a", "b")["input_ids"] == [*frame.prefix, 97, *frame.suffix, 98, *frame.suffix]
 
 
+LLAMA = ("model.position=rotary", "model.norm=rmsnorm", "model.activation=swiglu")
 SMALL = {
     "model": {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2},
     "data": {"max_seq_length": 12},
@@ -135,6 +136,12 @@ def _randomised(config: Config) -> CausalLanguageModel:
         (("model.position=rotary", "model.norm=rmsnorm", "model.activation=swiglu"), "llama"),
         (("model.position=rotary", "model.norm=rmsnorm", "model.activation=geglu", "model.bias=true"), "llama"),
         (("model.position=rotary", "model.norm=rmsnorm", "model.activation=geglu_tanh", "model.head_width=4"), "llama"),
+        ((*LLAMA, "model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_positions=6"), "llama"),
+        ((*LLAMA, "model.rope_scaling=llama3", "model.rope_factor=2"), "llama"),
+        ((*LLAMA, "model.sliding_window=3"), "mistral"),
+        ((*LLAMA, "model.family=mistral", "model.tie_embeddings=false"), "mistral"),
+        ((*LLAMA, "model.qkv_bias=true", "model.sliding_window=4"), "qwen2"),
+        ((*LLAMA, "model.qk_norm=true", "model.head_width=6"), "qwen3"),
     ],
 )
 def test_a_model_from_scratch_goes_into_the_format_that_can_hold_it(overrides, format: str, tmp_path, example) -> None:
@@ -201,7 +208,7 @@ def test_a_format_is_taken_by_name_only_if_it_can_hold_the_model() -> None:
     assert choose_format(config, "gpt2") == "gpt2"
     with pytest.raises(UserError, match=r"model\.position: must be rotary, but is 'learned'"):
         choose_format(config, "llama")
-    with pytest.raises(UserError, match="can be written as gpt2 or llama, not bert"):
+    with pytest.raises(UserError, match="can be written as gpt2 or llama or mistral or qwen2 or qwen3, not bert"):
         choose_format(config, "bert")
     with pytest.raises(UserError, match="must be one of auto, gpt2"):
         choose_format(config, "gptj")

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from trainbook.knobs.config import section_types
 from trainbook.knobs.derive import TASKS, TASKS_OF_MODEL, task_name
+from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
 
 MODEL_TYPES = ("gpt", "bert", "t5", "hf")
@@ -100,6 +101,39 @@ def learned_positions_suffice(s: Settings) -> Iterator[Broken]:
         )
 
 
+@law(
+    "model.rope_scaling",
+    *(f"model.rope_{name}" for name in ("low_frequency", "high_frequency", "beta_slow", "beta_fast")),
+)
+def slow_rotations_are_below_fast_ones(s: Settings) -> Iterator[Broken]:
+    """model.rope_low_frequency is below model.rope_high_frequency, model.rope_beta_slow below model.rope_beta_fast."""
+    pairs = {"llama3": ("low_frequency", "high_frequency"), "yarn": ("beta_slow", "beta_fast")}
+    for low, high in (pairs[s.get("model.rope_scaling")],) if s.get("model.rope_scaling") in pairs else ():
+        paths = (f"model.rope_{low}", f"model.rope_{high}")
+        if s.get(paths[0]) >= s.get(paths[1]):
+            yield (
+                paths,
+                f"must be less than {paths[1]}, but {s.show(paths[0])} is not less than {s.show(paths[1])}.",
+                "",
+            )
+
+
+@law("model.type", "model.family", "model.pretrained")
+def family_can_hold_the_model(s: Settings) -> Iterator[Broken]:
+    """Without model.pretrained, a model.family that is named can hold a model of these parts."""
+    family, kind = s.get("model.family"), s.get("model.type")
+    if family == "auto" or kind not in OF_TYPE or s.get("model.pretrained") is not None:
+        return
+    if family not in OF_TYPE[kind]:
+        message = (
+            f"must be auto or {' or '.join(OF_TYPE[kind])} with model.type {kind}, but got {s.show('model.family')}."
+        )
+        yield ("model.family", "model.type"), message, ""
+        return
+    for path, needed in objections_to_writing(family, s.config).items():
+        yield ("model.family", path), f"{family} needs {path} {' or '.join(needed)}, but that is {s.show(path)}.", ""
+
+
 # Parts that transformers or the user builds
 
 
@@ -146,5 +180,15 @@ def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
 
 
 no_effect("model.rope_theta", "model.position", "rotary")
+no_effect("model.rope_scaling", "model.position", "rotary")
+no_effect("model.rope_factor", "model.rope_scaling", "linear", "llama3", "yarn")
+no_effect("model.rope_original_positions", "model.rope_scaling", "llama3", "yarn")
+no_effect("model.rope_low_frequency", "model.rope_scaling", "llama3")
+no_effect("model.rope_high_frequency", "model.rope_scaling", "llama3")
+no_effect("model.rope_beta_fast", "model.rope_scaling", "yarn")
+no_effect("model.rope_beta_slow", "model.rope_scaling", "yarn")
+no_effect("model.rope_attention_factor", "model.rope_scaling", "yarn")
+no_effect("model.sliding_window", "model.type", "gpt")
+no_effect("model.qkv_bias", "model.type", "gpt")
 no_effect("model.num_decoder_layers", "model.type", "t5")
 no_effect("model.token_types", "model.type", "bert")

@@ -24,6 +24,8 @@ from trainbook.knobs.bibliography import (
     PALM,
     PRE_NORM,
     QK_NORM,
+    QWEN,
+    QWEN_2,
     RMS_NORM,
     ROFORMER,
     SMALL_SCALE_PROXIES,
@@ -96,6 +98,23 @@ class ModelParts(ModelSize):
         symptoms=("instability", "loss spikes"),
         sources=(PALM, CRAMMING, T5, LLAMA, HF_CONFIGS),
         aliases=("use_bias", "add_bias_linear"),
+    )
+
+    qkv_bias: bool | None = knob(
+        None,
+        what="Whether the products that give queries, keys and values have a bias; None: as model.bias. Only for gpt.",
+        why="Qwen and Qwen2 have biases there and nowhere else: their authors report that it helps with longer texts.",
+        raised="On: a vector for each of the three; layout of Qwen2's weights.",
+        lowered="Off: no bias there, whatever model.bias says.",
+        cases=(
+            Case("from scratch", None),
+            Case("to match Qwen2 as published", True, "with model.bias off"),
+        ),
+        search=Search("choice", choices=(None, True)),
+        interacts=("model.bias", "model.qk_norm"),
+        symptoms=("instability",),
+        sources=(QWEN, QWEN_2),
+        aliases=("add_qkv_bias",),
     )
 
     norm: Literal["layernorm", "rmsnorm"] = knob(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from trainbook.knobs.bibliography import (
     BERT,
     GLU,
@@ -56,7 +58,15 @@ class ModelSize(Section):
             "attend to the whole text, which helps classification."
         ),
         aliases=("model_type", "architecture"),
-        value_aliases={"gpt2": "gpt", "llama": "gpt", "huggingface": "hf", "transformers": "hf"},
+        value_aliases={
+            "gpt2": "gpt",
+            "llama": "gpt",
+            "mistral": "gpt",
+            "qwen2": "gpt",
+            "qwen3": "gpt",
+            "huggingface": "hf",
+            "transformers": "hf",
+        },
     )
 
     pretrained: str | None = knob(
@@ -95,6 +105,34 @@ class ModelSize(Section):
             "and the loss starts as if nothing had been learned. data.tokenizer follows the folder unless you set it."
         ),
         aliases=("model_name_or_path", "model_name", "pretrained_model_name_or_path", "init_from"),
+    )
+
+    family: Literal["auto", "gpt2", "llama", "mistral", "qwen2", "qwen3", "bert", "t5"] = knob(
+        "auto",
+        what="As which family of transformers a built-in model is exported; auto: one that can hold it exactly.",
+        why=(
+            "Some families compute the same: a Mistral without a window is a Llama. Other tools choose chat formats, "
+            "kernels and conversions by the family, so a model leaves as what it came in as."
+        ),
+        raised="Named: the export is of that family; knobs that it cannot hold are an error before training.",
+        lowered="auto: the first family of gpt2, llama, mistral, qwen2, qwen3 that can hold the model.",
+        values={
+            "auto": "whichever can hold the model",
+            "gpt2": "GPT2LMHeadModel",
+            "llama": "LlamaForCausalLM",
+            "mistral": "MistralForCausalLM",
+            "qwen2": "Qwen2ForCausalLM",
+            "qwen3": "Qwen3ForCausalLM",
+            "bert": "BertForMaskedLM, or with a head for labels",
+            "t5": "T5ForConditionalGeneration",
+        },
+        cases=(
+            Case("from scratch", "auto"),
+            Case("fine-tuning", "auto", "the pretrained model's own family"),
+        ),
+        interacts=("model.type", "model.pretrained"),
+        sources=(HF_CONFIGS, MISTRAL_7B),
+        aliases=("export_format",),
     )
 
     num_hidden_layers: int = knob(

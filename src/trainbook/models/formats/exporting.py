@@ -174,6 +174,8 @@ def choose_format(config: Config, format: str = "auto") -> str:
         if format not in candidates:
             raise UserError(f"format: a {config.model.type} can be written as {' or '.join(candidates)}, not {format}.")
         candidates = (format,)
+    elif config.model.family in candidates:
+        candidates = (config.model.family, *(name for name in candidates if name != config.model.family))
     found = {name: objections_to_writing(name, config) for name in candidates}
     nearest = min(found, key=lambda name: len(found[name]))
     if not found[nearest]:

@@ -15,7 +15,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.formats import objections
 from trainbook.knobs.hub import CONFIG, find_weights, read_config
 from trainbook.models.formats.folder import Weights, open_weights
-from trainbook.models.formats.known import FORMATS, OF_MODEL_TYPE, kind_of
+from trainbook.models.formats.known import FORMATS, kind_of
 from trainbook.models.formats.rules import Rule
 from trainbook.models.shape import Shape
 
@@ -51,8 +51,8 @@ def load_pretrained(task: nn.Module, folder: str | Path, config: Config, label_n
     """
     path = find_weights(str(folder))
     about = read_config(path)
-    name = OF_MODEL_TYPE.get(str(about.get("model_type")))
-    if name is None:
+    name = str(about.get("model_type"))
+    if name not in FORMATS:
         raise UserError(f"{path / CONFIG}: {about.get('model_type')!r} is not built in. Use model.type=hf for it.")
     form, kind, tied = FORMATS[name], kind_of(task, config), config.model.tie_embeddings
     shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from trainbook.knobs.config import Config
-from trainbook.models.formats import bert, gpt2, llama, t5
+from trainbook.models.formats import bert, gpt2, llama, mistral, qwen2, qwen3, t5
 from trainbook.models.formats.rules import Rule
 from trainbook.models.shape import Shape
 
@@ -28,9 +28,16 @@ class Format(Protocol):
     def config_json(self, config: Config, shape: Shape) -> dict[str, Any]: ...
 
 
-FORMATS: dict[str, Format] = {"gpt2": gpt2, "llama": llama, "bert": bert, "t5": t5}
-# By the `model_type` of a config.json. A Mistral without a window is a Llama by another name.
-OF_MODEL_TYPE = {"gpt2": "gpt2", "llama": "llama", "mistral": "llama", "bert": "bert", "t5": "t5"}
+# By the `model_type` of a config.json.
+FORMATS: dict[str, Format] = {
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+    "qwen3": qwen3,
+    "bert": bert,
+    "t5": t5,
+}
 
 
 def kind_of(task: nn.Module, config: Config) -> str:

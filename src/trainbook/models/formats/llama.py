@@ -9,6 +9,7 @@ from typing import Any
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
 from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.rotary import PLAIN_ROTATION, Rotation
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"causal": "LlamaForCausalLM"}
@@ -36,8 +37,11 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
             f"{ours}.attention.query_key_value",
             *(f"{theirs}.self_attn.{part}_proj" for part in "qkv"),
             parts=(queries, keys, keys),
-            bias=bias(queries + 2 * keys),
+            bias=queries + 2 * keys if shape.has_qkv_bias else None,
         )
+        if shape.qk_norm:
+            yield from norm(f"{ours}.attention.query_norm", f"{theirs}.self_attn.q_norm", width, shift=False)
+            yield from norm(f"{ours}.attention.key_norm", f"{theirs}.self_attn.k_norm", width, shift=False)
         yield from linear(f"{ours}.attention.output", f"{theirs}.self_attn.o_proj", bias=bias(width))
         yield from norm(f"{ours}.feed_forward_norm", f"{theirs}.post_attention_layernorm", width, shift=False)
         yield from linear(
@@ -57,6 +61,23 @@ def ignored(name: str, kind: str, tied: bool) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in IGNORED) or (tied and name == HEAD)
 
 
+def rope_parameters(rotation: Rotation) -> dict[str, Any]:
+    """What is written is what the kind of scaling reads."""
+    about: dict[str, Any] = {"rope_type": "default", "rope_theta": rotation.theta}
+    if rotation.scaling == "none":
+        return about
+    about |= {"rope_type": rotation.scaling, "factor": rotation.factor}
+    if rotation.scaling == "linear":
+        return about
+    about["original_max_position_embeddings"] = rotation.original_positions
+    if rotation.scaling == "llama3":
+        return about | {"low_freq_factor": rotation.low_frequency, "high_freq_factor": rotation.high_frequency}
+    for name in ("beta_fast", "beta_slow", "attention_factor"):
+        if (value := getattr(rotation, name)) != getattr(PLAIN_ROTATION, name):  # where it is left out, it is that
+            about[name] = value
+    return about
+
+
 def config_json(config: Config, shape: Shape) -> dict[str, Any]:
     model = config.model
     return {
@@ -72,7 +93,8 @@ def config_json(config: Config, shape: Shape) -> dict[str, Any]:
         "hidden_act": ACTIVATIONS[model.activation],
         "rms_norm_eps": model.norm_epsilon,
         "rope_theta": model.rope_theta,  # where older versions look for it
-        "rope_parameters": {"rope_type": "default", "rope_theta": model.rope_theta},
+        "rope_parameters": rope_parameters(shape.rotation),
+        **({} if shape.rotation.scaling == "none" else {"rope_scaling": rope_parameters(shape.rotation)}),
         "attention_bias": model.bias,
         "mlp_bias": model.bias,
         "attention_dropout": model.dropout,

@@ -82,7 +82,7 @@ def config_json(config: Config, shape: Shape) -> dict[str, Any]:
         "model_type": "t5",
         "is_encoder_decoder": True,
         "vocab_size": shape.vocab_size,
-        "n_positions": shape.num_positions,
+        **({} if model.num_positions is None else {"n_positions": model.num_positions}),
         "d_model": shape.hidden_size,
         "d_kv": shape.head_width,
         "d_ff": shape.intermediate_size,
