@@ -15,6 +15,7 @@ from trainbook.knobs.bibliography import (
     MEASURED_GUARD,
     NORM_CLIPPING,
     OPT,
+    PALM,
     SQUARE_ROOT_RULE,
     STABLE_ADAMW,
     TUNING_PLAYBOOK,
@@ -47,9 +48,11 @@ class Batch(Section):
             Case("fine-tuning", 32, "16 to 64"),
             Case("first experiments, 256 to 512 tokens a sequence", 64),
             Case("BERT from scratch, 512 tokens a sequence", 256, "as published"),
-            Case("large GPT, 2048 tokens a sequence", 512, "1 million tokens per update"),
+            Case("large GPT, 2048 tokens a sequence", 512, "1 million tokens per update, as PaLM began with"),
             Case(
-                "the largest dense models", 2048, "4 million tokens per update at 2048 tokens a sequence, as in Llama"
+                "the largest dense models",
+                2048,
+                "4 million tokens per update at 2048 tokens a sequence: Llama, and PaLM at its end",
             ),
         ),
         usual=(8, 4096),
@@ -64,7 +67,16 @@ class Batch(Section):
             "optimizer.beta2",
         ),
         symptoms=("fluctuating validation", "instability", "too slow", "loss not decreasing"),
-        sources=(CRITICAL_BATCH, MEASURED_BATCHES, SQUARE_ROOT_RULE, LARGE_MINIBATCH_SGD, BERT, LLAMA, TUNING_PLAYBOOK),
+        sources=(
+            CRITICAL_BATCH,
+            MEASURED_BATCHES,
+            SQUARE_ROOT_RULE,
+            LARGE_MINIBATCH_SGD,
+            BERT,
+            PALM,
+            LLAMA,
+            TUNING_PLAYBOOK,
+        ),
         correction=(
             "A small batch is not a regularizer to tune for: once the learning rate and the other hyperparameters are "
             "retuned, validation quality hardly depends on the batch size (Shallue et al. 2018). Choose it for speed, "
@@ -158,7 +170,7 @@ class Batch(Section):
             "the real problem."
         ),
         cases=(
-            Case("transformers, nearly always", 1.0, "GPT-3, Llama and Llama 2"),
+            Case("transformers, nearly always", 1.0, "GPT-3, PaLM, Llama and Llama 2"),
             Case(
                 "repeated spikes with large norms", 0.3, "OPT-175B started at 1.0 and lowered it to 0.3 during the run"
             ),
@@ -177,7 +189,7 @@ class Batch(Section):
             "precision.compute",
         ),
         symptoms=("exploding gradients", "instability", "loss spikes", "loss not decreasing"),
-        sources=(NORM_CLIPPING, GPT_3, LLAMA, LLAMA_2, OPT, STABLE_ADAMW, ZCLIP, TUNING_PLAYBOOK),
+        sources=(NORM_CLIPPING, GPT_3, PALM, LLAMA, LLAMA_2, OPT, STABLE_ADAMW, ZCLIP, TUNING_PLAYBOOK),
         correction=(
             "Gradients are multiplied by threshold / norm, and only where the norm exceeds the threshold. Adam "
             "ignores a constant scale, so clipping acts only relative to other steps. It cannot cure NaN, because the "
