@@ -32,7 +32,7 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="Overrides, such as optimizer.learning_rate=1e-3.", show_default=False),
 ]
 AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Resume even though the schedule or the batch size changed.")
+    bool, typer.Option("--accept-changes", help="Resume with changed knobs that affect the rest of the run.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Inject = Annotated[

@@ -1,4 +1,4 @@
-"""The knob: one hyper-parameter and all that is known of it."""
+"""The knob: one hyperparameter and everything known about it."""
 
 from __future__ import annotations
 
