@@ -14,6 +14,8 @@ from trainbook.data.report import duplicates, lengths, memory, padding, shift
 from trainbook.data.report.findings import findings
 from trainbook.data.report.gather import Side
 from trainbook.data.report.labels import describe_labels
+from trainbook.data.report.languages import describe_languages
+from trainbook.data.report.leftovers import describe_leftovers
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, max_target_length, task_name
@@ -70,6 +72,7 @@ def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
     sample_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in side.texts)
     per_byte = int(counted.sum()) / sample_bytes if sample_bytes else 0.0
     tokens = round(per_byte * side.num_bytes) if side.is_sampled else int(counted.sum())
+    places = [side.place(index) for index in range(len(side.documents))]
     facts: dict[str, Any] = {
         "documents": side.num_documents,
         "sampled_documents": len(side.documents),
@@ -88,6 +91,8 @@ def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
         "replacement_characters": {"documents": len(side.replaced), "examples": side.replaced[:MAX_EXAMPLES]},
         "control_characters": {"documents": len(side.control), "examples": side.control[:MAX_EXAMPLES]},
         "repeats": _repeats(side, tokenizer),
+        "languages": describe_languages(side.texts, places),
+        "leftovers": describe_leftovers(side.texts, places),
     }
     return facts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainbook.data.report import between
+from trainbook.data.report import between, content
 from trainbook.data.report.padding import WORTH_IT
 from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, has, listed
 
@@ -228,5 +228,6 @@ _RULES = (
         _target_length,
         _padding,
     ),
-    *(_repeats, _gopher, _copies, _labels, _characters, _size),
+    *(_repeats, _gopher, _copies, _labels, _characters),
+    *(content.mojibake, content.languages, content.markup, _size),
 )

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trainbook.data.report.leftovers import MARKUP
 from trainbook.data.report.padding import STRATEGIES
 from trainbook.data.report.shift import P_VALUE
 
@@ -203,6 +204,12 @@ def _oddities(sides: Facts, console: Console) -> None:
         "no text": [side["blank_records"] + side["empty_documents"] for side in sides.values()],
         "could not be read": [side["bad_records"] for side in sides.values()],
         "with U+FFFD": [side["replacement_characters"]["documents"] for side in sides.values()],
+        "decoded wrongly": [side["leftovers"]["mojibake"]["documents"] for side in sides.values()],
+        **{
+            f"with {kind}": [side["leftovers"][kind]["documents"] for side in sides.values()]
+            for kind in MARKUP
+            if any(side["leftovers"][kind]["documents"] for side in sides.values())
+        },
         "with control characters": [side["control_characters"]["documents"] for side in sides.values()],
     }
     for label, counts in rows.items():
@@ -210,6 +217,10 @@ def _oddities(sides: Facts, console: Console) -> None:
     shares = [side["unknown_share"] for side in sides.values()]
     if any(share is not None for share in shares):
         table.add_row("unknown tokens", *("-" if share is None else f"{share:.2%}" for share in shares))
+    languages = [list(side["languages"]["documents"].items())[:2] for side in sides.values()]
+    if any(languages):
+        cells = (", ".join(f"{name} {count:,}" for name, count in each) or "-" for each in languages)
+        table.add_row("languages", *cells)
     console.print(table)
     for example in sides["train"]["repeats"]["examples"][:MAX_EXAMPLES]:
         text = escape(repr(example["excerpt"][:50]))
