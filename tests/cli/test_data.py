@@ -28,7 +28,7 @@ def reviews(terminal, make_text):
 
 def test_a_source_is_described_for_a_task(reviews):
     text = reviews("data", "reviews.jsonl", "--task", "classify").stdout
-    assert "Always saying 'a'" in text and "Padding" in text and "Labels: 2 classes" in text
+    assert "Always predicting 'a'" in text and "Padding" in text and "Labels: 2 classes" in text
     assert "trainbook train" not in text  # there is no recipe to train
 
 

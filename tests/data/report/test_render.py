@@ -45,7 +45,7 @@ def test_findings_come_first_and_everything_fits_into_80_columns(facts):
 
 def test_the_command_stands_under_the_findings_on_a_line_of_its_own(facts):
     command = "trainbook train my.yaml " + " ".join(f"data.max_seq_length={number}" for number in range(9))
-    assert f"all of it: {command}\n" in shown(facts, command)
+    assert f"apply all: {command}\n" in shown(facts, command)
     assert "all of it" not in shown(facts)
 
 

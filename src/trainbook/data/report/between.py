@@ -42,7 +42,7 @@ def domain_shift(facts: Facts) -> Iterator[Facts]:
     domain = facts["shift"]["domain"]
     own_source = facts["validation"] is not None
     if domain["auc"] is None:
-        yield finding("shift", "info", f"Whether validation is like training was {domain['verdict']}.")
+        yield finding("shift", "info", f"Shift between training and validation: {domain['verdict']}.")
         return
     area = f"(AUC {domain['auc']:.2f}, p = {domain['p_value']:.2g})"
     if domain["verdict"] == "no shift seen":

@@ -70,9 +70,7 @@ def _length(facts: Facts) -> Iterator[Facts]:
         yield finding("length", "warning", f"{lost}; {recommended} {keeps}.", override)
     elif configured > recommended:
         less = 1 - wanted["bytes_per_sequence"] / kept["bytes_per_sequence"]
-        text = (
-            f"{recommended} positions are enough: that {keeps}, and takes about {less:.0%} less memory a sequence than"
-        )
+        text = f"{recommended} positions are enough: that {keeps}, with about {less:.0%} less memory per sequence than"
         yield finding("length", "info", f"{text} {configured}.", override)
     else:
         yield finding("length", "info", f"{configured} positions fit the documents: that {keeps}.")
@@ -115,7 +113,9 @@ def _copies(facts: Facts) -> Iterator[Facts]:
         return
     parts = [f"{copies['exact']:,} exact copies ({exact:.1%})"] if copies["exact"] else []
     parts += [f"{copies['near']:,} near copies ({near:.1%})"] if copies["near"] else []
-    text = f"Training has {' and '.join(parts)} of other documents: keep one of each, or they count as many times."
+    text = (
+        f"Training has {' and '.join(parts)} of other documents. Remove them, or these documents count several times."
+    )
     yield finding("duplicates", "warning", text)
 
 
@@ -160,17 +160,19 @@ def _labels(facts: Facts) -> Iterator[Facts]:
     classes, share = labels["classes"], labels["majority_share"]
     what = "words" if labels["kind"] == "tags" else "documents"
     if classes == 1:
-        yield finding("one_class", "error", f"All {what} have the class '{labels['majority']}': nothing to learn.")
+        yield finding(
+            "one_class", "error", f"All {what} have the class '{labels['majority']}': there is nothing to learn."
+        )
         return
     if labels["kind"] == "class" and classes > facts["sides"]["train"]["documents"] / 2:
         text = f"{classes:,} different classes for {facts['sides']['train']['documents']:,} documents: is"
         yield finding("too_many_classes", "error", f"{text} '{facts['fields'].get('label')}' really the label?")
         return
     rare = [name for name, count in labels["counts"].items() if count < RARE_CLASS]
-    text = f"Always saying '{labels['majority']}' is right for {share:.1%} of the {what}: the score to beat"
+    text = f"Always predicting '{labels['majority']}' is right for {share:.1%} of the {what}: the baseline to beat"
     if labels["kind"] == "classes":
         text = f"'{labels['majority']}' is {share:.1%} of all labels"
-    text += f"; {classes} classes weigh like {labels['effective_classes']:.1f} equal ones."
+    text += f"; {classes} classes are as hard to guess as {labels['effective_classes']:.1f} equally frequent ones."
     if rare:
         text += f" {len(rare)} of them {has(len(rare))} fewer than {RARE_CLASS} {what}: {listed(rare)}."
     skewed = share >= 2 / 3 or labels["effective_classes"] < classes / 2 or bool(rare)
@@ -194,14 +196,14 @@ def _characters(facts: Facts) -> Iterator[Facts]:
             yield finding("unknown_tokens", "warning", text, "data.tokenizer=bpe")
         left_out = of_side["blank_records"] + of_side["empty_documents"]
         if left_out:
-            yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text: left out.")
+            yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text, which are left out.")
         if of_side["bad_records"]:
             yield finding("bad", "warning", f"{counted(of_side['bad_records'], 'record')} of {side} could not be read.")
 
 
 def _no_validation(facts: Facts) -> Iterator[Facts]:
     if "validation" not in facts["sides"]:
-        text = "Nothing is held out: without validation text no run can be judged."
+        text = "Nothing is held out for validation, so overfitting cannot be seen."
         yield finding("no_validation", "warning", text, "data.validation_ratio=0.1")
 
 
@@ -212,7 +214,7 @@ def _size(facts: Facts) -> Iterator[Facts]:
         "size",
         "info",
         f"{counted(train['documents'], 'document')} to train on, {about}{train['tokens']:,} tokens "
-        f"({train['tokens_per_byte']:.2f} a byte).",
+        f"({train['tokens_per_byte']:.2f} per byte).",
     )
 
 

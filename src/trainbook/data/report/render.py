@@ -45,7 +45,7 @@ def _findings(found: list[Facts], console: Console, command: str | None) -> None
             table.add_row("", f"[bold]→ {escape(finding['override'])}[/bold]")
     console.print(table)
     if command:
-        console.print(f"\n[dim]all of it:[/dim] {escape(command)}", soft_wrap=True)
+        console.print(f"\n[dim]apply all:[/dim] {escape(command)}", soft_wrap=True)
 
 
 def _sizes(facts: Facts, console: Console) -> None:
@@ -56,7 +56,7 @@ def _sizes(facts: Facts, console: Console) -> None:
     table.add_row(
         "tokens", *(("~" if side["tokens_estimated"] else "") + f"{side['tokens']:,}" for side in sides.values())
     )
-    table.add_row("tokens a byte", *(f"{side['tokens_per_byte']:.3f}" for side in sides.values()))
+    table.add_row("tokens per byte", *(f"{side['tokens_per_byte']:.3f}" for side in sides.values()))
     for share in ("50", "95", "99"):
         values = (side["lengths"]["percentiles"].get(share, 0) for side in sides.values())
         table.add_row(f"{share} % have at most", *(f"{value:,.0f}" for value in values))
@@ -94,7 +94,7 @@ def bar(share: float, width: int = BAR) -> str:
 
 
 def _coverage(lengths: Facts, console: Console) -> None:
-    table = _table(console, "What a length keeps", "positions", "documents whole", "tokens kept", "memory a sequence")
+    table = _table(console, "What a length keeps", "positions", "documents whole", "tokens kept", "memory per sequence")
     table.add_column("")
     for row in lengths["by_length"]:
         notes = [name for name in ("recommended", "configured") if row["length"] == lengths[name]]
