@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from trainbook.data.crew import ALONE, Crew, of_the_first, share_out
 from trainbook.data.decide import decide
 from trainbook.data.hashes import Hashes
 from trainbook.data.parts import Part, contents_of, divide
-from trainbook.data.progress import stage
+from trainbook.data.progress import Stage, stage
 from trainbook.data.shelf import Shelf, digest_of, read_checked, write_checked
 from trainbook.data.sides import must_leave_something
 from trainbook.data.sources import Source
@@ -104,7 +104,7 @@ class _Preparation:
 
     def _make(self) -> None:
         surveys = [self._survey_key(part) for part, _ in self.parts]
-        with stage("reading", self._share(len(surveys)), self.crew.rank == 0) as bar:
+        with self._stage("reading") as bar:
             pairs = [(part, key) for (part, _), key in zip(self.parts, surveys, strict=True)]
             counts = share_out(self.crew, pairs, lambda pair: self._survey(*pair, bar))
         placed = with_places(self.parts, counts)
@@ -112,13 +112,15 @@ class _Preparation:
         decided = Decided(self.corpus, self.folder, facts)
         encoding = decided.load_encoding()
         keys = [decided.key(one, key, encoding) for one, key in zip(placed, surveys, strict=True)]
-        with stage("tokenising", self._share(len(keys)), self.crew.rank == 0) as bar:
+        with self._stage("tokenising") as bar:
             pairs = list(zip(placed, keys, strict=True))
             made = share_out(self.crew, pairs, lambda pair: self._encode(decided, *pair, encoding, bar))
         of_the_first(self.crew, lambda: self._publish(facts, made, encoding))
 
-    def _share(self, count: int) -> int:
-        return len(range(self.crew.rank, count, self.crew.world))
+    def _stage(self, name: str) -> AbstractContextManager[Stage]:
+        """Of this process's share of the parts."""
+        own = [part.num_bytes for part, _ in self.parts[self.crew.rank :: self.crew.world]]
+        return stage(name, sum(own), self.crew.rank == 0, len(own))
 
     def _survey_key(self, part: Part) -> str:
         alphabet = self.corpus.tokenizer["kind"] if self.corpus.symbols else None
@@ -127,14 +129,14 @@ class _Preparation:
     def _survey_path(self, key: str) -> Path:
         return self.root / "surveys" / f"{key[:32]}.npz"
 
-    def _survey(self, part: Part, key: str, bar: Any) -> Counts:
+    def _survey(self, part: Part, key: str, bar: Stage) -> Counts:
         path = self._survey_path(key)
         counts = read_counts(path)
         if counts is None:
             check = partial(part.must_be_unchanged, self.hashes)
             with self._writing():
-                counts = write_survey(path, part, self.corpus.symbols, self.crew.advance, check)
-        bar.part_done()
+                counts = write_survey(path, part, self.corpus.symbols, self._told(bar), check)
+        bar.part_done(part.num_bytes)
         return counts
 
     def _decide(self, placed: Sequence[Placed], surveys: Sequence[str]) -> dict[str, Any]:
@@ -147,15 +149,15 @@ class _Preparation:
         seen_validation = joined_survey(paths[True]) if self.corpus.validation is not None else None
 
         def write(folder: Path) -> dict[str, Any]:
-            return decide(self.corpus, placed, seen, seen_validation, folder, self.crew.advance)
+            return decide(self.corpus, placed, seen, seen_validation, folder, self.crew)
 
         with self._writing():
             return self.shelf.make(self.key, self.scratch, write)
 
-    def _encode(self, decided: Decided, one: Placed, key: str, encoding: Encoding, bar: Any) -> dict[str, Any]:
+    def _encode(self, decided: Decided, one: Placed, key: str, encoding: Encoding, bar: Stage) -> dict[str, Any]:
         def write(folder: Path) -> dict[str, Any]:
             try:
-                facts = encode(decided, one, encoding, folder, lambda characters: self.crew.advance())
+                facts = encode(decided, one, encoding, folder, self._told(bar))
             except DataError:  # a record or a character that was not there before, or half of one
                 one.part.must_be_unchanged(self.hashes)
                 raise
@@ -166,8 +168,17 @@ class _Preparation:
         if found is None:
             with self._writing():
                 found = self.parts_shelf.make(key, self.scratch, write)
-        bar.part_done()
+        bar.part_done(one.part.num_bytes)
         return found
+
+    def _told(self, bar: Stage) -> Callable[[int], None]:
+        """Tell those who look, and those who wait, how many bytes were done."""
+
+        def advance(num_bytes: int) -> None:
+            self.crew.advance()
+            bar.advance(num_bytes)
+
+        return advance
 
     def _publish(self, facts: dict[str, Any], made: Sequence[dict[str, Any]], encoding: Encoding) -> None:
         sides = {side: total(made, side, encoding) for side in ("train", "validation")}

@@ -17,7 +17,7 @@ from trainbook.data.fields import Wanted
 from trainbook.data.parts import Part
 from trainbook.data.records import Document
 from trainbook.data.shelf import digest_of
-from trainbook.data.sides import Symbols, side_of
+from trainbook.data.sides import Symbols, judged_texts, side_of
 from trainbook.data.sources import Source
 from trainbook.data.split import Split
 from trainbook.data.surveys import Counts
@@ -120,7 +120,7 @@ class Decided:
             documents = source.documents() if plan == side else iter(())
         if side == "validation" or not self.corpus.gopher_filter:
             return documents
-        return (filtered or gopher.Left()).out_of(documents, source.wanted.texts_of)
+        return (filtered or gopher.Left()).out_of(documents, judged_texts(source))
 
     def key(self, one: Placed, survey_key: str, encoding: Encoding) -> str:
         """Of all that determines what is written of a part."""

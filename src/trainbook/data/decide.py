@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,11 @@ import numpy as np
 
 from trainbook.data.chat import check_prompts, special_tokens
 from trainbook.data.corpus import FLAGS_FILE, SYMBOLS, TOKENIZER_FOLDER, Corpus, Decided, Placed
+from trainbook.data.crew import Crew
+from trainbook.data.progress import stage
 from trainbook.data.shelf import digest_of
 from trainbook.data.sides import divided, facts_of, must_be_for_texts
+from trainbook.data.sources.long import LongDocument
 from trainbook.data.split import Split, Survey
 from trainbook.data.surveys import Counts
 from trainbook.data.tokenizers import (
@@ -22,8 +25,9 @@ from trainbook.data.tokenizers import (
     load_tokenizer,
     train_bpe,
 )
+from trainbook.data.tokenizers.training import training_pieces
 from trainbook.data.values import in_order
-from trainbook.data.writing import MARKS_TYPE, PIECE_CHARACTERS, pieces
+from trainbook.data.writing import MARKS_TYPE
 from trainbook.errors import DataError
 
 # A tokenizer is trained on all of the text up to this many characters, and on a sample of it beyond.
@@ -31,7 +35,7 @@ BPE_CHARACTERS = 1 << 27
 
 
 def decide(
-    corpus: Corpus, placed: Sequence[Placed], seen: Survey, seen_validation: Survey | None, folder: Path, advance: Any
+    corpus: Corpus, placed: Sequence[Placed], seen: Survey, seen_validation: Survey | None, folder: Path, crew: Crew
 ) -> dict[str, Any]:
     """Write the tokenizer and which documents are held out; the answer is all else that every part has to know."""
     counts = sum((one.counts for one in placed if not one.of_validation), Counts())
@@ -50,7 +54,7 @@ def decide(
     if corpus.gopher_filter:
         must_be_for_texts(corpus.source)
     surveys = [seen] if seen_validation is None else [seen, seen_validation]
-    tokenizer = _make_tokenizer(corpus, surveys, decided, placed, facts, advance)
+    tokenizer = _make_tokenizer(corpus, surveys, decided, placed, facts, crew)
     tokenizer.save(folder / TOKENIZER_FOLDER)
     if corpus.wanted.chat is not None:
         trained = (document for one in placed for document in decided.documents(one, "train"))
@@ -87,7 +91,7 @@ def _make_tokenizer(
     decided: Decided,
     placed: Sequence[Placed],
     facts: dict[str, Any],
-    advance: Callable[[], None],
+    crew: Crew,
 ) -> Tokenizer:
     config = corpus.tokenizer
     specials = config.get("specials", ())
@@ -105,7 +109,19 @@ def _make_tokenizer(
         total = sum(one.counts.characters for one in placed if not one.of_validation)
         if total > BPE_CHARACTERS:
             facts["tokenizer_sample"] = {"characters": min(BPE_CHARACTERS, total), "of": total}
-        return train_bpe(_training_texts(corpus, decided, chosen, advance), config["vocab_size"], specials)
+        num_bytes = sum(one.part.num_bytes for one in chosen)
+        with stage("training the BPE", round(num_bytes * min(BPE_CHARACTERS / total, 1)), crew.rank == 0) as bar:
+            texts = _training_texts(corpus, decided, chosen)
+
+            def advance(num_bytes: int) -> None:
+                crew.advance()
+                bar.advance(num_bytes)
+
+            def merging() -> None:
+                crew.advance()
+                bar.note("merging pairs")
+
+            return train_bpe(texts, config["vocab_size"], specials, advance, merging)
     return load_tokenizer(config["path"])
 
 
@@ -127,16 +143,14 @@ def _by_name(one: Placed) -> str:
     return digest_of([facts[0] for facts in contents] if isinstance(contents, list) else contents)
 
 
-def _training_texts(
-    corpus: Corpus, decided: Decided, chosen: Sequence[Placed], advance: Callable[[], None]
-) -> Iterator[str]:
+def _training_texts(corpus: Corpus, decided: Decided, chosen: Sequence[Placed]) -> Iterator[str]:
     left = BPE_CHARACTERS
     for one in chosen:
         for document in decided.documents(one, "train"):
-            for text in corpus.wanted.texts_of(document):
-                for part in pieces(text, PIECE_CHARACTERS):
-                    advance()
-                    yield part
-                    left -= len(part)
+            is_long = isinstance(document, LongDocument)
+            for text in [document.chunks()] if is_long else ([text] for text in corpus.wanted.texts_of(document)):
+                for piece in training_pieces(text):
+                    yield piece
+                    left -= len(piece)
                     if left <= 0:
                         return

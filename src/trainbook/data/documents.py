@@ -16,6 +16,7 @@ from trainbook.data.tokenizers import Tokenizer
 TABLE_FILE = "documents.npy"
 ORIGINS_FILE = "origins.jsonl"
 EXCERPT_CHARACTERS = 200
+DECODED_TOKENS = 1 << 20  # at a time, to count lines: a document may be longer than memory
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class DocumentTable:
         first_line, start = int(self.first_lines[document]), int(self.starts[document])
         if first_line == 0 or tokenizer is None or not tokenizer.is_lossless:
             return self.origin(document)
-        line = first_line + tokenizer.decode(tokens[start:position]).count("\n")
+        parts = (tokens[at : min(at + DECODED_TOKENS, position)] for at in range(start, position, DECODED_TOKENS))
+        line = first_line + sum(tokenizer.decode(part).count("\n") for part in parts)
         return f"{self.origin(document)}:{line}"
 
 

@@ -38,6 +38,11 @@ class Part:
         found = [dict(fields.roles), fields.separator, dict(fields.extras)]
         return [self.contents, formats, settings, asked, found]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of its files; 0 where it is no file."""
+        return sum(facts[1] for facts in self.contents) if isinstance(self.source.reader, FileReader) else 0
+
     def by_file(self) -> Iterator[tuple[str | None, Source]]:
         """The same, file by file, and what each of them is called; None where it is no file."""
         reader = self.source.reader

@@ -1,49 +1,98 @@
-"""How far the preparation of data is: a bar where somebody looks, and now and then a line in a log."""
+"""How far the preparation of data is, in bytes: a bar on a terminal, and now and then a line in a log."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 LINES = 10  # that a log gets of each stage
-ENOUGH = 20  # parts that are worth a line
+ENOUGH_BYTES = 1 << 24  # that are worth a line, or this many parts
+ENOUGH_PARTS = 20
+NOTE_SECONDS = 10.0  # between the lines of a log on what has no measure
 
 
 class Stage:
-    """What is being worked on, in parts."""
+    """What is being worked on, in parts whose sizes are known beforehand."""
 
-    def __init__(self, name: str, num_parts: int) -> None:
-        self.name, self.num_parts, self.done = name, num_parts, 0
+    def __init__(self, name: str, num_bytes: int, num_parts: int = 1) -> None:
+        self.name, self.num_bytes, self.num_parts = name, num_bytes, num_parts
+        self.before, self.within = 0, 0  # bytes of parts that are done, and of the one that is worked on
 
-    def part_done(self) -> None:
-        self.done += 1
+    @property
+    def done(self) -> int:
+        return min(self.before + self.within, self.num_bytes)
+
+    def advance(self, num_bytes: int) -> None:
+        self.within += num_bytes
+        self._show()
+
+    def part_done(self, num_bytes: int) -> None:
+        """Whatever was read of it: a compressed file is smaller than its content, and a part may be known already."""
+        self.before, self.within = self.before + num_bytes, 0
+        self._show()
+
+    def note(self, text: str) -> None:
+        """What is worked on now, if nobody can say how far it is."""
+
+    def _show(self) -> None:
+        pass
 
 
 class _Lines(Stage):
-    def part_done(self) -> None:
-        super().part_done()
-        told = self.done * LINES // self.num_parts
-        if self.num_parts >= ENOUGH and told > (self.done - 1) * LINES // self.num_parts:
-            print(f"{self.name}: {self.done:,} of {self.num_parts:,} parts", file=sys.stderr, flush=True)
+    told = 0
+    noted: float | None = None
+
+    def _show(self) -> None:
+        share = self.done * LINES // self.num_bytes if self.num_bytes else 0
+        if share > self.told and (self.num_bytes >= ENOUGH_BYTES or self.num_parts >= ENOUGH_PARTS):
+            self.told = share
+            _print(f"{self.name}: {shown(self.done)} of {shown(self.num_bytes)}")
+
+    def note(self, text: str) -> None:
+        now = time.monotonic()
+        if self.noted is None or now - self.noted >= NOTE_SECONDS:
+            self.noted = now
+            _print(f"{self.name}: {text}")
+
+
+class _Bar(Stage):
+    def __init__(self, bar: Any, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.bar, self.task = bar, bar.add_task(self.name, total=self.num_bytes or None)
+
+    def _show(self) -> None:
+        self.bar.update(self.task, completed=self.done)
+
+    def note(self, text: str) -> None:
+        self.bar.update(self.task, description=f"{self.name}: {text}")
+
+
+def shown(num_bytes: int) -> str:
+    """A size in words, in units of a thousand."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager
-def stage(name: str, num_parts: int, is_shown: bool) -> Iterator[Stage]:
+def stage(name: str, num_bytes: int, is_shown: bool = True, num_parts: int = 1) -> Iterator[Stage]:
+    facts = (name, num_bytes, num_parts)
     if not is_shown:
-        yield Stage(name, num_parts)
+        yield Stage(*facts)
     elif not sys.stderr.isatty():
-        yield _Lines(name, num_parts)
+        yield _Lines(*facts)
     else:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(name, total=num_parts)
-
-            class Bar(Stage):
-                def part_done(self) -> None:
-                    bar.advance(task)
-
-            yield Bar(name, num_parts)
+            yield _Bar(bar, *facts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ class Record:
     origin: str  # "path" or "path:line", relative to the root of its source
     first_line: int = 0  # the line of the file on which a plain text begins; 0 where the origin already names the line
     group: str | None = None  # records of one group stay on one side of the split
+    document: Document | None = None  # in place of fields: a text that is too long to be held in memory
 
 
 # Told of a record that cannot be read: raises, or counts it and lets the reader go on.
@@ -48,3 +50,33 @@ class Document:
         if isinstance(self.label, str):
             return (self.label,)
         return self.label if isinstance(self.label, tuple) else ()
+
+    # A text may be too long for memory (`sources.long.LongDocument`). Whoever must not hold it uses these, not `text`.
+
+    def chunks(self) -> Iterator[str]:
+        """The text in parts that fit into memory, cut anywhere."""
+        yield self.text
+
+    @property
+    def num_characters(self) -> int:
+        return len(self.text)
+
+    @property
+    def is_blank(self) -> bool:
+        return all(chunk.isspace() for chunk in self.chunks() if chunk)
+
+    def digest(self, advance: Callable[[int], None] = lambda num_bytes: None) -> bytes:
+        """16 bytes that stand for the text. `advance` is told how many bytes were read."""
+        found = hashlib.sha256()
+        for chunk in self.chunks():
+            content = chunk.encode("utf-8")
+            found.update(content)
+            advance(len(content))
+        return found.digest()[:16]
+
+    def cut(self, position: int) -> tuple[Document | None, Document | None]:
+        """The text before a character and the text from it on; None where nothing is left."""
+        line = self.first_line and self.first_line + self.text.count("\n", 0, position)
+        head = Document(self.text[:position], self.origin, self.first_line) if position > 0 else None
+        tail = Document(self.text[position:], self.origin, line) if position < len(self.text) else None
+        return head, tail

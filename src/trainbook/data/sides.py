@@ -6,14 +6,20 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainbook.data.fields import Wanted
 from trainbook.data.gopher import Verdicts
+from trainbook.data.progress import shown
 from trainbook.data.records import Document
 from trainbook.data.sources import Source
+from trainbook.data.sources.long import LongDocument
 from trainbook.data.sources.source import Passed
 from trainbook.data.split import Split, Survey, split, survey
+from trainbook.data.tokenizers.cuts import BETWEEN_WORDS, in_pieces
 from trainbook.errors import DataError
 
 Documents = Callable[[], Iterator[Document]]  # each call reads them anew
+JUDGED_BYTES = 1 << 25  # of a document
+WORDS_CHARACTERS = 1 << 20  # of a long document that are looked at together
 Symbols = Callable[[str], Iterable[str]]  # what of a text belongs to an alphabet
 
 
@@ -59,7 +65,8 @@ def divided(seen: Survey, source: Source, ratio: float) -> Split:
 
 def _filtered(sides: Sides, source: Source) -> Sides:
     must_be_for_texts(source)
-    verdicts = Verdicts.of(source.wanted.texts_of(document) for document in sides.train())
+    judged = judged_texts(source)
+    verdicts = Verdicts.of(judged(document) for document in sides.train())
     must_leave_something(source, verdicts.facts)
 
     def train() -> Iterator[Document]:
@@ -77,6 +84,21 @@ def must_be_for_texts(source: Source) -> None:
         )
 
 
+def judged_texts(source: Source) -> Callable[[Document], list[str]]:
+    """The texts of a document that the filter judges. It counts every word, which takes memory for all of them."""
+
+    def texts_of(document: Document) -> list[str]:
+        if isinstance(document, LongDocument) and document.num_bytes > JUDGED_BYTES:
+            raise DataError(
+                f"data.gopher_filter: '{source.root}{document.origin}' is a plain text, and so one document, of "
+                f"{shown(document.num_bytes)}: too long to be judged as a whole (at most {shown(JUDGED_BYTES)}). "
+                "Divide it into documents, such as the lines of a JSONL file, or set data.gopher_filter=false."
+            )
+        return source.wanted.texts_of(document)
+
+    return texts_of
+
+
 def must_leave_something(source: Source, gopher: dict[str, Any]) -> None:
     if gopher["left_out"] == gopher["of"]:
         raise DataError(
@@ -86,8 +108,16 @@ def must_leave_something(source: Source, gopher: dict[str, Any]) -> None:
 
 
 def alphabet_of_texts(source: Source, symbols: Symbols | None) -> Callable[[Document], Iterable[Iterable[str]]] | None:
-    texts_of = source.wanted.texts_of
-    return None if symbols is None else lambda document: [symbols(text) for text in texts_of(document)]
+    if symbols is None:
+        return None
+    return lambda document: (symbols(text) for text in _whole_words(document, source.wanted))
+
+
+def _whole_words(document: Document, wanted: Wanted) -> Iterable[str]:
+    """The texts of a document, a long one in pieces that cut no word."""
+    if isinstance(document, LongDocument):
+        return in_pieces(document.chunks(), BETWEEN_WORDS, WORDS_CHARACTERS)
+    return wanted.texts_of(document)
 
 
 def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, Any]:

@@ -59,30 +59,29 @@ class Split:
         """The training and the validation part of the document with this index; None for an empty part."""
         if self.is_validation is not None:
             return (None, document) if self.is_validation[index] else (document, None)
-        text = document.text
-        cut = int(len(text) * (1 - self.ratio))
-        line = document.first_line and document.first_line + text.count("\n", 0, cut)
-        head = Document(text[:cut], document.origin, document.first_line) if cut > 0 else None
-        tail = Document(text[cut:], document.origin, line) if cut < len(text) else None
-        return head, tail
+        return document.cut(int(document.num_characters * (1 - self.ratio)))
 
 
 def survey(
-    documents: Iterable[Document], alphabet_of: Callable[[Document], Iterable[Iterable[str]]] | None = None
+    documents: Iterable[Document],
+    alphabet_of: Callable[[Document], Iterable[Iterable[str]]] | None = None,
+    advance: Callable[[int], None] = lambda num_bytes: None,
 ) -> Survey:
-    """`alphabet_of` gives what of a document counts for the alphabet, text by text; None: nobody asks for it."""
+    """`alphabet_of` gives what of a document counts for the alphabet, text by text; None: nobody asks for it. `advance`
+    is told how many bytes of text were read."""
     digests, groups = bytearray(), bytearray()
     class_sets: dict[tuple[str, ...], int] = {}
     class_numbers = array("q")
     alphabet: set[str] = set()
     num_characters = 0
     for document in documents:
-        digests += text_digest(document.text)
+        digests += document.digest(advance)
         groups += bytes(16) if document.group is None else text_digest(document.group)
         class_numbers.append(class_sets.setdefault(document.classes, len(class_sets)))
-        num_characters += len(document.text) + len(document.target or "")
+        num_characters += document.num_characters + len(document.target or "")
         if alphabet_of is not None:
-            alphabet.update(*alphabet_of(document))
+            for symbols in alphabet_of(document):
+                alphabet.update(symbols)
     return Survey(
         np.frombuffer(bytes(digests), dtype="<u8").reshape(-1, 2),
         np.frombuffer(bytes(groups), dtype="<u8").reshape(-1, 2),

@@ -45,7 +45,7 @@ class Counts:
 
 
 def write_survey(
-    path: Path, part: Part, symbols: Symbols | None, advance: Callable[[], None], check: Callable[[], None]
+    path: Path, part: Part, symbols: Symbols | None, advance: Callable[[int], None], check: Callable[[], None]
 ) -> Counts:
     """Read a part and keep what is seen of it, if `check` finds nothing wrong then."""
     counts = Counts()
@@ -56,13 +56,12 @@ def write_survey(
             number = 0
             for document in source.documents():
                 number += 1
-                advance()
                 yield document
             is_empty = number == 0 and file_name is not None
             named = (file_name,) if file_name is not None and is_empty else ()
             counts += Counts(number, 0, source.passed.bad, source.passed.blank, int(is_empty), named)
 
-    seen = survey(documents(), alphabet_of_texts(part.source, symbols))
+    seen = survey(documents(), alphabet_of_texts(part.source, symbols), advance)
     counts += Counts(characters=seen.num_characters)
     facts = {"counts": asdict(counts), "classes": seen.class_sets, "alphabet": sorted(seen.alphabet)}
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +15,9 @@ from trainbook.data.chat import encode_with_specials
 from trainbook.data.documents import ORIGINS_FILE, TABLE_FILE
 from trainbook.data.fields import TEXT_ONLY, Wanted
 from trainbook.data.records import Document
+from trainbook.data.sources.long import LongDocument
 from trainbook.data.tokenizers import Tokenizer
+from trainbook.data.tokenizers.cuts import CannotCut, in_pieces
 from trainbook.errors import DataError
 
 TOKENS_FILE = "tokens.bin"
@@ -26,9 +27,9 @@ LABELS_FILE = "labels.npy"
 MARKS_FILE = "marks.bin"
 MARKS_TYPE = "int16"
 
-PIECE_CHARACTERS = 1 << 20  # what is encoded at a time: bounds the memory that one long document needs
-# Between a line and the next one, where no white space is near: no pre-tokenizer of ours joins across it.
-_SEAM = re.compile(r"(?<=\S\n)(?=\S)")
+PIECE_CHARACTERS = 1 << 17  # at least so much of a long document is encoded by itself
+BATCH_CHARACTERS = 1 << 20  # what is encoded at a time, by all cores: bounds the memory that it takes
+LONGEST_UNCUT = 1 << 24  # characters of a long document without a place to cut it
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def write_side(
     folder: Path,
     documents: Iterable[Document],
     encoding: Encoding,
-    advance: Callable[[int], None] = lambda characters: None,
+    advance: Callable[[int], None] = lambda num_bytes: None,
     root: str = "",
     closed: bool = False,
 ) -> dict[str, int]:
@@ -66,36 +67,42 @@ def write_side(
     text behind its last document too, so that another may follow it."""
     writer = _Writer(folder, encoding, root, closed)
     with writer:
-        in_pieces = encoding.tokenizer.joins_pieces and not encoding.has_marks
-        for batch in _batches(documents, in_pieces):
+        for batch in _batches(documents, None if encoding.has_marks else encoding.tokenizer, root):
+            before = writer.num_bytes
             writer.write(batch)
-            advance(sum(len(piece.text) + len(piece.document.target or "") * piece.begins for piece in batch))
+            advance(writer.num_bytes - before)
     return writer.facts
 
 
-def pieces(text: str, length: int) -> Iterator[str]:
-    """The text in parts of at least this length, cut only where both sides encode as they do together."""
-    begin = 0
-    while seam := _SEAM.search(text, begin + length):
-        yield text[begin : seam.start()]
-        begin = seam.start()
-    yield text[begin:]
-
-
-def _batches(documents: Iterable[Document], in_pieces: bool) -> Iterator[list[_Piece]]:
-    """Pieces that together are about as long as one piece may be, so that many small documents go at once."""
+def _batches(documents: Iterable[Document], tokenizer: Tokenizer | None, root: str) -> Iterator[list[_Piece]]:
+    """Pieces of documents, several at a time, so that all cores have some to encode. None: documents as a whole."""
     batch: list[_Piece] = []
     size = 0
     for document in documents:
-        texts = pieces(document.text, PIECE_CHARACTERS) if in_pieces else [document.text]
+        texts = [document.text] if tokenizer is None else _pieces(document, tokenizer, root)
         for number, text in enumerate(texts):
             batch.append(_Piece(document, text, begins=number == 0))
             size += len(text)
-            if size >= PIECE_CHARACTERS:
+            if size >= BATCH_CHARACTERS:
                 yield batch
                 batch, size = [], 0
     if batch:
         yield batch
+
+
+def _pieces(document: Document, tokenizer: Tokenizer, root: str) -> Iterator[str]:
+    longest = LONGEST_UNCUT if isinstance(document, LongDocument) else None
+    try:
+        # Only a long document is worth finding out where it may be cut.
+        is_short = longest is None and document.num_characters <= PIECE_CHARACTERS
+        yield from in_pieces(document.chunks(), None if is_short else tokenizer.cuts, PIECE_CHARACTERS, longest)
+    except CannotCut as error:
+        reason = f"it has {error}" if tokenizer.cuts is not None else "no cut is safe with this tokenizer"
+        raise DataError(
+            f"{root}{document.origin}: this text is too long to be tokenised as a whole, and it cannot be tokenised in "
+            f"pieces: {reason}. Divide it into several files or lines of a JSONL file, put line breaks or spaces into "
+            "it, or choose data.tokenizer=byte, char or bpe."
+        ) from None
 
 
 class _Writer:
@@ -136,7 +143,7 @@ class _Writer:
         if self.encoding.has_marks:
             encoded, marks = self._encode_marked(batch)
         else:
-            encoded = self._encode(batch, [piece.text for piece in batch])
+            encoded = self._encode_pieces(batch)
         for piece, ids, its_marks in zip(batch, encoded, marks, strict=True):
             if piece.begins:
                 self._begin(piece.document)
@@ -202,6 +209,20 @@ class _Writer:
     def _append(self, stream: IO[bytes], ids: np.ndarray, dtype: str, count: str) -> None:
         stream.write(ids.astype(dtype).tobytes())
         self.facts[count] += len(ids)
+
+    def _encode_pieces(self, batch: list[_Piece]) -> list[np.ndarray]:
+        """What goes on with a text is encoded apart: some tokenizers put something before each beginning."""
+        rest = [piece for piece in batch if not piece.begins]
+        begun = [piece for piece in batch if piece.begins]
+        found = iter(self._encode(begun, [piece.text for piece in begun]) if begun else ())
+        texts = [piece.text for piece in rest]
+        more = iter(self._named(rest, texts, self.tokenizer.encode_rest) if rest else ())
+        return [next(found if piece.begins else more) for piece in batch]
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the texts that were written so far."""
+        return self.facts["bytes"] + self.facts.get("target_bytes", 0)
 
     def _encode(self, batch: list[_Piece], texts: list[str]) -> list[np.ndarray]:
         return self._named(batch, texts, self.tokenizer.encode_many)

@@ -25,7 +25,7 @@ from trainbook.data.tokenizers import (
     tokenizer_config,
     train_bpe,
 )
-from trainbook.data.writing import PIECE_CHARACTERS, pieces
+from trainbook.data.tokenizers.training import training_pieces
 from trainbook.knobs.config import Config
 
 DEFAULT_LIMIT = 20_000  # documents of each side: enough for every share to be right to about a hundredth
@@ -108,7 +108,7 @@ def _make_tokenizer(asked: dict[str, Any], sides: dict[str, Side], wanted: Wante
 def _training_texts(train: Side, wanted: Wanted) -> Iterator[str]:
     for document in train.documents:
         for text in wanted.texts_of(document):
-            yield from pieces(text, PIECE_CHARACTERS)
+            yield from training_pieces([text])
 
 
 def _encoder(tokenizer: Tokenizer, wanted: Wanted) -> Callable[[list[str]], list[np.ndarray]]:

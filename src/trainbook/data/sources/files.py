@@ -77,12 +77,13 @@ def decode(content: bytes, shown: str, line: int = 1) -> str:
         raise not_utf8(content, error.start, shown) from None
 
 
-def not_utf8(content: bytes, position: int, shown: str) -> DataError:
-    """`content` is what stands around the byte, or more."""
+def not_utf8(content: bytes, position: int, shown: str, before: int = 0) -> DataError:
+    """`content` is what stands around the byte, or more; `before` bytes of the file lie before it."""
     near = content[max(0, position - 256) : position + 256]
     hint = "Bytes around it are not text either: is it a binary file?"
     if not looks_binary(near):
         hint = "Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
     return DataError(
-        f"{shown}: must be UTF-8 text, but has the byte 0x{content[position]:02x} at position {position}. {hint}"
+        f"{shown}: must be UTF-8 text, but has the byte 0x{content[position]:02x} at position {before + position}. "
+        f"{hint}"
     )

@@ -1,4 +1,4 @@
-"""Text files: each is one document."""
+"""Text files: each is one document, and a long one is read part by part whenever it is asked for."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Iterator
 
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.files import File, decode
+from trainbook.data.sources.long import LongDocument
+
+LONG_BYTES = 1 << 24  # a text of more bytes is never held whole
 
 
 def read_text(file: File, complain: Complain) -> Iterator[Record]:
     with file.open() as stream:
-        content = stream.read()
-    yield Record({"text": decode(content, file.shown)}, file.name, first_line=1)
+        content = stream.read(LONG_BYTES + 1)
+    if len(content) > LONG_BYTES:
+        yield Record({}, file.name, first_line=1, document=LongDocument(file))
+    else:
+        yield Record({"text": decode(content, file.shown)}, file.name, first_line=1)
 
 
 def read_text_leniently(file: File, complain: Complain) -> Iterator[Record]:

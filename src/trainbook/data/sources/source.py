@@ -58,11 +58,11 @@ class Source:
             if record.first_line and self.wanted.records != "text":
                 raise self._only_text(record)
             try:
-                document = make_document(record, fields, self.wanted)
+                document = record.document or make_document(record, fields, self.wanted)
             except DataError as error:
                 self._complain(f"{self.root}{record.origin}: {error}")
                 continue
-            if not document.text or document.text.isspace():
+            if document.is_blank:
                 self.passed.blank += 1
                 continue
             yield document

@@ -10,9 +10,10 @@ from trainbook.data.tokenizers.files import (
     load_tokenizer,
     tokenizer_config,
 )
-from trainbook.data.tokenizers.library import LibraryBackedTokenizer, train_bpe
+from trainbook.data.tokenizers.library import LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import END_OF_TEXT
+from trainbook.data.tokenizers.training import train_bpe
 
 __all__ = [
     "END_OF_TEXT",

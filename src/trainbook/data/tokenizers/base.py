@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from trainbook.data.tokenizers.cuts import Cuts
 from trainbook.data.tokenizers.special import ROLES, SpecialTokens
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ class Tokenizer(Protocol):
         ...
 
     @property
-    def joins_pieces(self) -> bool:
-        """A text cut between an unindented line and the one before it encodes to the same tokens as the whole."""
+    def cuts(self) -> Cuts | None:
+        """Where a text may be cut so that its pieces encode to the same tokens as the whole; None: nowhere."""
         ...
 
     @property
@@ -62,6 +63,10 @@ class Tokenizer(Protocol):
         ...
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]: ...
+
+    def encode_rest(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """The same of pieces that go on with a text which was cut before them."""
+        ...
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Of each text the ids, and where each token begins: the index of its first character. A blank before a word is

@@ -4,34 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, known, the_library
+from trainbook.data.tokenizers.cuts import Cuts, derive_cuts
 from trainbook.data.tokenizers.plain import byte_characters
-from trainbook.data.tokenizers.special import END_OF_TEXT, SETTINGS, found, own_names, token_text
+from trainbook.data.tokenizers.special import SETTINGS, found, token_text
 from trainbook.errors import DataError
 
 SETTINGS_FILE = "tokenizer_config.json"
-LONGEST_WORD = 50_000  # characters
 
 
 class LibraryBackedTokenizer(BaseTokenizer):
     """`settings` are what a tokenizer_config.json beside it says; what matters here is saved with it."""
 
-    def __init__(
-        self, library_tokenizer: Any, joins_pieces: bool = False, settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, library_tokenizer: Any, settings: Mapping[str, Any] | None = None) -> None:
         self._tokenizer = library_tokenizer
         # Saved as it came; the switches below are for encoding and would not survive serialisation anyway.
         self._json: str = library_tokenizer.to_str()
         self._settings = _relevant(settings or {})
-        # A document that happens to contain "<|endoftext|>" must not end there.
-        self._tokenizer.encode_special_tokens = True
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.joins_pieces = joins_pieces
+        _for_text_alone(self._tokenizer)
+        self._rest = self._tokenizer
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         # Ids may have gaps, so the largest one decides how many rows a model needs.
         self.vocab_size: int = max(ids.values()) + 1
@@ -54,6 +50,24 @@ class LibraryBackedTokenizer(BaseTokenizer):
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         encodings = _tried(self._tokenizer.encode_batch_fast, texts)
         return [np.array(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def encode_rest(self, texts: Sequence[str]) -> list[np.ndarray]:
+        assert self.cuts is not None  # which finds out how it is done
+        return [np.array(ids, dtype=np.int64) for ids in self._rest_ids(texts)]
+
+    @property
+    def cuts(self) -> Cuts | None:
+        return self._cuts
+
+    @cached_property
+    def _cuts(self) -> Cuts | None:
+        found, rest = derive_cuts(json.loads(self._json), self._rest_ids)
+        if rest is not None:
+            self._rest = _for_text_alone(the_library().Tokenizer.from_str(json.dumps(rest)))
+        return found
+
+    def _rest_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in _tried(self._rest.encode_batch_fast, texts)]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         encodings = _tried(self._tokenizer.encode_batch, texts)
@@ -86,34 +100,18 @@ class LibraryBackedTokenizer(BaseTokenizer):
         return files
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"json": self._json, "joins_pieces": self.joins_pieces, "settings": self._settings}
+        return {"json": self._json, "settings": self._settings}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(the_library().Tokenizer.from_str(state["json"]), state["joins_pieces"], state["settings"])
+        self.__init__(the_library().Tokenizer.from_str(state["json"]), state["settings"])
 
 
-def train_bpe(texts: Iterator[str], vocab_size: int, specials: Iterable[str] = ()) -> LibraryBackedTokenizer:
-    """Byte-level BPE: any text can be written in it. Small data may yield fewer tokens than asked for.
-
-    Tokens for the special roles come behind the others, beyond the size that was asked for.
-    """
-    library = the_library()
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
-    )
-    # Merging takes time that grows with the square of a word's length: a line of millions without a blank is cut.
-    bounded = (text[at : at + LONGEST_WORD] for text in texts for at in range(0, len(text), LONGEST_WORD))
-    tokenizer.train_from_iterator(bounded, trainer)
-    if names := own_names(specials):
-        tokenizer.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
-    return LibraryBackedTokenizer(tokenizer, joins_pieces=True)
+def _for_text_alone(tokenizer: Any) -> Any:
+    # A document that happens to contain "<|endoftext|>" must not end there.
+    tokenizer.encode_special_tokens = True
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _relevant(settings: Mapping[str, Any]) -> dict[str, str]:

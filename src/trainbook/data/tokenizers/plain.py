@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, known, the_library
+from trainbook.data.tokenizers.cuts import ANYWHERE, BETWEEN_WORDS, Cuts
 from trainbook.data.tokenizers.special import appended, in_order, own_names
 from trainbook.errors import DataError
 
@@ -17,7 +18,7 @@ class PlainTokenizer(BaseTokenizer):
     """Base tokens first, then the end of text where there is one, then what a task asked for."""
 
     is_lossless = True
-    joins_pieces = True
+    cuts: Cuts | None = ANYWHERE
 
     def __init__(self, num_base: int, with_end_of_text: bool, specials: Iterable[str]) -> None:
         self.num_base = num_base
@@ -31,6 +32,9 @@ class PlainTokenizer(BaseTokenizer):
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
         return [self.encode(text) for text in texts]
+
+    def encode_rest(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return self.encode_many(texts)
 
     def _decode_base(self, ids: np.ndarray) -> str:
         raise NotImplementedError
@@ -160,6 +164,7 @@ class WordTokenizer(PlainTokenizer):
     """
 
     is_lossless = False
+    cuts = BETWEEN_WORDS
 
     def __init__(self, words: Iterable[str], with_end_of_text: bool, specials: Iterable[str] = ()) -> None:
         self.words = sorted(set(words))

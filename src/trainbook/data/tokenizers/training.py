@@ -1,0 +1,112 @@
+"""Our own BPE, trained on the text at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from trainbook.data.tokenizers import bpe_trainer
+from trainbook.data.tokenizers.base import the_library
+from trainbook.data.tokenizers.cuts import Cuts
+from trainbook.data.tokenizers.library import LibraryBackedTokenizer
+from trainbook.data.tokenizers.special import END_OF_TEXT, own_names
+from trainbook.errors import DataError
+
+PIECE_CHARACTERS = 1 << 20
+LONGEST_WORD = 50_000  # characters
+SHORT_CHARACTERS = 1 << 21  # what is trained on in a moment, and so in this process
+POLL_SECONDS = 0.2
+# Between a line and the next one, where no white space is near: no word goes across it.
+_SEAM = Cuts(re.compile(r"(?<=\S\n)(?=\S)"))
+
+
+def train_bpe(
+    texts: Iterator[str],
+    vocab_size: int,
+    specials: Iterable[str] = (),
+    advance: Callable[[int], None] = lambda num_bytes: None,
+    merging: Callable[[], None] = lambda: None,
+) -> LibraryBackedTokenizer:
+    """Byte-level BPE: any text can be written in it. Small data may yield fewer tokens than asked for.
+
+    Tokens for the special roles come behind the others, beyond the size that was asked for. `advance` is told how many
+    bytes were read, and `merging` is called now and then when all of them were.
+    """
+    # Merging takes time that grows with the square of a word's length: a line of millions without a blank is cut.
+    bounded = (text[at : at + LONGEST_WORD] for text in texts for at in range(0, len(text), LONGEST_WORD))
+    first: list[str] = []
+    size = 0
+    while size < SHORT_CHARACTERS and (more := next(bounded, None)) is not None:
+        first.append(more)
+        size += len(more)
+    library = the_library()
+    if size < SHORT_CHARACTERS:
+        tokenizer = bpe_trainer.trained(iter(first), vocab_size, END_OF_TEXT)
+        advance(sum(len(text.encode("utf-8", "replace")) for text in first))
+    else:
+        tokenizer = _trained_apart(itertools.chain(first, bounded), vocab_size, advance, merging)
+    if names := own_names(specials):
+        tokenizer.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
+    return LibraryBackedTokenizer(tokenizer)
+
+
+def training_pieces(chunks: Iterable[str]) -> Iterator[str]:
+    """A text in pieces to train on, cut between lines, or else where `train_bpe` cuts it anyway."""
+    waiting, given = "", 0  # of the piece that is being read, what was not given yet and how much was
+    for chunk in chunks:
+        waiting += chunk
+        while (place := _SEAM.after(waiting, max(PIECE_CHARACTERS - given, 0))) is not None:
+            yield waiting[:place]
+            waiting, given = waiting[place:], 0
+        # Two characters stay, for the next seam to be seen behind them.
+        if (ready := max(len(waiting) - 2, 0) // LONGEST_WORD * LONGEST_WORD) >= PIECE_CHARACTERS:
+            yield waiting[:ready]
+            waiting, given = waiting[ready:], given + ready
+    if waiting:
+        yield waiting
+
+
+def _trained_apart(
+    texts: Iterator[str], vocab_size: int, advance: Callable[[int], None], merging: Callable[[], None]
+) -> Any:
+    """In a process of its own, which can be ended at any moment."""
+    with tempfile.TemporaryDirectory(prefix="trainbook-bpe-") as folder:
+        path, errors = Path(folder) / "tokenizer.json", Path(folder) / "errors"
+        command = [sys.executable, bpe_trainer.__file__, str(path), str(vocab_size), END_OF_TEXT]
+        environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
+        with errors.open("wb") as stream:
+            # A session of its own: a terminal's Ctrl-C is answered here, and not with a traceback there.
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stderr=stream, env=environment, start_new_session=True
+            )
+        try:
+            _feed(process, texts, advance)
+            while process.poll() is None:
+                merging()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode != 0 or not path.exists():
+            said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            reason = said[-1] if said else f"its process ended with {process.returncode}, perhaps for lack of memory"
+            raise DataError(f"data.tokenizer=bpe: the tokenizer could not be trained: {reason}.")
+        return the_library().Tokenizer.from_file(str(path))
+
+
+def _feed(process: subprocess.Popen[bytes], texts: Iterator[str], advance: Callable[[int], None]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin as stream:
+        for text in texts:
+            content = text.encode("utf-8", "replace")
+            stream.write(len(content).to_bytes(bpe_trainer.LENGTH_BYTES, "little") + content)
+            advance(len(content))
