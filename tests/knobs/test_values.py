@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trainbook.knobs import choices, law_text
+from trainbook.errors import ConfigError
+from trainbook.knobs import choices, law_text, load
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.values import BrokenLaw, check, show
 
@@ -73,3 +74,17 @@ def test_values_are_shown_as_yaml_writes_them(value: object, text: str) -> None:
     assert show(value) == text
     if isinstance(value, float):
         assert float(text) == value
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["hidden_size=1e30", "max_steps=1e30", "global_batch_size=1e12", "max_tokens=1e300", "lr=1e300", "seed=1e18"],
+)
+def test_a_number_without_end_is_refused_like_any_other_mistake(override: str) -> None:
+    with pytest.raises(ConfigError, match="and at most"):
+        load(None, [override])
+
+
+def test_an_integer_of_many_digits_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"and at most .* but got a larger number"):
+        load({"hidden_size": 10**400})

@@ -66,7 +66,12 @@ def train(
     inject: Inject = None,
     nproc: Nproc = 1,
     max_restarts: MaxRestarts = 0,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything and train nothing.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Check the configuration, the head of the data and the run folder. Train nothing."
+        ),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -78,15 +83,10 @@ def train(
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if dry_run:
-        from trainbook.data import open_sources
-        from trainbook.data.request import reading_request
-        from trainbook.data.tokenizers import tokenizer_config
-        from trainbook.knobs.derive import task_name
+        from trainbook.cli.dry_run import try_out
 
-        tokenizer_config(loaded.config.data.tokenizer, loaded.config.data.vocab_size)
-        if request := reading_request(task_name(loaded.config)):
-            open_sources(loaded.config.data, request)
-        return _show(loaded, as_json, nproc)
+        checked = try_out(loaded, recipe, name, runs_dir, resume, accept_changes)
+        return _show(loaded, as_json, nproc, checked)
     if starts_others:
         from trainbook.runs import default_name
 
@@ -119,9 +119,10 @@ def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as
     return ["--runs-dir", str(runs_dir), *(flag for flag, is_set in flags.items() if is_set), *faults]
 
 
-def _show(loaded: Any, as_json: bool, world: int) -> None:
+def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
     from rich.console import Console
 
+    from trainbook.cli.dry_run import NOT_CHECKED
     from trainbook.cli.output import print_json
     from trainbook.cli.plan import plan_or_reason
     from trainbook.knobs import explain_config
@@ -131,7 +132,7 @@ def _show(loaded: Any, as_json: bool, world: int) -> None:
     facts = explain_config(loaded)
     planned, reason = plan_or_reason(loaded, world)
     if as_json:
-        return print_json({**facts, "plan": planned})
+        return print_json({**facts, "plan": planned, "checked": checked, "not_checked": NOT_CHECKED})
     console = Console()
     render_config(facts, console, everything=True)
     console.print()
@@ -139,6 +140,10 @@ def _show(loaded: Any, as_json: bool, world: int) -> None:
         render_plan(planned, console)
     else:
         console.print(f"No plan: {reason}", markup=False)
+    for title, lines in (("Checked", checked), ("Not checked", NOT_CHECKED)):
+        console.print(f"\n[bold]{title}[/bold]")
+        for line in lines:
+            console.print(f"  {line}", markup=False, highlight=False)
 
 
 def finish(result: Any, as_json: bool, quiet: bool) -> None:

@@ -88,6 +88,7 @@ def allows_null(declaration: Declaration) -> bool:
 def check(declaration: Declaration, value: Any) -> Any:
     """The value in the knob's own type and words; BrokenLaw says why there is none."""
     value = _translate(declaration, value)
+    _must_have_an_end(declaration, value)
     try:
         section = section_types()[declaration.section].model_validate({declaration.name: value})
     except ValidationError:
@@ -96,6 +97,22 @@ def check(declaration: Declaration, value: Any) -> Any:
             _hint(declaration, value),
         ) from None
     return getattr(section, declaration.name)
+
+
+LARGEST = 10**15  # of anything that is counted; nothing here can be larger
+LARGEST_SIZE = 2**31 - 1  # of what a tensor has a dimension of
+LARGEST_FLOAT = 1e30
+
+
+def _must_have_an_end(declaration: Declaration, value: Any) -> None:
+    """A number that nothing can be sized by is refused before anything is computed with it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    of_tensors = declaration.section in ("model", "batch") or declaration.path == "data.max_seq_length"
+    largest = LARGEST_FLOAT if isinstance(value, float) else LARGEST_SIZE if of_tensors else LARGEST
+    if abs(value) > largest and value == value and abs(value) != float("inf"):
+        given = show(float(f"{value:.3e}")) if abs(value) < 1e300 else "a larger number"
+        raise BrokenLaw(f"must be {law_text(declaration)}, and at most {show(largest)}, but got {given}.")
 
 
 def _translate(declaration: Declaration, value: Any) -> Any:
@@ -110,7 +127,7 @@ def _translate(declaration: Declaration, value: Any) -> Any:
     value = _foreign(declaration, value)
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and float in kinds:
+    if isinstance(value, int) and not isinstance(value, bool) and float in kinds and abs(value) < 1e300:
         return float(value)
     if isinstance(value, datetime.date) and str in kinds:
         return str(value)

@@ -56,7 +56,7 @@ class Source:
         fields = self.fields
         for record in self.reader.records(self._complain):
             if record.first_line and self.wanted.records != "text":
-                raise self._only_text(record)
+                raise self.only_text(record)
             try:
                 document = record.document or make_document(record, fields, self.wanted)
             except DataError as error:
@@ -83,7 +83,8 @@ class Source:
             raise bad_record(message)
         self.passed.bad += 1
 
-    def _only_text(self, record: Record) -> DataError:
+    def only_text(self, record: Record) -> DataError:
+        """Plain text, where a task needs records."""
         return DataError(
             f"{self.knob}: '{self.root}{record.origin}' is a plain text, but the task needs "
             f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a "

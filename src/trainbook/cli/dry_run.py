@@ -1,0 +1,91 @@
+"""What `train --dry-run` tries before it says that a run can start, and what it leaves untried."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainbook.data.sources.source import Source
+    from trainbook.knobs import Loaded
+
+HEAD_RECORDS = 100
+NOT_CHECKED = (
+    "the data after its head: lengths, labels and encoding of the rest (trainbook data reads all of it)",
+    "the model itself: nothing was built or computed (trainbook check does so on a small one)",
+    "memory and speed on any other machine; here they are estimates (trainbook plan --measure tries them)",
+)
+
+
+def try_out(
+    loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resume: str, accept_changes: bool
+) -> list[str]:
+    """Sentences about what was checked; the first mistake is raised."""
+    return [
+        "the configuration: every value and every law",
+        *_data(loaded),
+        _folder(loaded, recipe, name, runs_dir, resume, accept_changes),
+    ]
+
+
+def _data(loaded: Loaded) -> list[str]:
+    from trainbook.data import open_sources
+    from trainbook.data.request import reading_request
+    from trainbook.data.tokenizers import tokenizer_config
+    from trainbook.knobs.derive import task_name
+
+    data = loaded.config.data
+    tokenizer_config(data.tokenizer, data.vocab_size)
+    request = reading_request(task_name(loaded.config))
+    if request is None:
+        return ["the tokenizer; not the data, which a task of your own reads"]
+    sources = [source for source in open_sources(data, request) if source is not None]
+    return [f"the tokenizer, {data.tokenizer}", *(_head(source) for source in sources)]
+
+
+def _head(source: Source) -> str:
+    """Reads the first records as training will; of a text file, the first bytes."""
+    from trainbook.data.records import Record
+    from trainbook.data.sources.reader import FileReader
+    from trainbook.errors import DataError
+
+    reader = source.reader
+    if isinstance(reader, FileReader) and not reader.has_fields:
+        for file in reader.files[:HEAD_RECORDS]:
+            with file.open():  # which refuses what is not text
+                pass
+        if source.wanted.records != "text":
+            raise source.only_text(Record({}, reader.files[0].name, first_line=1))
+        count = len(reader.files)
+        return f"{source.knob}, {source.name}: {count:,} text {'file' if count == 1 else 'files'}"
+    found = len(list(islice(source.documents(), HEAD_RECORDS)))
+    if not found:
+        raise DataError(f"{source.knob}: '{source.name}' has no text to train on: {reader.nothing}.")
+    roles = source.fields.roles if source.fields else {}
+    columns = ", ".join(f"{role} in '{column}'" for role, column in roles.items())
+    return f"{source.knob}, {source.name}: the first {found} records" + (f", with {columns}" if columns else "")
+
+
+def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resume: str, accept_changes: bool) -> str:
+    """Makes the folder as training would, and takes away what was not there before."""
+    from trainbook.errors import RunFolderError
+    from trainbook.runs import RunFolder, default_name
+
+    existing = RunFolder(runs_dir / (name or default_name(recipe, runs_dir)))
+    if existing.manifest.is_file() or existing.has_checkpoints:
+        from trainbook.api import check_resume
+
+        if resume == "never":
+            raise RunFolderError(f"{existing.path} already holds a run, and --resume is never: choose another --name.")
+        check_resume(existing, loaded, accept_changes)
+        return f"the run folder: {existing.path} holds a run that can be resumed with these values"
+    missing = [folder for folder in (existing.path, *existing.path.parents) if not folder.exists()]
+    try:
+        RunFolder.create(runs_dir, existing.path.name)
+        return f"the run folder: {existing.path} can be created"
+    finally:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()

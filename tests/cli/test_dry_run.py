@@ -1,0 +1,72 @@
+"""What a dry run checks is what it says that it checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+TINY = ("model.num_hidden_layers=1", "model.hidden_size=16", "data.max_seq_length=16", "training.max_steps=8")
+CLASSIFY = ("train", "bert-tiny", "training.task=classify", "data.source=rows.jsonl", "data.cache_dir=cache", *TINY)
+
+
+def rows(*records: object) -> None:
+    Path("rows.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def test_it_finds_the_columns_and_names_what_it_did_not_check(terminal):
+    rows(*({"text": f"row {number}", "label": number % 2} for number in range(300)))
+    shown = " ".join(terminal(*CLASSIFY, "--dry-run").stdout.split())
+    assert "data.source, rows.jsonl: the first 100 records, with text in 'text', label in 'label'" in shown
+    assert "Not checked" in shown and "the data after its head" in shown
+    answer = json.loads(terminal(*CLASSIFY, "--dry-run", "--json").stdout)
+    assert len(answer["checked"]) == 4 and len(answer["not_checked"]) == 3
+    assert not Path("runs").exists() and not Path("cache").exists()
+
+
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [
+        ([{"text": "one"}, {"text": "two"}], "label"),
+        ([], "has no text to train on"),
+    ],
+)
+def test_what_training_would_refuse_in_the_first_records_is_refused(terminal, records, message):
+    rows(*records)
+    refused = terminal(*CLASSIFY, "--dry-run", code=2).stderr
+    assert message in refused
+    assert not Path("runs").exists()
+
+
+def test_a_text_where_records_are_needed_is_refused(terminal):
+    assert "is a plain text" in terminal(*CLASSIFY[:3], "data.source=text.txt", "--dry-run", code=2).stderr
+
+
+def test_a_binary_file_is_refused(terminal):
+    Path("text.txt").write_bytes(bytes(range(256)) * 40)
+    assert "text.txt" in terminal.train("--dry-run", code=2).stderr
+
+
+def test_a_folder_that_cannot_be_made_is_refused(terminal):
+    Path("runs").write_text("a file")
+    assert "runs" in terminal.train("--dry-run", code=2).stderr
+    assert Path("runs").read_text() == "a file"
+
+
+def test_a_folder_is_tried_and_taken_away(terminal):
+    shown = terminal.train("--dry-run", "--runs-dir", "a/b", "--name", "c").stdout
+    assert "a/b/c can be created" in " ".join(shown.split())
+    assert not Path("a").exists()
+    Path("a").mkdir()
+    terminal.train("--dry-run", "--runs-dir", "a/b", "--name", "c")
+    assert list(Path("a").iterdir()) == []
+
+
+def test_a_run_that_cannot_be_resumed_so_is_refused(terminal):
+    terminal.train("--name", "first", "--quiet")
+    shown = terminal.train("--name", "first", "--dry-run").stdout
+    assert "holds a run that can be resumed" in " ".join(shown.split())
+    refused = terminal.train("--name", "first", "model.norm=rmsnorm", "--dry-run", code=2).stderr
+    assert "was started with another configuration" in refused
+    assert "--resume is never" in terminal.train("--name", "first", "--resume", "never", "--dry-run", code=2).stderr
