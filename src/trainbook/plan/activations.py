@@ -74,7 +74,7 @@ def activations(config: Config, model: Network, types: Types, rows: int, *, comp
     for stack in model.stacks:
         tokens = rows * lengths.of(stack)
         across = rows * lengths.read if stack.looks_across else 0
-        whole = _block(config, model, types, tokens, across, compiled)
+        whole = block_bytes(config, model, types, tokens, across, compiled)
         held = {"off": whole, "selective": _products(config, model, types, tokens, across, compiled)}.get(
             how, types.stream * model.hidden_size * tokens
         )
@@ -143,7 +143,8 @@ def _masks(config: Config, model: Network, types: Types, rows: int, stack: Stack
     return each * (pairs + across) * (1 + told * types.computed)
 
 
-def _block(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:
+def block_bytes(config: Config, model: Network, types: Types, tokens: int, across: int, compiled: bool) -> int:
+    """What a block keeps of its forward pass, where nothing is computed again."""
     h, q, k, f = model.hidden_size, model.query_size, model.key_value_size, model.inner_size
     c, knobs = types.computed, config.model
     # A 16-bit stream is widened for fp32 norms; compiled, that is done again in the backward pass.

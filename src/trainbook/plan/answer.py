@@ -13,7 +13,7 @@ from trainbook.plan.compiling import is_compiled, updates
 from trainbook.plan.fitting import MOST_ROWS, largest_rows
 from trainbook.plan.measured import ROWS, Measurement
 from trainbook.plan.subject import Subject
-from trainbook.plan.suggest import suggestions
+from trainbook.plan.suggest import faster, suggestions
 from trainbook.plan.time import SHORT
 from trainbook.plan.types import compute_type
 
@@ -60,6 +60,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
         "compiled": is_compiled(subject.config, subject.devices) if has_gpu else False,
         "time": _time(subject, price_per_hour),
         "suggestions": [] if fits is not False else [each.as_facts(subject.devices) for each in suggestions(subject)],
+        "faster": [each.as_facts(subject.devices) for each in faster(subject)] if fits else [],
         "questions": _questions(subject, tokens),
         "notes": [*notes, *_notes(subject, has_price=price_per_hour is not None)],
         "measured": _measured(subject),
@@ -121,8 +122,8 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
     if subject.gpu is None:
         found = subject.measurement
         timed = found is not None and found.gpu is None and found.seconds_per_step is not None
-        missing = [*(() if timed else ("no time",)), *(("no price",) if has_price else ())]
-        notes.append(f"no GPU is named (--gpu): {', '.join([*missing, 'nothing to fit into'])}")
+        missing = [*(() if timed else ("time",)), *(("price",) if has_price else ()), "fit"]
+        notes.append(f"pass --gpu to estimate {' and '.join(missing)}")
     if config.distributed.deepspeed_config is not None:
         notes.append("what the DeepSpeed file says beyond the knobs is not counted")
     if subject.measurement is not None:

@@ -50,7 +50,14 @@ class Gpu:
     def cluster(self, compute: str, *, tf32: bool = True) -> Cluster:
         """The machine of which formulas are asked. What lies between GPUs is as of H100s: no part of the table."""
         size = round(self.memory_gb * GB)
-        return replace(H100, gpu=self.name, memory=size, peak=self.peak(compute, tf32=tf32), has_bf16=self.has_bf16)
+        return replace(
+            H100,
+            gpu=self.name,
+            memory=size,
+            peak=self.peak(compute, tf32=tf32),
+            bandwidth=self.bandwidth_gb * GB,
+            has_bf16=self.has_bf16,
+        )
 
 
 def _gpu(

@@ -29,6 +29,7 @@ FIGURES: dict[str, Figure] = {
     "H200": Figure(
         139.80 * GIB, "memory of an H200 SXM, as a program finds it", "150.1 GB", "PyTorch, on our own", True
     ),
+    "bandwidth": Figure(3.35e12, "memory bandwidth of an H100 SXM", "3.35 TB/s", "NVIDIA H100 data sheet", True),
     "inside": Figure(
         450e9, "NVLink of a GPU, each way", "450 GB/s", "NVIDIA H100 data sheet: 900 GB/s both ways together", True
     ),
@@ -78,6 +79,7 @@ class Cluster:
     has_bf16: bool = True
     memory: int = round(FIGURES["H100"].value)  # bytes of a GPU
     peak: float = FIGURES["peak"].value  # FLOP/s
+    bandwidth: float = FIGURES["bandwidth"].value  # of its memory, bytes/s
     inside: float = FIGURES["inside"].value  # bytes/s each way
     between: float = FIGURES["between"].value
     gpus_per_machine: int = int(FIGURES["gpus_per_machine"].value)
@@ -93,4 +95,4 @@ class Cluster:
 
 
 H100 = Cluster()
-H200 = Cluster(gpu="H200", memory=round(FIGURES["H200"].value))
+H200 = Cluster(gpu="H200", memory=round(FIGURES["H200"].value), bandwidth=4.8e12)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BAR = 20  # columns
-PAPER = "on paper, within a factor of two"
+PAPER = "on paper, fitted on an H200"
 SMALLEST = 0.005  # of the unit: what would be shown as 0.00 is left to --json
 PARTS = {  # what each part of the memory is
     "weights": "the parameters themselves",
@@ -168,24 +168,29 @@ def _suggestions(facts: dict[str, Any], console: Console) -> None:
     from rich.padding import Padding
     from rich.text import Text
 
-    if facts["fits"] is not False:
+    told = facts["faster"] if facts["fits"] else facts["suggestions"]
+    if facts["fits"] is None or (facts["fits"] and not told):
         return
     console.print()
-    if not facts["suggestions"]:
-        console.print(Text("Nothing that a knob can do makes it fit: a smaller model, or a larger GPU.", style="red"))
+    if not told:
+        console.print(Text("No knob makes it fit: take a smaller model or a larger GPU.", style="red"))
         return
-    console.print(Text("What makes it fit, the cheapest first", style="bold"))
-    for each in facts["suggestions"]:
+    title = "What makes it faster, the fastest first" if facts["fits"] else "What makes it fit, the cheapest first"
+    console.print(Text(title, style="bold"))
+    for each in told:
         where = f"--world {each['world']} " if each["world"] else ""
         console.print(Text(f"  {where}{each['override']}", style="cyan"), soft_wrap=True)
-        told = Text(f"{size(each['peak'])}, {slower(each['slowdown'])}: {each['why']}")
-        console.print(Padding(told, (0, 0, 0, 4)))
+        effect = Text(f"{size(each['peak'])}, {slower(each['slowdown'])}: {each['why']}")
+        console.print(Padding(effect, (0, 0, 0, 4)))
 
 
 def slower(ratio: float) -> str:
+    """Of the time of a token, against what it was."""
     if abs(ratio - 1) < 0.005:
         return "as fast"
-    return f"{ratio - 1:.0%} slower" if ratio > 1 else f"{1 - ratio:.0%} faster"
+    if 0.67 < ratio < 1.5:
+        return f"{ratio - 1:.0%} slower" if ratio > 1 else f"{1 / ratio - 1:.0%} faster"
+    return f"{ratio:.1f} times as slow" if ratio > 1 else f"{1 / ratio:.1f} times as fast"
 
 
 def count(number: int) -> str:

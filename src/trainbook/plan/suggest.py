@@ -1,14 +1,16 @@
-"""The cheapest knobs that make a run fit: small sets of overrides, ranked by what they cost in speed.
+"""Small sets of overrides that make a run fit, ranked by what they cost in speed; or, if it fits, that make it faster.
 
-Of the rows that are computed at a time, the most that fit are taken. No change of a set could be left out. More GPUs
-come after all that one can do, and the length last: with another one it is another task.
+Every set is checked by the planner's own formulas: it fits, or is faster, and no change of it could be left out. Of the
+rows that are computed at a time, the most that fit are taken. More GPUs come after all that the present ones can do,
+and the length last: with another one it is another task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from functools import cached_property
+from itertools import combinations, product
 from typing import Any
 
 from trainbook.errors import ConfigError
@@ -17,23 +19,20 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.laws import Settings, broken_laws
 from trainbook.knobs.origin import Origin
+from trainbook.plan.compiling import updates
 from trainbook.plan.fitting import divisors
 from trainbook.plan.measured import with_values
+from trainbook.plan.options import FSDP, GATHER, RECOMPUTING, SYNC, Changes, quickening, risk, saving, words_of
 from trainbook.plan.subject import Subject
 
-MOST = 5  # suggestions
+MOST, MOST_FASTER = 5, 3  # suggestions
+MOST_TRIED = 250  # sets of changes: enough for all pairs of them, and a second
 SHORTEST = 64  # tokens
 MARGIN = 0.97  # of the GPU's memory: a suggestion that fits by a hair is none
-Changes = tuple[tuple[str, Any], ...]  # paths and values
-
-# What else a change costs, in shares of a step's time; it is not measured by operations alone.
-EXTRA_COST = {
-    "optimizer.type": 0.02,  # 8-bit averages are unpacked and packed again
-    "distributed.offload_optimizer": 0.5,  # averages travel to the host and back
-}
-# Changes that the learning feels: what they count as beside their cost in time. 16-bit weights forget small updates.
-RISK = {"precision.weights": 0.5, "optimizer.type": 0.03}
+WORTH = 0.05  # of a step's time: a gain below it is not worth a change
+COMPILING = 120.0  # seconds that compiling takes, which a faster step has to repay
 GO_ALONG = ("batch.gradient_accumulation_steps", "optimizer.beta2")  # with another change, never by themselves
+ROWS = "batch.per_device_train_batch_size"
 TASK = ("data.max_seq_length",)
 
 
@@ -44,10 +43,19 @@ class Suggestion:
     peak: int
     slowdown: float  # of a token, against the run as it is, had it fitted
     why: str
+    risk: float = 0.0
 
     @property
     def overrides(self) -> list[str]:
         return [f"{path}={yaml_value(value)}" for path, value in self.changes]
+
+    @property
+    def paths(self) -> set[str]:
+        return {path for path, _ in self.changes}
+
+    @property
+    def cost(self) -> tuple[bool, int, float, int]:
+        return bool(self.paths & set(TASK)), self.devices, self.slowdown + self.risk, len(self.changes)
 
     def as_facts(self, devices: int) -> dict[str, Any]:
         return {
@@ -61,126 +69,196 @@ class Suggestion:
 
 
 def suggestions(subject: Subject) -> list[Suggestion]:
-    """None where it fits. The fewest changes that are enough, none of which could be left out."""
+    """What makes it fit: the fewest changes that are enough, none of which could be left out. None where it fits."""
     if subject.memory().fits(subject.cluster):
         return []
-    candidates = list(_fitting(subject, _choices(subject)))
-    if not candidates:
-        candidates = list(_fitting(subject, _more_devices(subject)))
+    tries = _Tries(subject)
+    candidates = list(tries.fitting(_sets(saving(subject)), subject.devices))
+    devices = subject.devices
+    while not candidates and devices < 512:
+        devices = 1 << devices.bit_length()  # the next power of two
+        candidates = list(tries.fitting(_over_more(subject), devices))
     length = subject.config.data.max_seq_length
     while not candidates and length > SHORTEST:
         length //= 2
-        candidates = list(_fitting(subject, _with_length(subject, length)))
+        shorter: Changes = (("data.max_seq_length", length),)
+        candidates = list(tries.fitting(((*shorter, *each) for each in _sets(saving(subject))), subject.devices))
     return _ranked(candidates)[:MOST]
 
 
-def _choices(subject: Subject) -> Iterator[tuple[Changes, int]]:
-    """Sets of knobs beside the micro-batch, the empty one first."""
-    config = subject.config
-    offered: list[list[Changes]] = []
-    offered.append([(), *(((("memory.gradient_checkpointing", how),)) for how in _less_kept(config))])
-    if config.precision.compute == "fp32" or (config.precision.compute == "auto" and not subject.cluster.has_bf16):
-        short = "bf16" if subject.cluster.has_bf16 else "fp16"
-        offered.append([(), (("precision.compute", short),)])
-    if config.precision.weights == "fp32" and subject.cluster.has_bf16 and config.model.lora_rank is None:
-        narrow: Changes = (("precision.weights", "bf16"),)
-        if config.precision.compute not in ("auto", "bf16"):
-            narrow = (*narrow, ("precision.compute", "bf16"))
-        if config.optimizer.beta2 > 0.996:
-            narrow = (*narrow, ("optimizer.beta2", 0.99))
-        offered.append([(), narrow])
-    if config.optimizer.type in ("adamw", "stable_adamw") and config.distributed.strategy != "deepspeed":
-        offered.append([(), (("optimizer.type", "adamw_8bit"),)])
-    if subject.devices > 1 and config.distributed.strategy in ("auto", "ddp"):
-        offered.append([(), (("distributed.strategy", "fsdp"),)])
-    if config.distributed.strategy == "deepspeed":
-        if config.distributed.zero_stage < 3:
-            offered.append([(), (("distributed.zero_stage", 3),)])
-        if config.distributed.offload_optimizer == "none":
-            offered.append([(), (("distributed.offload_optimizer", "cpu"),)])
-    if config.model.lora_rank is not None and config.model.quantize_base == "none":
-        offered.append([(), (("model.quantize_base", "4bit"),)])
-    for chosen in product(*offered):
-        yield _joined(chosen), subject.devices
+def faster(subject: Subject) -> list[Suggestion]:
+    """What makes a run that fits faster, the most first."""
+    if subject.gpu is None or not subject.memory().fits(subject.cluster):
+        return []
+    tries, groups = _Tries(subject), quickening(subject)
+    alone = [each for each in ((), *(each for group in groups for each in group))]
+    found = [one for each in alone if (one := tries.fastest(each)) is not None]
+    best: Changes = ()
+    for group in groups:  # whatever still gains something beside the others
+        reached = tries.fastest(best)
+        options = [(one.slowdown, each) for each in group if (one := tries.fastest((*best, *each))) is not None]
+        if options and min(options)[0] < (1.0 if reached is None else reached.slowdown) - WORTH / 2:
+            best = (*best, *min(options)[1])
+    together = tries.fastest(best)
+    found += [together] if together is not None else []
+    worth = {each.changes: each for each in found if each.changes and each.slowdown < 1 - WORTH}
+    return sorted(worth.values(), key=lambda each: (each.slowdown, len(each.changes)))[:MOST_FASTER]
 
 
-def _less_kept(config: Config) -> tuple[str, ...]:
-    return {"off": ("selective", "full"), "selective": ("full",)}.get(config.memory.gradient_checkpointing, ())
+def _sets(groups: list[list[Changes]]) -> Iterator[Changes]:
+    """None first, then one of each group, then one of each two groups, and so on."""
+    for count in range(len(groups) + 1):
+        for chosen in combinations(groups, count):
+            for changes in product(*chosen):
+                yield tuple({path: value for part in changes for path, value in part}.items())
 
 
-def _more_devices(subject: Subject) -> Iterator[tuple[Changes, int]]:
-    """Slices over more GPUs than there are, with all that saves memory and with as little of it as will do."""
+def _over_more(subject: Subject) -> Iterator[Changes]:
+    """Slices over more GPUs than there are, with as little else as will do."""
     if subject.config.distributed.strategy == "deepspeed":
-        return
-    for devices in (2, 4, 8, 16, 32, 64, 128, 256, 512):
-        if devices <= subject.devices:
-            continue
-        slices: Changes = (("distributed.strategy", "fsdp"),)
-        for how in ((), *((("memory.gradient_checkpointing", each),) for each in _less_kept(subject.config))):
-            yield _joined((slices, how)), devices
+        spread: list[Changes] = [(), (("distributed.zero_stage", 3),)]
+    else:
+        spread = [FSDP, (*FSDP, SYNC), (*FSDP, GATHER), (*FSDP, SYNC, GATHER)]
+    present = RECOMPUTING.index(subject.config.memory.gradient_checkpointing)
+    for how in RECOMPUTING[present:]:
+        for each in spread:
+            yield (*each, ("memory.gradient_checkpointing", how))
 
 
-def _with_length(subject: Subject, length: int) -> Iterator[tuple[Changes, int]]:
-    for chosen, devices in _choices(subject):
-        yield _joined((chosen, (("data.max_seq_length", length),))), devices
+class _Tries:
+    """Changes of one subject, and what the formulas say of them."""
 
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.room = MARGIN * subject.cluster.memory
 
-def _joined(parts: tuple[Changes, ...]) -> Changes:
-    return tuple({path: value for part in parts for path, value in part}.items())
+    @cached_property
+    def before(self) -> float:
+        return self.subject.seconds_per_token()
 
+    @cached_property
+    def known_problems(self) -> set[str]:
+        return {problem.message for problem in broken_laws(Settings(self.subject.config, dict(self.subject.origins)))}
 
-def _fitting(subject: Subject, choices: Iterator[tuple[Changes, int]]) -> Iterator[Suggestion]:
-    """Of each set of knobs, with the most rows at a time that fit beside it."""
-    before = subject.seconds_per_token()
-    enough: list[tuple[frozenset[tuple[str, Any]], int]] = []  # sets that fit without touching the batch
-    for changes, devices in choices:
-        if any(known <= frozenset(changes) and devices == of for known, of in enough):
-            continue  # more than is needed
-        changed = changed_config(subject, changes)
-        if changed is None:
-            continue
-        for rows in _rows(changed, devices):
-            batch = rows_changes(changed, devices, rows)
-            both = _joined((changes, batch, _evaluated(subject, changed, devices, rows)))
-            tried = changed_config(subject, both)
-            if tried is None:
+    def fitting(self, choices: Iterable[Changes], devices: int) -> Iterator[Suggestion]:
+        """Of each set of knobs, with the most rows at a time that fit beside it."""
+        enough: list[set[tuple[str, Any]]] = []  # sets that fit without touching the batch
+        found = 0
+        for tried, choice in enumerate(choices):
+            changes = self._real(choice)
+            if any(known <= set(changes) for known in enough) or (found >= MOST and tried > MOST_TRIED):
+                continue  # more than is needed
+            rows = self._most_rows(changes, devices)
+            both = None if rows is None else self._with_rows(changes, devices, rows)
+            if both is None or not self._is_lawful(both) or self._has_idle_change(both, devices):
                 continue
-            candidate = subject.changed(tried, devices)
-            needed = candidate.memory()
-            if needed.total > MARGIN * subject.cluster.memory:
+            if both == changes:
+                enough.append(set(changes))
+            if both or devices != self.subject.devices:
+                found += 1
+                yield self._suggestion(both, devices)
+
+    def fastest(self, choice: Changes) -> Suggestion | None:
+        """With the fewest rows at a time, from the present ones on, that are as fast as any; None where it does not
+        fit, or costs more than it gains."""
+        changes, devices = self._real(choice), self.subject.devices
+        config = self._config(changes)
+        if not self._is_lawful(changes):
+            return None
+        present = self.subject.micro_batch()
+        options = [rows for rows in _all_rows(config, devices) if rows >= present][::-1]
+        options = options[:1] + options[1:][-6:]  # a batch may have a hundred divisors
+        fitting = [both for rows in options if self._fits(both := self._with_rows(changes, devices, rows), devices)]
+        found = [self._suggestion(both, devices) for both in fitting if self._is_lawful(both)]
+        if not found:
+            return None
+        least = min(each.slowdown for each in found)
+        chosen = next(each for each in found if each.slowdown <= least + 0.01)
+        return chosen if self._repays(chosen) else None
+
+    def _repays(self, suggestion: Suggestion) -> bool:
+        """Compiling takes minutes, and where the knob says auto, the run decides by itself once it knows its length."""
+        if "memory.compile" not in suggestion.paths:
+            return True
+        steps, time = updates(self.subject.config, self.subject.devices), self.subject.time()
+        if steps is None or time is None:
+            return self.subject.config.memory.compile == "off"
+        return steps * time.seconds * (1 - suggestion.slowdown) > COMPILING
+
+    def _suggestion(self, changes: Changes, devices: int) -> Suggestion:
+        candidate = self.subject.changed(self._config(changes), devices)
+        slowdown = candidate.seconds_per_token() / self.before if self.before else 1.0
+        words = [words for change in changes if (words := words_of(change, self.subject)) is not None]
+        where = [f"on {devices} GPUs"] if devices != self.subject.devices else []
+        cost = risk(changes, self.subject.config)
+        return Suggestion(changes, devices, candidate.memory().total, slowdown, "; ".join([*words, *where]), cost)
+
+    def _real(self, changes: Changes) -> Changes:
+        """Those that change something."""
+        return tuple((path, value) for path, value in changes if self.subject.config.get(path) != value)
+
+    def _config(self, changes: Changes) -> Config:
+        return with_values(self.subject.config, dict(changes))
+
+    def _fits(self, changes: Changes, devices: int) -> bool:
+        return self.subject.changed(self._config(changes), devices).memory().total <= self.room
+
+    def _most_rows(self, changes: Changes, devices: int) -> int | None:
+        """Of the divisors of a device's share of the batch, up to the present number. Fewer rows may need more memory
+        than the present ones only where they begin to be accumulated."""
+        config = self._config(changes)
+        options = [rows for rows in _all_rows(config, devices) if rows <= batch_shape(config, devices).micro_batch]
+        if not options:
+            return None
+
+        def fits(rows: int) -> bool:
+            return self._fits(self._with_rows(changes, devices, rows), devices)
+
+        if fits(options[0]):
+            return options[0]
+        if len(options) == 1 or not fits(options[-1]):
+            return None
+        low, high = 0, len(options) - 1  # options[low] does not fit, options[high] does
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(options[middle]) else (middle, high)
+        return options[high]
+
+    def _with_rows(self, changes: Changes, devices: int, rows: int) -> Changes:
+        """The same global batch, so many rows at a time; as many in evaluation, where that takes too much by itself."""
+        config = self._config(changes)
+        both = (*changes, *rows_changes(config, devices, rows))
+        own = config.evaluation.per_device_eval_batch_size
+        if own is not None and own > rows and not self.subject.changed(self._config(both), devices).evaluation_fits():
+            both = (*both, ("evaluation.per_device_eval_batch_size", rows))
+        return both
+
+    def _is_lawful(self, changes: Changes) -> bool:
+        origins = {**self.subject.origins, **{path: Origin("override", "override") for path, _ in changes}}
+        broken = broken_laws(Settings(self._config(changes), origins))
+        return all(problem.message in self.known_problems for problem in broken)
+
+    def _has_idle_change(self, changes: Changes, devices: int) -> bool:
+        """One of them could be left out, and it would still fit."""
+        for left_out, _ in changes:
+            if left_out in GO_ALONG:
                 continue
-            if not batch:
-                enough.append((frozenset(changes), devices))
-            if (both or devices != subject.devices) and not _has_idle_change(subject, both, devices):
-                slowdown = candidate.seconds_per_token() / before if before else 1.0
-                slowdown += sum(EXTRA_COST.get(path, 0.0) for path, _ in both)
-                yield Suggestion(both, devices, needed.total, slowdown, _why(both, devices, subject))
-            break
+            rest = tuple((path, value) for path, value in changes if path != left_out)
+            try:
+                if self._fits(rest, devices) and self._is_lawful(rest):
+                    return True
+            except ConfigError:  # a batch that cannot be cut without it
+                continue
+        return False
 
 
-def _has_idle_change(subject: Subject, changes: Changes, devices: int) -> bool:
-    """One of them could be left out, and it would still fit."""
-    for left_out, _ in changes:
-        if left_out in GO_ALONG:
-            continue
-        rest = tuple((path, value) for path, value in changes if path != left_out)
-        fewer = changed_config(subject, rest)
-        try:
-            if fewer is not None and subject.changed(fewer, devices).memory().total <= MARGIN * subject.cluster.memory:
-                return True
-        except ConfigError:  # a batch that cannot be cut without it
-            continue
-    return False
-
-
-def _rows(config: Config, devices: int) -> list[int]:
-    """What may be computed at a time: divisors of a device's share of the batch, the present one first."""
+def _all_rows(config: Config, devices: int) -> list[int]:
+    """What may be computed at a time: divisors of a device's share of the batch, the largest first."""
     try:
         batch = batch_shape(config, devices)
     except ConfigError:
         return []
-    share = batch.micro_batch * batch.accumulation
-    return [size for size in divisors(share) if size <= batch.micro_batch]
+    return divisors(batch.micro_batch * batch.accumulation)
 
 
 def rows_changes(config: Config, devices: int, rows: int) -> Changes:
@@ -188,63 +266,16 @@ def rows_changes(config: Config, devices: int, rows: int) -> Changes:
     batch = batch_shape(config, devices)
     if rows == batch.micro_batch:
         return ()
-    changes: Changes = (("batch.per_device_train_batch_size", rows),)
+    changes: Changes = ((ROWS, rows),)
     if config.batch.global_batch_size is not None and config.batch.gradient_accumulation_steps is None:
         return changes
     return (*changes, ("batch.gradient_accumulation_steps", batch.micro_batch * batch.accumulation // rows))
 
 
-def _evaluated(subject: Subject, config: Config, devices: int, rows: int) -> Changes:
-    """Where evaluating takes too much by itself: as many rows as are trained on at a time."""
-    own = config.evaluation.per_device_eval_batch_size
-    if own is None or own <= rows or subject.changed(config, devices).evaluation_fits():
-        return ()
-    return (("evaluation.per_device_eval_batch_size", rows),)
-
-
-def changed_config(subject: Subject, changes: Changes) -> Config | None:
-    """None where that would break a law."""
-    config, origins = with_values(subject.config, dict(changes)), dict(subject.origins)
-    origins |= {path: Origin("override", "override") for path, _ in changes}
-    known = {problem.message for problem in broken_laws(Settings(subject.config, origins))}
-    return config if all(each.message in known for each in broken_laws(Settings(config, origins))) else None
-
-
 def _ranked(candidates: list[Suggestion]) -> list[Suggestion]:
     """The cheapest first; those that hold another one and more are left out."""
-    ordered = sorted(candidates, key=_cost)
     kept: list[Suggestion] = []
-    for candidate in ordered:
-        touched = {path for path, _ in candidate.changes}
-        is_more = any(
-            {path for path, _ in each.changes} < touched and each.devices == candidate.devices for each in kept
-        )
-        if not is_more:
+    for candidate in sorted(candidates, key=lambda each: each.cost):
+        if not any(each.paths < candidate.paths and each.devices == candidate.devices for each in kept):
             kept.append(candidate)
     return kept
-
-
-def _cost(candidate: Suggestion) -> tuple[bool, int, float, int]:
-    paths = [path for path, _ in candidate.changes]
-    cost = candidate.slowdown + sum(RISK.get(path, 0.0) for path in paths)
-    return any(path in TASK for path in paths), candidate.devices, cost, len(paths)
-
-
-WORDS = {
-    "batch.per_device_train_batch_size": "fewer rows at a time, the same global batch",
-    "memory.gradient_checkpointing": "activations are computed again instead of kept",
-    "precision.compute": "products in 16 bits",
-    "precision.weights": "weights, gradients and averages in 16 bits: watch the loss",
-    "optimizer.type": "averages in 8 bits",
-    "distributed.strategy": "each GPU holds a slice of weights, gradients and averages",
-    "distributed.zero_stage": "each GPU holds a slice of the weights too",
-    "distributed.offload_optimizer": "the optimizer's state lies in the host's memory",
-    "model.quantize_base": "frozen weights in 4 bits",
-    "evaluation.per_device_eval_batch_size": "fewer rows at a time in evaluation",
-    "data.max_seq_length": "shorter texts: another task",
-}
-
-
-def _why(changes: Changes, devices: int, subject: Subject) -> str:
-    words = [WORDS[path] for path, _ in changes if path in WORDS]
-    return "; ".join([*words, *([f"on {devices} GPUs"] if devices != subject.devices else [])])

@@ -1,10 +1,10 @@
-"""How long a step takes on one kind of GPU: products at a share of its peak, and what small models wait for.
+"""How long a step takes on one kind of GPU.
 
-    step = products + traffic to weights and optimizer state + exchange that nothing hides,
-    but never less than it takes to launch its kernels, one after another.
+    step = max(work of the GPU, what the processor needs to ask for it) + exchange that nothing hides + offloading
 
-A rough estimate: within a factor of two where a micro-batch takes longer than Python needs to ask for it. Shorter ones
-wait for that, and may take several times as long. `plan --measure` runs a few steps and puts what it saw in its place.
+The work of the GPU is a roofline with constants fitted on measurements of an H200 (plan/roofline.py, and how near it
+comes: docs/plan.md). Other GPUs follow from their peak and their memory bandwidth; a processor is taken to be as fast
+as the one beside that H200. `plan --measure` runs a few steps and puts what it saw in its place.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
+from trainbook.plan import roofline
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.gpus import Gpu
-from trainbook.plan.network import network
-from trainbook.plan.speed import efficiency, operations
+from trainbook.plan.machines import Cluster
+from trainbook.plan.network import Network, network
+from trainbook.plan.roofline import constants
+from trainbook.plan.speed import exposed_in, operations
+from trainbook.plan.traffic import BACKWARD, FORWARD, UPDATE, traffic
 from trainbook.plan.types import compute_type, types_of
 
-# Ours, as there is nothing to look them up in. H200, GPT-2 124M, compiled: 502,000 tokens a second were measured.
-KERNELS = {False: 90, True: 30}  # of a block, both passes; compiled, small operations are one kernel
-LAUNCH = 5e-6  # seconds until the next kernel can start
-BANDWIDTH_SHARE = 0.8  # of the memory's bandwidth that simple kernels reach
-WEIGHT_PASSES = 6  # how often the bytes of all weights go through memory in a micro-batch: cast, both passes, gradients
-UPDATE_BYTES = 28  # a parameter in an update: weight, gradient and two averages read, three of them written
-RECOMPUTED_SELECTIVELY = 0.06  # more of a step's time, for what lies between the products
-SHORT = 0.02  # seconds of a micro-batch below which Python is what it waits for
-EAGER = 1.25  # slower than compiled, by small operations that each go through memory
+SHORT = 0.02  # seconds of a micro-batch below which Python is likely what it waits for
+# Ours: what goes to the host's memory and back passes a bus of 25 GB/s (PCIe 4.0), and is updated there at 50 GB/s.
+HOST_BUS, HOST_MEMORY = 25e9, 50e9
+OFFLOADED_UPDATE_BYTES = 28  # a parameter: weight, gradient and two averages read, three of them written
 
 
 @dataclass(frozen=True)
@@ -38,10 +37,7 @@ class Time:
     tokens: int  # a step, of all devices
     utilisation: float  # of the GPU's peak, by the model's operations (MFU)
     rounds: int  # micro-batches a step
-
-    @property
-    def is_short(self) -> bool:
-        return self.seconds / self.rounds < SHORT
+    is_short: bool = False  # the processor sets the pace, not the GPU
 
     @property
     def tokens_per_second(self) -> float:
@@ -50,22 +46,41 @@ class Time:
 
 def time_of(config: Config, devices: int, gpu: Gpu, *, vocab_size: int, num_labels: int = 1) -> Time:
     cluster = gpu.cluster(compute_type(config, gpu.cluster("fp16")), tf32=config.precision.tf32)
-    batch, model = batch_shape(config, devices), network(config, vocab_size, num_labels)
-    found = efficiency(config, devices, vocab_size=vocab_size, num_labels=num_labels, cluster=cluster)
-    bandwidth = gpu.bandwidth_gb * 1e9 * BANDWIDTH_SHARE
-    types = types_of(config, cluster)
-    weights = batch.accumulation * WEIGHT_PASSES * types.computed * model.parameters / bandwidth
-    update = UPDATE_BYTES * types.kept / 4 * model.trained / devices_that_share(config, devices) / bandwidth
-    compiled = is_compiled(config, devices)
-    slower = (1.0 if compiled else EAGER) * (
-        1 + RECOMPUTED_SELECTIVELY * (config.memory.gradient_checkpointing == "selective")
+    batch, model, known = batch_shape(config, devices), network(config, vocab_size, num_labels), constants()
+    rounds, compiled = batch.accumulation, is_compiled(config, devices)
+    micro = roofline.micro_batch(config, model, cluster, batch.micro_batch, compiled=compiled)
+    forward, backward = (rounds * roofline.seconds(work, known) for work in (micro.forward, micro.backward))
+    offloaded = offloading(config, model, cluster, devices, rounds)
+    share = devices_that_share(config, devices)
+    update = 0.0 if offloaded else roofline.seconds(roofline.update(config, model, cluster, share), known)
+    asked_for = rounds * roofline.seconds(micro.host, known) + known["host step"]
+    exchanged = traffic(config, devices, vocab_size=vocab_size, num_labels=num_labels, cluster=cluster)
+    exposed = sum(
+        exposed_in(exchanged, phase, seconds, rounds, cluster)
+        for phase, seconds in ((FORWARD, forward), (BACKWARD, backward), (UPDATE, 0.0))
     )
-    launched = batch.accumulation * model.num_blocks * KERNELS[compiled] * LAUNCH
-    seconds = max(found.computing * slower + weights, launched) + update + found.exposed
+    working = forward + backward + update
+    seconds = max(working, asked_for) + exposed + offloaded
     lengths = lengths_of(config)
     tokens = batch.global_batch * (lengths.read + lengths.written)
-    done = operations(config, model, batch.micro_batch * batch.accumulation).model
-    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak, batch.accumulation)
+    done = operations(config, model, batch.micro_batch * rounds).model
+    is_short = asked_for > working or seconds / rounds < SHORT
+    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak, rounds, is_short)
+
+
+def offloading(config: Config, model: Network, cluster: Cluster, devices: int, rounds: int) -> float:
+    """Seconds of a step in which what lies in the host's memory travels or is updated there."""
+    knobs, seconds = config.distributed, 0.0
+    if knobs.strategy != "deepspeed":
+        return seconds
+    kept = types_of(config, cluster).kept
+    if knobs.offload_optimizer != "none":
+        share = model.trained / devices
+        passes = 1 + (rounds if knobs.zero_stage > 1 else 1)  # gradients to the host, new weights back
+        seconds += share * (passes * kept / HOST_BUS + OFFLOADED_UPDATE_BYTES / HOST_MEMORY)
+    if knobs.offload_parameters != "none":
+        seconds += 2 * rounds * model.parameters / devices * kept / HOST_BUS  # for each pass
+    return seconds
 
 
 def devices_that_share(config: Config, devices: int) -> int:
