@@ -62,7 +62,7 @@ def test_bad_trials_are_stopped_early_and_go_on_from_where_they_paused(terminal:
         (["--budget", "2"], "--budget: 2 trials are too few"),
         (["--budget", "some"], "--budget: must be a number of trials"),
         (["--method", "grid"], "--method: must be one of sobol, random, zoom, one-at-a-time, tpe, gp"),
-        (["--ray", "10.0.0.1:6379"], "--ray: tasks on other machines cannot reach a file of this one"),
+        (["--ray", "10.0.0.1:6379"], "--ray: tasks on other machines cannot reach a file on this one"),
         (["--workers", "0"], "--workers: must be a whole number >= 1, but got 0"),
         (["--name", "../s"], "a study's name must begin with a letter or digit"),
         (["--name", "."], "a study's name must begin with a letter or digit"),
@@ -102,8 +102,8 @@ def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
     for seeds in (2, 0):
         _announce(read_question("gpt-tiny", budget="3", seeds=seeds), Path("runs/s"), False, told.append, [])
     first, second = (line.removeprefix("  search     ") for line in told if line.startswith("  search"))
-    assert first == "3 trials by sobol, then the best three and the base with 2 new seeds each; 1 at a time"
-    assert second == "3 trials by sobol; 1 at a time"
+    assert first == "3 trials by sobol, then the best three and the base repeated with 2 new seeds; 1 worker"
+    assert second == "3 trials by sobol; 1 worker"
 
 
 def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_folder_that_cannot_be_made_is_a_message(terminal: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rate-range", "--for-batch", "8"], "ask one at a time"),
+        (["--rate-range", "--for-batch", "8"], "cannot be combined"),
         (["--rate-range", "--budget", "8"], "--budget: has no effect with --rate-range"),
         (["--rate-range", "--storage", "sqlite://"], "--storage: has no effect with --rate-range"),
         (["--measured", "x.json"], "--measured: has no effect without --for-batch"),
@@ -178,7 +178,7 @@ def test_flags_that_would_do_nothing_are_refused(terminal: Any, arguments: list[
 def test_what_is_asked_about_one_training_is_not_asked_of_a_study(terminal: Any, arguments: list[str]) -> None:
     Path("study.yaml").write_text("base: gpt-tiny\nnuisance: {optimizer.learning_rate: [1e-4, 1e-2]}\n")
     told = terminal("tune", "study.yaml", *arguments, code=2).output
-    assert f"study.yaml: is a study, but {arguments[0]} asks about one training" in told
+    assert f"study.yaml: is a study, but {arguments[0]} needs a recipe or a configuration" in told
 
 
 def test_the_rate_range_and_the_batch_are_told_without_a_study(terminal: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from trainbook.errors import UserError
@@ -44,6 +45,26 @@ def test_one_run_each_says_where_they_ended_and_nothing_about_seeds():
     )
     assert "higher (worse)" in said(run("b", 2.5), run("a", 3.0))
     assert said(run("a", 3.0), run("b", 3.0, optimizer__learning_rate=1e-2)).startswith("b and a are equal")
+
+
+def test_each_setting_is_told_with_its_mean_and_spread_over_seeds():
+    losses = {1e-3: (3.0, 3.2, 3.1), 1e-2: (2.5, 2.9, 2.7)}
+    records = [
+        run(f"{rate}-{seed}", final, seed, optimizer__learning_rate=rate)
+        for rate, finals in losses.items()
+        for seed, final in enumerate(finals)
+    ]
+    found = compare([*records, run("alone", 2.0, 1, optimizer__learning_rate=0.1)])
+    for group, finals in zip(as_json(found)["groups"], (*losses.values(), (2.0,)), strict=True):
+        assert group["mean"] == pytest.approx(np.mean(finals)) and group["at"] == 40
+        spread = group["standard_deviation"]
+        assert spread is None if len(finals) == 1 else spread == pytest.approx(np.std(finals, ddof=1))
+    buffer = io.StringIO()
+    render(found, Console(file=buffer, width=160))
+    assert "by setting" in buffer.getvalue() and "standard deviation" in buffer.getvalue()
+    buffer = io.StringIO()
+    render(compare([run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)]), Console(file=buffer, width=160))
+    assert "by setting" not in buffer.getvalue()  # nothing was repeated
 
 
 def test_only_the_knobs_that_differ_are_told():
@@ -265,8 +286,6 @@ def test_a_long_curve_is_answered_in_means_of_stretches():
 
 
 def test_the_terminal_shows_table_knobs_curves_and_conclusion():
-    from rich.console import Console
-
     records = [run("a [red]", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2, logging__logging_steps=7)]
     console = Console(width=100, record=True, file=io.StringIO())
     render(compare(records), console)

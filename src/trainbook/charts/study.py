@@ -74,9 +74,10 @@ def _isolated(axis: Any, facts: Facts, knob: Facts) -> None:
     if lost:
         top = axis.get_ylim()[1]
         axis.scatter(lost, [top] * len(lost), marker="x", color=RED, s=24, label="infeasible")
-    chosen = {**facts["base_values"], **facts["best"]["values"]}.get(knob["path"])
+    recommended = next(t["values"] for t in facts["trials"] if t["number"] == facts["recommended"])
+    chosen = {**facts["base_values"], **recommended}.get(knob["path"])
     if _has_place(knob, chosen):
-        axis.axvline(_place(knob, chosen), color=GREEN, linewidth=1, linestyle="--", label="best trial")
+        axis.axvline(_place(knob, chosen), color=GREEN, linewidth=1, linestyle="--", label="recommended")
     axis.set_title(knob["path"])
     axis.set_xlabel({"log": "log scale", "log_one_minus": "log scale of 1 − x"}.get(knob["scale"], ""))
     axis.set_ylabel(facts["metric"])
@@ -119,14 +120,22 @@ def _value(knob: Facts, place: float) -> float:
     return 1 - 10**-place if knob["scale"] == "log_one_minus" else place
 
 
+def _ends(knob: Facts, places: list[float]) -> tuple[float, float]:
+    """Of an axis: the whole search range, and what was tried beyond it."""
+    if knob["scale"] == "choice":
+        return min(places), max(places)
+    limits = [_place(knob, knob[end]) for end in ("low", "high") if _has_place(knob, knob[end])]
+    return min([*limits, *places]), max([*limits, *places])
+
+
 def _ticks(axis: Any, knob: Facts, values: list[Any]) -> None:
     if knob["scale"] == "choice":
         names = [*map(str, knob["choices"])]
         names += ["base"] if any(value not in knob["choices"] for value in values) else []
         axis.set_xticks(range(len(names)), names)
         return
-    places = [_place(knob, value) for value in values]
-    low, high = min(places), max(places)
+    low, high = _ends(knob, [_place(knob, value) for value in values])
+    axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low)) if high > low else None
     marks = [low + (high - low) * share for share in (0, 0.25, 0.5, 0.75, 1)] if high > low else [low]
     axis.set_xticks(
         marks,
@@ -143,11 +152,11 @@ def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
     axis = axes[0, 0]
     done = [t for t in facts["trials"] if t["kind"] != "repeat" and t["state"] == "done" and t["loss"] is not None]
     sign = -1 if facts["higher_is_better"] else 1
-    order = sorted(done, key=lambda trial: -sign * trial["loss"])  # the best on top
+    # The best on top; above all the recommended one, which new seeds may have put before the best single loss.
+    order = sorted(done, key=lambda trial: (trial["number"] == facts["recommended"], -sign * trial["loss"]))
     ends = []
     for knob in knobs:
-        places = [_place(knob, value) for value, _, _ in _points(facts, knob)]
-        ends.append((min(places), max(places)))
+        ends.append(_ends(knob, [_place(knob, value) for value, _, _ in _points(facts, knob)]))
     for rank, trial in enumerate(order):
         values = {**facts["base_values"], **trial["values"]}
         line = []
@@ -164,7 +173,7 @@ def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
         axis.plot(
             range(len(knobs)),
             line,
-            color=ORANGE if rank == len(order) - 1 else BLUE,
+            color=ORANGE if trial["number"] == facts["recommended"] else BLUE,
             alpha=0.08 + 0.9 * goodness**3,
             linewidth=1 + 1.5 * goodness**3,
         )
@@ -181,7 +190,7 @@ def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
     axis.set_ylim(-0.1, 1.1)
     axis.spines["left"].set_visible(False)
     count = f"{len(done)} trial{'' if len(done) == 1 else 's'}"
-    axis.set_title(f"{count}; the darker, the better the {facts['metric']}; the best in orange")
+    axis.set_title(f"{count}; darker is better by {facts['metric']}; recommended: trial {facts['recommended']}, orange")
     save(figure, path)
     return path
 

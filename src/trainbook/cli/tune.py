@@ -40,7 +40,9 @@ def tune(
     overrides: Overrides = None,
     budget: Annotated[
         str | None,
-        typer.Option("--budget", help='The budget: 32 (trials), "2.5 GPU-hours" or "4B tokens". Default: 32.'),
+        typer.Option(
+            "--budget", help='32 (trials), "2.5 GPU-hours" or "4B tokens"; a larger one extends a study. Default: 32.'
+        ),
     ] = None,
     method: Annotated[
         str | None,
@@ -121,7 +123,7 @@ def tune(
         return
     if ray is not None and ray != "local" and storage is None:
         raise UserError(
-            "--ray: tasks on other machines cannot reach a file of this one. Give the study a database: --storage URL."
+            "--ray: tasks on other machines cannot reach a file on this one. Pass a database with --storage URL."
         )
     options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
     question = read_question(study, changes, **options)
@@ -174,7 +176,7 @@ def _answers_alone(
     from trainbook.study.tune.study_file import is_study
 
     if rate_range and for_batch is not None:
-        raise UserError("--rate-range and --for-batch are two questions: ask one at a time.")
+        raise UserError("--rate-range and --for-batch cannot be combined: pass one of them.")
     if measured is not None and for_batch is None:
         raise UserError("--measured: has no effect without --for-batch.")
     if picture is not None and not rate_range:
@@ -184,9 +186,9 @@ def _answers_alone(
     given = [flag for flag, value in asked.items() if value is not None]
     alone = "--rate-range" if rate_range else "--for-batch"
     if is_study(recipe):
-        raise UserError(f"{recipe}: is a study, but {alone} asks about one training: give it the study's base.")
+        raise UserError(f"{recipe}: is a study, but {alone} needs a recipe or a configuration. Pass the study's base.")
     if given:
-        raise UserError(f"{given[0]}: has no effect with {alone}, which is no study.")
+        raise UserError(f"{given[0]}: has no effect with {alone}, which runs no study.")
     if rate_range:
         tell_rate_range(recipe, changes, picture, as_json)
     elif for_batch is not None:
@@ -195,15 +197,18 @@ def _answers_alone(
 
 
 def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
-    say(f"{folder}{' (goes on)' if goes_on else ''}")
-    say(f"  {'base':<10} {question.base}, judged by its {question.metric}")
+    say(f"{folder}{' (resumed)' if goes_on else ''}")
+    say(f"  {'base':<10} {question.base}, evaluated by {question.metric}")
     again = (
-        f", then the best three and the base with {question.seeds} new seed{'s' if question.seeds > 1 else ''} each"
+        f", then the best three and the base repeated with {question.seeds} new seed{'s' if question.seeds > 1 else ''}"
         if question.seeds
         else ""
     )
     pruned = f", pruned by {question.pruning}" if question.pruning != "none" else ""
-    say(f"  {'search':<10} {question.budget} by {question.method}{pruned}{again}; {question.workers} at a time")
+    workers = f"{question.workers} worker{'s' if question.workers > 1 else ''}"
+    say(f"  {'search':<10} {question.budget} by {question.method}{pruned}{again}; {workers}")
+    if question.budget.meaning is not None:
+        say(f"  {'':<10} {question.budget.meaning}")
     for each in question.roles.scientific:
         say(f"  {'compared':<10} {each.path}: {each.text}")
     for line in words:

@@ -45,6 +45,10 @@ class Group:
     label: str
     sides: list[Side]
 
+    def at(self, where: float) -> list[float]:
+        """Their values at one place."""
+        return [side.curve.at(where) for side in self.sides if side.curve is not None]
+
 
 @dataclass(frozen=True)
 class Pairing:
@@ -73,6 +77,15 @@ class Comparison:
     pairings: list[Pairing]  # each other group that has a place in common with the first
     differences: Mapping[str, Mapping[str, Any]]  # knob path -> run -> value, of the knobs that differ
     missing: Mapping[str, list[str]]  # run -> what others logged and it did not
+
+    @property
+    def common_end(self) -> float:
+        """Where the shortest of all runs ends."""
+        return min(side.curve.end for group in self.groups for side in group.sides if side.curve is not None)
+
+    @property
+    def has_repeats(self) -> bool:
+        return any(len(group.sides) > 1 for group in self.groups)
 
     @property
     def higher_is_better(self) -> bool | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS
-from trainbook.report.compare import ASIDE, SEED, Comparison, Pairing, summary
+from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
 from trainbook.report.conclusion import conclusion, duration, number, place_text, remarks, what
 from trainbook.report.curves import Curve
 from trainbook.runs.schema import METRICS
@@ -31,12 +31,24 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
         "by": comparison.by,
         "runs": [summary(side, comparison.higher_is_better) for side in comparison.sides],
         "differences": {path: dict(values) for path, values in comparison.differences.items()},
-        "groups": [{"name": group.label, "runs": [side.label for side in group.sides]} for group in comparison.groups],
+        "groups": [_group(comparison, group) for group in comparison.groups],
         "comparisons": [_pairing(pairing) for pairing in comparison.pairings],
         "missing": dict(comparison.missing),
         "remarks": remarks(comparison),
         "conclusion": conclusion(comparison),
         "curves": {side.label: _points(side.curve) for side in comparison.sides if side.curve is not None},
+    }
+
+
+def _group(comparison: Comparison, group: Group) -> dict[str, Any]:
+    """Runs of one setting, with the mean and the standard deviation over their seeds where the shortest run ends."""
+    values = group.at(comparison.common_end)
+    return {
+        "name": group.label,
+        "runs": [side.label for side in group.sides],
+        "at": comparison.common_end,
+        "mean": fmean(values),
+        "standard_deviation": stdev(values) if len(values) > 1 else None,
     }
 
 
@@ -67,6 +79,7 @@ def _points(curve: Curve) -> list[list[float]]:
 def render(comparison: Comparison, console: Console) -> None:
     _print_runs(comparison, console)
     _print_differences(comparison, console)
+    _print_groups(comparison, console)
     _print_curves(comparison, console)
     _print_way(comparison, console)
     for label, names in comparison.missing.items():
@@ -121,6 +134,20 @@ def _value(values: Mapping[str, Any], label: str) -> str:
         return "not known"
     text = show(values[label])
     return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 1]}…"
+
+
+def _print_groups(comparison: Comparison, console: Console) -> None:
+    """Where settings were repeated: what each one reaches, and how much its seeds differ."""
+    if not comparison.has_repeats:
+        return
+    table = _table("setting", ["runs", "mean", "standard deviation", "lowest", "highest"])
+    table.title = f"{what(comparison)} {place_text(comparison, comparison.common_end)}, by setting"
+    for group in comparison.groups:
+        values = group.at(comparison.common_end)
+        deviation = number(stdev(values)) if len(values) > 1 else "–"
+        shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
+        table.add_row(*_plain(group.label, str(len(values)), *shown))
+    console.print(table)
 
 
 def _print_curves(comparison: Comparison, console: Console) -> None:

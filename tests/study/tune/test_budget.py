@@ -89,19 +89,19 @@ def test_a_knob_that_is_idle_with_one_of_the_compared_values_is_not_chosen() -> 
     arms = [{"optimizer.type": "adamw"}, {"optimizer.type": "sgd"}]
     chosen, words = choose(load("gpt-tiny"), 12, ["optimizer.type"], arms)
     assert [each.path for each in chosen] == ["optimizer.learning_rate", "schedule.type"]
-    assert "optimizer.beta1" in words[-1] and "no effect with some of what is compared" in words[-1]
+    assert "optimizer.beta1" in words[-1] and "no effect with some of the compared values" in words[-1]
 
 
 def test_the_words_say_what_is_searched_what_would_be_next_and_what_has_to_be_asked_for() -> None:
     _, words = choose(load("gpt-tiny"), 12)
     assert "optimizer.learning_rate and optimizer.beta1" in words[0]
-    assert "from 26 trials on" in words[1]
+    assert "would be added at 26 trials" in words[1]
     assert "model.hidden_size" in words[2]
 
 
 def test_where_all_knobs_have_a_role_nothing_is_searched_and_that_is_said() -> None:
     chosen, words = choose(load("gpt-tiny"), 12, [each.path for each in by_importance()])
-    assert chosen == [] and "no knob in the order of importance is left" in words[0]
+    assert chosen == [] and "no knob is left to search" in words[0]
 
 
 def test_each_value_that_is_compared_has_to_be_tuned_for_itself() -> None:

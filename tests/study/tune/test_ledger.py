@@ -12,11 +12,11 @@ from tests.study.tune.conftest import Asks
 
 from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, UserError
 from trainbook.study.tune import database as database_module
-from trainbook.study.tune.changed import must_be_the_same
+from trainbook.study.tune.changed import is_extended
 from trainbook.study.tune.database import shown
 from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
 from trainbook.study.tune.order import Order
-from trainbook.study.tune.planning import is_spent, next_order
+from trainbook.study.tune.planning import extended, is_spent, next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 
@@ -224,11 +224,11 @@ def test_a_report_is_compared_only_with_those_that_it_is_said_to_be(ledger: Ledg
 
 
 def test_a_study_that_was_changed_is_refused_with_the_difference(ledger: Ledger, ask: Asks) -> None:
-    changed = ask("nuisance: {learning_rate: {high: 0.5}}\nfixed: {model.dropout: 0.1}\n", budget=16)
+    changed = ask("nuisance: {learning_rate: {high: 0.5}}\nfixed: {model.dropout: 0.1}\n", budget=6)
     with pytest.raises(ResumeError) as refused:
         ledger.open(changed.as_json())
     told = str(refused.value)
-    assert "model.dropout: 0.0 -> 0.1" in told and "budget: 8 trials -> 16 trials" in told
+    assert "model.dropout: 0.0 -> 0.1" in told and "budget: 8 trials -> 6 trials" in told
     assert "high 0.01" in told and "high 0.5" in told and "--name" in told
 
 
@@ -236,7 +236,35 @@ def test_an_end_at_zero_is_told_where_it_was_changed(ledger: Ledger, ask: Asks) 
     text = "nuisance: {{model.dropout: {{low: {}, high: 0.3}}}}\n"
     before, now = (ask(text.format(low)).as_json() for low in (0.0, 0.1))
     with pytest.raises(ResumeError, match=r"scale linear, low 0.0, high 0.3 -> scale linear, low 0.1, high 0.3"):
-        must_be_the_same(json.loads(json.dumps(before)), json.loads(json.dumps(now)), "s")
+        is_extended(json.loads(json.dumps(before)), json.loads(json.dumps(now)), "s")
+
+
+def test_a_study_is_extended_by_more_budget_or_seeds_and_only_by_these(ledger: Ledger, ask: Asks) -> None:
+    base = take(ledger, ask(), "one")
+    ledger.finish(replace(base, state="done", loss=2.0), "one")
+    take(ledger, ask(), "one")
+    space = (ledger.plan() or {})["space"]
+    larger = ask(budget=16, seeds=4)
+    assert ledger.open(larger.as_json(), lambda plan: extended(larger, plan))
+    plan = ledger.plan() or {}
+    assert plan["trials"] == 16 and plan["space"] == space and "extended to 16 trials" in plan["words"][0]
+    assert not ledger.open(larger.as_json())  # the same again is no extension
+    for smaller in (ask(budget=8, seeds=4), ask(budget=16, seeds=2), ask(budget="1 GPU-hour", seeds=4)):
+        with pytest.raises(ResumeError, match="can be extended by a larger budget in the same unit, or by more seeds"):
+            ledger.open(smaller.as_json())
+
+
+def test_what_a_spent_budget_dropped_is_waiting_again_when_the_study_is_extended(ledger: Ledger, ask: Asks) -> None:
+    question = ask()
+    base = take(ledger, question, "one")
+    ledger.finish(replace(base, state="done", loss=2.0), "one")
+    first = take(ledger, question, "one")
+    ledger.finish(replace(first, state="done", loss=1.0), "one")
+    ledger.take("one", lambda trials, plan: next_order(question, trials, plan), lambda trials: True)
+    assert {each.state for each in ledger.trials()[2:]} >= {"dropped"}
+    larger = ask(budget=9)
+    ledger.open(larger.as_json(), lambda plan: extended(larger, plan))
+    assert "dropped" not in {each.state for each in ledger.trials()}
 
 
 def test_more_workers_are_no_other_study(ledger: Ledger, ask: Asks) -> None:

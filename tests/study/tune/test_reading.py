@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import stdev
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from trainbook.errors import RunError
 from trainbook.knobs import load
 from trainbook.study.tune.conclusion import conclude, recipe_text
 from trainbook.study.tune.finish import finish
-from trainbook.study.tune.planning import Plan, is_spent, next_order
+from trainbook.study.tune.planning import Plan, extended, is_spent, next_order
 from trainbook.study.tune.pruning import expected_share
 from trainbook.study.tune.reading import read
 from trainbook.study.tune.rows import Trial
@@ -24,10 +23,12 @@ RATE, BETA = "optimizer.learning_rate", "optimizer.beta1"
 Loss = Callable[[Trial, dict[str, Any]], float | None]
 
 
-def tried(question: Question, loss: Loss) -> tuple[dict[str, Any], list[Trial]]:
-    """A whole study without workers."""
-    trials: list[Trial] = []
-    plan: dict[str, Any] = {}
+def tried(
+    question: Question, loss: Loss, begun: tuple[dict[str, Any], list[Trial]] | None = None
+) -> tuple[dict[str, Any], list[Trial]]:
+    """A whole study without workers; or the rest of one that was `begun` with a smaller budget."""
+    trials: list[Trial] = list(begun[1]) if begun else []
+    plan: dict[str, Any] = extended(question, begun[0]) if begun else {}
     while True:
         order = next_order(question, trials, plan or None)
         plan |= dict(order.plan or {})
@@ -57,7 +58,7 @@ def test_the_best_is_told_with_its_repeated_seeds_and_their_spread(ask: Asks) ->
     assert best["repeats"]["spread"] == pytest.approx(1e-3)
     assert best["loss"] == min(each["loss"] for each in facts["trials"] if each["kind"] != "repeat")
     assert facts["difference"]["verdict"] == "better" and facts["difference"]["mean"] < 0
-    assert "a gain that seeds do not explain" in " ".join(conclude(facts))
+    assert "The gain is larger than seed noise." in " ".join(conclude(facts))
 
 
 def test_a_gain_within_the_luck_of_seeds_is_not_called_one(ask: Asks) -> None:
@@ -77,7 +78,7 @@ def test_a_gain_within_the_luck_of_seeds_is_not_called_one(ask: Asks) -> None:
         ),
     )
     assert facts["difference"]["verdict"] == "cannot tell"
-    assert "Seeds alone could explain that." in " ".join(conclude(facts))
+    assert "Seed noise alone could explain that." in " ".join(conclude(facts))
 
 
 def lucky_once(trial: Trial, values: dict[str, Any]) -> float:
@@ -95,37 +96,45 @@ def test_a_lucky_best_is_told_beside_the_one_that_is_taken_in_its_place(ask: Ask
     assert min(means, key=lambda number: means[number]) == 6
     assert all(len(each["repeats"]["losses"]) == 3 for each in facts["finalists"])
     told = conclude(facts)
-    assert told[0].startswith("The best is trial 6 (") and "loss 1.8, and 1.7" in told[0]
-    assert told[1].startswith("Trial 7 had the lowest loss, 1.5, but 1.8")
-    assert told[1].endswith(" with 3 new seeds: trial 6 is taken in its place.")
+    assert told[0].startswith("Best: trial 6 (") and "loss 1.8; mean 1.7" in told[0]
+    assert told[1].startswith("Trial 7 had the lowest loss in the search (1.5), but mean 1.8")
+    assert told[1].endswith(" (standard deviation) over 3 new seeds, so trial 6 is preferred.")
     recipe = load(Path("best.yaml"), text=recipe_text(facts, question.loaded, "s"))
     assert recipe.config.optimizer.learning_rate == facts["best"]["values"][RATE]
-    assert "in its place" not in " ".join(conclude(facts_of(question, bowl())))
-    assert "in its place" not in " ".join(conclude(facts_of(ask(budget=8, seeds=0), lucky_once)))
+    assert "is preferred" not in " ".join(conclude(facts_of(question, bowl())))
+    assert "is preferred" not in " ".join(conclude(facts_of(ask(budget=8, seeds=0), lucky_once)))
 
 
 def test_a_lucky_best_is_told_as_the_highest_where_higher_is_better(ask: Asks) -> None:
     question = ask("metric: accuracy\nnuisance: {learning_rate: }\n", budget=8, seeds=3)
     facts = facts_of(question, lambda trial, values: 1 / lucky_once(trial, values))
     assert facts["best"]["number"] == 6
-    assert conclude(facts)[1].startswith("Trial 7 had the highest accuracy, 0.6667, but 0.5")
+    assert conclude(facts)[1].startswith("Trial 7 had the highest accuracy in the search (0.6667), but mean 0.5")
 
 
 def test_a_best_whose_repetitions_failed_for_other_reasons_is_told_and_not_taken(ask: Asks) -> None:
     question = ask(budget=8, seeds=3)
     plan, trials = tried(question, lucky_once)
-    why = "Trial 7 had the lowest loss, 1.5, but no loss with new seeds"
+    why = "Trial 7 had the lowest loss in the search (1.5), but no loss with new seeds"
     for numbers, taken in (({7}, "trial 6"), ({5, 6, 7}, "the base")):
         failed = [replace(each, state="failed", loss=None) if each.of in numbers else each for each in trials]
         told = conclude(read(question, Plan.from_json(plan), failed))
-        assert told[1] == f"{why}: {taken} is taken in its place."
-    assert told[2] == "No trial that holds with new seeds was better than the base as it is: keep it."
+        assert told[1] == f"{why}, so {taken} is preferred."
+    assert told[2] == "No trial beats the base and holds with new seeds: keep the base."
 
 
-def half_of_interval(pairs: list[float], comparisons: int) -> float:
+def half_of_interval(repeated: list[dict[str, Any]], comparisons: int) -> float:
+    """By ordinary least squares on the effects of trial and seed."""
+    import numpy as np
     from scipy.stats import t
 
-    return float(t.ppf(1 - 0.025 / comparisons, len(pairs) - 1)) * stdev(pairs) / math.sqrt(len(pairs))
+    table = np.array([list(each["repeats"]["losses"].values()) for each in repeated])
+    rows, columns = table.shape
+    trial, seed = np.indices(table.shape).reshape(2, -1)
+    effects = np.hstack([np.eye(rows)[trial], np.eye(columns)[seed][:, 1:]])
+    left = table.ravel() - effects @ np.linalg.lstsq(effects, table.ravel(), rcond=None)[0]
+    freedom = table.size - effects.shape[1]
+    return float(t.ppf(1 - 0.025 / comparisons, freedom) * np.sqrt(left @ left / freedom * 2 / columns))
 
 
 def test_the_interval_of_the_best_allows_for_those_that_new_seeds_chose_it_from(ask: Asks) -> None:
@@ -133,11 +142,38 @@ def test_the_interval_of_the_best_allows_for_those_that_new_seeds_chose_it_from(
         facts = facts_of(
             ask(budget=8, seeds=3), lambda trial, values, of=loss: of(trial, values) + 0.01 * (trial.number % 5)
         )
-        best, base = facts["best"]["repeats"]["losses"], facts["base"]["repeats"]["losses"]
-        pairs = [best[seed] - base[seed] for seed in best]
+        repeated = [*facts["finalists"], facts["base"]]
         low, high = facts["difference"]["interval"]
-        assert len(facts["finalists"]) == num_finalists and len(pairs) == 3
-        assert (high - low) / 2 == pytest.approx(half_of_interval(pairs, num_finalists)) and high > low
+        assert len(facts["finalists"]) == num_finalists and facts["difference"]["seeds"] == 3
+        assert (high - low) / 2 == pytest.approx(half_of_interval(repeated, num_finalists)) and high > low
+
+
+def test_of_two_trials_the_interval_is_that_of_the_paired_t_test(ask: Asks) -> None:
+    from scipy.stats import ttest_rel
+
+    from trainbook.study.tune.comparison import paired
+
+    losses = [{"1": 2.1, "2": 2.4, "3": 2.2}, {"1": 2.0, "2": 2.5, "3": 1.9}]
+    new, old = ({"number": number, "repeats": {"losses": each, "infeasible": 0}} for number, each in enumerate(losses))
+    found = paired(ask(), new, old)
+    expected = ttest_rel(list(losses[0].values()), list(losses[1].values())).confidence_interval(0.95)
+    assert found is not None and found["interval"] == pytest.approx([expected.low, expected.high])
+
+
+def test_finalists_within_seed_noise_of_the_best_are_told_as_tied(ask: Asks) -> None:
+    noise = (0.11, -0.09, 0.02)
+
+    def close(trial: Trial, values: dict[str, Any]) -> float:
+        number = trial.number if trial.of is None else trial.of
+        level = {0: 3.0, 6: 1.988, 7: 1.986}.get(number, 2.5)
+        return level + (noise[((trial.seed or 0) + number) % 3] if trial.of is not None else 0.0)
+
+    facts = facts_of(ask(budget=8, seeds=3), close)
+    told = " ".join(conclude(facts))
+    assert {facts["best"]["number"], *facts["ties"]} == {6, 7}
+    assert "cannot be told apart from trial" in told and "treat them as tied" in told
+    assert facts_of(ask(budget=8, seeds=1), close)["ties"] == []  # one seed says nothing about seeds
+    assert facts_of(ask(budget=8, seeds=3), lucky_once)["ties"] == []
 
 
 def diverging(*numbers: int, base: bool = False) -> Loss:
@@ -158,15 +194,17 @@ def test_a_best_that_diverges_with_new_seeds_is_not_recommended_and_the_next_one
     assert [each["number"] for each in facts["unstable"]] == [best]
     assert facts["unstable"][0]["repeats"]["infeasible"] == 2
     told = " ".join(conclude(facts))
-    assert f"Trial {best} had" in told and "could not be trained with 2 of 3 new seeds: it is not recommended" in told
+    assert (
+        f"Trial {best} reached" in told and "could not be trained with 2 of 3 new seeds: it is not recommended" in told
+    )
 
 
 def test_the_base_is_kept_where_nothing_better_holds_with_new_seeds(ask: Asks) -> None:
     question = ask(budget=16, seeds=3)
     facts = facts_of(question, diverging(*range(1, 16)))
     assert facts["best"]["number"] == 0 and len(facts["unstable"]) == 3
-    assert "No trial that holds with new seeds was better than the base" in " ".join(conclude(facts))
-    assert "Nothing was better: these are the values of the base." in recipe_text(facts, question.loaded, "s")
+    assert "No trial beats the base and holds with new seeds" in " ".join(conclude(facts))
+    assert "Nothing beat the base: these are its values." in recipe_text(facts, question.loaded, "s")
 
 
 def test_where_the_base_diverges_too_no_gain_is_called_one(ask: Asks) -> None:
@@ -190,6 +228,19 @@ def test_a_best_at_an_end_of_the_range_is_told_as_one(ask: Asks, best: float, en
     facts = facts_of(ask(budget=24), bowl(best))
     assert [(each["knob"], each["end"]) for each in facts["boundary"]] == [(RATE, end)]
     assert f"at the {end} end of what was tried" in " ".join(conclude(facts))
+
+
+def test_the_highest_value_tried_is_an_end_also_inside_of_the_range(ask: Asks) -> None:
+    """Eight points do not reach the ends of the range: what lies above the highest of them is not known."""
+    facts = facts_of(ask("nuisance: {learning_rate: {low: 1e-5, high: 0.1}}\n", budget=4), bowl(1.0))
+    tried_rates = [each["values"].get(RATE, 2e-3) for each in facts["trials"]]
+    assert facts["best"]["values"][RATE] == max(tried_rates) < 0.1 * 10**-0.2  # not within 5 % of the end
+    assert [(each["knob"], each["end"]) for each in facts["boundary"]] == [(RATE, "high")]
+    above = facts_of(
+        ask("nuisance: {learning_rate: {low: 1e-5, high: 0.1}}\n", budget=16),
+        lambda trial, values: None if values[RATE] > 1e-2 else bowl(1.0)(trial, values),
+    )
+    assert above["boundary"] == []  # what lies above it diverged
 
 
 def test_a_best_in_the_middle_is_at_no_end(ask: Asks) -> None:
@@ -268,12 +319,15 @@ def test_importance_is_refused_where_it_would_mislead(ask: Asks, options: dict[s
 
 def test_a_space_of_fewer_points_than_trials_is_told(ask: Asks) -> None:
     few = facts_of(ask("nuisance: {schedule.type: [cosine, linear, constant]}\n", budget=8, seeds=0), level)
-    assert "3 of 8 trials were all that there is to try." in conclude(few)
-    for method, told in (("zoom", "zoom found to try"), ("one-at-a-time", "there is to try, one knob at a time")):
+    assert "The search ended after 3 of 8 trials: there is no other point to try in the search space." in conclude(few)
+    for method, told in (
+        ("zoom", "zoom found no other point to try"),
+        ("one-at-a-time", "there is no other point to try, one knob at a time"),
+    ):
         text = "nuisance: {schedule.type: [cosine, linear, constant]}\n"
         few = facts_of(ask(text, budget=8, seeds=0, method=method), level)
-        assert f"3 of 8 trials were all that {told}." in conclude(few)
-    assert "all that there is" not in " ".join(conclude(facts_of(ask(KNOBS, budget=12, seeds=0), dominated)))
+        assert f"The search ended after 3 of 8 trials: {told}." in conclude(few)
+    assert "no other point" not in " ".join(conclude(facts_of(ask(KNOBS, budget=12, seeds=0), dominated)))
 
 
 def level(trial: Trial, values: dict[str, Any]) -> float:
@@ -340,7 +394,7 @@ def test_an_arm_whose_base_is_better_than_all_that_was_tried_there_is_judged_by_
     (answer,) = facts["comparison"]
     assert answer["compared"] == {"model.dropout": 0.0} and answer["mean"] == pytest.approx(-0.4, abs=0.02)
     told = " ".join(conclude(facts))
-    assert "with the values of the base, which nothing was better than: 1.5" in told
+    assert "with the base's values, which no trial beat: 1.5" in told
 
 
 def test_a_base_that_cannot_be_judged_ends_the_study_at_once(ask: Asks) -> None:
@@ -355,7 +409,7 @@ def test_repetitions_that_were_made_are_not_to_be_paid_again(ask: Asks) -> None:
     few = "nuisance: {learning_rate: [1e-3, 3e-3, 1e-2, 2e-3]}\n"
     facts = facts_of(ask(few, budget="12000 tokens", seeds=1), bowl())
     assert facts["tokens"] < 11000 and not facts["budget_is_spent"]
-    assert "trials were all that there is to try" in " ".join(conclude(facts))
+    assert "there is no other point to try" in " ".join(conclude(facts))
 
 
 def test_a_budget_of_which_much_is_left_since_the_base_was_dear_is_told(ask: Asks) -> None:
@@ -364,8 +418,8 @@ def test_a_budget_of_which_much_is_left_since_the_base_was_dear_is_told(ask: Ask
     cheap = [each if each.kind == "base" else replace(each, tokens=200) for each in trials]
     facts = read(question, Plan.from_json(plan), cheap)
     assert facts["budget_used"] == pytest.approx((1000 + 19 * 200) / 20000)
-    assert "Only 24% of 20,000 tokens were used" in " ".join(conclude(facts))
-    assert "were used" not in " ".join(conclude(read(question, Plan.from_json(plan), trials)))
+    assert "Only 24% of 20,000 tokens was used" in " ".join(conclude(facts))
+    assert "was used" not in " ".join(conclude(read(question, Plan.from_json(plan), trials)))
 
 
 def test_between_compared_values_the_interval_allows_for_those_to_choose_from_too(ask: Asks) -> None:
@@ -377,11 +431,10 @@ def test_between_compared_values_the_interval_allows_for_those_to_choose_from_to
         ),
     )
     assert len(facts["comparison"]) == 2 and len(facts["finalists"]) == 3
-    losses = {arm["compared"]["model.dropout"]: arm["best"]["repeats"]["losses"] for arm in facts["arms"]}
+    repeated = [each for arm in facts["arms"] for each in (*arm["finalists"], arm["base"])]
     for answer in facts["comparison"]:
-        one, other = (losses[answer[which]["model.dropout"]] for which in ("compared", "against"))
         low, high = answer["interval"]
-        half = half_of_interval([one[seed] - other[seed] for seed in one], comparisons=2 * (3 + 1))
+        half = half_of_interval(repeated, comparisons=2 * (3 + 1))
         assert (high - low) / 2 == pytest.approx(half) and high > low
 
 
@@ -389,15 +442,15 @@ def test_what_seeds_explain_is_no_answer_to_what_is_compared(ask: Asks) -> None:
     noise = (0.3, -0.2, 0.1, -0.4, 0.25)
     facts = facts_of(ask(ARMS, budget=16, seeds=3), lambda trial, values: 2 + noise[(7 * trial.number) % 5])
     assert [each["verdict"] for each in facts["comparison"]] == ["cannot tell"]
-    assert "cannot be told from that" in " ".join(conclude(facts))
+    assert "do not show which one is better" in " ".join(conclude(facts))
     alone = facts_of(ask(ARMS, budget=16, seeds=0), lucky)
-    assert "cannot tell, for they have no repetitions" in " ".join(conclude(alone))
+    assert "undecided, because they share no repeated seed" in " ".join(conclude(alone))
 
 
 def test_the_recipe_says_that_nothing_was_better_than_the_base_where_values_are_compared_too(ask: Asks) -> None:
     question = ask(ARMS, budget=16, seeds=2)
     facts = facts_of(question, lambda trial, values: 1.0 if trial.kind == "base" or trial.of in (0, 1) else 2.0)
-    assert "Nothing was better" in recipe_text(facts, question.loaded, "s")
+    assert "Nothing beat the base" in recipe_text(facts, question.loaded, "s")
 
 
 def test_importance_is_read_from_one_compared_value_at_a_time(ask: Asks) -> None:
@@ -451,6 +504,37 @@ def test_one_at_a_time_needs_as_few_trials_for_a_budget_in_tokens_as_in_trials(a
     assert "7 trials and 0 repetitions need about 7,000 tokens" in plan["refused"]
 
 
+# A finished study that is given more
+
+
+@pytest.mark.parametrize("method", ["sobol", "random", "zoom", "one-at-a-time", "tpe"])
+def test_a_finished_study_is_extended_by_new_points_over_the_same_knobs(ask: Asks, method: str) -> None:
+    text = "nuisance: {learning_rate: }\n"
+    begun = tried(ask(text, budget=8, method=method), bowl())
+    plan, trials = tried(ask(text, budget=14, method=method), bowl(), begun)
+    assert trials[: len(begun[1])] == begun[1] and plan["space"] == begun[0]["space"]
+    searched = [each for each in trials if each.kind == "search"]
+    assert len(searched) == 13 and len({str(each.values) for each in searched}) == 13
+    facts = read(ask(text, budget=14, method=method), Plan.from_json(plan), trials)
+    assert all(len(each["repeats"]["losses"]) == 2 for each in (*facts["finalists"], facts["base"]))
+
+
+@pytest.mark.parametrize("method", ["sobol", "random"])
+def test_an_extended_search_has_the_points_of_one_that_was_planned_so_long(ask: Asks, method: str) -> None:
+    begun = tried(ask(KNOBS, budget=10, method=method, seeds=0), bowl())
+    _, extended_trials = tried(ask(KNOBS, budget=20, method=method, seeds=0), bowl(), begun)
+    _, at_once = tried(ask(KNOBS, budget=20, method=method, seeds=0), bowl())
+    assert [each.values for each in extended_trials] == [each.values for each in at_once]
+
+
+def test_a_budget_in_tokens_is_extended_by_what_trials_have_cost(ask: Asks) -> None:
+    begun = tried(ask(budget="20000 tokens"), bowl())
+    plan, trials = tried(ask(budget="30000 tokens"), bowl(), begun)
+    assert plan["trials"] == begun[0]["trials"] + 10 and plan["space"] == begun[0]["space"]
+    assert sum(each.tokens for each in trials) <= 30000 + 3 * 2 * 1000  # new finalists are repeated, too
+    assert "a trial took 1,000 tokens" in plan["words"][0]
+
+
 # The files
 
 
@@ -486,6 +570,28 @@ def test_a_base_without_a_place_on_a_log_scale_is_left_out_of_the_pictures(ask: 
     facts = finish(question, plan, trials, tmp_path)
     assert facts["base_values"]["optimizer.weight_decay"] == 0.0
     assert len(facts["pictures"]) == 3 and facts["remarks"] == []
+
+
+def test_pictures_mark_the_recommended_trial_and_show_the_whole_range(
+    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New seeds put another trial before the one with the lowest single loss; four points reach no end of the range."""
+    from trainbook.charts import study as charts
+
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(charts, "save", lambda figure, path: drawn.update({path.stem: figure}))
+    facts = facts_of(ask(KNOBS, budget=10, seeds=3), lucky_once)
+    assert facts["recommended"] == 6 != min(facts["trials"], key=lambda each: each["loss"])["number"]
+    charts.draw_study(facts, tmp_path)
+    rate = next(each for each in facts["space"] if each["path"] == RATE)
+    (axis,) = drawn["learning-rate"].axes
+    low, high = axis.get_xlim()
+    assert 10**low <= rate["low"] and 10**high >= rate["high"]
+    marked = next(line for line in axis.lines if line.get_label() == "recommended").get_xdata()[0]
+    assert 10**marked == pytest.approx(facts["best"]["values"][RATE])
+    orange = [line for line in drawn["parallel"].axes[0].lines if line.get_color() == charts.ORANGE]
+    place = (math.log10(facts["best"]["values"][RATE] / rate["low"])) / math.log10(rate["high"] / rate["low"])
+    assert len(orange) == 1 and orange[0].get_ydata()[0] == pytest.approx(place)
 
 
 def test_none_among_the_choices_is_in_the_pictures_too(ask: Asks) -> None:
@@ -528,7 +634,7 @@ def test_an_answer_that_cannot_be_written_is_a_message_and_the_next_start_writes
 def test_a_study_in_which_nothing_could_be_trained_says_why(ask: Asks, tmp_path: Path) -> None:
     question = ask()
     plan, trials = tried(question, lambda trial, values: None)
-    with pytest.raises(RunError, match="No trial ended with a number for loss"):
+    with pytest.raises(RunError, match="No trial ended with a value of loss"):
         finish(question, plan, trials, tmp_path)
 
 

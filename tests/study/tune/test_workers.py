@@ -80,7 +80,7 @@ def test_an_interrupted_study_gives_its_trial_back_and_goes_on(tmp_path: Path, a
     question = ask(budget=4, seeds=0)
     made = study(question, tmp_path, "patient")
     thread = interrupted_by(made)
-    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended, and what was under way is saved"):
+    with pytest.raises(Interrupted, match="Ctrl-C: 0 trials have ended; the work in progress is saved"):
         made.run()
     thread.join()
     again = study(question, tmp_path, "patient")
@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed_because_somebody_stops_the_study_at_once_is_no_
     made.say = lambda line: os.kill(os.getpid(), signal.SIGINT)  # again, as soon as the first one is answered
     thread = interrupted_by(made)
     with pytest.raises(
-        Interrupted, match="Ctrl-C: 0 trials have ended, and what was under way goes on from its last checkpoint"
+        Interrupted, match="Ctrl-C: 0 trials have ended; the work in progress will resume from its last checkpoint"
     ):
         made.run()
     thread.join()
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_because_somebody_stops_the_study_at_once_is_no_
 def test_an_interruption_after_one_trial_is_told_with_one(tmp_path: Path, ask: Asks) -> None:
     study = Study(ask(), tmp_path / "s")
     study._asked = "Ctrl-C"
-    with pytest.raises(Interrupted, match="Ctrl-C: 1 trial has ended, and what was under way is saved"):
+    with pytest.raises(Interrupted, match="Ctrl-C: 1 trial has ended; the work in progress is saved"):
         study._whole([Trial(0, "base", {}, state="done"), Trial(1, "search", {})], None)
 
 
@@ -183,7 +183,7 @@ def test_a_worker_that_somebody_else_stops_is_replaced(tmp_path: Path, ask: Asks
     made.say = said.append
     trials = made.run()
     assert len(trials) == 3 and all(each.is_over for each in trials) and trials[0].attempts == 1
-    assert said == ["a worker was told to stop, not by us: another worker goes on"]
+    assert said == ["a worker was stopped from outside: another worker takes over"]
 
 
 def test_a_budget_in_tokens_is_kept_by_several_workers(tmp_path: Path, ask: Asks) -> None:
@@ -218,16 +218,20 @@ def test_runs_that_the_ledger_does_not_know_are_in_the_way(tmp_path: Path, ask: 
     (made.folder / LEDGER).unlink()
     for method in ("zoom", "sobol"):
         again = Study(ask(budget=4, seeds=0, method=method), made.folder)
-        with pytest.raises(RunFolderError, match=r"trials holds runs of which .* choose another --name, or remove"):
+        with pytest.raises(
+            RunFolderError, match=r"trials holds runs that are not in .* choose another --name, or remove"
+        ):
             again.prepare()
 
 
-def test_no_guard_changes_the_rate_of_a_trial(tmp_path: Path, ask: Asks) -> None:
+def test_no_guard_changes_the_updates_data_or_learning_rate_of_a_trial(tmp_path: Path, ask: Asks) -> None:
     question = ask(budget=4, seeds=0)
     made = study(question, tmp_path, "bowl")
     assert question.loaded.config.guard.remedy == "lower_rate"
-    assert load(made.folder / "base.yaml").config.guard.remedy == "none"
-    assert any("guard.remedy is none in the trials" in line for line in words_before(question))
+    guard = load(made.folder / "base.yaml").config.guard
+    assert guard.enabled and guard.remedy == "none" and guard.max_rollbacks == 0
+    assert guard.skip_threshold is None and not guard.quarantine
+    assert any("the guard skips nothing in trials" in line for line in words_before(question))
 
 
 def test_a_worker_is_no_rank_of_another_run_and_has_its_share_of_the_machine() -> None:

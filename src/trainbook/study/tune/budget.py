@@ -49,6 +49,18 @@ class Budget:
         return f"{amount} {self.unit.removesuffix('s') if self.amount == 1 else self.unit}"
 
     @property
+    def meaning(self) -> str | None:
+        """What the unit stands for, where that is not plain."""
+        if self.unit == "tokens":
+            return "tokens are the training tokens of all trials together, repetitions included"
+        if self.unit == "GPU-hours":
+            return (
+                "GPU-hours are the training time of all trials together, repetitions included; workers that share a "
+                "GPU share its hours, and without a GPU each worker's hours count"
+            )
+        return None
+
+    @property
     def verb(self) -> str:
         return "is" if self.amount == 1 else "are"
 
@@ -121,19 +133,19 @@ def choose(
             continue
     chosen = found[: affordable(trials)]
     names = [each.path for each in chosen]
-    words = ["no knob in the order of importance is left to search: each has a role already, or no effect"]
+    words = ["no knob is left to search: each one has a role already, or no effect"]
     if names:
-        words = [f"{trials} trials are enough to search {_listed(names)}, the first in the order of importance"]
+        words = [f"{trials} trials are enough to search {_listed(names)}, the most important to tune"]
     if len(found) > len(chosen):
-        words.append(f"{found[len(chosen)].path} would be next, from {needed(len(chosen) + 1)} trials on")
+        words.append(f"{found[len(chosen)].path} would be added at {needed(len(chosen) + 1)} trials")
     if asked_for:
         words.append(
-            f"{_listed(asked_for)} change what a step costs: they are searched only where a study file says so"
+            f"{_listed(asked_for)} change the cost of a step: they are searched only if a study file lists them"
         )
     if idle:
         words.append(
-            f"{_listed(idle)} {'has' if len(idle) == 1 else 'have'} no effect with some of what is compared: searched "
-            "only where a study file says so, with only_if"
+            f"{_listed(idle)} {'has' if len(idle) == 1 else 'have'} no effect with some of the compared values: "
+            "searched only if a study file lists them with only_if"
         )
     return chosen, words
 

@@ -1,4 +1,4 @@
-"""A study that goes on has to be the one that was begun: its trials would answer another question."""
+"""A resumed study has to ask the question it was begun with; it may only be given more budget and more seeds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,32 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainbook.errors import ResumeError
+from trainbook.study.tune.budget import parse_budget
 
 
-def must_be_the_same(before: Mapping[str, Any], now: Mapping[str, Any], study: str) -> None:
+def is_extended(before: Mapping[str, Any], now: Mapping[str, Any], study: str) -> bool:
+    """Whether it has more budget or more seeds than before. ResumeError: anything else has changed."""
     old, new = _flat(before), _flat(now)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    if not changed:
-        return
+    refused = [name for name in changed if not _is_more(name, old.get(name), new.get(name))]
+    if not refused:
+        return bool(changed)
     lines = [f"the study {study} was begun with another question:"]
-    lines += [f"  {name}: {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in changed]
-    lines.append("Use the old values, or begin a new study under another --name.")
+    lines += [f"  {name}: {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in refused]
+    lines.append(
+        "Use the old values, or begin a new study under another --name. A study can be extended by a larger budget in "
+        "the same unit, or by more seeds."
+    )
     raise ResumeError("\n".join(lines))
+
+
+def _is_more(name: str, old: Any, new: Any) -> bool:
+    if name == "seeds":
+        return new > old
+    if name != "budget":
+        return False
+    before, now = parse_budget(old), parse_budget(new)
+    return before.unit == now.unit and now.amount > before.amount
 
 
 def _flat(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Two trials with the same new seeds, in pairs; and the answer to what a study compares."""
+"""Trials that were repeated with the same new seeds, compared in pairs of one seed."""
 
 from __future__ import annotations
 
@@ -14,31 +14,56 @@ CONFIDENCE = 0.95
 Facts = dict[str, Any]
 
 
-def paired(question: Question, new: Facts, old: Facts, comparisons: int = 1) -> Facts | None:
-    """The difference in pairs of the same seed; below 0 the new one is better, whichever way the metric goes.
+def paired(
+    question: Question, new: Facts, old: Facts, comparisons: int = 1, others: Sequence[Facts] = ()
+) -> Facts | None:
+    """The mean difference between two trials by seed; below 0 the new one is better, whichever way the metric goes.
 
-    None: there are no pairs. A new one that diverged with any seed is never called better. Of several `comparisons`
-    each has a wider interval, so that all of them together are right as often as one would be (Bonferroni).
+    None: they have no seed in common. A new one that diverged with any seed is never called better. With several
+    `comparisons` each interval is wider, so that all of them hold together with the same confidence (Bonferroni).
+    `others` were repeated too: the spread is pooled over all that have the same seeds (`residual_spread`).
     """
     sign = -1 if question.higher_is_better else 1
     before, now = old["repeats"]["losses"], new["repeats"]["losses"]
-    pairs = [sign * (now[seed] - before[seed]) for seed in now if seed in before]
-    if not pairs:
+    seeds = [seed for seed in now if seed in before]
+    if not seeds:
         return None
-    mean = statistics.fmean(pairs)
+    mean = statistics.fmean(sign * (now[seed] - before[seed]) for seed in seeds)
     interval = None
-    if len(pairs) > 1:
+    if len(seeds) > 1:
         from scipy.stats import t
 
+        tables = {each["number"]: each["repeats"]["losses"] for each in (new, old, *others)}
+        complete = [[table[seed] for seed in seeds] for table in tables.values() if set(seeds) <= set(table)]
+        spread, freedom = residual_spread(complete)
         tail = (1 - CONFIDENCE) / comparisons / 2
-        half = float(t.ppf(1 - tail, len(pairs) - 1)) * statistics.stdev(pairs) / math.sqrt(len(pairs))
+        half = float(t.ppf(1 - tail, freedom)) * spread * math.sqrt(2 / len(seeds))
         interval = [mean - half, mean + half]
     verdict = "cannot tell"
     if interval is not None and interval[1] < 0 and not new["repeats"]["infeasible"]:
         verdict = "better"
     elif interval is not None and interval[0] > 0 and not old["repeats"]["infeasible"]:
         verdict = "worse"
-    return {"mean": mean, "interval": interval, "seeds": len(pairs), "verdict": verdict}
+    return {"mean": mean, "interval": interval, "seeds": len(seeds), "verdict": verdict}
+
+
+def residual_spread(losses: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation that trial and seed leave unexplained, and its degrees of freedom.
+
+    A row for each trial, a column for each seed: a two-way layout without repetition. Of two rows it gives exactly the
+    interval of the paired t test; of more, each difference borrows the spread of all, which two or three seeds need.
+    """
+    rows, columns = len(losses), len(losses[0])
+    by_trial = [statistics.fmean(row) for row in losses]
+    by_seed = [statistics.fmean(column) for column in zip(*losses, strict=True)]
+    total = statistics.fmean(by_trial)
+    squares = sum(
+        (value - of_trial - of_seed + total) ** 2
+        for row, of_trial in zip(losses, by_trial, strict=True)
+        for value, of_seed in zip(row, by_seed, strict=True)
+    )
+    freedom = (rows - 1) * (columns - 1)
+    return math.sqrt(squares / freedom), freedom
 
 
 def stands_for(arm: Facts) -> Facts | None:
@@ -61,6 +86,10 @@ def best_arm(question: Question, arms: Sequence[Facts]) -> int | None:
     return min(repeated or best_of, key=worth, default=None)
 
 
+def _repeated(arms: Sequence[Facts]) -> list[Facts]:
+    return [each for arm in arms for each in (*arm["finalists"], arm["base"]) if each is not None]
+
+
 def compare_arms(question: Question, arms: Sequence[Facts], chosen: int) -> list[Facts]:
     """What stands for the chosen arm against what does for each other one; below 0 the chosen one is better.
 
@@ -74,7 +103,7 @@ def compare_arms(question: Question, arms: Sequence[Facts], chosen: int) -> list
         other = stands_for(arm)
         if place == chosen or other is None:
             continue
-        difference = paired(question, best, other, comparisons)
+        difference = paired(question, best, other, comparisons, _repeated(arms))
         nothing: Facts = {"mean": None, "interval": None, "seeds": 0, "verdict": "cannot tell"}
         found.append({"compared": arms[chosen]["compared"], "against": arm["compared"], **(difference or nothing)})
     return found

@@ -1,4 +1,4 @@
-"""What a study found, in plain words; and the recipe of it."""
+"""What a study found, in sentences; and the recipe of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainbook.study.tune.comparison import stands_for
 from trainbook.study.tune.reading import GOOD_POINTS
 from trainbook.study.tune.task import base_text
 
-MUCH = 0.8  # of a budget: what is left of it is not worth a word
+MUCH = 0.8  # of a budget: less is worth a sentence
 
 Facts = dict[str, Any]
 
@@ -21,83 +21,76 @@ def conclude(facts: Facts) -> list[str]:
     best = facts["best"]
     if best is None:
         return [_nothing(facts)]
-    lines = [_best(facts), *_replaced(facts), *map(_unstable, facts["unstable"])]
-    lines += [*_against_the_base(facts), *_arms(facts)]
-    for each in facts["boundary"]:
-        side, where = ("below", "low") if each["end"] == "low" else ("above", "high")
-        lines.append(
-            f"The best {each['knob']} ({_number(each['value'])}) lies at the {where} end of what was tried: search "
-            f"{side} it before you trust it."
-        )
+    lines = [_best(facts), *_replaced(facts), *_ties(facts), *map(_unstable, facts["unstable"])]
+    lines += [*_against_the_base(facts), *_arms(facts), *map(_at_an_end, facts["boundary"])]
     region = facts["good_region"]
     if not region["enough"]:
         lines.append(
             f"Only {_count(region['points'], 'trial is', 'trials are')} within {_number(region['within'])} of the "
-            f"best, and {GOOD_POINTS} should be: the good region is hardly sampled. Spend more."
+            f"best; a reliable optimum has at least {GOOD_POINTS}. Extend the study with a larger --budget."
         )
     share = facts["infeasible_share"]
     if share:
-        more = " That is much: the range reaches too far." if share > 0.25 else ""
-        lines.append(f"{share:.0%} of the searched trials could not be trained like this.{more}")
+        more = " That is a lot: the search range is too wide." if share > 0.25 else ""
+        lines.append(f"{share:.0%} of the trials diverged, broke a law or ran out of memory.{more}")
     if facts["counts"]["failed"]:
         count = facts["counts"]["failed"]
-        are = "is" if count == 1 else "are"
-        lines.append(f"{_count(count, 'trial', 'trials')} failed for other reasons and {are} left out.")
+        lines.append(f"{_count(count, 'trial', 'trials')} failed for other reasons and {_are(count)} left out.")
     if facts["counts"]["dropped"]:
         count = _count(facts["counts"]["dropped"], "trial was", "trials were")
-        lines.append(f"{count} not begun: the budget of {facts['budget']} was spent.")
+        lines.append(f"{count} never started: the budget of {facts['budget']} was spent.")
     asked = sum(each["kind"] != "repeat" for each in facts["trials"])
     if asked < facts["planned"] and not facts["budget_is_spent"]:
-        lines.append(f"{asked} of {facts['planned']} trials were all that {_to_try(facts)}.")
+        lines.append(f"The search ended after {asked} of {facts['planned']} trials: {_exhausted(facts)}.")
     elif facts["budget_used"] is not None and facts["budget_used"] < MUCH:
         lines.append(
-            f"Only {facts['budget_used']:.0%} of {facts['budget']} were used: the trials took less than the base, by "
+            f"Only {facts['budget_used']:.0%} of {facts['budget']} was used: the trials cost less than the base, from "
             "which their number was planned."
         )
     if facts["importance"]:
         shares = ", ".join(f"{path} {share:.0%}" for path, share in facts["importance"].items())
-        lines.append(f"Of what was searched, this mattered: {shares}.")
+        lines.append(f"Importance of the searched knobs: {shares}.")
     else:
-        lines.append(f"No shares of importance: {facts['importance_refused']}.")
+        lines.append(f"Importance was not estimated: {facts['importance_refused']}.")
     return lines
 
 
-def _to_try(facts: Facts) -> str:
+def _exhausted(facts: Facts) -> str:
     """Of a search that has come to its end before its budget."""
     if facts["method"] == "zoom" or facts["arms"]:  # it may miss a point; and the space may end in one arm alone
-        return f"{facts['method']} found to try"
-    return "there is to try" + (", one knob at a time" if facts["method"] == "one-at-a-time" else "")
+        return f"{facts['method']} found no other point to try"
+    return "there is no other point to try" + (
+        ", one knob at a time" if facts["method"] == "one-at-a-time" else " in the search space"
+    )
 
 
 def _nothing(facts: Facts) -> str:
     reasons = [each["reason"] for each in facts["trials"] if each["reason"]]
-    said = reasons[0] if reasons else "nothing"
-    return f"No trial ended with a number for {facts['metric']}. The first one says: {said}."
+    said = f" The first trial reported: {reasons[0]}." if reasons else ""
+    return f"No trial ended with a value of {facts['metric']}.{said}"
 
 
 def _best(facts: Facts) -> str:
     best, metric = facts["best"], facts["metric"]
     repeats = best["repeats"]
     values = ", ".join(f"{path}={yaml_value(value)}" for path, value in best["values"].items())
-    what = f"trial {best['number']} ({values})" if values else "the base as it is"
-    line = f"The best is {what}: {metric} {_number(best['loss'])}"
+    what = f"trial {best['number']} ({values})" if values else "the unchanged base"
+    line = f"Best: {what}, {metric} {_number(best['loss'])}"
     lost, failed = repeats["infeasible"], repeats["failed"]
     if repeats["mean"] is None and not lost and not failed:
-        return f"{line}. It was not repeated: how much of that is luck is not known."
+        return f"{line}. It was not repeated, so the effect of the seed is unknown."
     if repeats["mean"] is None:
         what = f"{lost} could not be trained" if lost else ""
         what += " and " if lost and failed else ""
         what += f"{failed} failed for other reasons" if failed else ""
-        return (
-            f"{line}. With {_count(lost + failed, 'new seed', 'new seeds')} it has no {metric}: {what}. Do not use it."
-        )
-    more = f"; with {_count(lost, 'more', 'more')} it could not be trained" if lost else ""
+        return f"{line}. Of {_count(lost + failed, 'repetition', 'repetitions')} with new seeds {what}. Do not use it."
+    more = f"; {_count(lost, 'repetition', 'repetitions')} could not be trained" if lost else ""
     more += f"; {_count(failed, 'repetition', 'repetitions')} failed for other reasons" if failed else ""
-    return f"{line}, and {_with_new_seeds(repeats)}{more}."
+    return f"{line}; {_with_new_seeds(repeats)}{more}."
 
 
 def _replaced(facts: Facts) -> list[str]:
-    """Where new seeds put another one before the one with the best single loss."""
+    """Where new seeds put another trial before the one with the best single loss."""
     first = next(iter(facts["finalists"]), None)
     if first is None or first["number"] in [each["number"] for each in (facts["best"], *facts["unstable"])]:
         return []
@@ -107,48 +100,72 @@ def _replaced(facts: Facts) -> list[str]:
     number = facts["best"]["number"]
     taken = "the base" if base is not None and base["number"] == number else f"trial {number}"
     return [
-        f"Trial {first['number']} had the {which} {metric}, {_number(first['loss'])}, but {again}: {taken} is taken in "
-        "its place."
+        f"Trial {first['number']} had the {which} {metric} in the search ({_number(first['loss'])}), but {again}, so "
+        f"{taken} is preferred."
     ]
 
 
+def _ties(facts: Facts) -> list[str]:
+    ties = facts["ties"]
+    if not ties:
+        return []
+    names = f"Trial {ties[0]}" if len(ties) == 1 else f"Trials {', '.join(map(str, ties[:-1]))} and {ties[-1]}"
+    return [f"{names} cannot be told apart from trial {facts['best']['number']} with these seeds: treat them as tied."]
+
+
 def _with_new_seeds(repeats: Facts) -> str:
-    spread = f" ± {_number(repeats['spread'])}" if repeats["spread"] is not None else ""
-    return f"{_number(repeats['mean'])}{spread} with {_count(len(repeats['losses']), 'new seed', 'new seeds')}"
+    count = len(repeats["losses"])
+    deviation = f" ± {_number(repeats['spread'])} (standard deviation)" if repeats["spread"] is not None else ""
+    return f"mean {_number(repeats['mean'])}{deviation} over {_count(count, 'new seed', 'new seeds')}"
 
 
 def _unstable(trial: Facts) -> str:
     repeats = trial["repeats"]
     lost = repeats["infeasible"]
+    total = _count(lost + repeats["failed"] + len(repeats["losses"]), "new seed", "new seeds")
     return (
-        f"Trial {trial['number']} had {_number(trial['loss'])}, but could not be trained with {lost} of "
-        f"{_count(lost + repeats['failed'] + len(repeats['losses']), 'new seed', 'new seeds')}: it is not recommended."
+        f"Trial {trial['number']} reached {_number(trial['loss'])}, but could not be trained with {lost} of {total}: "
+        "it is not recommended."
     )
 
 
 def _against_the_base(facts: Facts) -> list[str]:
     difference, base = facts["difference"], facts["base"]
     if base is not None and facts["best"]["number"] == base["number"]:
-        holds = " that holds with new seeds" if facts["finalists"] else ""
-        return [f"No trial{holds} was better than the base as it is: keep it."]
+        holds = " and holds with new seeds" if facts["finalists"] else ""
+        return [f"No trial beats the base{holds}: keep the base."]
     if difference is None:
         return []
-    is_lower = (difference["mean"] < 0) != facts["higher_is_better"]
-    amount = f"{_number(abs(difference['mean']))} {'lower' if is_lower else 'higher'}"
-    interval = ""
-    if difference["interval"] is not None:
-        low, high = difference["interval"]
-        interval = f" (95 % interval of the gain {_number(-high)} to {_number(-low)})"
     told = {
-        "better": "That is a gain that seeds do not explain.",
-        "worse": "That is worse: the base is kept.",
-        "cannot tell": "Seeds alone could explain that.",
+        "better": "The gain is larger than seed noise.",
+        "worse": "That is worse: keep the base.",
+        "cannot tell": "Seed noise alone could explain that.",
     }[difference["verdict"]]
     if difference["verdict"] == "cannot tell" and facts["best"]["repeats"]["infeasible"]:
-        told = "And it could not be trained with every seed: that is no gain."
+        told = "It could not be trained with every seed, so it is no gain."
     elif difference["verdict"] == "cannot tell" and difference["mean"] > 0:
-        told = "Seeds alone could explain that; the base is kept."
-    return [f"With the same seeds it is {amount} than the base{interval}. {told}"]
+        told = "Seed noise alone could explain that: keep the base."
+    return [f"With the same seeds it is {_amount(difference, facts)} than the base{_interval(difference)}. {told}"]
+
+
+def _amount(difference: Facts, facts: Facts) -> str:
+    is_lower = (difference["mean"] < 0) != facts["higher_is_better"]
+    return f"{_number(abs(difference['mean']))} {'lower' if is_lower else 'higher'}"
+
+
+def _interval(difference: Facts) -> str:
+    if difference["interval"] is None:
+        return ""
+    low, high = difference["interval"]
+    return f" (95 % confidence interval of the gain: {_number(-high)} to {_number(-low)})"
+
+
+def _at_an_end(each: Facts) -> str:
+    side = "below" if each["end"] == "low" else "above"
+    return (
+        f"The best {each['knob']} ({_number(each['value'])}) is at the {each['end']} end of what was tried. Search "
+        f"{side} it before you rely on it."
+    )
 
 
 def _arms(facts: Facts) -> list[str]:
@@ -159,15 +176,9 @@ def _arms(facts: Facts) -> list[str]:
         if best is None:
             lines.append(f"{name}: no trial could be trained.")
             continue
-        repeats = best["repeats"]
-        mean, spread = repeats["mean"], repeats["spread"]
-        seeds = (
-            ""
-            if mean is None
-            else f", {_number(mean)}{f' ± {_number(spread)}' if spread is not None else ''} with new seeds"
-        )
+        seeds = "" if best["repeats"]["mean"] is None else f"; {_with_new_seeds(best['repeats'])}"
         is_base = arm["base"] is not None and best["number"] == arm["base"]["number"]
-        tuned = "with the values of the base, which nothing was better than" if is_base else "tuned for itself"
+        tuned = "with the base's values, which no trial beat" if is_base else "tuned separately"
         lines.append(f"{name}, {tuned}: {_number(best['loss'])}{seeds}.")
     return [*lines, *(_compared(each, facts) for each in facts["comparison"] or ())]
 
@@ -179,19 +190,20 @@ def _compared(difference: Facts, facts: Facts) -> str:
         for which in ("compared", "against")
     )
     if difference["mean"] is None:
-        return f"{one} or {other}: cannot tell, for they have no repetitions with the same seeds."
-    word = "higher" if (difference["mean"] < 0) == facts["higher_is_better"] else "lower"
-    amount = f"{_number(abs(difference['mean']))} {word} than {other} with the same seeds"
-    interval = ""
-    if difference["interval"] is not None:
-        low, high = difference["interval"]
-        interval = f" (95 % interval of the gain {_number(-high)} to {_number(-low)})"
-    told = "It is better." if difference["verdict"] == "better" else "Which one is better cannot be told from that."
-    return f"{one} is {amount}{interval}, each at its best. {told}"
+        return f"{one} or {other}: undecided, because they share no repeated seed."
+    told = "It is better." if difference["verdict"] == "better" else "The seeds do not show which one is better."
+    return (
+        f"{one} is {_amount(difference, facts)} than {other} with the same seeds{_interval(difference)}, each at its "
+        f"best. {told}"
+    )
 
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _number(value: Any) -> str:
@@ -208,7 +220,7 @@ def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
     lines += [f"# {line}" for line in conclude(facts)]
     if facts["base"] is not None and chosen["number"] == facts["base"]["number"]:
         compared = ", with what is compared at its best" if facts["arms"] else ""
-        lines += ["#", f"# Nothing was better: these are the values of the base{compared}."]
+        lines += ["#", f"# Nothing beat the base: these are its values{compared}."]
     return "\n".join([*lines, "", base_text(loaded, chosen["values"])])
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.errors import MissingExtra, RunFolderError
-from trainbook.study.tune.changed import must_be_the_same
+from trainbook.study.tune.changed import is_extended
 from trainbook.study.tune.database import PATIENCE, Database
 from trainbook.study.tune.order import WAIT, Order, Planner, Spent
 from trainbook.study.tune.rows import Report, Trial
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 LEASE_SECONDS = 60.0
+Extend = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 MOST_ATTEMPTS = 3  # a trial that takes its workers down with it is not lent for ever
 
 
@@ -41,8 +42,12 @@ class Ledger:
 
     # The study
 
-    def open(self, question: Mapping[str, Any]) -> None:
-        """Begin it, or go on with it: the question has to be the same."""
+    def open(self, question: Mapping[str, Any], extend: Extend = dict) -> bool:
+        """Begin the study, or resume it: the question has to be the same, but for more budget or seeds.
+
+        True: it is extended; `extend` makes the plan of the larger study from the one so far. Trials that were dropped
+        because the budget was spent are waiting again.
+        """
         text = json.dumps(question, sort_keys=True, default=str)
 
         def begin(connection: Connection) -> str:
@@ -60,7 +65,10 @@ class Ledger:
                 break
             except self._errors.IntegrityError:  # another one began it at the same moment
                 continue
-        must_be_the_same(json.loads(before), json.loads(text), self.study)
+        if not is_extended(json.loads(before), json.loads(text), self.study):
+            return False
+        self._transact(lambda connection: self._extend(connection, text, extend))
+        return True
 
     def is_begun(self) -> bool:
         studies = self._tables.studies
@@ -227,6 +235,14 @@ class Ledger:
         held = self._sql.select(studies.c.plan).where(studies.c.name == self.study).with_for_update()
         text = connection.execute(held).scalar()
         return None if text is None else json.loads(text)
+
+    def _extend(self, connection: Connection, question: str, extend: Extend) -> None:
+        studies, plan = self._tables.studies, self._locked(connection)
+        changed = {"question": question} | ({} if plan is None else {"plan": json.dumps(extend(plan), default=str)})
+        connection.execute(studies.update().where(studies.c.name == self.study).values(**changed))
+        for each in self._trials(connection):
+            if each.state == "dropped":
+                self._update(connection, replace(each, state="waiting", reason=None), lease_until=None)
 
     def _carry_out(self, connection: Connection, order: Order, plan: Mapping[str, Any] | None) -> None:
         kept = {**(plan or {}), **(order.plan or {})}

@@ -38,9 +38,12 @@ class Plan:
         return cls(facts["trials"], Space.from_json(facts["space"]), tuple(facts["words"]))
 
 
-def make_plan(question: Question, trials: int, words: Sequence[str] = ()) -> Plan:
+def make_plan(question: Question, trials: int, words: Sequence[str] = (), space: Space | None = None) -> Plan:
+    """`space`: that of a study that is extended, whose trials so far would say nothing of another one."""
     roles = question.roles
-    if roles.nuisance is not None:
+    if space is not None:
+        said = [f"extended to {trials} trials, over the knobs that were searched before"]
+    elif roles.nuisance is not None:
         space, said = Space(roles.nuisance), []
     else:
         chosen, said = choose(question.loaded, trials // roles.num_arms, roles.settled, roles.arms)
@@ -51,6 +54,16 @@ def make_plan(question: Question, trials: int, words: Sequence[str] = ()) -> Pla
 def first_plan(question: Question) -> Plan | None:
     """None: what a trial costs has to be seen first."""
     return make_plan(question, int(question.budget.amount)) if question.budget.unit == "trials" else None
+
+
+def extended(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The plan of a study that is given a larger budget: more trials, over the same knobs.
+
+    What a budget in GPU-hours or tokens pays for is counted again, from what the trials have cost so far.
+    """
+    if question.budget.unit != "trials":
+        return {name: value for name, value in kept.items() if name != "trials"}
+    return make_plan(question, int(question.budget.amount), space=Space.from_json(kept["space"])).as_json()
 
 
 def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, Any] | None) -> Order:
@@ -71,7 +84,7 @@ def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, A
     if kept is None or "trials" not in kept:
         if not all(each.is_over for each in trials):
             return Order()
-        planned = _after_the_base(question, trials)
+        planned = _after_the_base(question, trials, kept)
         if isinstance(planned, str):
             return Order(refused=planned)
         new_plan = planned.as_json()
@@ -83,15 +96,16 @@ def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, A
     return Order(repetitions(question, trials), new_plan)
 
 
-def _after_the_base(question: Question, bases: Sequence[Trial]) -> Plan | str:
+def _after_the_base(question: Question, ended: Sequence[Trial], kept: Mapping[str, Any] | None) -> Plan | str:
     """A budget in GPU-hours or tokens, as trials that cost what the base did; repetitions are paid from it too.
 
-    Of trials that may be stopped early there are more: they end when the budget is spent.
+    Of trials that may be stopped early there are more: they end when the budget is spent. `kept` has the space of a
+    study that is extended; a trial is then planned at the mean cost of those that ended with a loss.
     """
     budget, arms = question.budget, len(question.roles.arms)
-    costs = [cost_of(each, budget) for each in bases if each.state == "done"]
+    costs = [cost_of(each, budget) for each in ended if each.state == "done"]
     if not costs or max(costs) <= 0:
-        return f"the base itself did not train: {bases[0].reason or 'it has no cost'}"
+        return f"the base itself did not train: {ended[0].reason or 'it has no cost'}"
     each = sum(costs) / len(costs)
     again = num_repetitions(question)
     left = budget.amount / each - again - arms
@@ -105,10 +119,13 @@ def _after_the_base(question: Question, bases: Sequence[Trial]) -> Plan | str:
             f"need about {most}."
         )
     early = ", most of them stopped early," if question.pruning != "none" else ""
+    space = None if kept is None else Space.from_json(kept["space"])
+    took = "the base took" if space is None else "a trial took"
     return make_plan(
         question,
         trials,
-        [f"the base took {cost}: {budget} {budget.verb} about {Budget(trials)}{early} and the repetitions"],
+        [f"{took} {cost}: {budget} {budget.verb} about {Budget(trials)}{early} and the repetitions"],
+        space,
     )
 
 

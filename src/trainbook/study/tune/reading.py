@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainbook.study.space import Dimension
-from trainbook.study.tune.comparison import best_arm, compare_arms, paired
+from trainbook.study.tune.comparison import best_arm, compare_arms, paired, stands_for
 from trainbook.study.tune.importance import importance
 from trainbook.study.tune.planning import Plan, cost_of, is_spent
 from trainbook.study.tune.repeats import (
@@ -52,6 +52,8 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "gpu_seconds": sum(each.gpu_seconds for each in trials),
         "tokens": sum(each.tokens for each in trials),
         "best": arm["best"] if arm else None,
+        "recommended": _number_of(None if arm is None else stands_for(arm)),
+        "ties": arm["ties"] if arm else [],
         "base": arm["base"] if arm else None,
         "difference": arm["difference"] if arm else None,
         "finalists": arm["finalists"] if arm else [],
@@ -97,11 +99,13 @@ def _arm(question: Question, plan: Plan, trials: Sequence[Trial], arm: int, valu
     told = {"best": _with_repeats(best, trials), "base": _with_repeats(base_of(trials, arm), trials)}
     compared = finalists(question, trials, arm)
     unstable = [each for each in compared if each is not best and is_unstable(each, trials)]
+    repeated = [facts for each in compared if (facts := _with_repeats(each, trials)) is not None]
     return {
         "compared": dict(values),
         **told,
-        "difference": _difference(question, told["best"], told["base"], len(compared)),
-        "finalists": [_with_repeats(each, trials) for each in compared],
+        "difference": _difference(question, told["best"], told["base"], repeated),
+        "ties": _ties(question, told["best"], told["base"], repeated),
+        "finalists": repeated,
         "unstable": [_with_repeats(each, trials) for each in unstable],
         "importance": shares,
         "importance_refused": refused,
@@ -131,14 +135,28 @@ def _with_repeats(trial: Trial | None, trials: Sequence[Trial]) -> Facts | None:
     }
 
 
-def _difference(question: Question, best: Facts | None, base: Facts | None, num_finalists: int) -> Facts | None:
+def _number_of(trial: Facts | None) -> int | None:
+    return None if trial is None else trial["number"]
+
+
+def _difference(question: Question, best: Facts | None, base: Facts | None, repeated: Sequence[Facts]) -> Facts | None:
     """Of the best of an arm from its base; below 0 the best is better, whichever way the metric goes.
 
     The same seeds chose it among the finalists, so each of them counts as compared with the base.
     """
     if best is None or base is None or best["number"] == base["number"]:
         return None
-    return paired(question, best, base, comparisons=num_finalists)
+    return paired(question, best, base, len(repeated), repeated)
+
+
+def _ties(question: Question, best: Facts | None, base: Facts | None, repeated: Sequence[Facts]) -> list[int]:
+    """Finalists that new seeds cannot tell apart from the best one."""
+    if best is None:
+        return []
+    others = [*repeated, *([base] if base is not None else [])]
+    rivals = [each for each in repeated if each["number"] != best["number"] and not each["repeats"]["infeasible"]]
+    found = [(each, paired(question, best, each, max(1, len(rivals)), others)) for each in rivals]
+    return [each["number"] for each, gap in found if gap and gap["interval"] and gap["verdict"] == "cannot tell"]
 
 
 def boundary(question: Question, plan: Plan, trials: Sequence[Trial], best: Trial) -> list[Facts]:
@@ -151,14 +169,33 @@ def boundary(question: Question, plan: Plan, trials: Sequence[Trial], best: Tria
         known = {path: best.values.get(path, question.loaded.get(path)) for path, _ in each.only_if}
         if not each.is_searched_with(known):  # it has no part in the best
             continue
-        begun = [trial.values for trial in trials if trial.state != "dropped"]
-        tried = [float(values[each.path]) for values in begun if each.path in values]
-        low, high = each.to_scale(min([each.low, *tried])), each.to_scale(max([each.high, *tried]))
-        place = (each.to_scale(float(value)) - low) / (high - low)
-        end = "low" if place <= EDGE else "high" if place >= 1 - EDGE else None
-        if end is not None and not _is_the_end_of_its_law(each, low if end == "low" else high):
+        tried = [each.to_scale(number) for number in _tried(question, each, trials, best.arm)]
+        end = _end(each, each.to_scale(float(value)), tried)
+        if end is not None:
             found.append({"knob": each.path, "end": end, "value": value})
     return found
+
+
+def _end(each: Dimension, place: float, tried: Sequence[float]) -> str | None:
+    """The side on which nothing was tried beyond this place, though the knob's law allows more."""
+    low, high = min([each.to_scale(each.low), *tried]), max([each.to_scale(each.high), *tried])
+    margin = EDGE * (high - low)
+    if place <= low + margin:
+        return None if _is_the_end_of_its_law(each, low) else "low"
+    if place >= high - margin:
+        return None if _is_the_end_of_its_law(each, high) else "high"
+    if len(set(tried)) < 2:
+        return None
+    return "low" if place <= min(tried) else "high" if place >= max(tried) else None
+
+
+def _tried(question: Question, each: Dimension, trials: Sequence[Trial], arm: int) -> list[float]:
+    """The values of a knob that were tried, the base's among them; those that diverged say what lies there, too."""
+    begun = [trial for trial in trials if trial.arm == arm and trial.state not in ("dropped", "failed")]
+    values = [
+        trial.values.get(each.path, question.loaded.get(each.path) if trial.kind == "base" else None) for trial in begun
+    ]
+    return [float(value) for value in values if value is not None and each.has_place(value)]
 
 
 def _is_the_end_of_its_law(each: Dimension, place: float) -> bool:

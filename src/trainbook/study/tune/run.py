@@ -26,10 +26,10 @@ from trainbook.study.base_file import keep_base
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.on_ray import RayWorkers
-from trainbook.study.tune.planning import Plan, first_plan, next_order
+from trainbook.study.tune.planning import Plan, extended, first_plan, next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
-from trainbook.study.tune.task import BASE, LEDGER, REMEDY, TRIALS, remedy_is_off, trials_text
+from trainbook.study.tune.task import BASE, LEDGER, TRIALS, trial_guard, trials_text
 from trainbook.study.tune.workers import LOGS, Workers
 
 POLL_SECONDS = 0.3
@@ -77,13 +77,15 @@ class Study:
         with opened(self.url, self.name, first_patience=FIRST_PATIENCE) as ledger:
             if had_trials and not ledger.is_begun():
                 raise RunFolderError(
-                    f"{self.folder / TRIALS} holds runs of which the study's ledger knows nothing: go on with "
-                    f"the one they were begun in, choose another --name, or remove {self.folder}."
+                    f"{self.folder / TRIALS} holds runs that are not in the study's ledger: use the --storage they "
+                    f"were begun with, choose another --name, or remove {self.folder}."
                 )
-            ledger.open(self.question.as_json())
+            is_extended = ledger.open(self.question.as_json(), lambda plan: extended(self.question, plan))
             again = ledger.try_failed_again()
+        if is_extended:
+            self._tell(f"the study is extended: {self.question.budget}, {self.question.seeds} seeds")
         if again:
-            self._tell(f"{again} failed trial{'s are' if again > 1 else ' is'} tried again")
+            self._tell(f"retrying {again} failed trial{'s' if again > 1 else ''}")
         keep_base(self.folder / BASE, trials_text(self.question.loaded), self._has_trials)
         return goes_on
 
@@ -122,13 +124,13 @@ class Study:
         if order is not None and not order.trials and not order.refused:
             return trials
         ended = len(trials) - left
-        kept = "goes on from its last checkpoint" if self._is_cut_off else "is saved"
-        told = f"{ended} trial{' has' if ended == 1 else 's have'} ended, and what was under way {kept}"
+        kept = "will resume from its last checkpoint" if self._is_cut_off else "is saved"
+        told = f"{ended} trial{' has' if ended == 1 else 's have'} ended; the work in progress {kept}"
         if self._asked is not None:
             raise Interrupted(f"{self._asked}: {told}")
         if order is not None and order.refused:
             raise UserError(order.refused)
-        raise RunError(f"the workers have left before the end of the study: {told}. Start the same command again.")
+        raise RunError(f"the workers exited before the end of the study: {told}. Run the same command again.")
 
     def _attend(self, ledger: Ledger, workers: Workers | RayWorkers) -> None:
         failed, deaths = 0, 0
@@ -145,7 +147,7 @@ class Study:
                     continue
                 if code < 0 or code in (STOPPED, UNWELL):
                     deaths += 1
-                    self._tell(f"{_what_happened(code)}: another worker goes on")
+                    self._tell(f"{_what_happened(code)}: another worker takes over")
                     workers.start(int(name.rsplit("-", 1)[1]))
                 else:
                     failed += 1
@@ -155,7 +157,7 @@ class Study:
             if deaths > MOST_DEATHS:
                 raise RunError(f"{deaths} workers died and no trial has ended: see {self.folder / LOGS}")
             if failed and not workers.alive and self._asked is None:
-                raise RunError(f"a worker ended with an error, as {self.folder / LOGS} says: {workers.last_words()}")
+                raise RunError(f"a worker failed (log in {self.folder / LOGS}): {workers.last_words()}")
 
     def _note(self, trials: Sequence[Trial]) -> bool:
         """Whether trials have ended since. RunError: the last ones all failed, for the same reason."""
@@ -169,8 +171,8 @@ class Study:
                 self._failures.append(reason)
             if len(self._failures) >= SAME_FAILURES:
                 raise RunError(
-                    f"{len(self._failures)} trials in a row failed for the same reason: {each.reason}. Mend it, and "
-                    "start the same command again: they are then tried again."
+                    f"{len(self._failures)} trials in a row failed for the same reason: {each.reason}. Fix it and run "
+                    "the same command again: these trials will be retried."
                 )
         return bool(new)
 
@@ -181,7 +183,7 @@ class Study:
             return
         self._asked = name
         workers.ask_to_stop()
-        self._tell(f"{name}: the workers finish their step and save; again to stop at once")
+        self._tell(f"{name}: the workers finish their step and save; press it again to stop at once")
 
     def _tell(self, line: str) -> None:
         with suppress(OSError):  # nobody reads any more: no reason to lose what is under way
@@ -195,15 +197,17 @@ class Study:
 def _what_happened(code: int) -> str:
     if code < 0:
         return f"a worker died ({signal.Signals(-code).name})"
-    return "a worker was told to stop, not by us" if code == STOPPED else "a worker met an error"
+    return "a worker was stopped from outside" if code == STOPPED else "a worker failed"
 
 
 def words_before(question: Question) -> list[str]:
     """What will be searched, before the first trial; nothing of it where the base's own cost has to be seen first."""
     plan = first_plan(question)
     words = [] if plan is None else words_of(plan.as_json())
-    if remedy_is_off(question.loaded):
-        words.append(f"{REMEDY} is none in the trials: a guard that lowers a trial's rate would change what is judged")
+    if trial_guard(question.loaded):
+        words.append(
+            "the guard skips nothing in trials and stops a diverged one, so that all train on the same batches"
+        )
     return words
 
 

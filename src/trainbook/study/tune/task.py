@@ -95,21 +95,30 @@ def _taken_over(path: str, origin: Origin) -> str:
     return origin_text(path, replace(origin, is_taken_over=True))
 
 
-REMEDY = "guard.remedy"
+# All trials must apply the same number of updates, to the same data, at the learning rate that they were given. The
+# guard of a trial only ends it when it diverges.
+TRIAL_GUARD = {
+    "guard.skip_threshold": None,
+    "guard.quarantine": False,
+    "guard.max_rollbacks": 0,
+    "guard.remedy": "none",
+}
 
 
 def trials_text(loaded: Loaded) -> str:
-    """The base as the trials train it: no guard lowers a trial's rate, which would then be judged at another one."""
-    return (
-        base_text(loaded, {REMEDY: "none"}, "a trial keeps its own rate")
-        if remedy_is_off(loaded)
-        else base_text(loaded)
-    )
+    """The base as the trials train it."""
+    return base_text(loaded, trial_guard(loaded), "the same updates in all trials")
 
 
-def remedy_is_off(loaded: Loaded) -> bool:
-    """Whether the trials have another remedy than the base, which the user has not asked for."""
-    return loaded.config.guard.enabled and loaded.get(REMEDY) != "none" and not loaded.origins[REMEDY].is_the_users
+def trial_guard(loaded: Loaded) -> dict[str, Any]:
+    """What of the guard differs in trials; the user's own choices stay."""
+    if not loaded.config.guard.enabled:
+        return {}
+    return {
+        path: value
+        for path, value in TRIAL_GUARD.items()
+        if loaded.get(path) != value and not loaded.origins[path].is_the_users
+    }
 
 
 def written_values(loaded: Loaded, over: Iterable[str] = ()) -> dict[str, Any]:

@@ -11,20 +11,26 @@ SPARE = 64  # times as many may be drawn, where most of them were tried already
 
 
 def random_points(search: Search, tried: Sequence[Tried]) -> list[Point]:
-    return [] if tried else _all_at_once(search, _random(len(search.space), search.seed))
+    return _all_at_once(search, tried, _random(len(search.space), search.seed))
 
 
 def sobol_points(search: Search, tried: Sequence[Tried]) -> list[Point]:
-    return [] if tried else _all_at_once(search, sobol(len(search.space), search.seed, search.points))
+    return _all_at_once(search, tried, sobol(len(search.space), search.seed, search.points))
 
 
-def _all_at_once(search: Search, units: Iterator[Sequence[float]]) -> list[Point]:
-    """A space of fewer points than are asked for is gone through, each of them once. The base was tried already."""
+def _all_at_once(search: Search, tried: Sequence[Tried], units: Iterator[Sequence[float]]) -> list[Point]:
+    """All that the budget pays for; when a study is extended, the next points of the same sequence.
+
+    A space with fewer points than the budget pays for is enumerated, each point once. The base was tried already.
+    """
+    left = search.points - len(tried)
+    if left <= 0:
+        return []
     count = search.space.num_points
-    known = [base_values(search)]
+    known = [base_values(search), *(each.values for each in tried)]
     if count is not None and count <= search.points:
         units = iter(all_points(search))
-    return new_points(search, units, known, search.points, search.space, 0)
+    return new_points(search, units, known, left, search.space, 0)
 
 
 def sobol(dimensions: int, seed: int, least: int) -> Iterator[Sequence[float]]:

@@ -7,16 +7,17 @@ from itertools import chain
 from typing import Any
 
 from trainbook.study.space import Dimension
-from trainbook.study.tune.methods.point import Point, Search, Tried
+from trainbook.study.tune.methods.point import Point, Search, Tried, key
 
 
 def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
-    """Each knob's points are even on its scale."""
-    if tried:
+    """Each knob's points are even on its scale; when a study is extended, those of the finer grid that are new."""
+    if len(tried) >= search.points:
         return []
     dimensions = search.space.dimensions
     middle = search.space.place(search.base)
-    return [
+    known = {key(each.values) for each in tried}
+    points = [
         Point(
             tuple(unit if other is each else old for other, old in zip(dimensions, middle, strict=True)),
             {each.path: each.at(unit)},
@@ -24,6 +25,7 @@ def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
         for each, count in zip(dimensions, _shares(search), strict=True)
         for unit in _units(each, count, search.base[each.path])
     ]
+    return [each for each in points if key(each.values) not in known][: search.points - len(tried)]
 
 
 def _shares(search: Search) -> list[int]:
