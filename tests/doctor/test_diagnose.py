@@ -233,7 +233,7 @@ def told(record: Record) -> str:
 def test_evaluations_without_training_rows_are_a_run_and_what_lacks_is_told():
     evaluations = [{"step": step, "loss": 2.0} for step in range(3)]
     said = told(Record("theirs", [], evaluations, origin="csv", path=Path("theirs.csv")))
-    assert "0 rows, 3 evaluations" in said and "not judged for lack of loss" in said
+    assert "0 rows, 3 evaluations" in said and "skipped: no loss was logged" in said
     assert "1 row, 0 evaluations" in told(Record("theirs", [{"step": 1, "loss": 2.0}], [], origin="csv"))
 
 

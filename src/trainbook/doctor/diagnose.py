@@ -24,7 +24,7 @@ import numpy as np
 
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.finding import ORDER, Finding, Severity
-from trainbook.doctor.rule import RULES, Rule, all_rules, missing
+from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.runs.record import Record
 
@@ -51,6 +51,8 @@ def diagnose(record: Record) -> Diagnosis:
         try:
             with np.errstate(all="ignore"):
                 found += [replace(each, rule=rule.name) for each in rule.judge(view)]
+        except Lacking as lack:
+            not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
             not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
     return Diagnosis(ranked(found), not_judged)

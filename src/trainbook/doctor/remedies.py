@@ -23,24 +23,34 @@ def change(view: View, path: str, value: Any) -> str | None:
     ):
         return None
     written = _written(value)
+    if path.startswith("model.") and not view.has_native_model and view.record.config is not None:
+        return None  # whether a module of the user's own reads this knob is not known here
     if not _is_accepted(view, f"{path}={written}"):
         return None
     return in_their_words(view.record, f"{path}={written}")
 
 
 def lower_rate(view: View) -> str | None:
-    """A third of what it is, or the usual rate if that is lower still."""
-    rate = view.peak_rate
-    return None if rate is None else change(view, RATE, _rounded(min(rate / 3, usual_rate(view))))
+    """A third of what it is, or the usual learning rate if that is lower still."""
+    rate, known = view.peak_rate, usual_rates(view)
+    return None if rate is None else change(view, RATE, _rounded(min(rate / 3, known[1] if known else rate)))
 
 
 def raise_rate(view: View) -> str | None:
-    rate = view.peak_rate
-    return None if rate is None else change(view, RATE, _rounded(max(rate * 3, usual_rate(view))))
+    rate, known = view.peak_rate, usual_rates(view)
+    return None if rate is None else change(view, RATE, _rounded(max(rate * 3, known[0] if known else rate)))
 
 
-def usual_rate(view: View) -> float:
-    """What the knob's own cases say for this optimizer, and from scratch for this size."""
+def usual_rates(view: View) -> tuple[float, float] | None:
+    """The lowest and the highest learning rate that the knob's own cases name for this optimizer and start: the same
+    one where the size of the model settles it. They are those of transformers; for other models none is known."""
+    if not view.is_transformer:
+        return None
+    found = _usual_rate(view)
+    return (found, found) if isinstance(found, float) else found
+
+
+def _usual_rate(view: View) -> float | tuple[float, float]:
     cases = {case.when: float(case.value) for case in by_path()[RATE].knob.cases}
     optimizer = view.setting("optimizer.type", "adamw")
     if optimizer == "sgd":
@@ -59,7 +69,7 @@ def usual_rate(view: View) -> float:
     }
     size = view.fact("num_parameters")
     if not size:
-        return cases["stable_adamw, muon, adamw_8bit"]
+        return min(sizes.values()), max(sizes.values())
     return _between(sizes, float(size))
 
 

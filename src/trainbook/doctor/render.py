@@ -12,6 +12,7 @@ from trainbook.doctor.causes import CAUSES
 from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
+from trainbook.runs.foreign.vocabulary import where_to_set
 from trainbook.runs.record import Record
 
 STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -25,12 +26,12 @@ def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
     if not diagnosis.findings:
         console.print("  nothing stands out", highlight=False)
     for finding in diagnosis.findings:
-        _print_finding(finding, console)
+        _print_finding(record, finding, console)
     if command := next_command(record, diagnosis):
         console.print(Text(f"  try     {command}"), soft_wrap=True, highlight=False)
     judged = len(RULES) - len(diagnosis.not_judged)
     console.print()
-    console.print(f"  {judged} of {len(RULES)} rules could be judged", highlight=False)
+    console.print(f"  {judged} of {len(RULES)} rules were checked", highlight=False)
     for line in _lacking(diagnosis) if is_run else []:
         console.print(Text(f"  {line}", style="dim"), soft_wrap=True, highlight=False)
 
@@ -40,7 +41,7 @@ def _seen(record: Record) -> str:
     return f"{rows:,} row{'s' * (rows != 1)}, {evaluations:,} evaluation{'s' * (evaluations != 1)}"
 
 
-def _print_finding(finding: Finding, console: Console) -> None:
+def _print_finding(record: Record, finding: Finding, console: Console) -> None:
     steps = f"  steps {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
     head = Text.assemble(
         "  ",
@@ -51,7 +52,7 @@ def _print_finding(finding: Finding, console: Console) -> None:
     console.print(head, soft_wrap=True, highlight=False)
     console.print(Text(f"          {finding.evidence}"), soft_wrap=True, highlight=False)
     remedy = CAUSES[finding.cause].remedy
-    change = f"{finding.override}   ({remedy})" if finding.override else remedy
+    change = f"{where_to_set(record, finding.override)}   ({remedy})" if finding.override else remedy
     console.print(Text(f"          → {change}", style="green"), soft_wrap=True, highlight=False)
     console.print()
 
@@ -70,19 +71,26 @@ def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
 
 
 def _lacking(diagnosis: Diagnosis) -> list[str]:
-    by_need: dict[str, list[str]] = {}
+    """The rules that were skipped, together where the same thing is missing."""
+    by_reason: dict[str, list[str]] = {}
     for rule, needs in diagnosis.not_judged.items():
-        by_need.setdefault(", ".join(map(_in_words, needs)), []).append(rule)
-    return [
-        f"not judged, {need}: {', '.join(rules)}"
-        if need.startswith(FAILED)
-        else f"not judged for lack of {need}: {', '.join(rules)}"
-        for need, rules in by_need.items()
-    ]
+        by_reason.setdefault(_reason(needs), []).append(rule)
+    return [f"skipped: {reason} ({', '.join(rules)})" for reason, rules in by_reason.items()]
+
+
+def _reason(needs: list[str]) -> str:
+    if needs[0].startswith(FAILED):
+        return f"the rule {needs[0]}"
+    settings = [need.removeprefix("setting:") for need in needs if need.startswith("setting:")]
+    if settings:
+        return f"{' and '.join(settings)} {'is' if len(settings) == 1 else 'are'} unknown"
+    return " and ".join(_in_words(need) for need in needs)
 
 
 def _in_words(need: str) -> str:
-    if need.startswith(FAILED):
-        return need
     kind, _, name = need.rpartition(":")
-    return {"eval": f"{name} of evaluations", "start": f"{name} at the start", "setting": name}.get(kind, need)
+    if " " in need:  # a sentence of the rule's own
+        return f"no {need}"
+    return {"eval": f"no validation {name} was logged", "start": f"no {name} was logged at the start"}.get(
+        kind, f"no {need} was logged"
+    )

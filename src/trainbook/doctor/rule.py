@@ -78,6 +78,14 @@ def finding(
     return Finding("", severity, cause, confidence, evidence, span, override, numbers, is_by_exclusion)
 
 
+class Lacking(Exception):
+    """Raised by a rule that finds out by itself what it lacks, in the words of `missing` or in a sentence's."""
+
+    def __init__(self, *needs: str) -> None:
+        super().__init__(", ".join(needs))
+        self.needs = list(needs)
+
+
 def missing(view: View, needs: Iterable[str]) -> list[str]:
     """What a rule needs and the record lacks: `loss` is a metric of training rows, `eval:loss` of evaluations,
     `start:vocab_size` a fact of the start, `setting:batch.max_grad_norm` a knob."""
@@ -89,7 +97,7 @@ def missing(view: View, needs: Iterable[str]) -> list[str]:
         elif kind == "start":
             has = view.fact(name) is not None
         elif kind == "setting":
-            has = view.record.config is not None or name in view.record.settings
+            has = name in view.record.settings
         else:
             has = view.record.has(name)
         if not has:

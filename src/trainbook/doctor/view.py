@@ -12,6 +12,8 @@ from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
 from trainbook.runs.record import Record
 
+NATIVE = ("gpt", "bert", "t5")  # models of our own, which obey all knobs of the section
+OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
@@ -54,9 +56,7 @@ class View:
     # What the run was told
 
     def setting(self, path: str, default: Any = None) -> Any:
-        if path in self.record.settings:
-            return self.record.settings[path]
-        return self.record.config.get(path) if self.record.config is not None else default
+        return self.record.settings.get(path, default)
 
     def fact(self, name: str, default: Any = None) -> Any:
         return self.record.facts.get(name, default)
@@ -88,6 +88,17 @@ class View:
     @cached_property
     def task(self) -> str | None:
         return task_name(self.record.config) if self.record.config is not None else None
+
+    @property
+    def has_native_model(self) -> bool:
+        return self.setting("model.type") in NATIVE
+
+    @property
+    def is_transformer(self) -> bool:
+        """Usual values are those of transformers. Another tool's run is one if its settings describe one."""
+        if self.record.origin in ("trainbook", "fit"):
+            return self.setting("model.type") in (*NATIVE, "hf")
+        return self.record.origin == "huggingface" or any(path in self.record.settings for path in OF_TRANSFORMERS)
 
     @property
     def is_fine_tuning(self) -> bool:

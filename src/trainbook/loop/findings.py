@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from trainbook.doctor import CAUSES, Finding, diagnose
-from trainbook.knobs.config import Config, declarations
-from trainbook.runs.record import Record
+from trainbook.knobs.config import Config
+from trainbook.runs.foreign.vocabulary import where_to_set
+from trainbook.runs.record import Record, told_by
 from trainbook.runs.schema import Split
 
 SPOKEN = ("error", "warning")
@@ -25,14 +26,21 @@ class Bedside:
     """Says each finding once: a rule and a cause that were told of are not told again, also not after a resume."""
 
     def __init__(
-        self, name: str, config: Config, rows: Iterable[Row] = (), events: Iterable[Row] = (), *, world: int = 1
+        self,
+        name: str,
+        config: Config,
+        rows: Iterable[Row] = (),
+        events: Iterable[Row] = (),
+        *,
+        world: int = 1,
+        recipe: str | None = None,
     ) -> None:
-        self.name, self.config, self.world = name, config, world
+        self.name, self.world, self.recipe = name, world, recipe
+        self.told_by_config = told_by(config, recipe)
         self._kept: dict[Split, list[tuple[int, Row]]] = {"train": [], "eval": []}  # each with its number
         self._every: dict[Split, int] = {"train": 1, "eval": 1}
         self.events: list[Row] = list(events)
         self.told = {(event.get("rule"), event.get("cause_id")) for event in self.events if event["kind"] == "finding"}
-        self._settings = {knob.path: config.get(knob.path) for knob in declarations()}
         for row in rows:
             self.note(row["split"], row)
 
@@ -61,7 +69,8 @@ class Bedside:
     def speak(self, step: int, log: Log) -> None:
         """Write what is new. Whatever goes wrong here, the run goes on."""
         try:
-            found = diagnose(self._record()).findings
+            record = self._record()
+            found = diagnose(record).findings
         except Exception as error:
             if not any(key == ("doctor", None) for key in self.told):
                 self.told.add(("doctor", None))
@@ -70,21 +79,21 @@ class Bedside:
         for each in found:
             if each.severity in SPOKEN and (each.rule, each.cause) not in self.told:
                 self.told.add((each.rule, each.cause))
-                log("finding", step, **as_event(each))
+                log("finding", step, **as_event(record, each))
 
     def _record(self) -> Record:
-        facts: Row = {"determinism": {"world": self.world}} if self.world > 1 else {}
+        facts: Row = {"recipe": self.recipe, "determinism": {"world": self.world}}
         for event in self.events:
             if event["kind"] in ("start", "facts"):
                 facts |= {key: value for key, value in event.items() if key not in ("kind", "step", "segment", "time")}
-        rows = self.rows
-        return Record(self.name, rows["train"], rows["eval"], self.events, self._settings, self.config, facts)
+        rows, (origin, settings, config) = self.rows, self.told_by_config
+        return Record(self.name, rows["train"], rows["eval"], self.events, settings, config, facts, origin)
 
 
-def as_event(finding: Finding) -> dict[str, Any]:
+def as_event(record: Record, finding: Finding) -> dict[str, Any]:
     """With a `reason` that says it in a line."""
     cause = CAUSES[finding.cause]
-    try_it = f" Try {finding.override}." if finding.override else ""
+    try_it = f" Try {where_to_set(record, finding.override)}." if finding.override else ""
     return {
         "reason": f"{finding.severity}: {cause.sentence} {_sentence(finding.evidence)}{try_it}",
         "rule": finding.rule,

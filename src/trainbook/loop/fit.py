@@ -15,6 +15,7 @@ from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
+from trainbook.knobs.own_module import applies_to_fit
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.seeding import seed_everything
 from trainbook.precision import Precision
@@ -28,27 +29,12 @@ CountFunction = Callable[[Any], int]
 EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart from those of steps
 
 
-# Knobs of what a user's own module and data replace.
-NOT_IN_FIT = {
-    "batch.global_batch_size",
-    "batch.per_device_train_batch_size",
-    "optimizer.tuned_batch_size",
-    "training.label_smoothing",
-    "training.z_loss",
-    "evaluation.per_device_eval_batch_size",
-    "evaluation.eval_max_samples",
-}
-SECTIONS_NOT_IN_FIT = {"model", "data", "memory", "distributed"}
-
-
 def must_apply_to_fit(loaded: Loaded) -> None:
     """A knob that the caller set and nothing would obey is a mistake, not a wish."""
     problems = [
         Problem(origin.place, path, "has no effect on a module and data of your own.", "Leave it out.")
         for path, origin in loaded.origins.items()
-        if origin.is_the_users
-        and loaded.get(path) != by_path()[path].field.default
-        and (path in NOT_IN_FIT or path.split(".")[0] in SECTIONS_NOT_IN_FIT)
+        if origin.is_the_users and loaded.get(path) != by_path()[path].field.default and not applies_to_fit(path)
     ]
     if problems:
         raise ConfigError(problems)
@@ -117,6 +103,7 @@ def fit_job(
         evaluate=evaluate if eval_data is not None else None,
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
+        counted="targets" if count_targets is not None else "batches",
     )
     return job
 

@@ -116,7 +116,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             ranks=ranks.aside,
         )
         with closing(store):
-            bedside = _bedside(run, config, found, ranks.world)
+            bedside = _bedside(run, config, plan.recipe, found, ranks.world)
             trackers = tracking.build(
                 config.logging,
                 run,
@@ -126,6 +126,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 quiet=plan.quiet,
                 config_dict=config.model_dump(mode="json"),
                 on_event=bedside.note_event,
+                counted=job.counted,
             )
 
             def begin_segment(step: int) -> None:
@@ -241,21 +242,22 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
             return training.run()
 
 
-def _bedside(run: RunFolder, config: Config, found: LoadedCheckpoint | None, world: int) -> Bedside:
+def _bedside(run: RunFolder, config: Config, recipe: str | None, found: LoadedCheckpoint | None, world: int) -> Bedside:
     """The doctor of this run, who remembers what was before it was resumed."""
     if found is None:
-        return Bedside(run.name, config, world=world)
+        return Bedside(run.name, config, world=world, recipe=recipe)
     events = [event for event in run.events() if event["step"] <= found.step]
     rows = [row for row in run.metrics() if row["step"] <= found.step]
-    return Bedside(run.name, config, rows, events, world=world)
+    return Bedside(run.name, config, rows, events, world=world, recipe=recipe)
 
 
 def _facts(job: Job) -> dict[str, Any]:
     """For whoever judges the run. Nothing that is trained depends on them, so they cannot stop it."""
+    counted = {} if job.counted == "tokens" else {"counted": job.counted}
     try:
-        return job.facts()
+        return {**job.facts(), **counted}
     except Exception as error:
-        return {"facts_missing": f"{type(error).__name__}: {error}"}
+        return {"facts_missing": f"{type(error).__name__}: {error}", **counted}
 
 
 def _newest(

@@ -13,8 +13,9 @@ from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.earlier import as_config
 from trainbook.knobs.formats import can_be_exported
+from trainbook.knobs.own_module import FIT
 from trainbook.runs import Manifest, RunFolder, jsonl
-from trainbook.runs.record import open_record
+from trainbook.runs.record import counted, open_record
 from trainbook.runs.schema import Metric, judgements
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -55,9 +56,10 @@ def make_card(run: RunFolder) -> Card:
     card = Card(f"{run.name}  {_status(manifest.status, manifest.status_detail)}")
     if train:
         last = train[-1]
-        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} tokens, {_duration(_seconds(train))}"))
+        unit = counted(_facts(manifest, events))
+        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(_seconds(train))}"))
         rates = sorted(row["tokens_per_second"] for row in train)
-        card.lines.append(("speed", f"{rates[len(rates) // 2]:,.0f} tokens a second"))
+        card.lines.append(("speed", f"{_speed(rates[len(rates) // 2])} {unit} a second"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
         by_loss = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
@@ -88,6 +90,15 @@ def make_card(run: RunFolder) -> Card:
     return card
 
 
+def _facts(manifest: Manifest, events: list[dict[str, Any]]) -> dict[str, Any]:
+    start = next((event for event in events if event["kind"] == "start"), {})
+    return {"recipe": manifest.recipe, **start}
+
+
+def _speed(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def _diagnosis(run: RunFolder) -> Diagnosis | None:
     """None: the rules could not look at this run. The card is made without them then."""
     try:
@@ -111,7 +122,7 @@ def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
 
 def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     """First of what to do next: the run again with the one change that the first finding asks for."""
-    if diagnosis is None or manifest.recipe == "fit" or not run.config.exists():
+    if diagnosis is None or not run.config.exists():
         return []
     first = next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
     if first is None:
@@ -120,6 +131,8 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
     commands = [(f"trainbook doctor {path}", "what was found, and how sure it is")]
     if first.override is not None:
         again = f"trainbook train {shlex.quote(str(run.config))} {shlex.quote(first.override)}"
+        if manifest.recipe == FIT:  # only the program that made the module can train it again
+            again = f"trainbook.fit(…, {first.override})"
         commands.insert(0, (again, CAUSES[first.cause].remedy.rstrip(".").lower()))
     return commands
 
@@ -174,7 +187,7 @@ WRITING = ("causal", "chat", "seq2seq")
 def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     commands = []
     # A module that was given to `fit` can be built again by its own program only.
-    status, is_ours = manifest.status, manifest.recipe != "fit"
+    status, is_ours = manifest.status, manifest.recipe != FIT
     path, file = shlex.quote(str(run.path)), shlex.quote(str(run.config))
     config = as_config(manifest.config, run.manifest)
     if status != "finished":
@@ -187,7 +200,7 @@ def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
             commands.append((f"trainbook predict {path} FILE", "what the model says of each record of a file"))
         if status == "finished" and can_be_exported(config):
             commands.append((f"trainbook export {path} --to DIR", "a folder that transformers loads"))
-    if run.config.exists():
+    if is_ours and run.config.exists():
         commands.append((f"trainbook explain {file}", "every value, where it came from, what is unusual"))
     commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
     return commands

@@ -11,6 +11,7 @@ from trainbook.report.card import LEVELS
 from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
 from trainbook.report.conclusion import conclusion, duration, number, place_text, remarks, what
 from trainbook.report.curves import Curve
+from trainbook.runs.record import counted
 from trainbook.runs.schema import METRICS
 
 if TYPE_CHECKING:
@@ -95,11 +96,15 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
     rows = [summary(side, comparison.higher_is_better) for side in comparison.sides]
     has_best = any(row["best"] is not None for row in rows)
     is_mixed = any(row["from"] != "Trainbook" for row in rows)
-    columns = ["steps", "tokens", "time", "tokens/s", f"final {comparison.metric}"]
+    units = [counted(side.record.facts) for side in comparison.sides]
+    unit = units[0] if len(set(units)) == 1 else "tokens"
+    columns = ["steps", unit, "time", f"{unit}/s", f"final {comparison.metric}"]
     table = _table("run", [*columns, *["best"] * has_best, *["logged by"] * is_mixed])
     table.title = f"{what(comparison)}, by {comparison.by}"
-    for row in rows:
+    for row, its_unit in zip(rows, units, strict=True):
         count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
+        if its_unit != unit:
+            count[1:] = [f"{count[1]} {its_unit}", f"{count[2]} {its_unit}/s"]
         cells = [row["name"], count[0], count[1], duration(row["seconds"]), count[2], number(row["final"])]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
         table.add_row(*_plain(*cells))

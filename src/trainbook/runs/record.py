@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from trainbook.errors import NewerRun, RunFolderError, UserError
 from trainbook.knobs.config import Config, declarations
+from trainbook.knobs.own_module import FIT, applies_to_fit
 from trainbook.runs.folder import RunFolder, list_runs
 from trainbook.runs.manifest import Manifest
 
-Origin = Literal["trainbook", "huggingface", "tensorboard", "wandb", "csv"]
+Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
 Row = dict[str, Any]
 
 
@@ -26,7 +27,7 @@ class Record:
     evaluations: list[Row]
     events: list[Row] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)  # by knob path: those that are known
-    config: Config | None = None  # a run of our own: all of them
+    config: Config | None = None  # of a run that a configuration describes whole: not of `fit`, nor of other tools
     facts: Mapping[str, Any] = field(default_factory=dict)  # of the manifest, and the events `start` and `facts`
     origin: Origin = "trainbook"
     names: Mapping[str, str] = field(default_factory=dict)  # what the tool that wrote it calls a knob, by knob path
@@ -65,6 +66,7 @@ def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
 def read_run(folder: RunFolder) -> Record:
     """A run of our own, finished or not, from what of its files is there."""
     config, facts = _config_and_manifest(folder)
+    told = told_by(config, facts.get("recipe"))
     events = folder.events()
     for event in events:
         if event["kind"] in ("start", "facts"):
@@ -74,11 +76,35 @@ def read_run(folder: RunFolder) -> Record:
         train=folder.metrics("train"),
         evaluations=folder.metrics("eval"),
         events=events,
-        settings={knob.path: config.get(knob.path) for knob in declarations()} if config else {},
-        config=config,
+        settings=told.settings,
+        config=told.config,
         facts=facts,
+        origin=told.origin,
         path=folder.path,
     )
+
+
+class Told(NamedTuple):
+    origin: Origin
+    settings: dict[str, Any]
+    config: Config | None
+
+
+def told_by(config: Config | None, recipe: str | None) -> Told:
+    """What a configuration says of a run. Of a module that was given to `fit` it says nothing: knobs of model and data
+    are then at defaults that describe nobody's."""
+    origin: Origin = "fit" if recipe == FIT else "trainbook"
+    if config is None:
+        return Told(origin, {}, None)
+    settings = {knob.path: config.get(knob.path) for knob in declarations()}
+    if origin == "trainbook":
+        return Told(origin, settings, config)
+    return Told(origin, {path: value for path, value in settings.items() if applies_to_fit(path)}, None)
+
+
+def counted(facts: Mapping[str, Any]) -> str:
+    """What a run's `tokens` and `tokens_per_second` count: of a module that was given to `fit`, what its data is in."""
+    return str(facts.get("counted") or ("batches" if facts.get("recipe") == FIT else "tokens"))
 
 
 def _config_and_manifest(folder: RunFolder) -> tuple[Config | None, dict[str, Any]]:

@@ -76,6 +76,11 @@ def choose(record: Record, findings: Sequence[Finding], rule: str | None = None)
     if chosen is None:
         found = ", ".join(dict.fromkeys(finding.rule for finding in wanted))
         raise UserError(f"{record.name}: there is nothing to try. Found: {found}; no change of a knob treats that.")
+    if record.origin == "fit":
+        raise UserError(
+            f"{record.name} was trained by trainbook.fit from a module of your own, which cannot be built here. "
+            f"Call trainbook.fit(…, {chosen.override}) under another name, and compare the two runs."
+        )
     if record.origin != "trainbook":
         raise UserError(
             f"{record.name} was not trained here: it is a record of {record.origin}, and nothing can be tried with it. "

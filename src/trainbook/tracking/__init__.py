@@ -50,15 +50,17 @@ def build(
     console: Console | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     close_seconds: float = 5.0,
+    counted: str = "tokens",
 ) -> Trackers:
     """All that `logging` asks for; a package that is missing is said here, before any training.
 
-    `start_step` is the step that the run goes on from; `quiet` leaves out the terminal; `on_event` gets each event row.
+    `start_step` is the step that the run goes on from; `quiet` leaves out the terminal; `on_event` gets each event row;
+    `counted` is the unit of the rows' `tokens`.
     """
     must_be_installed(logging)
     trackers = Trackers(FileTracker(run), segment=segment, start_step=start_step, on_event=on_event)
     if not quiet:
-        trackers.add("console", ConsoleTracker(total_steps, start_step=start_step, console=console))
+        trackers.add("console", ConsoleTracker(total_steps, start_step=start_step, console=console, counted=counted))
     if "tensorboard" in logging.report_to:
         from trainbook.tracking.tensorboard import TensorBoardTracker
 

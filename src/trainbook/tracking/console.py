@@ -16,8 +16,10 @@ _STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
 
 class ConsoleTracker:
-    def __init__(self, total_steps: int, *, start_step: int = 0, console: Console | None = None) -> None:
-        self._total_steps = total_steps
+    def __init__(
+        self, total_steps: int, *, start_step: int = 0, console: Console | None = None, counted: str = "tokens"
+    ) -> None:
+        self._total_steps, self._counted = total_steps, counted
         self._console = console or Console()
         self._eta = Eta()
         self._line = StatusLine(start_step, total_steps)
@@ -33,7 +35,7 @@ class ConsoleTracker:
             return
         # Skipped updates are made up for, so the run takes that many attempts more.
         total = self._total_steps + (row.get("skipped_updates") or 0)
-        parts = number_parts(row, self._eta.seconds_left(row, total))
+        parts = number_parts(row, self._eta.seconds_left(row, total), self._counted)
         if self._live is None:
             self._print("  ".join([f"step{row['step']:>7}/{total}", *(part.text for part in parts)]))
         else:
@@ -74,7 +76,7 @@ class Eta:
         return None if seconds_per_step is None else seconds_per_step * max(0, total_steps - step)
 
 
-def number_parts(row: Mapping[str, Any], seconds_left: float | None) -> list[Part]:
+def number_parts(row: Mapping[str, Any], seconds_left: float | None, counted: str = "tokens") -> list[Part]:
     parts = []
     if (loss := row.get("loss")) is not None:
         parts.append(Part(f"loss {fixed(loss, 4)}", 2))
@@ -83,7 +85,8 @@ def number_parts(row: Mapping[str, Any], seconds_left: float | None) -> list[Par
     if (norm := row.get("grad_norm")) is not None:
         parts.append(Part(f"norm {fixed(norm, 2)}", 5))
     if (speed := row.get("tokens_per_second")) is not None:
-        parts.append(Part(f"{speed:,.0f} tok/s", 3))
+        text = f"{speed:,.0f} tok/s" if counted == "tokens" else f"{speed:,.4g} {counted}/s"
+        parts.append(Part(text, 3))
     if seconds_left is not None:
         parts.append(Part(f"eta {clock(seconds_left)}", 0))
     return parts

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rate
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rates
+from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
 
 USUAL = "the knob's own usual range and cases"
+NO_USUAL = "usual learning rate is known for this kind of model"
 
 
 @rule(
@@ -24,11 +25,17 @@ USUAL = "the knob's own usual range and cases"
     needs=("setting:optimizer.learning_rate",),
 )
 def rate_for_the_case(view: View) -> Iterator[Finding]:
-    rate, expected = view.peak_rate, usual_rate(view)
+    rate, known = view.peak_rate, usual_rates(view)
+    if known is None:
+        raise Lacking(NO_USUAL)
     if rate is None or view.setting("model.parametrization", "standard") != "standard":
         return
-    factor = rate / expected
-    evidence = f"the peak rate is {rate:.2g}; {expected:.2g} is usual for this optimizer, size and start"
+    low, high = known
+    factor = rate / high if rate > high else rate / low if rate < low else 1.0
+    expected = f"{low:.2g} is usual for this optimizer, size and start"
+    if low != high:
+        expected = f"{low:.2g} to {high:.2g} is usual for this optimizer and start, depending on the size of the model"
+    evidence = f"the peak learning rate is {rate:.2g}; {expected}"
     if factor > 10:
         yield finding(
             "error" if factor >= 25 else "warning",

@@ -57,7 +57,7 @@ def not_finite(view: View) -> Iterator[Finding]:
         yield finding("error", "learning-rate-high", sure, evidence, steps=span, override=lower_rate(view))
         return
     guarded = change(view, "guard.enabled", True)
-    is_ours = view.record.origin == "trainbook"
+    is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
 

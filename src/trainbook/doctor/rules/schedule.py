@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, longer, lower_rate, usual_rate
+from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
@@ -90,7 +90,8 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
     symptom="instability",
     looks_at="the length of warm-up, and whether the first steps are rough without one",
     thresholds="under 0.5 % of the run and 5 steps, from scratch with an adaptive optimizer at half the usual rate or "
-    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones",
+    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones; of models that "
+    "are no transformers only where the loss rises",
     source="the tuning playbook: the first second moments are of few gradients; warm-up of up to 10 %",
     fault="no warm-up",
     causes=("warmup-short",),
@@ -100,16 +101,22 @@ def warm_up(view: View) -> Iterator[Finding]:
     warmup, rate = view.warmup, view.peak_rate
     if warmup is None or rate is None or view.is_fine_tuning or view.setting("optimizer.type", "adamw") not in ADAPTIVE:
         return
-    if warmup >= max(5, 0.005 * view.total) or rate < 0.5 * usual_rate(view):
+    known = usual_rates(view)
+    if warmup >= max(5, 0.005 * view.total) or (known is not None and rate < 0.5 * known[0]):
         return
     steps, losses = view.losses()
     early = steps <= max(20, 0.05 * view.total)
+    rises = early.sum() >= 3 and losses[early][1:].max() > 1.02 * losses[0]
+    # That a warm-up is missing is known of transformers. Of other models a rough beginning must show it: the loss
+    # itself, since of a squared error gradients and updates are large as long as the errors are.
+    if known is None and not rises:
+        return
     signs = []
     ratio_steps, ratios = view.finite("update_ratio")
     first_ratios = ratios[ratio_steps <= 10]
     if len(first_ratios) and first_ratios.max() > 0.05:
         signs.append(f"early updates change up to {first_ratios.max():.2g} of the weights")
-    if early.sum() >= 3 and losses[early][1:].max() > 1.02 * losses[0]:
+    if rises:
         signs.append(f"the loss rises to {losses[early][1:].max():.3g} from {losses[0]:.3g}")
     norm_steps, norms = view.finite("grad_norm")
     first_norms = norms[norm_steps <= 20]

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trainbook.knobs.own_module import as_keyword_argument
+
 if TYPE_CHECKING:
     from trainbook.runs.record import Record
 
@@ -76,7 +78,7 @@ def foreign_override(record: Record, override: str) -> str:
 
     A run of our own takes overrides as they are.
     """
-    if record.origin == "trainbook" or "=" not in override:
+    if record.origin in ("trainbook", "fit") or "=" not in override:
         return override
     told = [_one(record, part) or (part, f"Trainbook's name: no {TRAINER} for it") for part in override.split()]
     return ", ".join(f"{words} ({whose})" for words, whose in told)
@@ -86,8 +88,15 @@ def in_their_words(record: Record, override: str) -> str | None:
     """The same without saying whose words they are; None where the other tool has nothing like it."""
     if record.origin == "trainbook":
         return override
+    if record.origin == "fit":
+        return as_keyword_argument(override)
     told = _one(record, override)
     return told[0] if told else None
+
+
+def where_to_set(record: Record, override: str) -> str:
+    """An override as the user of this run sets it: of `fit`, a keyword argument in the call."""
+    return f"trainbook.fit(…, {override})" if record.origin == "fit" else override
 
 
 def names_for(names: Mapping[str, str], is_hugging_face: bool = False) -> dict[str, str]:

@@ -1,0 +1,48 @@
+"""What `trainbook.fit` takes: which knobs apply to a module and data of the user's own, and their keyword arguments."""
+
+from __future__ import annotations
+
+from trainbook.knobs.aliases import NEEDS_SECTION, by_name, by_path
+
+FIT = "fit"  # what the manifest of such a run has as its recipe
+
+# Knobs of what a user's own module and data replace.
+NOT_IN_FIT = {
+    "batch.global_batch_size",
+    "batch.per_device_train_batch_size",
+    "optimizer.tuned_batch_size",
+    "training.task",
+    "training.label_smoothing",
+    "training.z_loss",
+    "evaluation.per_device_eval_batch_size",
+    "evaluation.eval_max_samples",
+}
+SECTIONS_NOT_IN_FIT = {"model", "data", "memory", "distributed"}
+
+
+def applies_to_fit(path: str) -> bool:
+    return path not in NOT_IN_FIT and path.split(".")[0] not in SECTIONS_NOT_IN_FIT
+
+
+def keyword_of(path: str) -> str:
+    """The name by which `fit` takes a knob: its own, or an alias where several knobs share the name."""
+    declaration = by_path()[path]
+    names = (declaration.name, *declaration.knob.aliases)
+    return next(name for name in names if len(by_name()[name]) == 1 and name not in NEEDS_SECTION)
+
+
+def as_keyword_argument(override: str) -> str | None:
+    """`optimizer.learning_rate=1e-3` as `learning_rate=1e-3`; None where `fit` does not take it."""
+    path, _, value = override.partition("=")
+    return f"{keyword_of(path)}={_literal(value)}" if applies_to_fit(path) else None
+
+
+def _literal(value: str) -> str:
+    """A YAML scalar as Python writes it."""
+    if value in (words := {"true": "True", "false": "False", "null": "None"}):
+        return words[value]
+    try:
+        float(value)
+    except ValueError:
+        return repr(value)
+    return value
