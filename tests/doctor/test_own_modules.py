@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from trainbook.runs.record import Record, open_record, told_by
 from trainbook.study.question import choose
 
 
-def fit(folder: Path, **knobs: object) -> Result:
+def fit(folder: Path, **knobs: Any) -> Result:
     """README's own example, shorter."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.GELU(), torch.nn.Linear(32, 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -41,6 +42,16 @@ def one_layer(metric: str, value: float) -> Any:
     return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
 
 
+def fine_tuned(loss: Callable[[int], float], **facts: Any) -> Record:
+    """A pretrained model whose folder is no longer here."""
+    record = run(each=losses(loss), each_evaluation=set_to(loss=loss), facts={"prior_loss": None, **facts})
+    config = record.config
+    assert config is not None
+    model = config.model.model_copy(update={"pretrained": "gone"})
+    settings = {**record.settings, "model.pretrained": "gone"}
+    return replace(record, settings=settings, config=config.model_copy(update={"model": model}))
+
+
 CASES = [
     Case(
         "loss-at-start",
@@ -71,6 +82,12 @@ CASES = [
         "learning-rate-high",
         lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 30)),
         lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 800)),
+    ),
+    Case(
+        "not-decreasing",
+        "base-untrained",
+        lambda: fine_tuned(lambda step: 7.11 - 0.11 * step / 200, uniform_loss=7.09),
+        lambda: fine_tuned(lambda step: 2.1 - 0.03 * step / 200, uniform_loss=7.09),
     ),
     Case(
         "not-decreasing",
@@ -435,8 +452,12 @@ CASES = [
     Case(
         "resume-spike",
         "optimizer-state-lost",
+        lambda: run(
+            each=both(losses(lambda step: healthy_loss(step) + (100 < step <= 120)), set_to(optimizer_updates=None)),
+            events=resumed(),
+        ),
+        # The optimizer's own count goes on: the state is there, whatever the loss does.
         lambda: run(each=losses(lambda step: healthy_loss(step) + (100 < step <= 120)), events=resumed()),
-        lambda: run(events=resumed()),
     ),
     Case(
         "loss-of-the-batch",
@@ -661,6 +682,13 @@ def test_a_healthy_run_is_left_alone():
     assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank"}
 
 
+def test_a_fine_tune_that_hardly_moves_is_remarked_on_and_one_that_learns_is_not():
+    moved = fine_tuned(lambda step: 2.1 - 0.03 * step / 200, uniform_loss=7.09)
+    (found,) = said(moved, "not-decreasing")
+    assert (found.severity, found.cause) == ("info", "learning-rate-low")
+    assert said(fine_tuned(lambda step: 7.6 - 4 * step / 200, uniform_loss=7.09), "not-decreasing") == []
+
+
 def test_gradients_that_stay_lost_are_an_error_also_where_the_loss_is_a_number():
     ill = run(
         each=set_to(loss=lambda step: 0.0 if step > 10 else 5.5, grad_norm=lambda step: NAN if step > 10 else 1.0)
@@ -675,7 +703,7 @@ def test_gradients_that_stay_lost_are_an_error_also_where_the_loss_is_a_number()
 def test_whoever_trains_elsewhere_is_told_to_lower_the_rate_and_not_of_a_guard_that_is_not_there():
     rows = [{"step": step, "loss": NAN if step > 100 else 3.0, "learning_rate": 1e-3} for step in range(0, 200, 5)]
     (found,) = said(Record("theirs", rows, [], origin="csv"), "not-finite")
-    assert found.override == "learning_rate=0.0003"
+    assert found.override == "learning_rate=0.00033"
 
 
 def test_a_threshold_far_below_the_usual_norm_is_raised_to_that_norm():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainbook.doctor.finding import Finding
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -328,6 +330,13 @@ _ALL = (
         "Add a z-loss.",
         "training.z_loss",
     ),
+    _cause(
+        "base-untrained",
+        "The pretrained model is no better than guessing on this data, and fine-tuning does not change that.",
+        "Check that model.pretrained holds trained weights, and that the tokenizer is the model's own.",
+        "model.pretrained",
+        "learning-rate-low training-short model-small",
+    ),
     # Numbers and machine
     _cause(
         "fp16-overflow",
@@ -355,6 +364,12 @@ _ALL = (
 )
 
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _ALL}
+
+
+def remedy_of(finding: Finding) -> str:
+    """What helps, in words: the finding's own, or that of its cause."""
+    return finding.remedy or CAUSES[finding.cause].remedy
+
 
 # What may keep a model from learning: all of these must be ruled out before nothing but its targets is left to suspect.
 HINDRANCES = frozenset(

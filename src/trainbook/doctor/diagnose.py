@@ -10,7 +10,8 @@ How causes are weighed, in five steps:
    and explains none of those: the conclusion is that there are none.
 4. What explains an `error` is one: a symptom must not stand before its cause.
 5. Of causes of one symptom that are left, the best supported keeps its confidence, each other three quarters of it.
-Then the most severe come first, and of those the most confident.
+Then the most severe come first, and of those the most confident. A finding that would turn a knob the other way than
+one before it is no finding of its own: its evidence is added there, as what speaks against it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import CAUSES, HINDRANCES
+from trainbook.doctor.contradictions import without_contradictions
 from trainbook.doctor.finding import ORDER, Finding, Severity
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
@@ -55,7 +57,7 @@ def diagnose(record: Record) -> Diagnosis:
             not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
             not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
-    return Diagnosis(ranked(found), not_judged)
+    return Diagnosis(without_contradictions(ranked(found), view), not_judged)
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:

@@ -20,4 +20,5 @@ class Finding:
     steps: tuple[int, int] | None = None  # from, to
     override: str | None = None  # key=value, as `trainbook train` takes it
     numbers: Mapping[str, Any] = field(default_factory=dict)  # what the sentence says, for programs
+    remedy: str | None = None  # in words, where it is not that of the cause
     is_by_exclusion: bool = False  # named because nothing else is known that could be: what is known then explains it

@@ -47,7 +47,7 @@ def usual_rates(view: View) -> tuple[float, float] | None:
     if not view.is_transformer:
         return None
     found = _usual_rate(view)
-    return (found, found) if isinstance(found, float) else found
+    return found if isinstance(found, tuple) else (found, found)
 
 
 def _usual_rate(view: View) -> float | tuple[float, float]:
@@ -62,7 +62,7 @@ def _usual_rate(view: View) -> float | tuple[float, float]:
     if optimizer == "lion":
         return cases["lion"]
     sizes = {
-        1e7: cases["from scratch, tiny models (under 10 million)"],
+        1e7: cases["from scratch, tiny models (under 10 million parameters)"],
         1e8: cases["from scratch, about 100 million parameters"],
         7e9: cases["from scratch, 7 billion parameters"],
         1.75e11: cases["from scratch, 175 billion parameters"],

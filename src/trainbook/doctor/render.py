@@ -8,7 +8,7 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.causes import CAUSES, remedy_of
 from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
@@ -51,7 +51,7 @@ def _print_finding(record: Record, finding: Finding, console: Console) -> None:
     )
     console.print(head, soft_wrap=True, highlight=False)
     console.print(Text(f"          {finding.evidence}"), soft_wrap=True, highlight=False)
-    remedy = CAUSES[finding.cause].remedy
+    remedy = remedy_of(finding)
     change = f"{where_to_set(record, finding.override)}   ({remedy})" if finding.override else remedy
     console.print(Text(f"          → {change}", style="green"), soft_wrap=True, highlight=False)
     console.print()

@@ -70,12 +70,13 @@ def finding(
     *,
     steps: tuple[float, float] | None = None,
     override: str | None = None,
+    remedy: str | None = None,
     is_by_exclusion: bool = False,
     **numbers: Any,
 ) -> Finding:
     """A finding of the rule that returns it."""
     span = None if steps is None else (int(steps[0]), int(steps[1]))
-    return Finding("", severity, cause, confidence, evidence, span, override, numbers, is_by_exclusion)
+    return Finding("", severity, cause, confidence, evidence, span, override, numbers, remedy, is_by_exclusion)
 
 
 class Lacking(Exception):

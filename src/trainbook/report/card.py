@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainbook.doctor import CAUSES, Diagnosis, diagnose
+from trainbook.doctor.causes import remedy_of
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.earlier import as_config
@@ -133,7 +134,8 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
         again = f"trainbook train {shlex.quote(str(run.config))} {shlex.quote(first.override)}"
         if manifest.recipe == FIT:  # only the program that made the module can train it again
             again = f"trainbook.fit(…, {first.override})"
-        commands.insert(0, (again, CAUSES[first.cause].remedy.rstrip(".").lower()))
+        remedy = remedy_of(first).rstrip(".")
+        commands.insert(0, (again, remedy[:1].lower() + remedy[1:]))
     return commands
 
 

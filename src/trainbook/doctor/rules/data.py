@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chosen import WORSE, chosen_metric
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change
 from trainbook.doctor.rule import finding, rule
@@ -207,14 +208,13 @@ def first_gap(view: View) -> float | None:
 def many_epochs(view: View) -> Iterator[Finding]:
     epochs = view.values("epoch")
     limit = 10.0 if view.is_fine_tuning else 20.0
-    steps, evaluations = view.finite("loss", "eval")
-    rises = len(evaluations) >= 3 and evaluations[-1] > 1.02 * evaluations.min()
+    chosen = chosen_metric(view)
+    rises = chosen is not None and len(chosen.values) >= 3 and chosen.share_since > WORSE
     if not len(epochs) or epochs.max() < (4.0 if rises else limit):
         return
-    evidence = f"the data was gone through {epochs.max():.0f} times"
-    if rises:
-        best = int(steps[int(evaluations.argmin())])
-        evidence += f", and validation was best at step {best:,}"
+    evidence = f"{epochs.max():.0f} epochs over the training data"
+    if rises and chosen is not None:
+        evidence += f"; {chosen.told()}"
     yield finding(
         "warning" if rises else "info",
         "dataset-tiny",
@@ -222,4 +222,5 @@ def many_epochs(view: View) -> Iterator[Finding]:
         evidence,
         steps=(0, view.last_step),
         override=change(view, "evaluation.early_stopping_patience", 3) if rises else None,
+        remedy=None if rises else "Get more data, or start from a pretrained model.",
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.chosen import Chosen, chosen_metric
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate
 from trainbook.doctor.rule import finding, rule
@@ -14,6 +15,7 @@ from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, 
 from trainbook.doctor.view import View
 
 FEW = 8  # rows: with fewer a curve says nothing
+AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
 STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
 
 
@@ -73,15 +75,16 @@ def _usual_spread(view: View) -> float:
     symptom="loss not decreasing",
     looks_at="how far the loss has come, and how far each update goes",
     thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % of them name the rate, "
-    "others the targets, after half of the run or 1,000 steps",
+    "others the targets, after half of the run or 1,000 steps; in fine-tuning, where the loss ends above 95 % of "
+    "that of guessing",
     source="reasoning; an update of about 0.001 of the weights is usual (Karpathy)",
     fault="the learning rate a thousand times too low, or 30 times too high",
-    causes=("learning-rate-low", "learning-rate-high", "labels-random"),
+    causes=("learning-rate-low", "learning-rate-high", "labels-random", "base-untrained"),
     needs=("loss",),
 )
 def not_decreasing(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
-    if len(losses) < FEW or steps[-1] < 50 or view.is_fine_tuning:
+    if len(losses) < FEW or steps[-1] < 50:
         return
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
@@ -93,7 +96,9 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it began at {first:.3g}"
-    if ratio is None:
+    if view.is_fine_tuning:
+        yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
+    elif ratio is None:
         yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
     elif ratio > 1e-2:
         said = f"{evidence}, and an update changes {ratio:.2g} of the weights (usual: 0.001)"
@@ -116,6 +121,30 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         yield finding(
             "error", "labels-random", 0.5, said, steps=(0, steps[-1]), is_by_exclusion=True, update_ratio=ratio
         )
+
+
+def _fine_tuning_learns_nothing(
+    view: View, evidence: str, last: float, ratio: float | None, span: tuple[float, float]
+) -> Iterator[Finding]:
+    """A good model may have little to learn. One that is no better than guessing, before and after, has learned
+    nothing; where its updates are of the usual size, there was nothing to build on."""
+    uniform, prior = view.fact("uniform_loss"), view.fact("prior_loss")
+    guessing = min(value for value in (uniform, prior, np.inf) if value is not None)
+    is_slow = ratio is None or ratio < 1e-4
+    if last < AS_GOOD_AS_GUESSING * guessing:
+        said = f"{evidence}: fine-tuning has hardly changed the model"
+        remedy = None if is_slow else "Train longer or with a higher learning rate, if the task is not yet learned."
+        override = raise_rate(view) if is_slow else None
+        yield finding("info", "learning-rate-low", 0.35, said, steps=span, override=override, remedy=remedy)
+        return
+    said = f"{evidence}, and guessing without reading costs {guessing:.3g}"
+    if is_slow:
+        yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view))
+    elif ratio is not None and ratio > 1e-2 and view.setting("model.lora_rank") is None:
+        said = f"{said}; an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        yield finding("warning", "learning-rate-high", 0.6, said, steps=span, override=lower_rate(view))
+    else:
+        yield finding("warning", "base-untrained", 0.6, said, steps=span, is_by_exclusion=True)
 
 
 @rule(
@@ -196,7 +225,7 @@ def plateau(view: View) -> Iterator[Finding]:
     "still-improving",
     symptom="underfitting",
     looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
-    thresholds="the last quarter falls by more than 1 % for certain",
+    thresholds="the last quarter falls by more than 1 % for certain, and validation has not become worse",
     source="the tuning playbook: a best step in the last quarter asks for a longer run",
     fault="a run of a tenth of its steps",
     causes=("training-short",),
@@ -211,13 +240,21 @@ def still_improving(view: View) -> Iterator[Finding]:
     line = robust_line(steps[late][kept], losses[late][kept])
     span = steps[-1] - steps[late][0]
     level = abs(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
-    evaluations = view.values("loss", "eval")
-    is_best_last = len(evaluations) >= 3 and evaluations[-1] < evaluations[:-1].min() * 0.99
+    chosen = chosen_metric(view)
+    if chosen is not None and chosen.has_worsened:
+        return  # the training loss falls, but nothing is gained by it
+    is_best_last = chosen is not None and len(chosen.values) >= 3 and _is_clearly_best(chosen)
     is_falling = line.high < 0 and -line.slope * span > 0.01 * level
     if is_falling or is_best_last:
-        fall = f"by {-line.slope * span / level:.1%} in its last {int(span):,} steps" if is_falling else "in validation"
-        evidence = f"the loss was still falling {fall}"
+        fall = f"by {-line.slope * span / level:.1%} in its last {int(span):,} steps" if is_falling else ""
+        evidence = f"the loss was still falling {fall}" if is_falling else "the last evaluation is the best one"
         yield finding("info", "training-short", 0.5, evidence, steps=(steps[late][0], steps[-1]), override=longer(view))
+
+
+def _is_clearly_best(chosen: Chosen) -> bool:
+    """The last evaluation, by a hundredth."""
+    earlier, last = chosen.values[:-1], chosen.values[-1]
+    return last > earlier.max() * 1.01 if chosen.higher_is_better else last < earlier.min() * 0.99
 
 
 @rule(

@@ -117,7 +117,7 @@ def averages_lost(view: View) -> Iterator[Finding]:
         seen, applied = row.get("optimizer_updates"), row.get("applied_updates")
         if seen is None or applied is None:
             continue
-        if applied - seen > max(2, 0.02 * applied):
+        if _are_missing(seen, applied):
             evidence = (
                 f"at step {row['step']:,} the optimizer's averages have seen {int(seen):,} of {int(applied):,} updates"
             )
@@ -129,7 +129,8 @@ def averages_lost(view: View) -> Iterator[Finding]:
     "resume-spike",
     symptom="loss spikes",
     looks_at="loss and size of updates right after a resume, against right before",
-    thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large for their rate",
+    thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large for their learning rate; "
+    "not where the optimizer's own count of updates goes on",
     source="stas00/ml-engineering: spikes at a resume come from lost state",
     fault="a resume without the optimizer's state",
     causes=("optimizer-state-lost",),
@@ -143,7 +144,7 @@ def resume_spike(view: View) -> Iterator[Finding]:
     for event in view.events("resume"):
         at = event["step"]
         before, after = losses[steps <= at][-5:], losses[steps > at][:5]
-        if len(before) < 3 or len(after) < 2:
+        if len(before) < 3 or len(after) < 2 or _has_its_state(view, at):
             continue
         jump = float(after.max() - np.median(before))
         larger = _larger_updates(view, at)
@@ -154,6 +155,20 @@ def resume_spike(view: View) -> Iterator[Finding]:
             evidence += f", and updates are {larger:.1f} times as large for their rate"
         sure = 0.85 if larger and larger > 2.5 else 0.5
         yield finding("warning", "optimizer-state-lost", sure, evidence, steps=(at, steps[steps > at][len(after) - 1]))
+
+
+def _has_its_state(view: View, at: int) -> bool:
+    """The optimizer's own count goes on after the resume: whatever the loss does there, the state was not lost."""
+    for row in view.record.train:
+        seen, applied = row.get("optimizer_updates"), row.get("applied_updates")
+        if row["step"] > at and seen is not None and applied is not None:
+            return not _are_missing(seen, applied)
+    return False
+
+
+def _are_missing(seen: float, applied: float) -> bool:
+    """More than rounding: updates that were applied, and that the optimizer's averages have not seen."""
+    return applied - seen > max(2, 0.02 * applied)
 
 
 def _larger_updates(view: View, at: int) -> float | None:

@@ -90,8 +90,8 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
     symptom="instability",
     looks_at="the length of warm-up, and whether the first steps are rough without one",
     thresholds="under 0.5 % of the run and 5 steps, from scratch with an adaptive optimizer at half the usual rate or "
-    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones; of models that "
-    "are no transformers only where the loss rises",
+    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones; of models "
+    "other than transformers only where the loss rises",
     source="the tuning playbook: the first second moments are of few gradients; warm-up of up to 10 %",
     fault="no warm-up",
     causes=("warmup-short",),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chosen import Chosen, chosen_metric, keeps_the_best, loss_curve
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
@@ -17,9 +18,11 @@ from trainbook.doctor.view import View
 @rule(
     "validation-rises",
     symptom="overfitting",
-    looks_at="whether validation has been rising since its best, while the training loss falls",
-    thresholds="two evaluations after the best, 2 % and 0.02 nats above it; 10 % is an error; within the first "
-    "epoch it is another distribution, if it is beyond what so few targets fluctuate by and training fell for certain",
+    looks_at="whether validation has become worse since its best while the training loss falls, by the metric that "
+    "chooses the best model (evaluation.metric_for_best_model)",
+    thresholds="two evaluations after the best, 2 % and 0.02 nats (of a share, 2 standard errors) worse; 10 % is an "
+    "error if the best checkpoint is not kept; within the first epoch the distributions differ, if the rise is beyond "
+    "what so few targets fluctuate by and the training loss fell for certain",
     source="the tuning playbook: validation that rises at the end; smaller rises are noise; a mean over n targets has "
     "an error of about 2/sqrt(n) nats",
     fault="a small training set, many epochs",
@@ -27,43 +30,63 @@ from trainbook.doctor.view import View
     needs=("loss", "eval:loss"),
 )
 def validation_rises(view: View) -> Iterator[Finding]:
-    at, evaluations = view.finite("loss", "eval")
+    chosen = chosen_metric(view)
     steps, losses = view.losses()
-    if len(evaluations) < 3 or len(losses) < 6:
+    if chosen is None or len(chosen.values) < 3 or len(losses) < 6:
         return
-    best = int(evaluations.argmin())
-    after = evaluations[best + 1 :]
-    rise = evaluations[-1] / evaluations[best] - 1
-    if len(after) < 2 or evaluations[-1] - evaluations[best] < max(0.02 * evaluations[best], 0.02):
+    if not chosen.has_worsened:
+        yield from _overconfident(view, chosen)
         return
-    then, now = losses[np.argsort(np.abs(steps - at[best]))[:5]], losses[-5:]
+    at, best = chosen.steps, chosen.best_step
+    then, now = losses[np.argsort(np.abs(steps - best))[:5]], losses[-5:]
     if np.median(now) > np.median(then):
-        return  # training got worse as well: that is not learning by heart
-    evidence = (
-        f"validation was best at step {int(at[best]):,} ({evaluations[best]:.3g}) and is {rise:.1%} above that now, "
-        f"while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
-    )
-    severity = "error" if rise > 0.1 else "warning"
-    span = (at[best], at[-1])
+        return  # training got worse as well: that is not overfitting
+    rise = chosen.share_since
+    evidence = f"{chosen.told()}, while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
+    span = (best, at[-1])
     epochs = view.values("epoch")
     if len(epochs) and epochs[-1] < 1.0 and not view.is_fine_tuning:
-        targets = view.values("targets", "eval")
-        noise = 2.0 / float(np.median(targets)) ** 0.5 if len(targets) else 0.0
-        since = steps >= min(at[best], steps[-8:][0])
-        if evaluations[-1] - evaluations[best] < noise or robust_line(steps[since], losses[since]).high >= 0:
+        noise = 2.0 / chosen.targets**0.5 if chosen.targets and chosen.metric == "loss" else 0.0
+        since = steps >= min(best, steps[-8:][0])
+        if chosen.loss_since < noise or robust_line(steps[since], losses[since]).high >= 0:
             return
-        said = f"{evidence}; no row was seen twice, so none is known by heart"
-        yield finding(severity, "validation-drift", 0.6, said, steps=span, rise=rise)
+        said = f"{evidence}; this is still the first epoch, so no row was memorised"
+        yield finding("error" if rise > 0.1 else "warning", "validation-drift", 0.6, said, steps=span, rise=rise)
         return
-    override = _against_overfitting(view, int(at[best]))
+    is_kept = keeps_the_best(view)
+    evidence += f"; the checkpoint of step {best:,} is kept as the best" if is_kept else ""
+    severity = "error" if rise > 0.1 and not is_kept else "warning"
+    override = _against_overfitting(view, best)
     yield finding(severity, "overfitting", 0.75, evidence, steps=span, override=override, rise=rise)
+
+
+def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
+    """The loss has risen, but not the metric that the user chose: worth knowing where probabilities are used."""
+    loss = loss_curve(view)
+    if chosen.metric == "loss" or loss is None or len(loss.values) < 3 or not loss.has_worsened:
+        return
+    evidence = (
+        f"{loss.told()}, but {chosen.name}, by which the best model is chosen, has not become worse: the probabilities "
+        "are overconfident, the answers are not"
+    )
+    yield finding(
+        "info",
+        "overfitting",
+        0.3,
+        evidence,
+        steps=(loss.best_step, loss.steps[-1]),
+        remedy="Smooth the labels if you use the probabilities themselves; otherwise nothing is wrong.",
+        override=change(view, "training.label_smoothing", 0.1),
+        rise=loss.share_since,
+    )
 
 
 def _against_overfitting(view: View, best: int) -> str | None:
     dropout = view.setting("model.dropout")
     if dropout is not None and dropout < 0.1 and (changed := change(view, "model.dropout", 0.1)):
         return changed
-    return change(view, "training.max_steps", best) if best else None
+    shorter = change(view, "training.max_steps", best) if best else None
+    return shorter or change(view, "evaluation.early_stopping_patience", 3)
 
 
 @rule(
@@ -94,7 +117,8 @@ def gap(view: View) -> Iterator[Finding]:
             0.5,
             evidence,
             steps=(0, view.last_step),
-            override=change(view, "model.dropout", 0.1),
+            override=change(view, "model.dropout", 0.1) if not view.setting("model.dropout") else None,
+            remedy="Regularise more, or get more data.",
             gap=above,
         )
 

@@ -1,0 +1,44 @@
+"""A report that would turn a knob both ways."""
+
+from __future__ import annotations
+
+from tests.doctor.records import run
+
+from trainbook.doctor.contradictions import LENGTH, turns, without_contradictions
+from trainbook.doctor.finding import Finding
+from trainbook.doctor.view import View
+
+VIEW = View(run())
+
+
+def finding(cause: str, evidence: str, override: str | None = None, remedy: str | None = None) -> Finding:
+    return Finding("rule", "warning", cause, 0.5, evidence, override=override, remedy=remedy)
+
+
+def test_the_better_supported_stays_and_names_what_speaks_against_it():
+    found = without_contradictions(
+        [finding("learning-rate-low", "slow"), finding("loader-slow", "waits"), finding("learning-rate-high", "fast")],
+        VIEW,
+    )
+    assert [each.cause for each in found] == ["learning-rate-low", "loader-slow"]
+    assert found[0].evidence == "slow; against it: fast"
+
+
+def test_what_an_override_turns_counts_by_any_name_of_its_knob():
+    present = VIEW.setting("training.max_steps")
+    assert turns(finding("model-small", "", f"training.max_steps={2 * present}"), VIEW) == {LENGTH: 1}
+    assert turns(finding("model-small", "", "max_steps=1"), VIEW) == {LENGTH: -1}
+    assert turns(finding("model-small", "", "evaluation.early_stopping_patience=3"), VIEW) == {LENGTH: -1}
+    assert turns(finding("model-small", "", "data.shuffle=true schedule.type=cosine"), VIEW) == {}
+
+
+def test_a_remedy_of_the_finding_s_own_is_not_that_of_its_cause():
+    assert turns(finding("overfitting", ""), VIEW) == {LENGTH: -1}
+    assert turns(finding("overfitting", "", remedy="Regularise more."), VIEW) == {}
+    both = [finding("training-short", "a"), finding("overfitting", "b", remedy="Regularise more.")]
+    assert without_contradictions(both, VIEW) == both
+
+
+def test_two_findings_of_one_direction_stand_side_by_side():
+    same = [finding("learning-rate-high", "a"), finding("learning-rate-high", "b", "optimizer.learning_rate=1e-9")]
+    assert without_contradictions(same, VIEW) == same
