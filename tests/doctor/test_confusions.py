@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.doctor.records import both, healthy_loss, losses, run, set_to
+from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_rules import Case, events, said
 
 from trainbook.doctor import diagnose
@@ -38,6 +39,14 @@ def quarantine(count: int, reason: str) -> dict[str, Any]:
 CLASSIFY = ("training.task=classify", "data.source=builtin:wordnet")
 NO_LEARNING = losses(lambda step: 3.2)
 NARROW = ("model.hidden_size=8", "model.num_attention_heads=1")
+
+
+TEN_STEPS = ("schedule.warmup_steps=2",)
+
+
+def offset_losses(of_the_token_read: Callable[[int], float]) -> Change:
+    return set_to(offset_losses=lambda step: {"0": of_the_token_read(step), "1": 4.0, "2": 4.2})
+
 
 CASES = [
     Case(
@@ -135,6 +144,13 @@ CASES = [
         "targets-not-shifted",
         lambda: run(each=set_to(offset_losses={"0": 2.0, "1": 3.5, "2": 4.0})),
         lambda: run(each=set_to(offset_losses={"0": 2.0, "1": 3.5, "2": 4.0}), facts={"total_updates": 1000}),
+    ),
+    # A healthy T5, as in its first ten steps: it unlearns to predict the token it reads.
+    Case(
+        "what-is-guessed",
+        "targets-not-shifted",
+        lambda: run(*TEN_STEPS, steps=10, every=1, source="t5-tiny", each=offset_losses(lambda step: 2 - 0.1 * step)),
+        lambda: run(*TEN_STEPS, steps=10, every=1, source="t5-tiny", each=offset_losses(lambda step: 1 + 0.2 * step)),
     ),
 ]
 

@@ -1,17 +1,19 @@
-"""All rules over one record, and what comes first.
+"""All rules over one record, and the order of their findings.
 
-How causes are weighed, in five steps:
-1. Rules that name the same cause support each other: the chance that all of them err is the product of theirs. What one
-   rule says twice counts once.
-2. A cause that is likely (0.5 and more) explains what follows from it (`Cause.explains`): what is explained keeps half
-   of its confidence, unless it is the more likely of the two by far (a quarter more). Of an explanation that is as good
-   as certain (0.9) the explained falls to `info`; of any other it may be the cause after all, and stays a `warning`.
-3. What was concluded by exclusion is explained by every likely cause that keeps a model from learning (`HINDRANCES`),
-   and explains none of those: the conclusion is that there are none.
-4. What explains an `error` is one: a symptom must not stand before its cause.
-5. Of causes of one symptom that are left, the best supported keeps its confidence, each other three quarters of it.
-Then the most severe come first, and of those the most confident. A finding that would turn a knob the other way than
-one before it is no finding of its own: its evidence is added there, as what speaks against it.
+Causes are weighed in five steps:
+
+1. Rules that name the same cause support each other: the probability that all of them are wrong is the product of
+   theirs. A rule that reports a cause twice counts once.
+2. A likely cause (confidence 0.5 or more) explains the causes that follow from it (`Cause.explains`). An explained
+   cause keeps half of its confidence, unless it is much more likely than its explanation (0.25 more). If the
+   explanation is almost certain (0.9), the explained finding becomes `info`; otherwise it becomes a `warning`.
+3. A cause named by exclusion is explained by every likely cause that keeps a model from learning (`HINDRANCES`), and
+   explains none of them.
+4. A cause that explains an `error` becomes an `error`, so that a symptom never ranks above its cause.
+5. Among the remaining causes of one symptom, the best supported keeps its confidence; each other keeps three quarters.
+
+Findings are then sorted by severity, and by confidence within a severity. A finding that would turn a knob in the
+opposite direction from a finding above it is removed; its evidence is added to that finding after "against it".
 """
 
 from __future__ import annotations

@@ -30,17 +30,18 @@ def _index() -> str:
     lines = [
         GENERATED,
         "",
-        "# What the doctor looks at",
+        "# The doctor's rules",
         "",
-        f"`trainbook doctor RUN` holds {len(rules)} rules against a run's files, and names {len(CAUSES)} causes. It "
-        "needs no GPU and no torch. The same rules look at a run while it trains: at each evaluation, what is new goes "
-        "into `events.jsonl` and onto the terminal. `trainbook doctor FILE` judges a configuration by itself.",
+        f"`trainbook doctor RUN` applies {len(rules)} rules to a run's files and can name {len(CAUSES)} causes. It "
+        "needs neither a GPU nor torch. The same rules watch a run while it trains: after each evaluation, new "
+        "findings are written to `events.jsonl` and shown on the terminal. `trainbook doctor FILE` checks a "
+        "configuration by itself.",
         "",
-        "An `error` asks to act, a `warning` to look, `info` is good to know. Confidence is that the cause is the "
-        "right "
-        "one, given the evidence. What a rule needs and a record lacks is said, not guessed.",
+        "Act on an `error`, look at a `warning`; an `info` is good to know. The confidence says how sure the doctor is "
+        "of the cause, given the evidence. A rule whose data is missing is skipped, and the report says what "
+        "was missing.",
         "",
-        "## What comes first",
+        "## How findings are ranked",
         "",
         *_weighing(),
         "",
@@ -57,7 +58,7 @@ def _index() -> str:
         knobs = [path for path, declaration in by_path().items() if symptom in declaration.knob.symptoms]
         ranked = sorted(knobs, key=lambda path: by_path()[path].knob.rank or 99)[:6]
         lines.append(f"| {symptom} | {named} | {', '.join(map(_knob_link, ranked))} |")
-    lines += ["", "Every cause, with what it explains and what treats it: [causes](causes.md)."]
+    lines += ["", "All causes, with what each explains and which knob treats it: [causes](causes.md)."]
     return "\n".join(lines) + "\n"
 
 
@@ -78,7 +79,7 @@ def _subject_page(subject: str) -> str:
 
 
 def _rule(rule: Rule) -> list[str]:
-    needs = ", ".join(f"`{need}`" for need in rule.needs) or "nothing: it speaks of what is there"
+    needs = ", ".join(f"`{need}`" for need in rule.needs) or "nothing"
     causes = "; ".join(f"[{name}](causes.md#{name})" for name in rule.causes)
     return [
         f"## {rule.name}",
@@ -87,9 +88,9 @@ def _rule(rule: Rule) -> list[str]:
         f"- **Looks at:** {rule.looks_at}",
         f"- **Needs:** {needs}",
         f"- **Thresholds:** {rule.thresholds}",
-        f"- **From:** {rule.source}",
+        f"- **Source:** {rule.source}",
         f"- **Causes:** {causes}",
-        f"- **Proved by:** {rule.fault}",
+        f"- **Tested with:** {rule.fault}",
     ]
 
 

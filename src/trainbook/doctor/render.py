@@ -20,7 +20,7 @@ STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
     is_run = record.path is not None or bool(record.train or record.evaluations)
-    seen = _seen(record) if is_run else "a configuration, nothing was run yet"
+    seen = _seen(record) if is_run else "a configuration that has not been run"
     console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
     console.print()
     if not diagnosis.findings:
