@@ -82,10 +82,19 @@ def test_every_yaml_that_is_shown_is_a_lawful_configuration(place: Path, page: s
         load(str(place / f"{number}.yaml"))
 
 
+def test_the_python_file_of_the_tour_is_a_lawful_configuration(place: Path):
+    from trainbook.knobs import load
+
+    (block,) = (block for block in blocks("docs/tour.md", "python") if block.startswith("# my.py\n"))
+    (place / "my.py").write_text(block)
+    config = load("my.py").config
+    assert (config.optimizer.learning_rate, config.optimizer.beta2, config.training.max_steps) == (1e-3, 0.95, 5000)
+
+
 def test_the_readme_counts_the_knobs_rightly():
     from trainbook.knobs.aliases import by_path
 
-    (shown,) = re.findall(r"(\d+) hyper-parameters", (ROOT / "README.md").read_text(encoding="utf-8"))
+    (shown,) = re.findall(r"(\d+) hyperparameters", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert int(shown) == len(by_path())
 
 
