@@ -10,30 +10,33 @@ from trainbook.charts.figure import BLUE, GREY, RED, new_figure, save
 
 TEXT = """# The guard
 
-Every update is judged before it is applied, on the device and without a wait: its loss and its gradient norm must lie
-within {threshold:g} robust standard deviations of what the recent accepted updates lead to expect. The loss is judged
-on both sides. A third of that is enough where both are above, and half where the loss is above the one that training
-began with. What is not finite is always rejected. Then, step by step:
+The guard judges every update before it is applied, on the device and without a host sync. The loss and the gradient
+norm must lie within {threshold:g} robust standard deviations of the values expected from recent accepted updates; the
+loss is judged in both directions. A third of that distance is enough to reject if both are too high, and half if the
+loss is above the loss that training began with. Values that are not finite are always rejected. Then the guard
+escalates:
 
-1. **Skip.** Weights, moments, step counts and schedule stay as they are, to the bit.
-2. **Quarantine.** The samples of the rejected batch are measured one by one; those whose own loss is unlike that of
-   accepted samples are written to `quarantine.jsonl` with their source and text, and kept out from then on.
-   `data.quarantine=RUN` keeps them out of another run, too.
-3. **Roll back.** After {skips} rejections in a row, the run goes back to a copy from before the trouble (in memory
-   where it fits, else a checkpoint) and leaves the samples of the trouble out.
-4. **Remedy.** If trouble comes again from the same place, or if the loss slowly gives back a quarter of what was
-   learned, the run goes back and the rate is halved and warmed up anew (`guard.remedy`).
-5. **Stop.** After {rollbacks} times from one place, if nothing was ever learned, or if the lower rate does not bring
-   the loss back to where it was (early in training: further down), the run ends and says why and what to try.
+1. **Skip.** Weights, optimizer moments, step counts and the schedule stay as they are, bit for bit.
+2. **Quarantine.** The samples of the rejected batch are evaluated one by one. Samples whose own loss is unlike that of
+   accepted samples are written to `quarantine.jsonl` with their source and text, and excluded from then on.
+   `data.quarantine=RUN` excludes them from another run, too.
+3. **Roll back.** After {skips} rejections in a row, the run returns to a state from before the trouble (a copy in
+   memory if it fits, otherwise a checkpoint) and excludes the samples of the troubled steps.
+4. **Remedy.** If trouble returns from the same place, or if the loss slowly gives back a quarter of what was learned,
+   the run rolls back, halves the learning rate and warms it up again (`guard.remedy`).
+5. **Stop.** The run ends after {rollbacks} rollbacks from one place, if nothing was ever learned, or if the lower
+   learning rate does not bring the loss back to its earlier level (early in training: below it). The message says why
+   and what to try.
 
-Every act is a line in `events.jsonl` with its evidence, and a run that is killed and resumed does the same again.
-`trainbook explain guard.skip_threshold` and its neighbours tell what can be turned.
+Every action is a line in `events.jsonl` with its evidence. A run that is killed and resumed takes the same actions
+again. `trainbook explain guard.skip_threshold` and the other knobs of `guard` explain the settings. In the
+trials of a study, the guard only stops a trial that diverges ([Tune](tune.md)).
 
 ## Bad batches
 
-{bad_batches} bad batches of {steps}, in four stretches at random places, for a small GPT on the Python standard
-library; {seeds} seeds, each against the same run without them. Difference of the final evaluation loss, mean and 95 %
-interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f}):
+A small GPT on the Python standard library is trained with {bad_batches} bad batches of {steps}, in four stretches at
+random places; {seeds} seeds, each compared with the same run without bad batches. The table shows the difference in
+final evaluation loss, mean and 95 % interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f}):
 
 | bad batches | with the guard | without |
 |---|---|---|
@@ -41,35 +44,35 @@ interval over the pairs (the spread of clean runs over seeds is {seed_spread:.4f
 
 ![evaluation loss of the runs](guard.png)
 
-## Rates that are too high
+## Learning rates that are too high
 
-The same model for {rate_steps} steps, at rates that are far too high, against the best rate of a search. A long warm-up
-lets the model learn something before the rate is too high. Every run whose loss rises above where it began goes back
-and learns at a lower rate, or ends early with the cause. A rate at which the model still learns, if badly (lion at
-0.03), is not the guard's business.
+The same model is trained for {rate_steps} steps at learning rates that are far too high, and compared with the best
+learning rate of a search. A long warm-up lets the model learn something before the learning rate becomes too high.
+Every run whose loss rises above its starting value either rolls back and learns at a lower learning rate, or ends early
+with the cause. The guard does not intervene at a learning rate where the model still learns, if badly (lion at 0.03).
 
-| optimizer | tuned | rate | warm-up | without the guard | with it | what it did |
+| optimizer | tuned | learning rate | warm-up | without the guard | with the guard | what the guard did |
 |---|---|---|---|---|---|---|
 {rates}
 
 ## Healthy runs are left alone
 
-- {pairs} runs of 200 steps with the guard and without: {identical} of {pairs} have identical losses,
-  {pair_skips} updates skipped.
-- {healthy_steps:,} steps of healthy runs, heavy tails included: {healthy_skips} skipped, {healthy_rate:.1e}
-  of all; with 95 % confidence the rate of false skips is below {bound:.1e}.
+- {pairs} pairs of runs of 200 steps, with the guard and without: {identical} of {pairs} have identical losses, and
+  {pair_skips} updates were skipped.
+- {healthy_steps:,} steps of healthy runs, including heavy-tailed losses: {healthy_skips} were skipped,
+  {healthy_rate:.1e} of all; with 95 % confidence the rate of false skips is below {bound:.1e}.
 
 | run | steps | skipped |
 |---|---|---|
 {healthy}
 
-All of it on {cores} CPU cores with PyTorch {torch}: `python benchmarks/guard.py` (half an hour on two cores).
+All measured on {cores} CPU cores with PyTorch {torch}: `python benchmarks/guard.py` (half an hour on two cores).
 """
 
 NAMES = {
-    "repeated-tokens": "one token over and over",
-    "random-labels": "tokens drawn at random",
-    "nan-gradient": "a gradient that is NaN",
+    "repeated-tokens": "one token repeated",
+    "random-labels": "random tokens",
+    "nan-gradient": "a NaN gradient",
 }
 
 
@@ -122,7 +125,7 @@ def _rate_rows(rates: dict[str, Any]) -> list[str]:
     for row in rates["table"]:
         tuned, found = row["tuned_loss"], row["with"]
         counts = {kind: sum(e["kind"] == kind for e in found["events"]) for kind in ("skip", "rollback", "remedy")}
-        did = f"{counts['skip']} skips, {counts['rollback']} rollbacks, rate × {found['rate_factor']:.3g}"
+        did = f"{counts['skip']} skips, {counts['rollback']} rollbacks, learning rate × {found['rate_factor']:.3g}"
         ended = f"{found['loss']:.3f} ({found['loss'] / tuned - 1:+.1%})"
         if found["verdict"]:
             ended = f"stopped at step {found['steps']}"

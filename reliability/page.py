@@ -24,49 +24,49 @@ FAULTS = {
     "7": "SIGTERM; SIGINT; SIGHUP",
     "8": "disk full",
     "9": "tracker raises; hangs; W&B without key; its process killed",
-    "10": "resumed with another rate; batch; length; seed; data",
+    "10": "resumed with another learning rate; batch; length; seed; data",
 }
 
 TEXT = """\
 # When things go wrong
 
-What Trainbook does with ten faults that training meets, measured through its command line. The aim in every row:
-nothing lost, nothing silent.
+This page shows what Trainbook does when training meets one of ten faults, measured through its command line. The aim in
+every row: nothing is lost, and nothing goes wrong silently.
 
 <!-- Made by `python reliability/page.py` from reliability/results/. Change those, not this page. -->
 
 {table}
 
-Bit-equal: the weights, the optimizer's state and every metrics row that counts (loss, gradient norm, learning rate,
-tokens and the rest, but for times and memory) are the bytes of a run that nothing interrupted.
+Bit-equal means that the weights, the optimizer state and every metrics row that counts (loss, gradient norm, learning
+rate, tokens and the rest, except times and memory) have the same bytes as in an uninterrupted run.
 
-Trainbook's column was measured with {ours}, on a CPU, one thread, with a GPT of 2 layers and width 32, context 64,
-batch 8, 80 steps and a checkpoint every 10; the text: {text}. Row 3 has a width of 1024; rows 6c and 6d have 20 steps
-on documents of 1 to 60 bytes, so that the losses of row 6d compare with each other and the true one beside them, not
-with those of the other columns.
+Trainbook's column was measured with {ours}, on a CPU with one thread: a GPT of 2 layers and width 32, context 64,
+batch 8, 80 steps, a checkpoint every 10 steps; the text: {text}. Row 3 uses width 1024. Rows 6c and 6d use 20 steps on
+documents of 1 to 60 bytes, so the losses of row 6d can be compared with each other and with the true loss beside them,
+but not with those of the other columns.
 
-The other two columns were measured separately, before, and are quoted as recorded: {theirs}; {setup}
+The other two columns were measured separately and earlier, and are quoted as recorded: {theirs}; {setup}
 
 ## Chaos
 
 {chaos}
 
-After every process an oracle that shares no code with Trainbook reads the run folder and checks its bytes against
-their hashes: the next process has to begin at the newest whole checkpoint, never at an older or a damaged one, and
-name every damaged one it met; no row may be missing or differ in a bit from the uninterrupted twin's; and so may, at
-the end, no weight. Moments are places that the run's files show, such as the third file of a checkpoint being
-begun, not seconds on a clock.
+After every process, an oracle that shares no code with Trainbook reads the run folder and checks its bytes against
+their hashes. The next process must start from the newest complete checkpoint, never from an older or a damaged one, and
+must name every damaged one it met. No metrics row may be missing or differ in a bit from the uninterrupted twin, and at
+the end no weight may differ. The time of a fault is defined by the run's files, such as the moment when the third file
+of a checkpoint is opened, not by seconds on a clock.
 
 ## Measure it again
 
 ```
 make reliability                                     # all ten faults, the chaos, and this page
 python reliability/faults.py --rows 2b,8             # some rows
-python reliability/chaos.py --faults 100 --seed 1    # other moments, other places
+python reliability/chaos.py --faults 100 --seed 1    # other times, other places
 ```
 
-Full and read-only disks are small file systems in memory, in a mount namespace of the program's own: root, or user
-namespaces, are needed for those, and the program says when it leaves them out.
+Full and read-only disks are small in-memory file systems in a mount namespace of the program. They need root or user
+namespaces; without either, the program says that it leaves them out.
 """
 
 
