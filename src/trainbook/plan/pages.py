@@ -48,10 +48,10 @@ class Model:
 
 LLAMA_3 = ("model.num_key_value_heads=8", "memory.gradient_checkpointing=full")
 MODELS = (
-    Model("1B", "the recipe `llama-1b`, recomputed selectively", (), 32_000),
+    Model("1B", "the recipe `llama-1b` with selective gradient checkpointing", (), 32_000),
     Model(
         "8B",
-        "the shape of Llama 3 8B, recomputed in full",
+        "the shape of Llama 3 8B with full gradient checkpointing",
         (
             *LLAMA_3,
             "model.num_hidden_layers=32",
@@ -63,7 +63,7 @@ MODELS = (
     ),
     Model(
         "70B",
-        "the shape of Llama 3 70B, recomputed in full",
+        "the shape of Llama 3 70B with full gradient checkpointing",
         (
             *LLAMA_3,
             "model.num_hidden_layers=80",
@@ -109,13 +109,14 @@ def section() -> str:
 def _about() -> list[str]:
     millions = ROWS * LENGTH / 1e6
     words = f"""
-        All tables have a global batch of {ROWS:,} sequences of {LENGTH:,} tokens ({millions:.1f} million), AdamW, fp32
-        weights computed in bf16, and machines of 8 GPUs; `fsdp` with `gather_dtype=compute`, `deepspeed` with
-        `bucket_mb=500`. *Rows* are those computed at a time, as many as fit, and how often that is done before an
-        update. *Slices* are the weights, gradients and optimizer state that a GPU holds for good, *peak* all that it
-        needs at the worst moment of a step, in GB; it *fits* an H100 ({H100.memory / GB:.1f} GB), an H200
-        ({H200.memory / GB:.1f} GB), or neither. *Sent* is GB that a GPU sends in an update, over NVLink and between
-        machines. *Efficiency* is computing over computing and waiting for others.
+        All tables use a global batch of {ROWS:,} sequences of {LENGTH:,} tokens ({millions:.1f} million), AdamW, fp32
+        weights with bf16 computation, and machines with 8 GPUs; `fsdp` with `gather_dtype=compute`, `deepspeed` with
+        `bucket_mb=500`. *Rows × accumulated* is the largest micro-batch that fits, and the number of micro-batches per
+        update. *Slices* are the weights, gradients and optimizer state that a GPU holds permanently; *peak* is the
+        memory at the worst moment of a step; both are in GB. *Fits* names the smallest GPU that is large enough:
+        H100 ({H100.memory / GB:.1f} GB), H200 ({H200.memory / GB:.1f} GB), or no. *Sent* is the GB that a GPU sends per
+        update, inside the machine (NVLink) and between machines. *Efficiency* is computing time divided by
+        computing time plus time spent waiting for other GPUs.
     """
     return fill(" ".join(words.split()), 136).splitlines()
 

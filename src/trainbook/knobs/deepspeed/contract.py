@@ -29,12 +29,12 @@ CONTRACT = (
     Clause(
         "optimizer.type",
         ("adamw", "lion", "sgd"),
-        "the engine steps, our optimizer updates the flat slice that it is handed",
+        "the engine performs the step; Trainbook's optimizer updates the rank's flat slice",
         "their updates depend on whole matrices, or on blocks of them, and a rank has flat slices",
     ),
-    Clause("optimizer.*", ALL, "rates, decay and averages are ours"),
-    Clause("schedule.*", ALL, "the rate is set before each step of the engine; it has no scheduler of its own"),
-    Clause("batch.max_grad_norm", ALL, "its `gradient_clipping`, which takes the same factor"),
+    Clause("optimizer.*", ALL, "learning rates, weight decay and moments are Trainbook's"),
+    Clause("schedule.*", ALL, "the learning rate is set before each engine step; DeepSpeed's scheduler is not used"),
+    Clause("batch.max_grad_norm", ALL, "DeepSpeed's `gradient_clipping`, with the same value"),
     Clause(
         "batch.clipping",
         ("norm",),
@@ -44,12 +44,12 @@ CONTRACT = (
     Clause(
         "batch.gradient_accumulation_steps",
         ALL,
-        "it is told which micro-batch is the last; stage 1 exchanges gradients then, 2 and 3 after each",
+        "stage 1 exchanges gradients after the last micro-batch, stages 2 and 3 after each",
     ),
     Clause(
         "precision.compute",
         ("auto", "fp32", "bf16"),
-        "bf16 by its `torch_autocast` over fp32 weights; gradients travel in fp32",
+        "bf16 by DeepSpeed's `torch_autocast` over fp32 weights; gradients are exchanged in fp32",
         "its loss scale belongs to fp16 weights of its own, and would skip by its own rule",
     ),
     Clause(
@@ -64,7 +64,7 @@ CONTRACT = (
         "auto is off",
         "its hooks at every module and gradient would end a graph each time",
     ),
-    Clause("memory.gradient_checkpointing", ALL, "blocks are computed again as with every strategy"),
+    Clause("memory.gradient_checkpointing", ALL, "blocks are recomputed as with every strategy"),
     Clause(
         "model.lora_rank",
         (None,),
@@ -72,17 +72,17 @@ CONTRACT = (
         "adapters are small enough for ddp or fsdp, and their frozen weights have not been tried here",
     ),
     Clause("model.quantize_base", ("none",), "weights are not packed", "packed weights cannot be cut into slices"),
-    Clause("distributed.bucket_mb", ALL, "its `reduce_bucket_size`, in fp32 gradients"),
-    Clause("distributed.timeout", ALL, "the processes have met before the engine starts, with this limit"),
+    Clause("distributed.bucket_mb", ALL, "DeepSpeed's `reduce_bucket_size`, in fp32 gradients"),
+    Clause("distributed.timeout", ALL, "the process group is created with this limit before the engine starts"),
     Clause(
         "guard.*",
         ALL,
-        "loss and norm are judged before its step: of a rejected update nothing is applied, on any rank. With "
-        "guard.enabled=false it still skips what is not finite",
+        "loss and gradient norm are judged before the engine's step; a rejected update is applied on no rank. With "
+        "guard.enabled=false, updates that are not finite are still skipped",
     ),
-    Clause("checkpoint.*", ALL, "the files of every other strategy: any of them goes on with any other's"),
-    Clause("evaluation.*", ALL, "as with every strategy; stage 3 brings all weights together for it"),
-    Clause("logging.*", ALL, "the same rows, but for the gradient norms of single layers, which it keeps to itself"),
+    Clause("checkpoint.*", ALL, "the format of every strategy; each strategy resumes from checkpoints of any other"),
+    Clause("evaluation.*", ALL, "as with every strategy; stage 3 gathers all weights for it"),
+    Clause("logging.*", ALL, "the same rows, without gradient norms per layer, which DeepSpeed does not expose"),
 )
 
 
