@@ -33,11 +33,11 @@ def found(record: Record, cause: str) -> list[Finding]:
 def test_overfitting_is_judged_by_the_metric_that_chooses_the_best_model():
     rising = classifier(lambda step: 0.6 + step / 1000)
     (remark,) = [each for each in found(rising, "overfitting") if each.rule == "validation-rises"]
-    assert remark.severity == "info" and "accuracy, by which the best model is chosen" in remark.evidence
+    assert remark.severity == "info" and "accuracy, which chooses the best model" in remark.evidence
     falling = classifier(lambda step: 0.8 - abs(step - 80) / 1000)
     (warned,) = [each for each in found(falling, "overfitting") if each.rule == "validation-rises"]
     assert warned.severity == "warning"
-    assert "validation accuracy was highest at step 80 (80.0%) and is 68.0% now" in warned.evidence
+    assert "validation accuracy was highest at step 80 (80.0%) and is now 68.0%" in warned.evidence
     by_loss = classifier(lambda step: 0.6 + step / 1000, metric="loss")
     assert [each.severity for each in found(by_loss, "overfitting") if each.rule == "validation-rises"] == ["warning"]
 

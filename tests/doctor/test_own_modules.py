@@ -56,8 +56,8 @@ def told(record: Record, diagnosis: Diagnosis) -> str:
 def test_the_example_of_the_readme_ends_without_a_warning_and_counts_its_own_batches(tmp_path: Path):
     made = fit(tmp_path).run
     card = dict(make_card(made).lines)
-    assert card["doctor"].startswith("nothing stands out")
-    assert "60 steps, 60 batches" in card["steps"] and card["speed"].endswith(" batches a second")
+    assert card["doctor"].startswith("no problems found")
+    assert "60 steps, 60 batches" in card["steps"] and card["speed"].endswith(" batches per second")
     events = [json.loads(line) for line in (made.path / "events.jsonl").read_text().splitlines()]
     assert not [event for event in events if event["kind"] == "finding"]
     record = open_record(made.path)

@@ -61,7 +61,7 @@ def test_the_card_has_the_numbers_of_the_run(written: Written):
     )
     lines = written.lines()
     assert lines["steps"] == "10 steps, 1,000 tokens, 5s"
-    assert lines["speed"] == "50 tokens a second"
+    assert lines["speed"] == "50 tokens per second"
     assert lines["train"].endswith("5.0000 → 3.0000")
     assert lines["best"] == "loss 2.5000, perplexity 12.18, accuracy 25.0% at step 10"
     assert lines["guard"] == "no update was rejected"
@@ -171,13 +171,13 @@ def test_samples_that_the_run_kept_out_are_counted(written: Written):
         with JsonlWriter(written.run.quarantine_file) as writer:
             writer.append(entry)
         lines = written.lines()
-        assert lines["quarantine"] == f"{said} found to be bad and kept out, see quarantine.jsonl", count
+        assert lines["quarantine"] == f"{said} quarantined and kept out of training, see quarantine.jsonl", count
         assert "left out" not in lines
 
 
 def test_a_rank_that_the_others_wait_for_is_named(written: Written):
     written.train({1: 5.0}, rank_seconds={"0": 0.010, "1": 0.011, "2": 0.030})
-    expected = "rank 2: 30 ms of computing in a step, where 11 ms are the median; the others wait for it"
+    expected = "rank 2: 30 ms of computing per step, against a median of 11 ms; the others wait for it"
     assert written.lines()["slowest"] == expected
 
 

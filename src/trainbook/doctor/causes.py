@@ -225,7 +225,7 @@ _ALL = (
     ),
     _cause(
         "dataset-tiny",
-        "The dataset is small: the run makes many epochs over it.",
+        "The dataset is small for a run of this length.",
         "Stop earlier, get more data, or start from a pretrained model.",
         "training.max_steps",
         "overfitting",

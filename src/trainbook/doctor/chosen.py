@@ -63,11 +63,11 @@ class Chosen:
         best, last = float(self.values[self.best]), float(self.values[-1])
         way = "highest" if self.higher_is_better else "lowest"
         if METRICS[self.metric].unit == "share":
-            return f"validation {self.name} was {way} at step {self.best_step:,} ({best:.1%}) and is {last:.1%} now"
+            return f"validation {self.name} was {way} at step {self.best_step:,} ({best:.1%}) and is now {last:.1%}"
         height = "below" if self.higher_is_better else "above"
         return (
-            f"validation {self.name} was {way} at step {self.best_step:,} ({best:.3g}) and is "
-            f"{self.share_since:.1%} {height} that now ({last:.3g})"
+            f"validation {self.name} was {way} at step {self.best_step:,} ({best:.3g}) and is now "
+            f"{self.share_since:.1%} {height} that ({last:.3g})"
         )
 
     @property

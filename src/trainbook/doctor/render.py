@@ -24,7 +24,7 @@ def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
     console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
     console.print()
     if not diagnosis.findings:
-        console.print("  nothing stands out", highlight=False)
+        console.print("  no problems found", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
     if command := next_command(record, diagnosis):

@@ -1,4 +1,4 @@
-"""The registry of rules: what each looks at, what it needs, what it concludes, and which fault proves it."""
+"""The registry of rules: what each looks at, needs and concludes, and the injected fault that it is tested with."""
 
 from __future__ import annotations
 

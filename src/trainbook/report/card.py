@@ -60,7 +60,7 @@ def make_card(run: RunFolder) -> Card:
         unit = counted(_facts(manifest, events))
         card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(_seconds(train))}"))
         rates = sorted(row["tokens_per_second"] for row in train)
-        card.lines.append(("speed", f"{_speed(rates[len(rates) // 2])} {unit} a second"))
+        card.lines.append(("speed", f"{_speed(rates[len(rates) // 2])} {unit} per second"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
         by_loss = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
@@ -76,7 +76,7 @@ def make_card(run: RunFolder) -> Card:
     card.lines += _slowest(train)
     card.lines.append(("guard", _healing(train[-1].get("skipped_updates", 0) if train else 0, events)))
     if manifest.injected_faults:
-        card.lines.append(("faults", f"put in on purpose: {', '.join(manifest.injected_faults)}"))
+        card.lines.append(("faults", f"injected on purpose: {', '.join(manifest.injected_faults)}"))
     card.lines += _left_out(run, events)
     resumes = sum(event["kind"] == "resume" for event in events)
     if resumes:
@@ -114,7 +114,7 @@ def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
         return []
     spoken = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if not spoken:
-        return [("doctor", f"nothing stands out ({len(all_rules()) - len(diagnosis.not_judged)} rules judged)")]
+        return [("doctor", f"no problems found ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)")]
     first = spoken[0]
     more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
     sentence = f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:]}.{more}"
@@ -129,7 +129,7 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
     if first is None:
         return []
     path = shlex.quote(str(run.path))
-    commands = [(f"trainbook doctor {path}", "what was found, and how sure it is")]
+    commands = [(f"trainbook doctor {path}", "show all findings with their evidence")]
     if first.override is not None:
         again = f"trainbook train {shlex.quote(str(run.config))} {shlex.quote(first.override)}"
         if manifest.recipe == FIT:  # only the program that made the module can train it again
@@ -151,7 +151,7 @@ def _slowest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     usual = statistics.median(seconds.values())
     if most <= SLOW * usual:
         return []
-    computing = f"{1000 * most:.0f} ms of computing in a step, where {1000 * usual:.0f} ms are the median"
+    computing = f"{1000 * most:.0f} ms of computing per step, against a median of {1000 * usual:.0f} ms"
     return [("slowest", f"rank {rank}: {computing}; the others wait for it")]
 
 
@@ -163,12 +163,12 @@ def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
         f"{skipped:,} update{'s were' if skipped != 1 else ' was'} rejected" if skipped else "no update was rejected"
     ]
     if counts["rollback"]:
-        said.append(f"went back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
+        said.append(f"rolled back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
     if counts["remedy"]:
         factor = next(event["factor"] for event in reversed(acts) if event["kind"] == "remedy")
-        said.append(f"lowered the rate to {factor:.3g} of the schedule's")
+        said.append(f"lowered the learning rate to {factor:.3g} times the schedule's")
     if counts["oom"]:
-        said.append("computed less at a time, because memory was not enough")
+        said.append("used smaller micro-batches after running out of memory")
     last = f" (step {acts[-1]['step']:,}: {acts[-1].get('reason', '')})" if acts else ""
     return ", ".join(said) + last
 
@@ -179,7 +179,7 @@ def _left_out(run: RunFolder, events: list[dict[str, Any]]) -> list[tuple[str, s
     lines = [("left out", "; ".join(told))] if told else []
     if kept_out := len(jsonl.read(run.quarantine_file)):
         samples = "1 sample was" if kept_out == 1 else f"{kept_out:,} samples were"
-        lines.append(("quarantine", f"{samples} found to be bad and kept out, see {run.quarantine_file.name}"))
+        lines.append(("quarantine", f"{samples} quarantined and kept out of training, see {run.quarantine_file.name}"))
     return lines
 
 
@@ -194,17 +194,17 @@ def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     config = as_config(manifest.config, run.manifest)
     if status != "finished":
         again = f"trainbook resume {path}" if is_ours else f"fit(…, name={run.name!r})"
-        commands.append((again, "go on where it stopped"))
+        commands.append((again, "resume the run where it stopped"))
     if is_ours:
         if task_name(config) in WRITING:
-            commands.append((f"trainbook generate {path}", "let the model write"))
+            commands.append((f"trainbook generate {path}", "generate text from a prompt"))
         else:
-            commands.append((f"trainbook predict {path} FILE", "what the model says of each record of a file"))
+            commands.append((f"trainbook predict {path} FILE", "predict each record of a file"))
         if status == "finished" and can_be_exported(config):
-            commands.append((f"trainbook export {path} --to DIR", "a folder that transformers loads"))
+            commands.append((f"trainbook export {path} --to DIR", "export a folder that transformers can load"))
     if is_ours and run.config.exists():
-        commands.append((f"trainbook explain {file}", "every value, where it came from, what is unusual"))
-    commands.append(("trainbook explain learning_rate", "what a knob does, and when to turn it"))
+        commands.append((f"trainbook explain {file}", "show every value, where it came from and what is unusual"))
+    commands.append(("trainbook explain learning_rate", "show what a knob does and when to change it"))
     return commands
 
 

@@ -1,4 +1,4 @@
-"""The configuration by itself: values far from what is usual for the case at hand."""
+"""The configuration by itself: values far from the usual ones for this model and optimizer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
 
-USUAL = "the knob's own usual range and cases"
+USUAL = "the usual range and the cases on the knob's page"
 NO_USUAL = "usual learning rate is known for this kind of model"
 
 
 @rule(
     "rate-for-the-case",
     symptom="loss not decreasing",
-    looks_at="the peak rate against the usual one for this optimizer, size and start",
-    thresholds="10 times as high, or a ninth, or a fifth if the loss is still falling at the end; 25 times is an error",
+    looks_at="the peak learning rate against the usual one for this optimizer, model size, and training from "
+    "scratch or "
+    "fine-tuning",
+    thresholds="more than 10 times as high; less than a ninth, or a fifth if the loss is still falling at the end; "
+    "25 times as "
+    "high is an error",
     source=USUAL,
     fault="the learning rate 30 times too high or too low",
     causes=("learning-rate-high", "learning-rate-low"),
@@ -32,9 +36,9 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
         return
     low, high = known
     factor = rate / high if rate > high else rate / low if rate < low else 1.0
-    expected = f"{low:.2g} is usual for this optimizer, size and start"
+    expected = f"{low:.2g} is usual for this optimizer and model"
     if low != high:
-        expected = f"{low:.2g} to {high:.2g} is usual for this optimizer and start, depending on the size of the model"
+        expected = f"{low:.2g} to {high:.2g} is usual for this optimizer, depending on the size of the model"
     evidence = f"the peak learning rate is {rate:.2g}; {expected}"
     if factor > 10:
         yield finding(
@@ -51,7 +55,7 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
             "warning",
             "learning-rate-low",
             0.7 if factor < 1 / 12 else 0.6 if is_falling else 0.5,
-            evidence + ("; the loss still fell at the end" if is_falling else ""),
+            evidence + ("; the loss was still falling at the end" if is_falling else ""),
             override=raise_rate(view),
             factor=factor,
         )
@@ -67,11 +71,11 @@ def _falls_to_the_end(view: View) -> bool:
 @rule(
     "batch-for-the-case",
     symptom="fluctuating validation",
-    looks_at="sequences, and tokens, in a batch",
-    thresholds="fewer than 4 sequences and 2,048 tokens; more than 4,096 sequences or 8 million tokens; 256 and "
-    "more that "
-    "are a tenth of the data, or make fewer than 100 updates",
-    source=f"{USUAL}; the large models' 4 to 8 million tokens",
+    looks_at="the number of sequences and tokens in a batch",
+    thresholds="fewer than 4 sequences and 2,048 tokens; more than 4,096 sequences or 8 million tokens; 256 "
+    "sequences or "
+    "more if that is over a tenth of the data, or leaves fewer than 100 updates",
+    source=f"{USUAL}; large language models train with 4 to 8 million tokens",
     fault="a batch of one sequence",
     causes=("batch-small", "batch-large", "batch-unusual"),
     needs=("setting:batch.global_batch_size",),
@@ -82,13 +86,13 @@ def batch_for_the_case(view: View) -> Iterator[Finding]:
         return
     tokens = size * length if length else None
     low, high = usual("batch.global_batch_size")
-    shown = f"a batch has {size} sequence{'s' if size > 1 else ''}" + (f", {tokens:,} tokens at most" if tokens else "")
+    shown = f"a batch has {size} sequence{'s' if size > 1 else ''}" + (f", at most {tokens:,} tokens" if tokens else "")
     if size < low / 2 and (tokens is None or tokens < 2048):
         yield finding("warning", "batch-small", 0.75, shown, override=change(view, "batch.global_batch_size", 32))
         return
     samples, updates = view.fact("train_samples"), view.total
     if size >= 256 and ((samples and size > 0.1 * samples) or 0 < updates < 100):
-        evidence = f"{shown}, and the run has {updates:,} updates" if updates else shown
+        evidence = f"{shown}, and the run makes {updates:,} updates" if updates else shown
         yield finding("warning", "batch-large", 0.6, evidence, override=_smaller_batch(view, size))
     elif size > high or (tokens is not None and tokens > 8_000_000):
         yield finding("warning", "batch-unusual", 0.5, shown, override=_smaller_batch(view, size))
@@ -102,8 +106,8 @@ def _smaller_batch(view: View, size: int) -> str | None:
 @rule(
     "averages-for-the-case",
     symptom="instability",
-    looks_at="beta1 and beta2: over how many steps gradients and their squares are averaged",
-    thresholds="outside of the usual range",
+    looks_at="beta1 and beta2: over how many steps gradients and squared gradients are averaged",
+    thresholds="outside the usual range",
     source=USUAL,
     fault="beta2 of 0.5 or 0.99999; beta1 of 0.99",
     causes=("beta2-low", "beta2-high", "momentum-high"),
@@ -128,13 +132,14 @@ def averages_for_the_case(view: View) -> Iterator[Finding]:
             "warning",
             "beta2-low",
             0.75,
-            f"beta2 is {beta2:g}: squares are averaged over {1 / (1 - beta2):.1f} steps",
+            f"beta2 is {beta2:g}: squared gradients are averaged over about {1 / (1 - beta2):.1f} steps",
             override=change(view, "optimizer.beta2", 0.95),
         )
     elif beta2 is not None and beta2 > high:
         steps = 1 / (1 - beta2) if beta2 < 1 else float("inf")
         evidence = (
-            f"beta2 is {beta2:g}: squares are averaged over {steps:,.0f} steps of {view.total:,}"
+            f"beta2 is {beta2:g}: squared gradients are averaged over about {steps:,.0f} steps, in a run of "
+            f"{view.total:,}"
             if view.total
             else f"beta2 is {beta2:g}"
         )
@@ -144,7 +149,7 @@ def averages_for_the_case(view: View) -> Iterator[Finding]:
             "warning",
             "momentum-high",
             0.75,
-            f"beta1 is {beta1:g}: gradients are averaged over {1 / (1 - beta1):,.0f} steps",
+            f"beta1 is {beta1:g}: gradients are averaged over about {1 / (1 - beta1):,.0f} steps",
             override=change(view, "optimizer.beta1", 0.9),
         )
 
@@ -152,10 +157,10 @@ def averages_for_the_case(view: View) -> Iterator[Finding]:
 @rule(
     "strength-for-the-case",
     symptom="underfitting",
-    looks_at="weight decay, dropout, the spread of the first weights, and the clipping threshold",
-    thresholds="outside of the usual ranges",
+    looks_at="weight decay, dropout, the initializer range, the clipping threshold, and the width of the model",
+    thresholds="outside the usual ranges",
     source=USUAL,
-    fault="weight decay of 10; dropout of 0.6; an initial spread of 0.2 or 0.0002; a threshold of 0.001",
+    fault="weight decay of 10; dropout of 0.6; an initializer range of 0.2 or 0.0002; a clipping threshold of 0.001",
     causes=("decay-high", "dropout-high", "init-large", "init-small", "clipping-tight", "model-small"),
     needs=("setting:optimizer.weight_decay",),
 )
@@ -179,7 +184,7 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
             "warning",
             "clipping-tight",
             0.6,
-            f"gradients are clipped at {limit:g}",
+            f"gradients are clipped to a norm of {limit:g}",
             override=change(view, "batch.max_grad_norm", 1.0),
         )
     low, high = usual("model.initializer_range")
@@ -189,7 +194,7 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
                 "warning",
                 "init-large",
                 0.7,
-                f"first weights have a spread of {spread:g}",
+                f"the initial weights have a standard deviation of {spread:g}",
                 override=change(view, "model.initializer_range", 0.02),
             )
         elif spread < low:
@@ -197,33 +202,38 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
                 "warning",
                 "init-small",
                 0.7,
-                f"first weights have a spread of {spread:g}",
+                f"the initial weights have a standard deviation of {spread:g}",
                 override=change(view, "model.initializer_range", 0.02),
             )
     width = view.setting("model.hidden_size")
     if width is not None and width < usual("model.hidden_size")[0] / 2 and not view.is_fine_tuning:
         yield finding(
-            "warning", "model-small", 0.6, f"the model is {width} wide", override=change(view, "model.hidden_size", 128)
+            "warning",
+            "model-small",
+            0.6,
+            f"the hidden size is {width}",
+            override=change(view, "model.hidden_size", 128),
         )
 
 
 @rule(
     "first-weights",
     symptom="loss not decreasing",
-    looks_at="the size of hidden matrices before the first step: root mean square times the root of their inputs",
-    thresholds="under 0.06, with a spread for its width that is below the usual range; or above 2; the usual spreads "
+    looks_at="the scale of hidden weight matrices before the first step: root mean square times the square root of "
+    "their "
+    "input width",
+    thresholds="below 0.06, with an initializer range below the usual one; or above 2; usual initializer ranges "
     "give 0.2 to 1",
-    source="0.02 at widths 128 to 768 gives 0.23 to 0.55; 1 keeps the size of what goes through; a narrow model begins "
-    "small with the usual spread too",
-    fault="first weights 10 times too small or too large",
+    source="a range of 0.02 at widths 128 to 768 gives 0.23 to 0.55; 1 preserves the scale of activations; a "
+    "narrow model "
+    "has a small scale even with the usual range",
+    fault="initial weights 10 times too small or too large",
     causes=("init-small", "init-large"),
     needs=("start:weight_scale",),
 )
 def first_weights(view: View) -> Iterator[Finding]:
     scale = float(view.fact("weight_scale"))
-    evidence = (
-        f"hidden matrices begin with {scale:.2g} of the size that keeps what goes through them; 0.2 to 1 is usual"
-    )
+    evidence = f"initial weight matrices scale activations by {scale:.2g}; 0.2 to 1 is usual"
     spread, width = view.setting("model.initializer_range"), view.setting("model.hidden_size")
     is_narrow = width is not None and scale / width**0.5 > usual("model.initializer_range")[0]
     if scale < 0.06 and not is_narrow:
@@ -249,9 +259,9 @@ def first_weights(view: View) -> Iterator[Finding]:
 @rule(
     "no-shuffling",
     symptom="fluctuating validation",
-    looks_at="whether the data is to be shuffled",
-    thresholds="it is not",
-    source="the knob: only an order with a meaning is kept",
+    looks_at="whether data.shuffle is on",
+    thresholds="it is off",
+    source="the knob's page: keep the order only if it has a meaning",
     fault="data that is not shuffled",
     causes=("data-unshuffled",),
     needs=("setting:data.shuffle",),
@@ -266,9 +276,9 @@ def no_shuffling(view: View) -> Iterator[Finding]:
 @rule(
     "judged-on-itself",
     symptom="overfitting",
-    looks_at="whether validation names the source of the training data",
+    looks_at="whether data.validation names the same source as data.source",
     thresholds="the same name",
-    source="the definition: validation is data that was not trained on",
+    source="the definition: a validation split is data that the model is not trained on",
     fault="validation on the training data",
     causes=("evaluation-on-train",),
     needs=("setting:data.validation",),
@@ -280,6 +290,6 @@ def judged_on_itself(view: View) -> Iterator[Finding]:
             "error",
             "evaluation-on-train",
             0.9,
-            f"data.validation is data.source: {source}",
+            f"data.validation and data.source are both {source}",
             override=change(view, "data.validation", None),
         )

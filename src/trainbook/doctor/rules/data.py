@@ -1,4 +1,5 @@
-"""The data: copies, order, batches that come again, and sides that are not apart or not alike."""
+"""The data: duplicates, order, repeated batches, and a validation split that overlaps with the training data or differs
+from it."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 @rule(
     "batches-come-again",
     symptom="overfitting",
-    looks_at="batches that hold the very rows of one before, within an epoch",
-    thresholds="a tenth of them",
-    source="the definition of an epoch: each row once",
-    fault="a loader that gives the same batches again",
+    looks_at="batches with exactly the rows of an earlier batch of the same epoch",
+    thresholds="more than 10 % of the batches",
+    source="the definition of an epoch: every row once",
+    fault="a data loader that returns the same batches again",
     causes=("batches-repeat",),
     needs=("repeated_batches",),
 )
@@ -30,15 +31,15 @@ def batches_come_again(view: View) -> Iterator[Finding]:
     mean = float(shares.mean()) if len(shares) else 0.0
     if mean > 0.1:
         first = int(steps[int(np.argmax(shares > 0))])
-        evidence = f"from step {first:,} on, batches come again within an epoch: {mean:.0%} of all so far"
+        evidence = f"{mean:.0%} of the batches repeat an earlier batch of the same epoch, first at step {first:,}"
         yield finding("error", "batches-repeat", 0.95, evidence, steps=(first, steps[-1]), share=mean)
 
 
 @rule(
     "copies-in-training",
     symptom="overfitting",
-    looks_at="rows that come again within an epoch, and spans of text or documents that the training data has twice",
-    thresholds="30 % of the rows of an epoch, or of the sampled spans (64 tokens) or documents; half of them is "
+    looks_at="rows that repeat within an epoch, and spans of text or documents that occur twice in the training data",
+    thresholds="30 % of the rows of an epoch, or of the sampled spans (64 tokens) or documents; more than half is "
     "an error",
     source="reasoning: source code and prose share up to a fifth of such spans (licences, headers, quotations)",
     fault="the training data duplicated several times",
@@ -55,8 +56,8 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     most = max(late, known)
     if most < 0.3:
         return
-    where = "spans or documents that were looked at" if known >= late else "rows trained on lately"
-    evidence = f"{most:.0%} of the {where} are copies of others"
+    where = "sampled spans or documents" if known >= late else "recent training rows"
+    evidence = f"{most:.0%} of the {where} are duplicates"
     severity = "error" if most > 0.5 else "warning"
     yield finding(
         severity, "data-duplicated", 0.85 if most > 0.5 else 0.65, evidence, steps=(0, view.last_step), share=most
@@ -66,9 +67,9 @@ def copies_in_training(view: View) -> Iterator[Finding]:
 @rule(
     "order-of-the-source",
     symptom="fluctuating validation",
-    looks_at="whether the rows of a batch stand in the order of the source, and what the configuration says of it",
-    thresholds="95 % of neighbours in order, between two resumes or returns; shuffled, a half are",
-    source="the definition: of a random order half of the neighbours rise",
+    looks_at="whether the rows of a batch are in the order of the source, and whether data.shuffle is on",
+    thresholds="95 % of neighbouring rows in order, between two resumes or rollbacks; in shuffled data half are",
+    source="the definition: in a random order, half of the neighbouring pairs ascend",
     fault="data that is not shuffled",
     causes=("data-unshuffled",),
     needs=("ordered_rows",),
@@ -83,7 +84,7 @@ def order_of_the_source(view: View) -> Iterator[Finding]:
     if not means or max(means) < 0.95:
         return
     asked = view.setting("data.shuffle") is False
-    evidence = f"{max(means):.0%} of neighbouring rows stand in the order of the source"
+    evidence = f"{max(means):.0%} of neighbouring rows are in the order of the source"
     evidence += "; data.shuffle is off" if asked else ", although data.shuffle is on"
     override = change(view, "data.shuffle", True) if asked else None
     yield finding(
@@ -94,10 +95,10 @@ def order_of_the_source(view: View) -> Iterator[Finding]:
 @rule(
     "order-after-resume",
     symptom="loss spikes",
-    looks_at="whether the epoch goes back where the run was resumed",
-    thresholds="by more than one row's share",
-    source="the definition: a resumed run goes on with the next sample",
-    fault="a resume without the loader's state",
+    looks_at="whether the epoch counter goes back when the run is resumed",
+    thresholds="any decrease",
+    source="the definition: a resumed run continues with the next sample",
+    fault="a resume without the state of the data loader",
     causes=("data-order-restarted",),
     needs=("epoch",),
 )
@@ -113,9 +114,9 @@ def order_after_resume(view: View) -> Iterator[Finding]:
 @rule(
     "sides-not-apart",
     symptom="overfitting",
-    looks_at="spans or documents of validation that the training data has too",
-    thresholds="80 % is an error, 40 % worth a look",
-    source="the definition; headers and quotations make up to a fifth",
+    looks_at="spans or documents of the validation split that are also in the training data",
+    thresholds="40 % is a warning, more than 80 % an error",
+    source="the definition; headers and quotations account for up to a fifth",
     fault="validation on the training data",
     causes=("evaluation-on-train",),
     needs=("start:validation_overlap",),
@@ -124,7 +125,7 @@ def sides_not_apart(view: View) -> Iterator[Finding]:
     share = float(view.fact("validation_overlap"))
     if share < 0.4:
         return
-    evidence = f"{share:.0%} of what was looked at of validation is in the training data too"
+    evidence = f"{share:.0%} of the sampled validation data is also in the training data"
     held_out = view.setting("data.validation") is not None
     override = change(view, "data.validation", None) if held_out else None
     severity = "error" if share > 0.8 else "warning"
@@ -136,11 +137,11 @@ def sides_not_apart(view: View) -> Iterator[Finding]:
 @rule(
     "sides-not-alike",
     symptom="overfitting",
-    looks_at="the distributions of tokens and labels in training and validation, and the gap of the losses at "
-    "the first evaluation",
-    thresholds="tokens 0.03 bits and 2.5 times as unlike as parts of the training data are; labels a quarter "
-    "moved; with "
-    "a gap of 10 % from the first evaluation on, an error",
+    looks_at="the distributions of tokens and labels in training and validation, and the gap between the losses at the "
+    "first evaluation",
+    thresholds="a token divergence of 0.03 bits and 2.5 times the divergence between parts of the training data; a "
+    "quarter of "
+    "the labels distributed differently; an error if the loss gap is 10 % from the first evaluation on",
     source="reasoning; `trainbook data` measures it with an interval",
     fault="validation from another source",
     causes=("validation-drift",),
@@ -152,10 +153,12 @@ def sides_not_alike(view: View) -> Iterator[Finding]:
     gap = first_gap(view)
     if shift > max(0.03, 2.5 * within) or (shift > max(0.015, 6 * within) and (_last_gap(view) or 0.0) > 0.2):
         evidence = (
-            f"tokens of validation are {shift:.2g} bits from those of training, whose parts differ by {within:.2g}"
+            f"the token distributions of training and validation differ by {shift:.2g} bits; parts of the training "
+            "data "
+            f"differ by {within:.2g}"
         )
     elif labels > 0.25:
-        evidence = f"labels of validation are distributed unlike those of training: {labels:.0%} would have to change"
+        evidence = f"the label distributions of training and validation differ by {labels:.0%}"
     else:
         return
     has_gap = gap is not None and gap > 0.1
@@ -164,7 +167,7 @@ def sides_not_alike(view: View) -> Iterator[Finding]:
         evidence += f"; the first evaluation is {gap:.0%} above the training loss"
     elif last is not None and last > 0.2:
         has_gap = True
-        evidence += f"; the last evaluation is {last:.0%} above the training loss, and no row was seen twice"
+        evidence += f"; the last evaluation is {last:.0%} above the training loss, within the first epoch"
     yield finding(
         "error" if has_gap else "warning",
         "validation-drift",
@@ -185,7 +188,7 @@ def _last_gap(view: View) -> float | None:
 
 
 def first_gap(view: View) -> float | None:
-    """Of the first evaluation to the training loss around it, as a share: not yet a matter of learning by heart."""
+    """Of the first evaluation to the training loss around it, as a share: too early for overfitting."""
     at, evaluations = view.finite("loss", "eval")
     steps, losses = view.losses()
     if not len(at) or len(losses) < 3:
@@ -197,8 +200,9 @@ def first_gap(view: View) -> float | None:
 @rule(
     "many-epochs",
     symptom="overfitting",
-    looks_at="how often the data was gone through",
-    thresholds="20 epochs from scratch or 10 in fine-tuning; worth a look where validation rises, and then from 4 on",
+    looks_at="the number of epochs",
+    thresholds="20 epochs from scratch or 10 in fine-tuning; a warning if validation gets worse, and then from 4 "
+    "epochs on",
     source="the usual range of training.num_train_epochs; Muennighoff et al. 2023: up to 4 epochs are about as good as "
     "new data",
     fault="a training set of a few hundred rows",

@@ -1,4 +1,4 @@
-"""Gradients and what they meet: sizes of layers, clipping, frozen layers, dead units."""
+"""Gradients: their norms by layer, clipping, frozen layers, dead units."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def late(rows: list, share: int = 2) -> list:
     "clipped-share",
     symptom="exploding gradients",
     looks_at="how often gradients are clipped, and at which threshold",
-    thresholds="more than half of the steps; a threshold under 0.1, or under a tenth of the median norm, is too tight",
-    source="the tuning playbook: beyond a half, lower the rate; usual range of batch.max_grad_norm",
+    thresholds="more than half of the steps; a threshold below 0.1, or below a tenth of the median norm, is too low",
+    source="the tuning playbook: if more than half of the steps are clipped, lower the learning rate; usual range of "
+    "batch.max_grad_norm",
     fault="a clipping threshold of 0.01",
     causes=("clipping-tight", "learning-rate-high"),
     needs=("clipped", "grad_norm"),
@@ -36,7 +37,7 @@ def clipped_share(view: View) -> Iterator[Finding]:
     share, norm, limit = float(np.mean(late(list(shares), 4))), float(np.median(norms)), view.setting(CLIP)
     if share < 0.5:
         return
-    evidence = f"{share:.0%} of the steps are clipped; the median norm is {norm:.2g}"
+    evidence = f"{share:.0%} of the steps are clipped; the median gradient norm is {norm:.2g}"
     span = (steps[0], steps[-1])
     if limit is not None and share > 0.9 and (limit < usual(CLIP)[0] or norm > 10 * limit):
         is_low = limit < usual(CLIP)[0]
@@ -45,7 +46,7 @@ def clipped_share(view: View) -> Iterator[Finding]:
             "info" if view.task == "regress" and not is_low else "warning",
             "clipping-tight",
             0.85 if is_low else 0.5,
-            f"{evidence}, the threshold {limit:g}",
+            f"{evidence}, the clipping threshold {limit:g}",
             steps=span,
             override=change(view, CLIP, 1.0 if is_low else float(f"{norm:.1g}")),
             share=share,
@@ -57,9 +58,10 @@ def clipped_share(view: View) -> Iterator[Finding]:
 @rule(
     "clipping-at-work",
     symptom="exploding gradients",
-    looks_at="norms above the threshold in rows that say nothing was clipped, and long tails of norms without clipping",
-    thresholds="half of the norms above the threshold and none clipped; or the highest 20 times the median, unclipped, "
-    "or 5 times before they are no longer finite",
+    looks_at="gradient norms above the threshold in steps logged as not clipped, and very large norms without clipping",
+    thresholds="at least 3 norms above the threshold, and 80 % of those not clipped; or, without clipping, a "
+    "highest norm of "
+    "20 times the median, or 5 times before NaN or infinite norms",
     source="the definition of clipping; the tuning playbook: a threshold at the 90th percentile",
     fault="clipping that does nothing; clipping switched off",
     causes=("clipping-off",),
@@ -79,8 +81,8 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
         ignored = [row for row in above if row["clipped"] == 0]
         if len(above) >= 3 and len(ignored) > 0.8 * len(above):
             evidence = (
-                f"{len(ignored)} rows have a norm above the threshold {limit:g}, the highest "
-                f"{norms.max():.3g}, and say that nothing was clipped"
+                f"{len(ignored)} logged steps have a gradient norm above the threshold of {limit:g} (highest: "
+                f"{norms.max():.3g}), but were not clipped"
             )
             yield finding("error", "clipping-off", 0.93, evidence, steps=span, override=None)
             return
@@ -91,8 +93,8 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
         return
     evidence = (
         f"gradients are not clipped ({'no threshold' if limit is None else f'threshold {limit:g}'}); the "
-        f"highest norm is {highest:.3g}, the median {middle:.3g}"
-        f"{', and at the end it is not finite' if is_lost else ''}"
+        f"highest gradient norm is {highest:.3g}, the median {middle:.3g}"
+        f"{', and later norms are NaN or infinite' if is_lost else ''}"
     )
     override = change(view, CLIP, 1.0)
     if highest > 20 * middle or (is_lost and highest > 5 * middle):
@@ -109,9 +111,9 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
 @rule(
     "gradients-grow",
     symptom="exploding gradients",
-    looks_at="gradient norms late in the run against those after its beginning",
+    looks_at="gradient norms late in the run against early ones",
     thresholds="30 times as large, or a norm above 1,000",
-    source="reasoning; AutoTrainer flags 70 times",
+    source="reasoning; AutoTrainer reports a factor of 70",
     fault="the learning rate far too high, unclipped",
     causes=("gradients-explode",),
     needs=("grad_norm",),
@@ -139,10 +141,10 @@ def gradients_grow(view: View) -> Iterator[Finding]:
 @rule(
     "layers-starve",
     symptom="loss not decreasing",
-    looks_at="gradient norms of the blocks, the smallest against the largest",
-    thresholds="a thousandth, in most rows of the second half",
+    looks_at="the smallest gradient norm of a block against the largest",
+    thresholds="a thousandth, in the median of the second half of the run",
     source="AutoTrainer's 1e-3",
-    fault="a deep post-norm model without warm-up; first weights 100 times too small",
+    fault="a deep post-norm model without warm-up; initial weights 100 times too small",
     causes=("gradients-vanish",),
     needs=("grad_norms",),
 )
@@ -158,7 +160,7 @@ def layers_starve(view: View) -> Iterator[Finding]:
             names.append(least)
     if len(found) >= 4 and np.median(found) < 1e-3:
         name = max(set(names), key=names.count)
-        evidence = f"the gradient of {name} is {np.median(found):.1e} of that of the largest block"
+        evidence = f"the gradient norm of {name} is {np.median(found):.1e} times that of the block with the largest"
         override = change(view, "model.norm_position", "pre")
         yield finding(
             "warning",
@@ -174,9 +176,9 @@ def layers_starve(view: View) -> Iterator[Finding]:
 @rule(
     "layers-frozen",
     symptom="underfitting",
-    looks_at="layers that no update changes, have no gradient, or were never trainable",
-    thresholds="an update of exactly 0, or a ten-thousandth of the median layer's, in 9 of 10 rows; without LoRA",
-    source="the definition: what is trained moves",
+    looks_at="layers that no update changes, that have no gradient, or that are not trainable",
+    thresholds="an update of 0, or of a ten-thousandth of the median layer's, in 9 of 10 logged steps; not with LoRA",
+    source="the definition: the weights of a trained layer change",
     fault="half of the layers frozen",
     causes=("layers-frozen",),
     needs=("update_ratios",),
@@ -220,10 +222,9 @@ def _without_gradient(view: View) -> list[str]:
 @rule(
     "dead-units",
     symptom="underfitting",
-    looks_at="feed-forward units that stay silent in the probed rows, layer by layer",
+    looks_at="feed-forward units that are never active on the probed rows, by layer",
     thresholds="70 % of a layer in the median of the second half; 90 % is an error",
-    source="AutoTrainer's 0.7 for dying units; SageMaker Debugger asks at 50 % of a layer, which sparse ReLU "
-    "models have",
+    source="AutoTrainer's 0.7 for dying units; SageMaker Debugger's 50 % is exceeded by healthy sparse ReLU models",
     fault="biases or weights that silence the units of a layer",
     causes=("units-dead",),
     needs=("dead_units",),
@@ -238,8 +239,8 @@ def dead_units(view: View) -> Iterator[Finding]:
         return
     many = sum(share >= 0.7 for share in shares.values())
     evidence = (
-        f"{shares[worst]:.0%} of the feed-forward units of {worst} never answer, and {many} of {len(shares)} "
-        "layers have 70 % or more"
+        f"{shares[worst]:.0%} of the feed-forward units of {worst} are never active; {many} of {len(shares)} layers "
+        "have 70 % or more dead units"
     )
     override = (
         change(view, "model.activation", "gelu") if view.setting("model.activation") == "relu" else lower_rate(view)

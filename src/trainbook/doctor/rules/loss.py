@@ -1,4 +1,4 @@
-"""The loss curve: where it begins, whether it falls, and whether it is too good to be true."""
+"""The loss curve: where it starts, whether it falls, and whether it is too good to be true."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss
 @rule(
     "loss-at-start",
     symptom="loss not decreasing",
-    looks_at="the first loss of a model that is trained from scratch, against that of guessing all classes alike",
-    thresholds="above or below by 15 % and 0.2 nats (of T5 above by as much again, and 2.5 nats); a multiple of "
-    "it if it is "
-    "the accumulation",
+    looks_at="the first loss of a model trained from scratch, against the loss of a uniform guess",
+    thresholds="15 % and 0.2 nats above or below it (T5: twice as high, and 2.5 nats above); a factor equal to the "
+    "number of "
+    "gradient accumulation steps names the accumulation",
     source="Karpathy's recipe: ln V, within about 10 %",
-    fault="first weights 10 times too large; the loss multiplied by the accumulation steps",
+    fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
     causes=("init-large", "accumulation-wrong", "targets-not-shifted"),
     needs=("loss", "start:uniform_loss"),
 )
@@ -37,13 +37,13 @@ def loss_at_start(view: View) -> Iterator[Finding]:
     if not len(steps) or steps[0] > STARTS_BY or view.is_fine_tuning:
         return
     first = float(losses[0])
-    said = f"the loss begins at {first:.3g}; guessing all classes alike costs {expected:.3g}"
+    said = f"the loss starts at {first:.3g}; a uniform guess has a loss of {expected:.3g}"
     numbers: dict[str, Any] = {"first": first, "expected": expected}
     count = view.accumulation
     if count > 1:
-        for factor, what in ((count, "times"), (1 / count, "of")):
+        for factor in (count, 1 / count):
             if abs(first / (expected * factor) - 1) < 0.1:
-                evidence = f"{said}: {first / expected:.3g} {what} it, and {count} micro-batches make a step"
+                evidence = f"{said}: a factor of {first / expected:.3g}, with {count} gradient accumulation steps"
                 yield finding("error", "accumulation-wrong", 0.85, evidence, steps=(1, steps[0]), **numbers)
                 return
     # T5's embeddings begin 50 times as large, and tied to the output they make it answer with what it reads.
@@ -61,7 +61,7 @@ def loss_at_start(view: View) -> Iterator[Finding]:
             **numbers,
         )
     elif first < 0.85 * expected - 0.2:
-        evidence = f"{said}: before it learned anything the model seems to know its targets"
+        evidence = f"{said}: the model seems to know its targets before any training"
         yield finding("warning", "targets-not-shifted", 0.5, evidence, steps=(1, steps[0]), **numbers)
 
 
@@ -73,10 +73,11 @@ def _usual_spread(view: View) -> float:
 @rule(
     "not-decreasing",
     symptom="loss not decreasing",
-    looks_at="how far the loss has come, and how far each update goes",
-    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % of them name the rate, "
-    "others the targets, after half of the run or 1,000 steps; in fine-tuning, where the loss ends above 95 % of "
-    "that of guessing",
+    looks_at="how far the loss has fallen, and how large the updates are",
+    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % name the learning "
+    "rate, others "
+    "the targets, after half of the run or 1,000 steps; in fine-tuning, a final loss above 95 % of the loss of "
+    "guessing",
     source="reasoning; an update of about 0.001 of the weights is usual (Karpathy)",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=("learning-rate-low", "learning-rate-high", "labels-random", "base-untrained"),
@@ -95,13 +96,13 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
-    evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it began at {first:.3g}"
+    evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {first:.3g}"
     if view.is_fine_tuning:
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
         yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
     elif ratio > 1e-2:
-        said = f"{evidence}, and an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding(
             "error",
             "learning-rate-high",
@@ -112,12 +113,12 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             update_ratio=ratio,
         )
     elif ratio < 1e-4:
-        said = f"{evidence}, and an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding(
             "error", "learning-rate-low", 0.8, said, steps=(0, steps[-1]), override=raise_rate(view), update_ratio=ratio
         )
     elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind
-        said = f"{evidence}, although updates are of the usual size ({ratio:.2g} of the weights)"
+        said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
         yield finding(
             "error", "labels-random", 0.5, said, steps=(0, steps[-1]), is_by_exclusion=True, update_ratio=ratio
         )
@@ -137,11 +138,11 @@ def _fine_tuning_learns_nothing(
         override = raise_rate(view) if is_slow else None
         yield finding("info", "learning-rate-low", 0.35, said, steps=span, override=override, remedy=remedy)
         return
-    said = f"{evidence}, and guessing without reading costs {guessing:.3g}"
+    said = f"{evidence}; guessing without the input has a loss of {guessing:.3g}"
     if is_slow:
         yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view))
     elif ratio is not None and ratio > 1e-2 and view.setting("model.lora_rank") is None:
-        said = f"{said}; an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        said = f"{said}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("warning", "learning-rate-high", 0.6, said, steps=span, override=lower_rate(view))
     else:
         yield finding("warning", "base-untrained", 0.6, said, steps=span, is_by_exclusion=True)
@@ -150,9 +151,10 @@ def _fine_tuning_learns_nothing(
 @rule(
     "stuck-at-prior",
     symptom="loss not decreasing",
-    looks_at="whether the loss has settled at that of guessing by frequency, as if inputs said nothing",
-    thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above "
-    "2 % name the rate",
+    looks_at="whether the loss is stuck at that of guessing by class frequency, as if the input carried no information",
+    thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above 2 "
+    "% or below "
+    "0.02 % of the weights name the learning rate",
     source="Karpathy's recipe: the input-independent baseline",
     fault="labels shuffled among the samples",
     causes=("labels-random", "learning-rate-high", "learning-rate-low"),
@@ -174,28 +176,30 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         return  # it is still on its way
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else 1e-3
-    evidence = f"the loss has settled at {last:.3g}; guessing by frequency, without reading, costs {prior:.3g}"
+    evidence = f"the loss is stuck at {last:.3g}; guessing by frequency, without the input, has a loss of {prior:.3g}"
     numbers: dict[str, Any] = {"last": last, "prior": prior, "update_ratio": ratio}
     span = (steps[half][0], steps[-1])
     if ratio > 2e-2:
-        said = f"{evidence}; an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("error", "learning-rate-high", 0.75, said, steps=span, override=lower_rate(view), **numbers)
     elif ratio < 2e-4:
-        said = f"{evidence}; an update changes {ratio:.2g} of the weights (usual: 0.001)"
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view), **numbers)
     elif view.task in ("classify", "tag", "regress"):
-        said = f"{evidence}, although updates are of the usual size ({ratio:.2g} of the weights)"
+        said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
         yield finding("warning", "labels-random", 0.65, said, steps=span, is_by_exclusion=True, **numbers)
     else:
-        said = f"{evidence}: a stretch that many short runs do not get beyond"
+        said = f"{evidence}: many short runs end on this plateau"
         yield finding("info", "training-short", 0.4, said, steps=span, override=longer(view), **numbers)
 
 
 @rule(
     "plateau",
     symptom="underfitting",
-    looks_at="whether the loss has settled while validation is no worse, so that neither more steps nor more data help",
-    thresholds="less than 1 % in the last half, the rate not yet near its end, validation within 10 % of training",
+    looks_at="whether the training loss has stopped falling while validation is as good, so that neither more "
+    "steps nor more "
+    "data help",
+    thresholds="a change below 1 % in the last half, validation within 10 % of training",
     source="reasoning: a loss that still falls says nothing about the size of the model",
     fault="a model of width 16",
     causes=("model-small",),
@@ -213,7 +217,10 @@ def plateau(view: View) -> Iterator[Finding]:
     fall = -line.slope * (steps[-1] - steps[half][0]) / level
     gap = float(view.values("loss", "eval")[-1]) / level - 1
     if abs(fall) < 0.01 and gap < 0.1:
-        evidence = f"the loss has stayed at {level:.3g} over the last half of the run, and validation is as good"
+        evidence = (
+            f"the loss has stayed at {level:.3g} over the last half of the run, and the validation loss is "
+            "about the same"
+        )
         width = view.setting("model.hidden_size")
         override = change(view, "model.hidden_size", 2 * width) if width else None
         yield finding(
@@ -225,9 +232,10 @@ def plateau(view: View) -> Iterator[Finding]:
     "still-improving",
     symptom="underfitting",
     looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
-    thresholds="the last quarter falls by more than 1 % for certain, and validation has not become worse",
-    source="the tuning playbook: a best step in the last quarter asks for a longer run",
-    fault="a run of a tenth of its steps",
+    thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has not "
+    "become worse",
+    source="the tuning playbook: if the best step is in the last quarter, train longer",
+    fault="a run with a tenth of its steps",
     causes=("training-short",),
     needs=("loss",),
 )
@@ -246,8 +254,8 @@ def still_improving(view: View) -> Iterator[Finding]:
     is_best_last = chosen is not None and len(chosen.values) >= 3 and _is_clearly_best(chosen)
     is_falling = line.high < 0 and -line.slope * span > 0.01 * level
     if is_falling or is_best_last:
-        fall = f"by {-line.slope * span / level:.1%} in its last {int(span):,} steps" if is_falling else ""
-        evidence = f"the loss was still falling {fall}" if is_falling else "the last evaluation is the best one"
+        fall = f"by {-line.slope * span / level:.1%} in the last {int(span):,} steps" if is_falling else ""
+        evidence = f"the loss was still falling, {fall}" if is_falling else "the last evaluation is the best"
         yield finding("info", "training-short", 0.5, evidence, steps=(steps[late][0], steps[-1]), override=longer(view))
 
 
@@ -260,10 +268,11 @@ def _is_clearly_best(chosen: Chosen) -> bool:
 @rule(
     "too-good",
     symptom="overfitting",
-    looks_at="a loss so low, so early, that the model must see its targets",
-    thresholds="below 12 % of guessing by frequency within one epoch",
-    source="natural text is not that easy: the best models keep about a quarter of a byte's entropy by frequency",
-    fault="the causal mask open; targets not shifted",
+    looks_at="a loss so low so early that the targets must be visible to the model",
+    thresholds="below 12 % of the loss of guessing by frequency, within 1.5 epochs",
+    source="natural text is not that easy: the best models still have about a quarter of the entropy of a byte by "
+    "frequency",
+    fault="no causal mask; targets not shifted",
     causes=("future-leaks",),
     needs=("loss", "start:prior_loss"),
 )
@@ -275,5 +284,7 @@ def too_good(view: View) -> Iterator[Finding]:
     last = float(np.median(losses[-max(3, len(losses) // 5) :]))
     epochs = view.values("epoch")
     if last < 0.12 * prior and (not len(epochs) or epochs[-1] < 1.5):
-        evidence = f"the loss is {last:.3g} after {int(steps[-1]):,} steps; guessing by frequency costs {prior:.3g}"
+        evidence = (
+            f"the loss is {last:.3g} after {int(steps[-1]):,} steps; guessing by frequency has a loss of {prior:.3g}"
+        )
         yield finding("warning", "future-leaks", 0.5, evidence, steps=(0, steps[-1]), last=last, prior=prior)

@@ -1,4 +1,4 @@
-"""Numbers that are not numbers, and the machine: memory, waiting, speed."""
+"""NaN and infinite values, and the machine: memory, data loading, speed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from trainbook.doctor.view import View
 @rule(
     "not-finite",
     symptom="NaN gradients",
-    looks_at="losses and gradient norms that are NaN or infinite, and updates skipped for that",
-    thresholds="any; where the loss or the last three norms end so, an error",
+    looks_at="losses and gradient norms that are NaN or infinite, and updates skipped because of them",
+    thresholds="any; an error if the last loss or the last three norms are NaN or infinite",
     source="the definition",
     fault="a NaN in the gradients",
     causes=("non-finite", "fp16-overflow", "learning-rate-high"),
@@ -35,7 +35,7 @@ def not_finite(view: View) -> Iterator[Finding]:
     steps = sorted([*bad, *skipped])
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
     at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
-    evidence = f"{len(steps)} times the loss or its gradient was not finite, first at step {steps[0]:,}"
+    evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}"
     severity = "error" if at_end else "warning"
     if view.record.has("loss_scale"):
         # Loss scaling tries out how far it can go: some overflows are part of it.
@@ -62,6 +62,10 @@ def not_finite(view: View) -> Iterator[Finding]:
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
 
 
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
 def _best_before(view: View, step: int) -> int:
     """Where the loss was lowest before this: from there on, what made it grow was at work."""
     steps, losses = view.losses()
@@ -72,9 +76,9 @@ def _best_before(view: View, step: int) -> int:
 @rule(
     "loss-scale",
     symptom="NaN gradients",
-    looks_at="the loss scale under fp16, and how many updates it cost",
-    thresholds="a sixteenth of its first value or under 1, and more than 2 % of the updates skipped",
-    source="dynamic loss scaling: a healthy run overflows once in thousands of steps, when the scale was doubled",
+    looks_at="the loss scale under fp16, and the share of skipped updates",
+    thresholds="a sixteenth of its first value, with more than 2 % of the updates skipped; or below 1",
+    source="dynamic loss scaling: a healthy run overflows once in thousands of steps, after the scale is doubled",
     fault="fp16 on activations that overflow",
     causes=("fp16-overflow",),
     needs=("loss_scale",),
@@ -87,7 +91,7 @@ def loss_scale(view: View) -> Iterator[Finding]:
     skipped = view.values("skipped_updates")
     share = float(skipped.max()) / max(1, view.last_step) if len(skipped) else 0.0
     if (last <= first / 16 and share > 0.02) or last < 1.0:
-        evidence = f"the loss scale went from {first:g} to {last:g}, and {share:.1%} of the updates overflowed"
+        evidence = f"the loss scale fell from {first:g} to {last:g}, and {share:.1%} of the updates overflowed"
         yield finding(
             "error",
             "fp16-overflow",
@@ -102,9 +106,9 @@ def loss_scale(view: View) -> Iterator[Finding]:
 @rule(
     "out-of-memory",
     symptom="out of memory",
-    looks_at="events of memory that was not enough, and failures that say so",
+    looks_at="out-of-memory events and failures",
     thresholds="any",
-    source="the notes' first symptom",
+    source="the definition",
     fault="a micro-batch that does not fit",
     causes=("out-of-memory",),
     needs=(),
@@ -115,7 +119,7 @@ def out_of_memory(view: View) -> Iterator[Finding]:
     if not events and not failed:
         return
     event = (failed or events)[-1]
-    evidence = f"at step {event['step']:,}: {event.get('reason') or 'memory was not enough'}"
+    evidence = f"at step {event['step']:,}: {event.get('reason') or 'out of memory'}"
     micro = view.setting("batch.per_device_train_batch_size")
     override = change(view, "batch.per_device_train_batch_size", max(1, micro // 2)) if micro and micro > 1 else None
     if override is None:
@@ -133,10 +137,10 @@ def out_of_memory(view: View) -> Iterator[Finding]:
 @rule(
     "waiting-for-data",
     symptom="too slow",
-    looks_at="the share of a step that is spent waiting for its batch",
-    thresholds="20 %; a half is an error",
-    source="reasoning: what waits is not used",
-    fault="a loader that sleeps",
+    looks_at="the share of the step time spent waiting for data",
+    thresholds="20 %; more than half is an error",
+    source="reasoning: a device that waits is not used",
+    fault="a data loader that sleeps",
     causes=("loader-slow",),
     needs=("data_wait_seconds", "step_seconds"),
 )
@@ -146,7 +150,7 @@ def waiting_for_data(view: View) -> Iterator[Finding]:
     if len(shares) < 5 or np.median(shares) < 0.2:
         return
     share = float(np.median(shares))
-    evidence = f"{share:.0%} of a step is spent waiting for its batch"
+    evidence = f"{share:.0%} of the step time is spent waiting for data"
     workers = view.setting("data.num_workers") or 0
     override = change(view, "data.num_workers", max(2, 2 * workers))
     yield finding(
@@ -164,8 +168,8 @@ def waiting_for_data(view: View) -> Iterator[Finding]:
     "memory-grows",
     symptom="out of memory",
     looks_at="memory in use over the last two thirds of the run",
-    thresholds="15 % and 100 MB more, rising in nearly every row",
-    source="reasoning: after its first steps a run needs no more memory",
+    thresholds="15 % and 100 MB more, rising steadily",
+    source="reasoning: after its first steps a run needs no additional memory",
     fault="a list that keeps every loss with its graph",
     causes=("memory-creep",),
     needs=("memory_bytes",),
@@ -182,7 +186,7 @@ def memory_grows(view: View) -> Iterator[Finding]:
         each = (after - before) / max(1.0, steps[-1] - steps[0])
         evidence = (
             f"memory grew from {before / 1e9:.2f} to {after / 1e9:.2f} GB since step {int(steps[0]):,}: "
-            f"{each / 1e6:.2g} MB a step"
+            f"{each / 1e6:.2g} MB per step"
         )
         yield finding("warning", "memory-creep", 0.8, evidence, steps=(steps[0], steps[-1]), before=before, after=after)
 
@@ -190,10 +194,11 @@ def memory_grows(view: View) -> Iterator[Finding]:
 @rule(
     "slower-than-before",
     symptom="too slow",
-    looks_at="tokens a second before and after the most likely change",
-    thresholds="less than 60 % of before on a GPU, 40 % on a CPU that others may use, for a quarter of the rows",
-    source="reasoning; a shared CPU changes its speed by a half and more",
-    fault="a sleep in each step from the middle on",
+    looks_at="tokens per second before and after the most likely point of change",
+    thresholds="below 60 % of the earlier speed on a GPU, or 40 % on a CPU, which may be shared, for a quarter of "
+    "the run",
+    source="reasoning; the speed of a shared CPU varies by half and more",
+    fault="a sleep in each step of the second half",
     causes=("throughput-drop",),
     needs=("tokens_per_second",),
 )
@@ -208,7 +213,9 @@ def slower_than_before(view: View) -> Iterator[Finding]:
     before, after = float(np.median(speeds[: found.at])), float(np.median(speeds[found.at :]))
     on_gpu = any(row.get("memory_kind") == "device_peak" for row in view.record.train)
     if after < (0.6 if on_gpu else 0.4) * before and abs(found.size) > 6:
-        evidence = f"from step {int(steps[found.at]):,} on it is {after:,.0f} tokens a second, before {before:,.0f}"
+        evidence = (
+            f"the speed fell from {before:,.0f} to {after:,.0f} tokens per second at step {int(steps[found.at]):,}"
+        )
         yield finding(
             "warning", "throughput-drop", 0.75, evidence, steps=(steps[found.at], steps[-1]), before=before, after=after
         )
@@ -217,9 +224,9 @@ def slower_than_before(view: View) -> Iterator[Finding]:
 @rule(
     "slow-rank",
     symptom="too slow",
-    looks_at="computing time of each process",
-    thresholds="1.5 times the median of all, in most of the rows",
-    source="as the card says it",
+    looks_at="the computing time of each rank",
+    thresholds="1.5 times the median of all ranks, and the slowest in 70 % of the logged steps",
+    source="reasoning: all ranks wait for the slowest; the run's card uses the same threshold",
     fault="one rank that sleeps",
     causes=("slow-rank",),
     needs=("rank_seconds",),
@@ -232,7 +239,7 @@ def slow_rank(view: View) -> Iterator[Finding]:
     rank = max(set(worst), key=worst.count)
     ratios = [seconds[rank] / float(np.median(list(seconds.values()))) for _, seconds in rows if rank in seconds]
     if worst.count(rank) > 0.7 * len(rows) and np.median(ratios) > 1.5:
-        evidence = f"rank {rank} computes {np.median(ratios):.1f} times as long as the median of all"
+        evidence = f"rank {rank} takes {np.median(ratios):.1f} times as long per step as the median rank"
         yield finding(
             "warning", "slow-rank", 0.9, evidence, steps=(rows[0][0], rows[-1][0]), ratio=float(np.median(ratios))
         )

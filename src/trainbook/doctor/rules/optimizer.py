@@ -1,4 +1,4 @@
-"""How far updates go, what they do to the weights, and whether the optimizer kept its memory."""
+"""Updates: their size, their effect on the weights, and whether the optimizer state survived a resume."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainbook.doctor.view import View
 @rule(
     "update-size",
     symptom="instability",
-    looks_at="what share of the weights an update changes, in the quarter of all steps where it is largest",
-    thresholds="about 0.001 is usual; above 0.03 or below 0.00001 is not",
-    source="Karpathy's 0.001; small models at their best rates reach 0.01, so 0.03 here",
+    looks_at="the relative size of updates (norm of the update over norm of the weights), at the 75th percentile",
+    thresholds="above 0.03 or below 0.00001; about 0.001 is usual",
+    source="Karpathy's 0.001; small models at their best learning rates reach 0.01, hence 0.03 here",
     fault="the learning rate 30 times too high or 1,000 times too low",
     causes=("learning-rate-high", "learning-rate-low"),
     needs=("update_ratio",),
@@ -31,7 +31,7 @@ def update_size(view: View) -> Iterator[Finding]:
     if len(ratios) < 6:
         return
     ratio = quantile_over_steps(steps, ratios, 0.75)
-    evidence = f"an update changes {ratio:.2g} of the weights; about 0.001 is usual"
+    evidence = f"an update changes the weights by {ratio:.2g} of their norm; about 0.001 is usual"
     span = (steps[0], steps[-1])
     if ratio > 0.03:
         yield finding(
@@ -52,11 +52,13 @@ def update_size(view: View) -> Iterator[Finding]:
 @rule(
     "weights-shrink",
     symptom="underfitting",
-    looks_at="the norm of the weight matrices, and what decay alone takes away over the run: rate times decay, "
-    "summed up",
-    thresholds="decay takes half of the weights (a sum of 0.7), or the norm has fallen by a quarter and decay "
+    looks_at="the norm of the weight matrices, and how far weight decay alone shrinks them: the sum of learning "
+    "rate times "
+    "weight decay over the run",
+    thresholds="weight decay alone halves the weights (a sum of 0.7), or the norm has fallen by a quarter and "
+    "weight decay "
     "explains it",
-    source="decoupled decay multiplies weights by 1 - rate x decay each update",
+    source="decoupled weight decay multiplies the weights by 1 - learning rate x weight decay at each update",
     fault="weight decay of 10",
     causes=("decay-high",),
     needs=("learning_rate", "setting:optimizer.weight_decay"),
@@ -75,7 +77,10 @@ def weights_shrink(view: View) -> Iterator[Finding]:
     per_thousand = taken / max(1.0, steps[-1] - steps[0]) * 1000
     if taken > 0.7 and per_thousand > 0.5:
         left = math.exp(-taken)
-        evidence = f"weight decay of {decay:g} alone leaves {left:.2g} of the weights over {int(steps[-1]):,} steps"
+        evidence = (
+            f"weight decay of {decay:g} alone shrinks the weights to {left:.2g} of their size in "
+            f"{int(steps[-1]):,} steps"
+        )
         evidence += f"; their norm has fallen by {fall:.0%}" if fall > 0.1 else ""
         sure = 0.85 if fall > 0.2 or taken > 2 else 0.6
         yield finding(
@@ -105,10 +110,10 @@ def weights_shrink(view: View) -> Iterator[Finding]:
 @rule(
     "averages-lost",
     symptom="loss spikes",
-    looks_at="updates that the optimizer's averages have seen, against those that were applied",
-    thresholds="fewer by more than 2 and 2 %",
+    looks_at="the optimizer's own count of updates against the number of applied updates",
+    thresholds="more than 2 updates and 2 % missing",
     source="the definition: both count the same updates",
-    fault="a resume without the optimizer's state",
+    fault="a resume without the optimizer state",
     causes=("optimizer-state-lost",),
     needs=("optimizer_updates", "applied_updates"),
 )
@@ -118,9 +123,7 @@ def averages_lost(view: View) -> Iterator[Finding]:
         if seen is None or applied is None:
             continue
         if _are_missing(seen, applied):
-            evidence = (
-                f"at step {row['step']:,} the optimizer's averages have seen {int(seen):,} of {int(applied):,} updates"
-            )
+            evidence = f"at step {row['step']:,} the optimizer state covers {int(seen):,} of {int(applied):,} updates"
             yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(row["step"], view.last_step))
             return
 
@@ -129,10 +132,11 @@ def averages_lost(view: View) -> Iterator[Finding]:
     "resume-spike",
     symptom="loss spikes",
     looks_at="loss and size of updates right after a resume, against right before",
-    thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large for their learning rate; "
-    "not where the optimizer's own count of updates goes on",
-    source="stas00/ml-engineering: spikes at a resume come from lost state",
-    fault="a resume without the optimizer's state",
+    thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large relative to the "
+    "learning rate; "
+    "skipped if the optimizer's own count of updates continues",
+    source="stas00/ml-engineering: spikes after a resume come from lost state",
+    fault="a resume without the optimizer state",
     causes=("optimizer-state-lost",),
     needs=("loss", "segment"),
 )
@@ -152,7 +156,7 @@ def resume_spike(view: View) -> Iterator[Finding]:
             continue
         evidence = f"after the resume at step {at:,} the loss reached {after.max():.3g}; it was {np.median(before):.3g}"
         if larger and larger > 2.5:
-            evidence += f", and updates are {larger:.1f} times as large for their rate"
+            evidence += f", and updates are {larger:.1f} times as large relative to the learning rate"
         sure = 0.85 if larger and larger > 2.5 else 0.5
         yield finding("warning", "optimizer-state-lost", sure, evidence, steps=(at, steps[steps > at][len(after) - 1]))
 
@@ -182,9 +186,10 @@ def _larger_updates(view: View, at: int) -> float | None:
 @rule(
     "loss-of-the-batch",
     symptom="underfitting",
-    looks_at="the loss trained on against that of the same rows judged without dropout",
-    thresholds="above by 10 % and 0.1 nats is dropout; a multiple or fraction that is the accumulation is a "
-    "wrong scale",
+    looks_at="the training loss against the loss of rows of the same batches evaluated without dropout",
+    thresholds="10 % and 0.1 nats above it names dropout; a factor equal to the number of gradient accumulation "
+    "steps, or its "
+    "inverse, names the accumulation",
     source="reasoning: dropout of 0.1 costs about 3 %",
     fault="dropout of 0.6; a loss that depends on the accumulation",
     causes=("dropout-high", "accumulation-wrong", "targets-not-shifted"),
@@ -208,14 +213,15 @@ def loss_of_the_batch(view: View) -> Iterator[Finding]:
     middle, error = float(differences.mean()), float(differences.std()) / len(rows) ** 0.5
     span = (rows[0][0], rows[-1][0])
     said = (
-        f"the loss trained on is {trained.mean():.3g}, that of rows of the same batches judged without dropout "
+        f"the training loss is {trained.mean():.3g}; rows of the same batches, evaluated without dropout, have a "
+        "loss of "
         f"{judged.mean():.3g}"
     )
     count = view.accumulation
     for factor in (count, 1 / count) if count > 1 else ():
         # Dropout makes the two differ as well, but hardly in the first rows.
         if abs(ratio / factor - 1) < 0.12 and abs(first / factor - 1) < 0.12:
-            evidence = f"{said}: {ratio:.2g} times it, and {count} micro-batches make a step"
+            evidence = f"{said}: a factor of {ratio:.2g}, with {count} gradient accumulation steps"
             yield finding("error", "accumulation-wrong", 0.9, evidence, steps=span, ratio=ratio)
             return
     dropout = view.setting("model.dropout") or 0.0
@@ -225,5 +231,5 @@ def loss_of_the_batch(view: View) -> Iterator[Finding]:
         evidence = f"{said}; model.dropout is {dropout:g}"
         yield finding("warning", "dropout-high", sure, evidence, steps=span, override=override, ratio=ratio)
     elif ratio < 0.67 and middle + 3 * error < -0.1:
-        evidence = f"{said}: what is trained on is not what the targets ask"
+        evidence = f"{said}: the training loss does not use these targets"
         yield finding("warning", "targets-not-shifted", 0.45, evidence, steps=span, ratio=ratio)

@@ -1,4 +1,4 @@
-"""The rate over the run: warm-up, the way down, and the end."""
+"""The learning rate over the run: warm-up, decay and end."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ ADAPTIVE = ("adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion")
 @rule(
     "rate-ends-early",
     symptom="underfitting",
-    looks_at="how long before the end the rate has reached its lowest and stays there",
-    thresholds="a sixth of the run at 2 % of the peak above the floor, or less",
-    source="schedules here reach their end at the last update; a cosine spends 9 % of a run within 2 % of it",
+    looks_at="how long before the end the learning rate reaches its lowest value and stays there",
+    thresholds="more than a sixth of the run within 0.5 % of the peak above the final learning rate",
+    source="a schedule should end at the last update; a cosine schedule spends 9 % of a run within 2 % of its end",
     fault="a schedule of half the run's length",
     causes=("schedule-ends-early",),
     needs=("learning_rate",),
@@ -40,8 +40,8 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
     tail = rates[first:]
     if idle > view.total / 6 and is_low[first:].all() and tail.max() - tail.min() <= 0.005 * peak:
         evidence = (
-            f"the rate came down to {last:.2g} at step {int(steps[first]):,} and has stayed there for "
-            f"{int(idle):,} of {view.total:,} steps"
+            f"the learning rate reached {last:.2g} at step {int(steps[first]):,} and stayed there for {int(idle):,} of "
+            f"{view.total:,} steps"
         )
         override = change(view, "training.max_steps", int(steps[first])) if view.setting("training.max_steps") else None
         yield finding(
@@ -58,9 +58,9 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
 @rule(
     "rate-ends-high",
     symptom="fluctuating validation",
-    looks_at="the rate at the end of a run that reached it",
-    thresholds="more than half of the peak, where the schedule should come down; a constant one is worth knowing",
-    source="most of the last gain comes while the rate falls",
+    looks_at="the learning rate at the end of a finished run",
+    thresholds="more than half of the peak although the schedule should decay; for a constant schedule, an info",
+    source="much of the final improvement comes while the learning rate decays",
     fault="a schedule of ten times the run's length",
     causes=("schedule-too-long",),
     needs=("learning_rate",),
@@ -71,7 +71,7 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
         return
     kind = view.setting("schedule.type")
     share = float(rates[-1] / rates.max())
-    evidence = f"at the end the rate is {share:.0%} of its peak"
+    evidence = f"the learning rate ends at {share:.0%} of its peak"
     if kind in COMES_DOWN and float(view.setting("schedule.floor") or 0.0) < 0.4:
         yield finding("warning", "schedule-too-long", 0.85, evidence, steps=(steps[0], steps[-1]))
     elif kind in (None, "constant"):
@@ -88,11 +88,12 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
 @rule(
     "warm-up",
     symptom="instability",
-    looks_at="the length of warm-up, and whether the first steps are rough without one",
-    thresholds="under 0.5 % of the run and 5 steps, from scratch with an adaptive optimizer at half the usual rate or "
-    "more; rough: early updates above 5 % of the weights, a rising loss, or norms 5 times the later ones; of models "
-    "other than transformers only where the loss rises",
-    source="the tuning playbook: the first second moments are of few gradients; warm-up of up to 10 %",
+    looks_at="the length of the warm-up, and whether the first steps are unstable",
+    thresholds="below 0.5 % of the run and 5 steps, training from scratch with an adaptive optimizer at half the "
+    "usual learning "
+    "rate or more; unstable: early updates above 5 % of the weights, a rising loss, or gradient norms 5 times the "
+    "later ones; for models other than transformers only if the loss rises",
+    source="the tuning playbook: early second moments are estimated from few gradients; warm-up of up to 10 %",
     fault="no warm-up",
     causes=("warmup-short",),
     needs=("loss", "setting:optimizer.learning_rate"),
@@ -115,17 +116,17 @@ def warm_up(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.finite("update_ratio")
     first_ratios = ratios[ratio_steps <= 10]
     if len(first_ratios) and first_ratios.max() > 0.05:
-        signs.append(f"early updates change up to {first_ratios.max():.2g} of the weights")
+        signs.append(f"early updates change the weights by up to {first_ratios.max():.2g} of their norm")
     if rises:
-        signs.append(f"the loss rises to {losses[early][1:].max():.3g} from {losses[0]:.3g}")
+        signs.append(f"the loss rises from {losses[0]:.3g} to {losses[early][1:].max():.3g}")
     norm_steps, norms = view.finite("grad_norm")
     first_norms = norms[norm_steps <= 20]
     later = norms[norm_steps > 20]
     if len(first_norms) and len(later) > 4 and first_norms.max() > 5 * np.median(later):
-        signs.append(f"early gradient norms reach {first_norms.max():.3g}, later {np.median(later):.3g} is usual")
+        signs.append(f"early gradient norms reach {first_norms.max():.3g}; the later median is {np.median(later):.3g}")
     length = max(10, round(0.05 * view.total))
     override = change(view, "schedule.warmup_steps", length) if view.total > 2 * length else None
-    evidence = "; ".join([f"warm-up is {warmup} of {view.total:,} updates", *signs])
+    evidence = "; ".join([f"the warm-up is {warmup} of {view.total:,} updates", *signs])
     sure = {0: 0.5, 1: 0.65}.get(len(signs), 0.8)
     yield finding(
         "warning", "warmup-short", sure, evidence, steps=(0, steps[early][-1] if early.any() else 0), override=override
@@ -138,9 +139,9 @@ FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak a
 @rule(
     "few-updates",
     symptom="underfitting",
-    looks_at="how many updates a run from scratch was given, and whether it was still learning when they were over",
-    thresholds=f"fewer than {FEW_UPDATES}; the loss fell over the last half for certain, by 2 %, or validation did",
-    source="an optimizer's second moments alone need 1 / (1 - beta2) updates: 20 to 1,000",
+    looks_at="the number of updates of a run from scratch, and whether it was still learning at the end",
+    thresholds=f"fewer than {FEW_UPDATES}; the training or validation loss fell by 2 % over the last half",
+    source="the second moments of the optimizer alone need 1 / (1 - beta2) updates: 20 to 1,000",
     fault="a run of 40 updates",
     causes=("training-short",),
     needs=("loss",),
@@ -156,7 +157,7 @@ def few_updates(view: View) -> Iterator[Finding]:
     judged = evaluations[at >= steps[-1] / 2]
     is_judged_better = len(judged) >= 3 and judged[-1] == judged.min() and judged[-1] < 0.98 * judged[0]
     if (line.high < 0 and fall > 0.02) or is_judged_better:
-        evidence = f"the run has {view.total} updates, and the loss was still falling: by {fall:.0%} in its last half"
+        evidence = f"the run has {view.total} updates, and the loss was still falling, by {fall:.0%} in the last half"
         span = (steps[half][0], steps[-1])
         yield finding("warning", "training-short", 0.65, evidence, steps=span, override=longer(view, 4.0), fall=fall)
 
@@ -164,10 +165,9 @@ def few_updates(view: View) -> Iterator[Finding]:
 @rule(
     "guard-acted",
     symptom="instability",
-    looks_at="what the guard had to do: updates kept out, going back, a lower rate, samples kept out",
-    thresholds="any lowering of the rate or going back; three updates kept out, and 1 % of them; 10 % where no sample "
-    "stood out",
-    source="the guard's ladder: it lowers the rate when nothing milder helped",
+    looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
+    thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out",
+    source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
     needs=(),
@@ -178,7 +178,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
         events = [*lowered, *back]
         steps = sorted(event["step"] for event in events)
         evidence = (
-            f"the guard went back {len(back)} time{'s' if len(back) != 1 else ''} and lowered the rate "
+            f"the guard rolled back {len(back)} time{'s' if len(back) != 1 else ''} and lowered the learning rate "
             f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
         )
         cause, sure = ("bad-samples", 0.5) if view.quarantined else ("learning-rate-high", 0.65)
@@ -190,10 +190,10 @@ def guard_acted(view: View) -> Iterator[Finding]:
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
         count = float(skipped.max())
         if count >= max(3, 0.01 * view.last_step):
-            evidence = f"{count:.0f} updates were kept out of the model, in {view.last_step:,} steps"
+            evidence = f"{count:.0f} of {view.last_step:,} updates were skipped"
             span = (0, view.last_step)
             if view.events("quarantine") and not view.quarantined:
-                said = f"{evidence}, and no sample of theirs stood out"
+                said = f"{evidence}, and no sample in their batches stood out"
                 severity = "warning" if count > 0.1 * view.last_step else "info"
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return

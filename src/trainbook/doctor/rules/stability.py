@@ -1,4 +1,4 @@
-"""Instability: a loss that diverges or spikes, and logits that grow without an end."""
+"""Instability: a loss that diverges or spikes, and logits that keep growing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
 @rule(
     "divergence",
     symptom="instability",
-    looks_at="the loss late in the run, against its lowest and its first",
-    thresholds="the median of the last fifth has lost half of what was gained, or lies above the start",
-    source="reasoning: noise does not lose half of what was gained",
+    looks_at="the loss late in the run, against its lowest and first values",
+    thresholds="the median of the last fifth has given back half of the improvement, or is above the start",
+    source="reasoning: noise does not undo half of the improvement",
     fault="the learning rate 30 times too high",
     causes=("learning-rate-high",),
     needs=("loss",),
@@ -36,9 +36,9 @@ def divergence(view: View) -> Iterator[Finding]:
     gained = first - lowest
     noise = median_and_spread(detrended(losses))[1]
     if gained > 0.1 * first and last > lowest + max(0.5 * gained, 4 * noise) and at < 0.85 * steps[-1]:
-        evidence = f"the loss was {lowest:.3g} at step {at:,} and is {last:.3g} now; it began at {first:.3g}"
+        evidence = f"the loss started at {first:.3g}, fell to {lowest:.3g} at step {at:,} and is now {last:.3g}"
     elif last > 1.1 * first + 4 * noise:
-        evidence = f"the loss is {last:.3g}, above the {first:.3g} that it began with"
+        evidence = f"the loss is {last:.3g}, above its start of {first:.3g}"
     else:
         return
     yield finding(
@@ -57,10 +57,10 @@ def divergence(view: View) -> Iterator[Finding]:
 @rule(
     "spikes",
     symptom="loss spikes",
-    looks_at="losses far above those around them, and how long it takes until they are gone (fast, slow, none)",
-    thresholds="6 robust deviations and 15 % above the median before; fast: gone within 3 rows; 3 fast ones of "
-    "which the "
-    "highest is half as high again as the median are worth a look",
+    looks_at="losses far above their neighbours, and how the loss recovers (fast, slow, none)",
+    thresholds="6 robust deviations and 15 % above the preceding median; fast: recovered within 3 logged steps; 3 "
+    "fast spikes, "
+    "the highest 50 % above the median, are a warning",
     source="stas00/ml-engineering: fast, slow and no recovery",
     fault="a batch of poisoned samples; the learning rate too high",
     causes=("bad-samples", "learning-rate-high", "warmup-short"),
@@ -82,7 +82,7 @@ def spikes(view: View) -> Iterator[Finding]:
         if any(s[2] == how for s in found)
     )
     evidence = (
-        f"{len(found)} spike{'s' if len(found) > 1 else ''} of the loss (recovery: {counts}), the highest "
+        f"{len(found)} loss spike{'s' if len(found) > 1 else ''} (recovery: {counts}), the highest "
         f"{worst[1]:.3g} at step {worst[0]:,}"
     )
     is_high = worst[1] > 1.5 * float(np.median(losses[4:]))
@@ -107,7 +107,7 @@ def spikes(view: View) -> Iterator[Finding]:
             severity,
             "warmup-short",
             0.6,
-            f"{evidence}; warm-up is {warmup} steps",
+            f"{evidence}; the warm-up is {warmup} steps",
             steps=span,
             override=override,
             spikes=len(found),
@@ -155,10 +155,12 @@ def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float,
     "attention-logits",
     symptom="instability",
     looks_at="the largest attention logit, and whether it keeps growing",
-    thresholds="above 100 and rising; or above 10, and grown threefold for certain since the middle of a run that is "
-    "half over; 300 is an error",
+    thresholds="above 100 and rising; or above 10 and grown at least threefold in the second half of the run; "
+    "above 300 is an "
+    "error",
     source="Dehghani et al. 2023 and Wortsman et al. 2023: divergence comes with logits of the order of 10,000; "
-    "healthy runs settle in the tens, and a lead of 10 is already a choice of one",
+    "healthy runs "
+    "stay in the tens, and a lead of 10 already puts all attention on one token",
     fault="queries and keys scaled up; the learning rate too high",
     causes=("attention-logits-grow",),
     needs=("attention_logit_max",),
@@ -174,8 +176,8 @@ def attention_logits(view: View) -> Iterator[Finding]:
     # At first they always grow.
     is_rising = steps[-1] >= view.total / 2 and last > 10 and grown > 3
     if is_rising or (last > 100 and (rank_correlation(steps, logits) > 0.3 or last > 300)):
-        evidence = f"the largest attention logit went from {first:.3g} to {last:.3g}"
-        evidence += f", and grew at least {grown:.2g} times in the last half of the run" if is_rising else ""
+        evidence = f"the largest attention logit changed from {first:.3g} to {last:.3g}"
+        evidence += f", growing at least {grown:.2g}-fold in the second half of the run" if is_rising else ""
         override = change(view, "model.qk_norm", True)
         severe = last > 300
         yield finding(
@@ -197,9 +199,9 @@ def _growth(steps: np.ndarray, values: np.ndarray) -> float:
 @rule(
     "log-z",
     symptom="instability",
-    looks_at="the log of the sum of the output's exponentials, against the log of the vocabulary",
-    thresholds="15 nats away from it and moving on",
-    source="PaLM's z-loss keeps it near 0; bf16 loses the digits of logits beyond some tens",
+    looks_at="log Z, the log of the softmax normaliser of the output, against the log of the vocabulary size",
+    thresholds="15 nats away from it and still moving",
+    source="PaLM's z-loss keeps log Z near 0; bf16 has too few digits for logits of several tens",
     fault="an output layer whose logits drift",
     causes=("z-drift",),
     needs=("log_z",),
@@ -211,7 +213,7 @@ def log_z(view: View) -> Iterator[Finding]:
     start = float(view.fact("uniform_loss") or np.median(values[:3]))
     last = float(np.median(values[-3:]))
     if abs(last - start) > 15 and abs(rank_correlation(steps, values)) > 0.5:
-        evidence = f"log Z went from {values[0]:.3g} to {last:.3g}; a fresh model has about {start:.3g}"
+        evidence = f"log Z moved from {values[0]:.3g} to {last:.3g}; an untrained model has about {start:.3g}"
         yield finding(
             "warning",
             "z-drift",

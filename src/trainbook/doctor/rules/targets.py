@@ -1,4 +1,4 @@
-"""What is asked of the model: targets that are the right tokens, none of them padding, none of them in sight."""
+"""Targets: that they are the right tokens, contain no padding, and are not visible to the model."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ CHECK = "`trainbook check` shows where"
 @rule(
     "targets-against-inputs",
     symptom="loss not decreasing",
-    looks_at="which token of the input each target equals: itself, the next one, the one after; of hidden ones, itself",
-    thresholds="a causal target is the next token in 90 % of cases; a hidden one stands in the input in 10 %",
-    source="the definition of the tasks ; BERT leaves 10 % of the chosen tokens as they are",
-    fault="targets not shifted; shifted twice; shuffled; hidden tokens left visible",
+    looks_at="which input token each target equals: the one at its position, the next, or the one after; for "
+    "masked tokens, the "
+    "one at its position",
+    thresholds="fewer than half of the causal targets equal the next token; more than half, or fewer than 4 %, of "
+    "the masked "
+    "tokens are visible in the input, where 10 % is expected",
+    source="the definition of the tasks; BERT leaves 10 % of the selected tokens unchanged",
+    fault="targets not shifted; shifted twice; shuffled; masked tokens left visible",
     causes=("targets-not-shifted", "targets-shifted-twice", "labels-random", "future-leaks"),
     needs=("target_match",),
 )
@@ -36,14 +40,19 @@ def targets_against_inputs(view: View) -> Iterator[Finding]:
         return
     said = f"only {mean['1']:.0%} of the targets are the next token of the input"
     if mean.get("0", 0.0) > 0.9:
-        evidence = f"{mean['0']:.0%} of the targets are the very token that is read at their place; {CHECK}"
+        evidence = f"{mean['0']:.0%} of the targets equal the input token at the same position; {CHECK}"
         yield finding("error", "targets-not-shifted", 0.97, evidence, steps=span, **_named(mean))
     elif mean.get("2", 0.0) > 0.9:
         evidence = f"{said}; {mean['2']:.0%} are the one after it; {CHECK}"
         yield finding("error", "targets-shifted-twice", 0.97, evidence, steps=span, **_named(mean))
     else:
         yield finding(
-            "error", "labels-random", 0.85, f"{said}, nor its neighbours; {CHECK}", steps=span, **_named(mean)
+            "error",
+            "labels-random",
+            0.85,
+            f"{said}, and they do not match its neighbours either; {CHECK}",
+            steps=span,
+            **_named(mean),
         )
 
 
@@ -51,10 +60,10 @@ def _hidden(view: View, visible: float | None, rows: int, span: tuple[int, int])
     if visible is None or view.task not in ("masked", None):
         return
     if visible > 0.5:
-        evidence = f"{visible:.0%} of the tokens to guess stand in the input, where 10 % should; {CHECK}"
+        evidence = f"{visible:.0%} of the masked tokens are visible in the input, where 10 % is expected; {CHECK}"
         yield finding("error", "future-leaks", 0.97, evidence, steps=span, visible=visible)
     elif visible < 0.04 and rows >= 3:
-        evidence = f"{visible:.1%} of the tokens to guess are those of the text, where 10 % are left in sight; {CHECK}"
+        evidence = f"{visible:.1%} of the masked targets equal their input token, where 10 % is expected; {CHECK}"
         yield finding("error", "labels-random", 0.85, evidence, steps=span, visible=visible)
 
 
@@ -65,11 +74,12 @@ def _named(mean: dict[str, float]) -> dict[str, Any]:
 @rule(
     "what-is-guessed",
     symptom="loss not decreasing",
-    looks_at="which token the model guesses best from what it has read: itself, the next, or the one after",
-    thresholds="another than the next by 0.3 nats and a fifth of its loss, in the last third of the rows, and no "
-    "worse than in the first; after a quarter of the run or 1,000 steps",
-    source="reasoning: a model guesses best what it is trained on, wherever the mistake was made",
-    fault="the shift left out, or made twice, inside the loss",
+    looks_at="which token the model predicts best: the one it reads, the next, or the one after",
+    thresholds="not the next token, by 0.3 nats and a fifth of its loss, in the last third of the run, and no "
+    "worse than at the "
+    "start; after a quarter of the run or 1,000 steps",
+    source="reasoning: a model predicts best what it is trained on, wherever the mistake is",
+    fault="the shift missing, or done twice, inside the loss",
     causes=("targets-not-shifted", "targets-shifted-twice"),
     needs=("offset_losses",),
 )
@@ -88,18 +98,18 @@ def what_is_guessed(view: View) -> Iterator[Finding]:
         return
     span = (late[0][0], late[-1][0])
     cause = "targets-not-shifted" if best == "0" else "targets-shifted-twice"
-    what = "the token that it reads" if best == "0" else "the token after the next"
-    evidence = f"the model guesses {what} best ({mean[best]:.3g} nats; the next one {mean['1']:.3g}); {CHECK}"
+    what = "the token it reads" if best == "0" else "the token after the next"
+    evidence = f"the model predicts {what} best ({mean[best]:.3g} nats; the next token: {mean['1']:.3g}); {CHECK}"
     yield finding("error", cause, 0.9, evidence, steps=span, **_named(mean))
 
 
 @rule(
     "future-in-sight",
     symptom="overfitting",
-    looks_at="whether guesses change when only later tokens do",
-    thresholds="by more than 0.05 deviations of the logits; rounding makes less than 0.001",
-    source="the definition: a causal model's guesses cannot depend on what follows",
-    fault="the causal mask open",
+    looks_at="whether predictions change when only later tokens are changed",
+    thresholds="by more than 0.05 standard deviations of the logits; rounding causes less than 0.001",
+    source="the definition: the predictions of a causal model do not depend on later tokens",
+    fault="no causal mask",
     causes=("future-leaks",),
     needs=("future_leak",),
 )
@@ -108,7 +118,8 @@ def future_in_sight(view: View) -> Iterator[Finding]:
     if len(leaks) and leaks.max() > 0.05:
         at = int(steps[int(leaks.argmax())])
         evidence = (
-            f"at step {at:,} guesses moved by {leaks.max():.2g} deviations when later tokens were changed; {CHECK}"
+            f"at step {at:,} predictions changed by {leaks.max():.2g} standard deviations when only later tokens were "
+            f"changed; {CHECK}"
         )
         yield finding("error", "future-leaks", 0.97, evidence, steps=(at, at), leak=float(leaks.max()))
 
@@ -116,9 +127,9 @@ def future_in_sight(view: View) -> Iterator[Finding]:
 @rule(
     "padding-counted",
     symptom="overfitting",
-    looks_at="targets that are padding, and more targets than tokens",
-    thresholds="5 % of the targets; 2 % more targets than there are tokens, or than half as many again as are hidden",
-    source="the definition: padding is no target",
+    looks_at="padding among the targets, and more targets than tokens",
+    thresholds="5 % of the targets; 1.02 targets per token that is not padding, or 1.5 times the mask ratio",
+    source="the definition: padding is not a target",
     fault="padding counted as targets",
     causes=("padding-as-targets",),
     needs=("target_share",),
@@ -127,10 +138,10 @@ def padding_counted(view: View) -> Iterator[Finding]:
     shares, padded = view.values("target_share"), view.values("padding_targets")
     span = (0, view.last_step)
     if len(padded) and padded.mean() > 0.05:
-        evidence = f"{padded.mean():.0%} of the targets are padding behind padding; {CHECK}"
+        evidence = f"{padded.mean():.0%} of the targets are padding; {CHECK}"
         yield finding("error", "padding-as-targets", 0.95, evidence, steps=span, share=float(padded.mean()))
     elif len(shares) and np.median(shares) > _most_targets(view):
-        evidence = f"there are {np.median(shares):.2f} targets for each token that is no padding; {CHECK}"
+        evidence = f"there are {np.median(shares):.2f} targets per token that is not padding; {CHECK}"
         yield finding("error", "padding-as-targets", 0.85, evidence, steps=span, share=float(np.median(shares)))
 
 

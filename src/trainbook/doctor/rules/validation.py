@@ -1,4 +1,4 @@
-"""Validation: learned by heart, noisy, or judged wrongly."""
+"""Validation: overfitting, noise, and wrong metrics."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ from trainbook.doctor.view import View
     symptom="overfitting",
     looks_at="whether validation has become worse since its best while the training loss falls, by the metric that "
     "chooses the best model (evaluation.metric_for_best_model)",
-    thresholds="two evaluations after the best, 2 % and 0.02 nats (of a share, 2 standard errors) worse; 10 % is an "
-    "error if the best checkpoint is not kept; within the first epoch the distributions differ, if the rise is beyond "
-    "what so few targets fluctuate by and the training loss fell for certain",
-    source="the tuning playbook: validation that rises at the end; smaller rises are noise; a mean over n targets has "
+    thresholds="2 % and 0.02 nats (for a share, 2 standard errors) worse, at least two evaluations after the best; "
+    "10 % is an "
+    "error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the rise "
+    "exceeds the noise of the evaluation and the training loss fell significantly",
+    source="the tuning playbook: a validation loss that rises at the end; smaller rises are noise; a mean over n "
+    "targets has "
     "an error of about 2/sqrt(n) nats",
-    fault="a small training set, many epochs",
+    fault="a small training set and many epochs",
     causes=("overfitting", "validation-drift"),
     needs=("loss", "eval:loss"),
 )
@@ -50,7 +52,7 @@ def validation_rises(view: View) -> Iterator[Finding]:
         since = steps >= min(best, steps[-8:][0])
         if chosen.loss_since < noise or robust_line(steps[since], losses[since]).high >= 0:
             return
-        said = f"{evidence}; this is still the first epoch, so no row was memorised"
+        said = f"{evidence}; this is still the first epoch, so it is not overfitting"
         yield finding("error" if rise > 0.1 else "warning", "validation-drift", 0.6, said, steps=span, rise=rise)
         return
     is_kept = keeps_the_best(view)
@@ -66,8 +68,8 @@ def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
     if chosen.metric == "loss" or loss is None or len(loss.values) < 3 or not loss.has_worsened:
         return
     evidence = (
-        f"{loss.told()}, but {chosen.name}, by which the best model is chosen, has not become worse: the probabilities "
-        "are overconfident, the answers are not"
+        f"{loss.told()}, but {chosen.name}, which chooses the best model, has not become worse: the predicted "
+        "probabilities are overconfident, but the predictions are as good"
     )
     yield finding(
         "info",
@@ -75,7 +77,7 @@ def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
         0.3,
         evidence,
         steps=(loss.best_step, loss.steps[-1]),
-        remedy="Smooth the labels if you use the probabilities themselves; otherwise nothing is wrong.",
+        remedy="Use label smoothing if you need calibrated probabilities; otherwise nothing is wrong.",
         override=change(view, "training.label_smoothing", 0.1),
         rise=loss.share_since,
     )
@@ -92,8 +94,8 @@ def _against_overfitting(view: View, best: int) -> str | None:
 @rule(
     "gap",
     symptom="overfitting",
-    looks_at="validation above the loss of training rows judged in the same way, at the end",
-    thresholds="a quarter of it and 0.1 nats",
+    looks_at="the final validation loss against the loss of training rows evaluated in the same way",
+    thresholds="25 % and 0.1 nats above it",
     source="reasoning: smaller gaps are usual and harmless",
     fault="a small training set",
     causes=("overfitting",),
@@ -110,7 +112,9 @@ def gap(view: View) -> Iterator[Finding]:
     above = float(evaluations[-1]) - late
     early = float(evaluations[0]) - float(np.median(judged[: max(5, len(judged) // 3)]))
     if above > max(0.25 * late, 0.1) and above > early + 0.05:
-        evidence = f"validation is {evaluations[-1]:.3g}, rows of training judged alike {late:.3g}"
+        evidence = (
+            f"the validation loss is {evaluations[-1]:.3g}; training rows evaluated in the same way have {late:.3g}"
+        )
         yield finding(
             "info",
             "overfitting",
@@ -126,13 +130,13 @@ def gap(view: View) -> Iterator[Finding]:
 @rule(
     "validation-fluctuates",
     symptom="fluctuating validation",
-    looks_at="how far evaluations jump around their own trend",
-    thresholds="jumps above 2 % of the loss over 6 evaluations or more; few targets name the evaluation, and then "
-    "8 % are "
-    "worth a look",
+    looks_at="how much the validation loss jumps around its trend",
+    thresholds="jumps above 2 % of the loss over 6 evaluations or more; with few targets it names the evaluation, "
+    "and jumps "
+    "above 15 % are a warning",
     source="the tuning playbook: step variance late in training; a mean over n targets has an error of about "
     "2/sqrt(n) nats",
-    fault="evaluation on a handful of samples; the rate high to the end",
+    fault="evaluation on a handful of samples; a learning rate that stays high to the end",
     causes=("evaluation-noisy", "learning-rate-high"),
     needs=("eval:loss",),
 )
@@ -152,11 +156,11 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     targets = view.values("targets", "eval")
     few = float(np.median(targets)) if len(targets) else None
     expected = None if few is None else 2.0 / few**0.5
-    evidence = f"evaluations jump by {jump:.2g} around {level:.3g} from one to the next"
+    evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
     span = (at[0], at[-1])
     if expected is not None and few is not None and jump < 4 * expected:
         limit = view.setting("evaluation.eval_max_samples")
-        evidence += f"; a mean over {few:,.0f} targets is not known better than that"
+        evidence += f"; this is within the noise of a mean over {few:,.0f} targets"
         override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
         severity = "warning" if jump > 0.15 * level else "info"
         yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
@@ -167,12 +171,12 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
 @rule(
     "metric-flat",
     symptom="fluctuating validation",
-    looks_at="an accuracy that does not move while the losses fall",
-    thresholds="after half of the run, the loss fell by a fifth and the accuracy by less than a hundredth moves; "
-    "or training is learned and "
-    "validation stays worse than guessing, within two epochs",
-    source="reasoning: a loss that falls by a fifth moves any metric that it is about",
-    fault="labels of validation mapped to other numbers",
+    looks_at="an accuracy that does not change while the losses fall",
+    thresholds="after half of the run, the loss has fallen by a fifth and the accuracy changed by less than 0.01; "
+    "or the training "
+    "loss is low and validation is worse than guessing, within three epochs",
+    source="reasoning: a loss that falls by a fifth improves any metric of the same predictions",
+    fault="validation labels mapped to other numbers",
     causes=("metric-flat",),
     needs=("eval:accuracy", "eval:loss", "loss"),
 )
@@ -187,7 +191,7 @@ def metric_flat(view: View) -> Iterator[Finding]:
     # Of tokens, the commonest one is guessed for a long while before anything else.
     is_of_labels = view.task in ("classify", "tag", "classify_many", None)
     if is_of_labels and fall > 0.2 and moved < 0.01 and accuracies.max() < 0.95:
-        evidence = f"validation loss fell by {fall:.0%}, but accuracy stays at {accuracies[-1]:.1%}"
+        evidence = f"the validation loss fell by {fall:.0%}, but the accuracy stays at {accuracies[-1]:.1%}"
         yield finding("warning", "metric-flat", 0.6, evidence, steps=span, moved=moved)
         return
     prior, uniform = view.fact("prior_loss"), view.fact("uniform_loss")
@@ -198,8 +202,9 @@ def metric_flat(view: View) -> Iterator[Finding]:
     by_chance = accuracies.max() < 1.3 * math.exp(-uniform)
     if learned < 0.7 * prior and evaluations[-1] > uniform and by_chance and len(epochs) and epochs[-1] < 3:
         evidence = (
-            f"the training loss is {learned:.3g}, below the {prior:.3g} of guessing by frequency, but validation is "
-            f"{evaluations[-1]:.3g}, above {uniform:.3g}, that of guessing all alike: its labels may be others"
+            f"the training loss is {learned:.3g}, below the {prior:.3g} of guessing by frequency, but the "
+            "validation loss is "
+            f"{evaluations[-1]:.3g}, above the {uniform:.3g} of a uniform guess: its labels may be mapped differently"
         )
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
 
@@ -211,12 +216,14 @@ OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq") 
 @rule(
     "accuracy-against-loss",
     symptom="fluctuating validation",
-    looks_at="the accuracy against the least that a model with this validation loss has",
-    thresholds="less than half of exp(-loss), by 4 standard errors of so many targets, in the median of the last "
-    f"third; where exp(-loss) is not {LEARNED} times that of guessing all alike, of 1 - loss / ln 2",
-    source="a model is right at least as often as it means to be: the mean of its probabilities for the truth, which "
-    "is exp(-loss) or more (Jensen); and for certain in 1 - loss / ln 2 of all cases (Markov)",
-    fault="accuracy counted with another map of classes than the one that is learned",
+    looks_at="the accuracy against the lowest accuracy that is possible with this validation loss",
+    thresholds="less than half of exp(-loss), and 4 standard errors below it, in the median of the last third; "
+    "where exp(-loss) "
+    f"is below {LEARNED} times that of a uniform guess, less than half of 1 - loss / ln 2",
+    source="the accuracy of a calibrated model is at least its mean probability for the right class, which is "
+    "exp(-loss) or "
+    "more (Jensen); that of any model is at least 1 - loss / ln 2 (Markov)",
+    fault="accuracy computed with another class mapping than training uses",
     causes=("metric-flat",),
     needs=("eval:accuracy", "eval:loss"),
 )
@@ -237,9 +244,7 @@ def accuracy_against_loss(view: View) -> Iterator[Finding]:
     targets = float(np.median([row.get("targets") or 100 for row in late]))
     error = math.sqrt(least * (1 - least) / targets)
     if accuracy < 0.5 * least and accuracy < least - 4 * error:
-        evidence = (
-            f"accuracy is {accuracy:.1%}, but a model with a validation loss of {loss:.3g} is right in {least:.0%}"
-        )
+        evidence = f"the accuracy is {accuracy:.1%}, but a validation loss of {loss:.3g} implies {least:.0%}"
         span = (late[0]["step"], late[-1]["step"])
         yield finding("error", "metric-flat", 0.9, f"{evidence} or more", steps=span, accuracy=accuracy, least=least)
 
@@ -250,10 +255,10 @@ FEW_SAMPLES = 16  # their mean is uncertain by a quarter of what samples differ 
 @rule(
     "few-judged",
     symptom="fluctuating validation",
-    looks_at="how many samples an evaluation judges",
-    thresholds=f"fewer than {FEW_SAMPLES}, however little their mean changes from one evaluation to the next",
-    source="the error of a mean of n samples is their deviation over sqrt(n); the usual range of "
-    "evaluation.eval_max_samples begins at 100",
+    looks_at="the number of samples in an evaluation",
+    thresholds=f"fewer than {FEW_SAMPLES}, however little the result changes between evaluations",
+    source="the standard error of a mean is the standard deviation over sqrt(n); the usual range of "
+    "evaluation.eval_max_samples starts at 100",
     fault="evaluation on a handful of samples",
     causes=("evaluation-noisy",),
     needs=("setting:evaluation.eval_max_samples", "eval:loss"),
@@ -263,7 +268,7 @@ def few_judged(view: View) -> Iterator[Finding]:
     samples = min((count for count in (limit, known) if count), default=None)
     if samples is None or samples >= FEW_SAMPLES:
         return
-    evidence = f"an evaluation judges {samples} sample{'s' if samples > 1 else ''}"
+    evidence = f"an evaluation uses only {samples} sample{'s' if samples > 1 else ''}"
     is_the_limit = limit is not None and (known is None or known > limit)
     override = change(view, "evaluation.eval_max_samples", 100) if is_the_limit else None
     yield finding("warning", "evaluation-noisy", 0.65, evidence, override=override, samples=samples)
