@@ -33,7 +33,7 @@ def signalled(lab: Lab) -> Result:
             problems.append("does not say how to go on")
         problems += tracebacks(ended) + lab.resume(name)[1]
         trials.append(Trial(number.name, problems, {"asked_at": step, "saved_at": stopped, "code": ended.code}))
-    says = f"saved at that very step, exit code 130, how to go on is said, then bit-equal: {count(trials)}"
+    says = f"saved at that step, exit code 130, the command to resume is printed, then bit-equal: {count(trials)}"
     return Result("7", says, trials)
 
 
@@ -42,8 +42,10 @@ def full_disk(lab: Lab) -> Result:
     if not can_mount():
         return Result("8", "", [], skipped=WHY_NOT)
     trials = [_filled_by_itself(lab), *([] if lab.is_short else [_filled_by_others(lab)])]
-    says = f"{count(trials)}: exit code 1, the full disk and the file are named, on resume while it is full as well; "
-    return Result("8", says + "with room again, bit-equal", trials)
+    says = (
+        f"{count(trials)}: exit code 1, the full disk and the file are named, also on resume while the disk is full"
+    )
+    return Result("8", says + "; with space again, bit-equal", trials)
 
 
 def _filled_by_itself(lab: Lab) -> Trial:
@@ -117,7 +119,7 @@ def failing_trackers(lab: Lab) -> Result:
             account = {"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_API_KEY": "0" * 40}
             trials.append(_tracked(lab, "W&B's server never answers", wandb, **account))
         trials.append(_wandb_killed(lab, wandb))
-    says = f"the run goes on, bit-equal, and an event tells of it: {count(trials)}"
+    says = f"the run continues, bit-equal, and logs an event: {count(trials)}"
     return Result("9", says, trials)
 
 

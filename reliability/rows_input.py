@@ -67,7 +67,7 @@ def misspelt(lab: Lab) -> Result:
         if f"Did you mean {meant}?" not in trial.facts["said"]:
             trial.problems.append(f"does not propose {meant}: {trial.facts['said']}")
         trials.append(trial)
-    says = f"{count(trials)} refused before anything is loaded, with the right name proposed; no prefix is taken"
+    says = f"{count(trials)} refused before anything is loaded, with the right name suggested; no prefix is accepted"
     return Result("6a", says, trials)
 
 
@@ -117,7 +117,7 @@ def resumed_otherwise(lab: Lab) -> Result:
     unharmed = Trial("resumed as it was, after all these", problems)
     taken = [] if lab.is_short else [_change_taken(lab, what) for what in ON_REQUEST]
     says = f"{count(refused)} refused with old and new value, no byte of the run changed, then bit-equal"
-    says += "" if lab.is_short else f"; with --accept-changes {count(taken)} taken and written down"
+    says += "" if lab.is_short else f"; with --accept-changes {count(taken)} accepted and recorded"
     return Result("10", says, [*refused, unharmed, *taken])
 
 

@@ -21,7 +21,7 @@ SEEDS = range(5)
 def nan_gradient(lab: Lab) -> Result:
     """Row 4: one gradient with a NaN in it."""
     trials = [_nan_at(lab, step) for step in ((30,) if lab.is_short else (3, 30, 75))]
-    says = f"{count(trials)}: that update is kept out and told of, every weight stays finite, {STEPS} updates are made"
+    says = f"{count(trials)}: the update is skipped and reported, all weights stay finite, {STEPS} updates are applied"
     return Result("4", says, trials)
 
 

@@ -47,7 +47,7 @@ def killed(lab: Lab) -> Result:
     if not lab.is_short:
         renames = [_killed_before_rename(lab, number) for number in RENAMES]
         trials += renames
-        says += f"; killed while a file of the run folder was replaced, {count(renames)} go on by the same command"
+        says += f"; killed while a file of the run folder was replaced, {count(renames)} resume with the same command"
     return Result("1", says, trials)
 
 
@@ -99,18 +99,18 @@ def truncated(lab: Lab) -> Result:
         _, problems = lab.resume(name)
         trials.append(Trial(what, problems, {"resumed_from": lab.resumed_from(name)}))
         lab.bench.clear(name)
-    says = f"{count(trials)} named, the one before it taken, then bit-equal"
+    says = f"{count(trials)} named, the previous one used, then bit-equal"
     if lab.is_short:
         return Result("2a", says, trials)
     gone = [_missing(lab, "the newest checkpoint's folder deleted", 1), _missing(lab, "every checkpoint deleted", None)]
-    says += f"; the newest or every checkpoint missing: {count(gone)} told, then bit-equal"
+    says += f"; the newest or every checkpoint missing: {count(gone)} reported, then bit-equal"
     others = [
         _run_file_spoilt(lab, file, harm, verb) for file, verbs in RUN_FILES.items() for verb in verbs for harm in HARMS
     ]
     rows = [trial for trial in others if "jsonl" in trial.what]
     rest = [trial for trial in others if trial not in rows]
     says += (
-        f"; the run's own files lost: {count(rest)} brought back, then bit-equal; its rows lost: {count(rows)} told, "
+        f"; the run's own files lost: {count(rest)} restored, then bit-equal; its rows lost: {count(rows)} reported, "
     )
     says += "the weights bit-equal"
     return Result("2a", says, [*trials, *gone, *others])
@@ -189,7 +189,7 @@ def flipped(lab: Lab) -> Result:
         facts = {"file": flip.path.name, "place": place, "byte": flip.byte, "bit": flip.bit}
         trials.append(Trial(f"{flip.path.name}, {place}, byte {flip.byte}, bit {flip.bit}", problems, facts))
         lab.bench.clear(name)
-    says = f"{count(trials)} noticed and named, the one before it taken, then bit-equal"
+    says = f"{count(trials)} noticed and named, the previous one used, then bit-equal"
     if not lab.is_short:
         readers = [_read_damaged(lab, *arguments) for arguments in READERS]
         trials += readers

@@ -21,52 +21,56 @@ class Figure:
 
 FIGURES: dict[str, Figure] = {
     "peak": Figure(
-        989e12, "bf16 products of an H100 or H200 SXM, dense", "989 TFLOP/s", "NVIDIA H100 and H200 data sheets", True
+        989e12, "bf16 throughput of an H100 or H200 SXM, dense", "989 TFLOP/s", "NVIDIA H100 and H200 data sheets", True
     ),
     "H100": Figure(
-        79.11 * GIB, "memory of an H100 SXM, as a program finds it", "84.9 GB", "PyTorch, in a public log", True
+        79.11 * GIB, "memory of an H100 SXM, as a program sees it", "84.9 GB", "PyTorch, in a public log", True
     ),
     "H200": Figure(
-        139.80 * GIB, "memory of an H200 SXM, as a program finds it", "150.1 GB", "PyTorch, on our own", True
+        139.80 * GIB, "memory of an H200 SXM, as a program sees it", "150.1 GB", "PyTorch, on our own H200", True
     ),
     "bandwidth": Figure(3.35e12, "memory bandwidth of an H100 SXM", "3.35 TB/s", "NVIDIA H100 data sheet", True),
     "inside": Figure(
-        450e9, "NVLink of a GPU, each way", "450 GB/s", "NVIDIA H100 data sheet: 900 GB/s both ways together", True
+        450e9,
+        "NVLink bandwidth of a GPU, each way",
+        "450 GB/s",
+        "NVIDIA H100 data sheet: 900 GB/s both ways together",
+        True,
     ),
-    "between": Figure(50e9, "InfiniBand of a GPU, each way", "400 Gb/s = 50 GB/s", "one NDR port for each GPU", True),
+    "between": Figure(
+        50e9, "InfiniBand bandwidth of a GPU, each way", "400 Gb/s = 50 GB/s", "one NDR port for each GPU", True
+    ),
     "gpus_per_machine": Figure(8, "GPUs in a machine", "8", "HGX H100 and H200", True),
-    "base_latency": Figure(8.4e-6, "begin of a collective", "8.4 µs", "NCCL's cost model (Simple protocol)", True),
+    "base_latency": Figure(8.4e-6, "start-up of a collective", "8.4 µs", "NCCL's cost model (Simple protocol)", True),
     "inside_latency": Figure(3.4e-6, "a hop over NVLink", "3.4 µs", "NCCL's cost model (ring, Simple)", True),
     "between_latency": Figure(14e-6, "a hop between machines", "14 µs", "NCCL's cost model (ring, Simple)", True),
     "tree_share": Figure(
-        0.92, "bandwidth of a tree, against a ring's", "0.92", "NCCL's cost model (all-reduce, trees)", True
+        0.92, "bandwidth of a tree, relative to a ring", "0.92", "NCCL's cost model (all-reduce, trees)", True
     ),
     "bandwidth_share": Figure(
         0.8,
-        "share of a wire's bandwidth that collectives reach",
+        "share of a link's bandwidth that collectives reach",
         "0.8",
         "ours; NCCL's own model has 360 of 450 GB/s for NVLink",
         False,
     ),
     "utilisation": Figure(
         0.40,
-        "share of the peak that computing alone reaches, recomputed products counted",
+        "share of the peak that computing alone reaches, including recomputation",
         "0.40",
         "ours; torchtitan publishes .33 to .39 for Llama 3.1 8B on 8 and on 128 H100 (.30 to .35 as counted here)",
         False,
     ),
     "overlap": Figure(
         0.8,
-        "share of the computing time under which traffic can hide",
+        "share of the computing time that traffic can overlap with",
         "0.8",
-        "ours; the two share memory bandwidth and some of the GPU's units",
+        "ours; computing and traffic share memory bandwidth and some of the GPU's units",
         False,
     ),
-    "context": Figure(
-        1.5 * GB, "CUDA context, libraries and the buffers of NCCL", "1.5 GB", "ours; usually 1 to 2 GB", False
-    ),
+    "context": Figure(1.5 * GB, "CUDA context, libraries and NCCL buffers", "1.5 GB", "ours; usually 1 to 2 GB", False),
     "fragmentation": Figure(
-        0.05, "memory lost between tensors, of all that comes and goes", "5 %", "ours; usually 5 to 10 %", False
+        0.05, "fragmentation, as a share of temporary memory", "5 %", "ours; usually 5 to 10 %", False
     ),
 }
 

@@ -30,7 +30,7 @@ CONTRACT = (
         "optimizer.type",
         ("adamw", "lion", "sgd"),
         "the engine performs the step; Trainbook's optimizer updates the rank's flat slice",
-        "their updates depend on whole matrices, or on blocks of them, and a rank has flat slices",
+        "their updates need whole matrices or blocks of them, and a rank holds flat slices",
     ),
     Clause("optimizer.*", ALL, "learning rates, weight decay and moments are Trainbook's"),
     Clause("schedule.*", ALL, "the learning rate is set before each engine step; DeepSpeed's scheduler is not used"),
@@ -39,7 +39,7 @@ CONTRACT = (
         "batch.clipping",
         ("norm",),
         "the engine clips to a fixed norm in its step",
-        "the engine clips in its own step, to a norm that does not move",
+        "the engine clips in its own step, to a fixed norm",
     ),
     Clause(
         "batch.gradient_accumulation_steps",
@@ -50,28 +50,30 @@ CONTRACT = (
         "precision.compute",
         ("auto", "fp32", "bf16"),
         "bf16 by DeepSpeed's `torch_autocast` over fp32 weights; gradients are exchanged in fp32",
-        "its loss scale belongs to fp16 weights of its own, and would skip by its own rule",
+        "DeepSpeed's loss scaling works on its own fp16 weights and would skip updates by its own rule",
     ),
     Clause(
         "precision.weights",
         ("fp32",),
         "trained weights are fp32",
-        "it keeps fp32 weights beside 16-bit ones: that is not training in 16 bits alone",
+        "DeepSpeed keeps fp32 weights beside 16-bit ones, which is not pure 16-bit training",
     ),
     Clause(
         "memory.compile",
         ("auto", "off"),
         "auto is off",
-        "its hooks at every module and gradient would end a graph each time",
+        "DeepSpeed's hooks at every module and gradient would break the graph each time",
     ),
     Clause("memory.gradient_checkpointing", ALL, "blocks are recomputed as with every strategy"),
     Clause(
         "model.lora_rank",
         (None,),
         "whole models are trained",
-        "adapters are small enough for ddp or fsdp, and their frozen weights have not been tried here",
+        "adapters are small enough for ddp or fsdp, and frozen weights are untested with DeepSpeed",
     ),
-    Clause("model.quantize_base", ("none",), "weights are not packed", "packed weights cannot be cut into slices"),
+    Clause(
+        "model.quantize_base", ("none",), "weights are not quantized", "quantized weights cannot be cut into slices"
+    ),
     Clause("distributed.bucket_mb", ALL, "DeepSpeed's `reduce_bucket_size`, in fp32 gradients"),
     Clause("distributed.timeout", ALL, "the process group is created with this limit before the engine starts"),
     Clause(
