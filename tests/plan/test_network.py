@@ -92,14 +92,23 @@ def test_every_recipe_has_as_many_parameters_as_its_model_once_it_is_built(name:
     assert found.parameters == sum(weight.numel() for weight in built(config, size).parameters())
 
 
-@pytest.mark.parametrize("targets", [None, ("query_key_value", "up")], ids=["all", "some"])
+@pytest.mark.parametrize("targets", [None, ("query_key_value", "up"), ("q_proj", "v_proj", "query", "gate_proj")])
 @pytest.mark.parametrize("task_of", ["causal", "classify"])
 def test_adapters_are_counted_as_they_are_built(targets: tuple[str, ...] | None, task_of: str):
     pytest.importorskip("peft")
     from trainbook.tasks.adapters import apply_adapters
 
     kind = "bert" if task_of == "classify" else "gpt"
-    knobs = [f"model.type={kind}", "model.hidden_size=32", "model.num_attention_heads=2", f"training.task={task_of}"]
+    if targets is not None and "q_proj" in targets:  # by the names of the family
+        targets = ("query",) if kind == "bert" else ("q_proj", "v_proj", "gate_proj")
+    llama = ["model.position=rotary", "model.norm=rmsnorm", "model.activation=swiglu", "model.num_key_value_heads=1"]
+    knobs = [
+        f"model.type={kind}",
+        *(llama if kind == "gpt" else ()),
+        "model.hidden_size=32",
+        "model.num_attention_heads=2",
+        f"training.task={task_of}",
+    ]
     config = load(BASE, knobs).config
     adapted = config.model.model_copy(update={"lora_rank": 2, "lora_targets": targets})
     config = config.model_copy(update={"model": adapted})

@@ -19,7 +19,14 @@ from trainbook.knobs.sections.training import Training
 from trainbook.models import named_roles
 from trainbook.optim import parameter_groups
 from trainbook.precision import Precision
-from trainbook.tasks.adapters import FINGERPRINT, apply_adapters, linear_names, load_saved_state, merged, saved_state
+from trainbook.tasks.adapters import (
+    FINGERPRINT,
+    adaptable_layers,
+    apply_adapters,
+    load_saved_state,
+    merged,
+    saved_state,
+)
 from trainbook.tasks.causal import CausalLanguageModel
 from trainbook.tasks.huggingface import huggingface_task
 from trainbook.tasks.labels import TextClassifier
@@ -152,8 +159,7 @@ def test_a_built_in_model_starts_as_it_was_and_trains_its_adapters_and_a_new_hea
     for name, parameter in task.named_parameters():
         assert (parameter.grad is not None) == (name in names), name
     values = dict(before.named_parameters())
-    frozen = {name.replace(".base_layer", ""): p for name, p in task.named_parameters() if name not in names}
-    for name, parameter in frozen.items():
+    for name, parameter in merged(task).named_parameters():  # nothing was learned yet
         assert torch.equal(parameter, values[name]), name
 
 
@@ -240,11 +246,102 @@ def test_a_target_that_is_nowhere_names_those_that_are(folders):
 
 def test_the_head_is_never_a_target():
     task, _ = native("gpt", tie_embeddings=False)
-    assert linear_names(task) == [
+    assert adaptable_layers(task) == [
         f"body.blocks.{layer}.{part}"
         for layer in (0, 1)
         for part in ("attention.query_key_value", "attention.output", "feed_forward.up", "feed_forward.down")
     ]
+
+
+# The names, parameters and losses of peft on built-in models
+
+FAMILIES: dict[str, tuple[str, dict[str, Any], str]] = {
+    "gpt2": ("AutoModelForCausalLM", {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}, "causal"),
+    "llama": (
+        "AutoModelForCausalLM",
+        {
+            "hidden_size": 16,
+            "intermediate_size": 40,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 32,
+        },
+        "causal",
+    ),
+    "bert": (
+        "AutoModelForMaskedLM",
+        {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        "masked",
+    ),
+    "t5": ("AutoModelForSeq2SeqLM", {"d_model": 16, "d_ff": 32, "d_kv": 4, "num_layers": 2, "num_heads": 4}, "seq2seq"),
+}
+TARGETS = [
+    ("gpt2", ("c_attn",)),
+    ("gpt2", ("c_attn", "c_proj", "c_fc")),
+    ("llama", ("q_proj", "v_proj")),
+    ("llama", ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")),
+    ("llama", ("self_attn.k_proj", "mlp.up_proj")),
+    ("bert", ("query", "value")),
+    ("bert", ("query", "key", "value", "dense")),
+    ("t5", ("q", "v")),
+    ("t5", ("q", "k", "v", "o", "wi", "wo")),
+]
+
+
+@pytest.mark.parametrize(("family", "targets"), TARGETS, ids=lambda value: value if isinstance(value, str) else None)
+def test_a_built_in_model_has_the_adapters_of_peft_and_their_losses(tmp_path, family: str, targets: tuple[str, ...]):
+    from trainbook.knobs import load
+    from trainbook.models.formats import load_pretrained
+    from trainbook.tasks import task_class
+
+    auto, sizes, kind = FAMILIES[family]
+    torch.manual_seed(0)
+    settings = {"vocab_size": VOCAB, "pad_token_id": 0, "eos_token_id": 1, "dropout_rate": 0.0, **sizes}
+    theirs = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(family, **settings)).eval()
+    for parameter in theirs.parameters():
+        parameter.data.normal_(std=0.2)
+    theirs.save_pretrained(tmp_path)
+    overrides = [f"model.pretrained={tmp_path}", "data.max_seq_length=16", f"training.task={kind}"]
+    overrides += ["model.lora_rank=4", f"model.lora_targets={list(targets)}", "data.tokenizer=byte"]
+    config = load({"training": {"max_steps": 1}}, overrides).config
+    ours = task_class(config).build(config, Facts(VOCAB), CPU, torch.float32)
+    load_pretrained(ours, tmp_path, config)
+    layers = ours.state_dict().keys()
+    apply_adapters(ours, config, CPU, torch.float32)
+    ours.eval()
+    torch.manual_seed(config.training.seed)
+    reference = peft.get_peft_model(
+        theirs, peft.LoraConfig(r=4, lora_alpha=8, target_modules=list(targets), fan_in_fan_out=family == "gpt2")
+    ).eval()
+    mine = [parameter for parameter in ours.parameters() if parameter.requires_grad]
+    expected = [parameter for parameter in reference.parameters() if parameter.requires_grad]
+    assert [parameter.shape for parameter in mine] == [parameter.shape for parameter in expected]
+    for one, other in zip(mine, expected, strict=True):  # also the first values: the same seed, the same order
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    ids = torch.randint(2, VOCAB, (3, 8), generator=torch.Generator().manual_seed(1))
+    more = {"decoder_input_ids": ids[:, :6]} if kind == "seq2seq" else {}
+    for step in range(4):
+        if kind == "masked":
+            logits = ours.logits(input_ids=ids, chosen=torch.arange(ids.numel())).view(3, 8, -1)
+        else:
+            logits = ours.logits(input_ids=ids, **more)
+        losses = []
+        for each, parameters in ((logits, mine), (reference(input_ids=ids, **more).logits, expected)):
+            targets_BL = ids[:, : each.shape[1]].flip(1)
+            loss = torch.nn.functional.cross_entropy(each.flatten(0, 1)[:, :VOCAB], targets_BL.flatten())
+            losses.append(loss.item())
+            gradients = torch.autograd.grad(loss, parameters)
+            with torch.no_grad():
+                for parameter, gradient in zip(parameters, gradients, strict=True):
+                    parameter -= 0.1 * gradient
+        assert losses[0] == pytest.approx(losses[1], abs=1e-6), step
+
+    chosen = {"chosen": torch.arange(ids.numel())} if kind == "masked" else {}
+    adapted = ours.logits(input_ids=ids, **more, **chosen)
+    torch.testing.assert_close(merged(ours).logits(input_ids=ids, **more, **chosen), adapted, rtol=0, atol=1e-5)
+    assert ours.state_dict().keys() == layers
 
 
 # What is saved

@@ -5,9 +5,10 @@ Shapes in comments: B batch, L length, D width, H heads, K key-value heads, W he
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +28,37 @@ class FusedLinear(nn.Linear):
     def __init__(self, in_features: int, row_parts: list[int], bias: bool) -> None:
         super().__init__(in_features, sum(row_parts), bias=bias)
         self.row_parts = row_parts
+
+
+class SplitLinear(nn.Module):
+    """The matrices of a `FusedLinear` as layers of their own, so that each can have an adapter; their outputs are joined
+    again."""
+
+    def __init__(self, fused: FusedLinear, names: Sequence[str]) -> None:
+        super().__init__()
+        self.names = tuple(names)
+        weights = fused.weight.detach().split(fused.row_parts)
+        biases = [None] * len(weights) if fused.bias is None else list(fused.bias.detach().split(fused.row_parts))
+        for name, weight, bias in zip(names, weights, biases, strict=True):
+            part = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+            part.weight = nn.Parameter(weight.clone(), requires_grad=False)
+            if bias is not None:
+                part.bias = nn.Parameter(bias.clone(), requires_grad=False)
+            self.add_module(name, part)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.get_submodule(name)(x) for name in self.names], dim=-1)
+
+    def fused(self) -> FusedLinear:
+        """One layer again. Its parts must be plain linear layers."""
+        parts: list[Any] = [self.get_submodule(name) for name in self.names]
+        rows, has_bias = [part.out_features for part in parts], parts[0].bias is not None
+        with torch.device("meta"):
+            fused = FusedLinear(parts[0].in_features, rows, bias=has_bias)
+        fused.weight = nn.Parameter(torch.cat([part.weight for part in parts]), requires_grad=False)
+        if has_bias:
+            fused.bias = nn.Parameter(torch.cat([part.bias for part in parts]), requires_grad=False)
+        return fused
 
 
 class HeadNorm(nn.RMSNorm):

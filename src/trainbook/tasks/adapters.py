@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainbook.errors import MissingExtra, ResumeError, UserError
+from trainbook.knobs import linear_names
 from trainbook.knobs.config import Config
+from trainbook.knobs.linear_names import is_targeted
 from trainbook.models import OutputLinear
+from trainbook.models.attention import FusedLinear, SplitLinear
 from trainbook.tasks.labels import LabelTask
 from trainbook.tasks.quantised import is_linear, is_quantised, is_transposed, quantise, silent_bitsandbytes, unpacked
 
@@ -40,11 +42,13 @@ def apply_adapters(task: nn.Module, config: Config, device: torch.device, comput
         return
     fresh = fresh_names(task)
     # A new layer is trained as a whole: it needs no adapter, and is not packed.
-    frozen = [name for name in linear_names(task) if f"{name}.weight" not in fresh]
-    targets = targeted(frozen, model.lora_targets)
+    frozen = [name for name in adaptable_layers(task) if f"{name}.weight" not in fresh]
+    must_be_there(frozen, config)
     for name, parameter in task.named_parameters():
         parameter.requires_grad_(name in fresh)
     task.frozen_fingerprint = fingerprint(task)
+    names = split(task, frozen, config)
+    frozen, targets = list(names), [name for name in names if is_targeted(name, names[name], model.lora_targets)]
     if model.quantize_base != "none":
         for name in frozen:
             replace(task, name, quantise(task.get_submodule(name), model.quantize_base, device, compute_dtype))
@@ -75,7 +79,7 @@ def _inject(task: nn.Module, config: Config, targets: list[str]) -> None:
         library.inject_adapter_in_model(settings, task)
 
 
-def linear_names(task: nn.Module) -> list[str]:
+def adaptable_layers(task: nn.Module) -> list[str]:
     """All linear layers but the one to the vocabulary or the labels."""
     return [
         name
@@ -84,23 +88,33 @@ def linear_names(task: nn.Module) -> list[str]:
     ]
 
 
-def targeted(names: list[str], endings: tuple[str, ...] | None) -> list[str]:
-    """Those of the linear layers that get adapters."""
-    if endings is None:
-        return names
-    for ending in endings:
-        if not any(_ends_with(name, ending) for name in names):
-            known = sorted({name.rpartition(".")[2] for name in names})
-            near = get_close_matches(ending, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
-            raise UserError(
-                f"model.lora_targets: no linear layer's name ends with '{ending}'. There are {', '.join(known)}.{hint}"
-            )
-    return [name for name in names if any(_ends_with(name, ending) for ending in endings)]
+def must_be_there(layers: list[str], config: Config) -> None:
+    """Each of model.lora_targets must be the end of a layer's name."""
+    named = {layer: linear_names.names_of(config, layer) for layer in layers}
+    for target in config.model.lora_targets or ():
+        if not any(is_targeted(layer, names, (target,)) for layer, names in named.items()):
+            known = [name for layer, names in named.items() for name in (names or (layer,))]
+            raise UserError(linear_names.unknown_target(target, known))
 
 
-def _ends_with(name: str, ending: str) -> bool:
-    return name == ending or name.endswith("." + ending)
+def split(task: nn.Module, layers: list[str], config: Config) -> dict[str, tuple[str, ...]]:
+    """The layers and the other names of each. A fused layer is taken apart where peft adapts each of its matrices by
+    itself, unless no target names any of them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for layer in layers:
+        names = linear_names.names_of(config, layer)
+        part = task.get_submodule(layer)
+        if (
+            isinstance(part, FusedLinear)
+            and linear_names.is_split(config, layer)
+            and is_targeted(layer, names, config.model.lora_targets)
+        ):
+            short = [name.rpartition(".")[2] for name in names]
+            replace(task, layer, SplitLinear(part, short))
+            found |= {f"{layer}.{own}": (name, layer) for own, name in zip(short, names, strict=True)}
+        else:
+            found[layer] = names
+    return found
 
 
 def fresh_names(task: nn.Module) -> frozenset[str]:
@@ -207,6 +221,9 @@ def merged(task: nn.Module) -> nn.Module:
     for name, part in list(task.named_modules()):
         if is_quantised(part):  # those that had no adapter beside them
             replace(task, name, unpacked(part, dtype))
+    for name, part in list(task.named_modules()):
+        if isinstance(part, SplitLinear):
+            replace(task, name, part.fused())
     for name in ("frozen_fingerprint", "is_loaded_in_4bit", "is_loaded_in_8bit"):
         if hasattr(task, name):
             delattr(task, name)

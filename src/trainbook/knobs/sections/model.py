@@ -161,7 +161,10 @@ class Model(ModelScaling):
     lora_targets: tuple[str, ...] | None = knob(
         None,
         min_length=1,
-        what="The linear layers that get adapters, by the ends of their names; None: all except the head.",
+        what=(
+            "The linear layers that get adapters, by the ends of their names in Hugging Face's models, as in peft; "
+            "None: all except the head."
+        ),
         why=(
             "LoRA's paper adapted attention only. QLoRA found that adapters on all linear layers are needed to match "
             "full fine-tuning, and that their number matters more than the rank."
@@ -170,8 +173,10 @@ class Model(ModelScaling):
         lowered="Fewer layers: less to train and to save, and often a worse result at any rank.",
         cases=(
             Case("usual", None),
-            Case("attention only, Llama in transformers", ("q_proj", "v_proj"), "as in LoRA's paper"),
-            Case("attention only, built-in models", ("query_key_value",)),
+            Case("attention only, Llama", ("q_proj", "v_proj"), "as in LoRA's paper"),
+            Case("attention only, GPT-2", ("c_attn",)),
+            Case("attention only, BERT", ("query", "value")),
+            Case("attention only, T5", ("q", "v")),
         ),
         interacts=("model.lora_rank", "model.type"),
         symptoms=("underfitting", "out of memory"),
