@@ -134,7 +134,7 @@ def by_transformers(model: Any, batch: dict[str, Tensor], **options: Any) -> tup
 def test_what_is_written_is_what_transformers_writes(kind: str, seed: int, num_beams: int):
     model, batch = drawn(kind, seed)
     expected, scores = by_transformers(model, batch, num_beams=num_beams, max_new_tokens=9)
-    written = write(Recomputing(model), batch, max_new_tokens=9, end_of_text=END, num_beams=num_beams)
+    written = write(Recomputing(model), batch, max_new_tokens=9, end_tokens=(END,), num_beams=num_beams)
     assert [each.tokens for each in written] == expected
     if scores is not None:
         assert [each.score for each in written] == pytest.approx(scores, rel=1e-5)
@@ -147,7 +147,7 @@ def test_the_length_penalty_is_that_of_transformers(length_penalty: float, kind:
     model, batch = drawn(kind, seed)
     options = {"num_beams": 3, "max_new_tokens": 9, "length_penalty": length_penalty}
     expected, scores = by_transformers(model, batch, **options)
-    written = beam_search(Recomputing(model), batch, end_of_text=END, **options)
+    written = beam_search(Recomputing(model), batch, end_tokens=(END,), **options)
     assert [each.tokens for each in written] == expected
     assert [each.score for each in written] == pytest.approx(scores, rel=1e-5)
 
@@ -158,7 +158,7 @@ def test_the_models_of_these_tests_end_some_texts_and_not_others():
     for kind, seed in SEEDS:
         model, batch = drawn(kind, seed)
         for num_beams in (1, 4):
-            texts += write(Recomputing(model), batch, max_new_tokens=9, end_of_text=END, num_beams=num_beams)
+            texts += write(Recomputing(model), batch, max_new_tokens=9, end_tokens=(END,), num_beams=num_beams)
     assert 0.3 < sum(each.ended for each in texts) / len(texts) < 0.7
     assert len({len(each.tokens) for each in texts}) == 10 and len({tuple(each.tokens) for each in texts}) > 30
 
@@ -166,10 +166,10 @@ def test_the_models_of_these_tests_end_some_texts_and_not_others():
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_row_is_written_alike_alone_and_in_a_batch(num_beams: int):
     model, batch = drawn(*SEEDS[0])
-    together = write(Recomputing(model), batch, max_new_tokens=9, end_of_text=END, num_beams=num_beams)
+    together = write(Recomputing(model), batch, max_new_tokens=9, end_tokens=(END,), num_beams=num_beams)
     for row, expected in enumerate(together):
         alone = {name: values[row : row + 1] for name, values in batch.items()}
-        (found,) = write(Recomputing(model), alone, max_new_tokens=9, end_of_text=END, num_beams=num_beams)
+        (found,) = write(Recomputing(model), alone, max_new_tokens=9, end_tokens=(END,), num_beams=num_beams)
         assert found.tokens == expected.tokens and found.score == pytest.approx(expected.score, rel=1e-3)
 
 
@@ -177,7 +177,7 @@ def test_a_row_is_written_alike_alone_and_in_a_batch(num_beams: int):
 def test_rows_of_finished_samples_cost_nothing(num_beams: int):
     model, batch = drawn(*SEEDS[0])
     decoder = Recomputing(model)
-    written = write(decoder, batch, max_new_tokens=9, end_of_text=END, num_beams=num_beams)
+    written = write(decoder, batch, max_new_tokens=9, end_tokens=(END,), num_beams=num_beams)
     assert decoder.rows[0] == len(LENGTHS) * num_beams
     assert decoder.rows == sorted(decoder.rows, reverse=True) and decoder.rows[-1] < decoder.rows[0]
     if num_beams == 1:
@@ -188,7 +188,7 @@ def test_rows_of_finished_samples_cost_nothing(num_beams: int):
 def test_without_an_end_all_texts_reach_the_limit():
     model, batch = drawn(*SEEDS[0])
     for num_beams in (1, 2):
-        written = write(Recomputing(model), batch, max_new_tokens=4, end_of_text=None, num_beams=num_beams)
+        written = write(Recomputing(model), batch, max_new_tokens=4, end_tokens=(), num_beams=num_beams)
         assert [len(each.tokens) for each in written] == [4] * len(LENGTHS)
         assert not any(each.ended for each in written)
 
@@ -228,7 +228,7 @@ class Table:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_beam_as_wide_as_all_texts_finds_the_best_of_all(seed: int):
     table, first = Table(seed), torch.tensor([0, 2, 3])
-    found = beam_search(table, {"first": first}, max_new_tokens=4, end_of_text=END, num_beams=4**4)
+    found = beam_search(table, {"first": first}, max_new_tokens=4, end_tokens=(END,), num_beams=4**4)
     for start, written in zip(first.tolist(), found, strict=True):
         best = table.best(start, 4)
         assert written.tokens == best.tokens and written.ended == best.ended
@@ -237,7 +237,7 @@ def test_a_beam_as_wide_as_all_texts_finds_the_best_of_all(seed: int):
 
 def test_greedy_takes_the_likeliest_token_each_time():
     table = Table(3)
-    (found,) = greedy_search(table, {"first": torch.tensor([2])}, max_new_tokens=6, end_of_text=END)
+    (found,) = greedy_search(table, {"first": torch.tensor([2])}, max_new_tokens=6, end_tokens=(END,))
     expected, token = [], 2
     while len(expected) < 6 and (token := int(table.logits[token].argmax())) != END:
         expected.append(token)
@@ -247,4 +247,4 @@ def test_greedy_takes_the_likeliest_token_each_time():
 def test_an_empty_batch_is_answered_with_nothing():
     for num_beams in (1, 2):
         nothing = {"first": torch.empty(0, dtype=torch.int64)}
-        assert write(Table(0), nothing, max_new_tokens=3, end_of_text=END, num_beams=num_beams) == []
+        assert write(Table(0), nothing, max_new_tokens=3, end_tokens=(END,), num_beams=num_beams) == []

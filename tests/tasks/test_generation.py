@@ -146,7 +146,7 @@ def test_the_end_of_a_text_is_not_written_and_ends_it():
     model = build()
     free = list(generate_tokens(model, [1], 20, Sampling(seed=0)))
     end = free[7]
-    assert list(generate_tokens(model, [1], 20, Sampling(seed=0), end_of_text=end)) == free[: free.index(end)]
+    assert list(generate_tokens(model, [1], 20, Sampling(seed=0), end_tokens=(end,))) == free[: free.index(end)]
 
 
 def test_no_gradients_are_kept():
@@ -229,7 +229,7 @@ class ReadingAnew:
 def test_answers_with_what_is_kept_equal_those_read_anew(num_beams: int, tie_embeddings: bool):
     task, inputs = build_t5(tie_embeddings=tie_embeddings), padded_inputs()
     found = task.write(inputs, max_new_tokens=LIMIT, num_beams=num_beams)
-    expected = write(ReadingAnew(task), inputs, max_new_tokens=LIMIT, end_of_text=END, num_beams=num_beams)
+    expected = write(ReadingAnew(task), inputs, max_new_tokens=LIMIT, end_tokens=(END,), num_beams=num_beams)
     assert found == [each.tokens for each in expected]
     assert len({tuple(tokens) for tokens in found}) > 1
 
@@ -244,7 +244,7 @@ def test_padding_does_not_change_an_answer():
 
 def test_an_answer_can_be_drawn_token_by_token():
     task = build_t5()
-    likeliest = list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))
+    likeliest = list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_tokens=(END,)))
     assert task.write({"input_ids": torch.tensor([[5, 7, 9]])}, max_new_tokens=LIMIT) == [likeliest]
     drawn = [list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(seed=seed))) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2] and len(drawn[0]) == LIMIT
@@ -258,5 +258,5 @@ def test_a_model_that_is_not_ours_is_asked_as_a_search_asks_it():
             super().__init__()
             self.task = task
 
-    likeliest = list(generate_tokens(Foreign(), [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))
-    assert likeliest == list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_of_text=END))
+    likeliest = list(generate_tokens(Foreign(), [5, 7, 9], LIMIT, Sampling(temperature=0), end_tokens=(END,)))
+    assert likeliest == list(generate_tokens(task, [5, 7, 9], LIMIT, Sampling(temperature=0), end_tokens=(END,)))

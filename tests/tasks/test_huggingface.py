@@ -295,7 +295,7 @@ def test_what_it_writes_is_what_transformers_writes(folder_of, kind: str, num_be
     folder, prompts = folder_of(kind, "causal"), torch.tensor([[5, 9, 22], [30, 4, 4]])
     task = build(folder, "causal").eval()
     task.facts = Facts(48, pad=PAD, end=None)
-    mine = write(task, {"input_ids": prompts}, max_new_tokens=8, end_of_text=None, num_beams=num_beams)
+    mine = write(task, {"input_ids": prompts}, max_new_tokens=8, end_tokens=(), num_beams=num_beams)
     options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "num_beams": num_beams}
     theirs = reference(folder, "causal").generate(prompts, attention_mask=torch.ones_like(prompts), **options)
     assert [answer.tokens for answer in mine] == theirs[:, 3:].tolist()
@@ -335,7 +335,7 @@ def test_the_answers_of_an_encoder_and_decoder_are_those_of_transformers(folder_
     task = build(folder, "seq2seq").eval()
     task.facts = Facts(48, pad=PAD, end=None)
     inputs = {"input_ids": padded(batch.tokens, PAD), "document_ids": mask_of(LENGTHS)}
-    mine = write(task, inputs, max_new_tokens=6, end_of_text=None, num_beams=num_beams)
+    mine = write(task, inputs, max_new_tokens=6, end_tokens=(), num_beams=num_beams)
     theirs = reference(folder, "seq2seq").generate(
         inputs["input_ids"],
         attention_mask=mask_of(LENGTHS),

@@ -147,7 +147,7 @@ def test_labels_may_be_answered_once_for_each_text_or_at_its_first_token(name: s
 
 def test_it_writes_without_a_cache_of_its_own():
     task = build("networks:Bigram")
-    (answer,) = write(task, {"input_ids": torch.tensor([[1, 2]])}, max_new_tokens=12, end_of_text=None)
+    (answer,) = write(task, {"input_ids": torch.tensor([[1, 2]])}, max_new_tokens=12, end_tokens=())
     follows = task.network.table.weight.argmax(-1)
     expected = [int(follows[2])]
     while len(expected) < 12:
@@ -158,7 +158,7 @@ def test_it_writes_without_a_cache_of_its_own():
 def test_it_answers_to_a_text():
     task = build("networks:Answering", "seq2seq")
     inputs = {"input_ids": torch.tensor([[1, 2], [3, 4]])}
-    answers = write(task, inputs, max_new_tokens=3, end_of_text=None, num_beams=2)
+    answers = write(task, inputs, max_new_tokens=3, end_tokens=(), num_beams=2)
     assert [len(answer.tokens) for answer in answers] == [3, 3]
 
 

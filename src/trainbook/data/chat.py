@@ -90,6 +90,15 @@ class Chat:
         except Exception as error:  # a template is a program: it may raise anything
             raise DataError(f"{self.shown} cannot write the conversation: {error}") from None
 
+    def turn_end(self) -> str | None:
+        """The special token that the template writes behind an answer; None where it writes no special token there."""
+        question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "Because."}
+        try:
+            behind = self.text([question, answer]).rpartition(answer["content"])[2].lstrip()
+        except DataError:  # a template may want a tool or an image
+            return None
+        return next((special for special in self.specials if behind.startswith(special)), None)
+
     def plain_parts(self, text: str) -> list[str]:
         """What lies between special tokens: all that a tokenizer has to learn."""
         return re.split("|".join(map(re.escape, self.specials)), text) if self.specials else [text]

@@ -42,6 +42,7 @@ from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
+from trainbook.tasks.ends import end_tokens
 from trainbook.tasks.metrics import must_fit_task
 from trainbook.tasks.tokens import TokenTask
 
@@ -137,7 +138,7 @@ def assemble(
     else:
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
-    facts = Facts.of(data)
+    facts = Facts.of(data, end_tokens(config, data.tokenizer, data.chat_template))
     needed = needs(config, facts, device, ranks.world)  # refused before anything is allocated
     has_frozen_weights = config.model.lora_rank is not None
     precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)

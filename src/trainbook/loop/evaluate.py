@@ -104,7 +104,7 @@ def evaluate_writing(
         assert batch.targets is not None
         asked = [tokens.tobytes() for tokens in batch.tokens.split()]
         for question, target in zip(asked, batch.targets.split(), strict=True):
-            references.setdefault(question, []).append(_text(target, tokenizer, task))
+            references.setdefault(question, []).append(tokenizer.decode_plain(target))
         new = [row for row, question in enumerate(asked) if question not in outputs and asked.index(question) == row]
         if not new:
             continue
@@ -117,7 +117,7 @@ def evaluate_writing(
                 num_beams=knobs.num_beams,
             )
         for row, answer in zip(new, answers, strict=True):
-            outputs[asked[row]] = _text(answer, tokenizer, task)
+            outputs[asked[row]] = tokenizer.decode_plain(answer)
     task.train()
     right: dict[bytes, list[str]] = {}
     written: dict[bytes, str] = {}
@@ -127,7 +127,3 @@ def evaluate_writing(
             right.setdefault(question, []).extend(answers)
     sums = text_sums(list(written.values()), [right[question] for question in written])
     return text_metrics(sums, knobs.target_unit)
-
-
-def _text(tokens: Iterable[int], tokenizer: Tokenizer, task: TokenTask) -> str:
-    return tokenizer.decode(token for token in map(int, tokens) if token not in (task.facts.end, task.facts.pad))

@@ -45,13 +45,13 @@ def generate_text(
     written: list[int] = []
     shown = ""
     with prepared_device(config, where, config.model.hidden_size), _computing(restored):
-        for token in generate_tokens(task, ids, max_new_tokens, sampling, tokenizer.end_of_text):
+        for token in generate_tokens(task, ids, max_new_tokens, sampling, task.facts.ends):
             written.append(token)
-            text = tokenizer.decode(written)
+            text = tokenizer.decode_plain(written)
             if not text.endswith("\ufffd"):  # a character whose bytes are not all there yet waits for the rest
                 yield text[len(shown) :]
                 shown = text
-    if written and len(text := tokenizer.decode(written)) > len(shown):
+    if written and len(text := tokenizer.decode_plain(written)) > len(shown):
         yield text[len(shown) :]
 
 

@@ -39,7 +39,7 @@ class AnswerJudge(Judge):
                 inputs_of_encoder, max_new_tokens=self.max_new_tokens, num_beams=self.num_beams
             )
             for row, tokens in zip(which, found, strict=True):
-                written[asked[row]] = self.tokenizer.decode(tokens)
+                written[asked[row]] = self.tokenizer.decode_plain(tokens)
         for each in inputs:
             if each.truth is not None:
                 self.outputs[each.text] = written[each.text]

@@ -31,8 +31,7 @@ class FusedLinear(nn.Linear):
 
 
 class SplitLinear(nn.Module):
-    """The matrices of a `FusedLinear` as layers of their own, so that each can have an adapter; their outputs are joined
-    again."""
+    """The matrices of a `FusedLinear` as layers of their own: each can have an adapter. Their outputs are joined."""
 
     def __init__(self, fused: FusedLinear, names: Sequence[str]) -> None:
         super().__init__()

@@ -8,7 +8,7 @@ Shapes in comments: N rows, S samples that are still written, K beams, V vocabul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -39,7 +39,7 @@ class Decoder(Protocol[State]):
 class Written:
     tokens: list[int]  # without the first token and the end
     score: float  # sum of log probabilities, the end's included, over length ** length_penalty
-    ended: bool  # by an end of text, not by the limit
+    ended: bool  # by an end token, not by the limit
 
 
 @torch.no_grad()
@@ -48,20 +48,20 @@ def write(
     batch: Mapping[str, Tensor],
     *,
     max_new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: Collection[int],
     num_beams: int = 1,
     length_penalty: float = 1.0,
 ) -> list[Written]:
     """The best answer found for each row of the batch, in their order."""
     if num_beams == 1:
         return greedy_search(
-            decoder, batch, max_new_tokens=max_new_tokens, end_of_text=end_of_text, length_penalty=length_penalty
+            decoder, batch, max_new_tokens=max_new_tokens, end_tokens=end_tokens, length_penalty=length_penalty
         )
     return beam_search(
         decoder,
         batch,
         max_new_tokens=max_new_tokens,
-        end_of_text=end_of_text,
+        end_tokens=end_tokens,
         num_beams=num_beams,
         length_penalty=length_penalty,
     )
@@ -73,7 +73,7 @@ def greedy_search(
     batch: Mapping[str, Tensor],
     *,
     max_new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: Collection[int],
     length_penalty: float = 1.0,
 ) -> list[Written]:
     """The likeliest token each time."""
@@ -81,19 +81,20 @@ def greedy_search(
     samples_S = torch.arange(len(tokens_S), device=tokens_S.device)
     scores_S = torch.zeros(len(tokens_S), dtype=torch.float32, device=tokens_S.device)
     written_SL = tokens_S.new_zeros(len(tokens_S), max_new_tokens)
+    ends = tokens_S.new_tensor(list(end_tokens))
     results: dict[int, Written] = {}
     for place in range(max_new_tokens):
         log_probabilities = decoder.step(tokens_S, state).float().log_softmax(-1)
         gained_S, tokens_S = log_probabilities.max(-1)
         written_SL[:, place] = tokens_S
         scores_S = scores_S + gained_S
-        is_done = _is(end_of_text, tokens_S) | (place + 1 == max_new_tokens)
+        is_done = torch.isin(tokens_S, ends) | (place + 1 == max_new_tokens)
         if not bool(is_done.any()):
             continue
         rates = scores_S / (place + 1) ** length_penalty
         done = is_done.nonzero().squeeze(-1)
         answers = written_SL[done, : place + 1], rates[done]
-        results.update(_collect(samples_S[done], *answers, [place + 1] * len(done), end_of_text))
+        results.update(_collect(samples_S[done], *answers, [place + 1] * len(done), end_tokens))
         going_on = (~is_done).nonzero().squeeze(-1)
         if len(going_on) == 0:
             break
@@ -110,7 +111,7 @@ def beam_search(
     batch: Mapping[str, Tensor],
     *,
     max_new_tokens: int,
-    end_of_text: int | None,
+    end_tokens: Collection[int],
     num_beams: int,
     length_penalty: float = 1.0,
 ) -> list[Written]:
@@ -122,6 +123,7 @@ def beam_search(
     """
     first_N, state = decoder.start(batch)
     device, num_samples = first_N.device, len(first_N)
+    all_ends = first_N.new_tensor(list(end_tokens))
     state = decoder.reorder(state, torch.arange(num_samples, device=device).repeat_interleave(num_beams))
     samples_S = torch.arange(num_samples, device=device)
     last_SK = first_N[:, None].expand(-1, num_beams)
@@ -131,18 +133,20 @@ def beam_search(
     scores_SK[:, 0] = 0.0
     closed_SKL, closed_scores_SK = torch.zeros_like(open_SKL), torch.full_like(scores_SK, NEVER)
     closed_lengths_SK = torch.zeros_like(last_SK)
+    num_candidates = max(2, 1 + len(all_ends)) * num_beams
     results: dict[int, Written] = {}
 
     for place in range(max_new_tokens):
         length = place + 1
         logits = decoder.step(last_SK.reshape(-1), state)
         totals = logits.float().log_softmax(-1).view(*scores_SK.shape, logits.shape[-1]) + scores_SK[:, :, None]
-        # Twice as many as there are beams: each beam can end in one way, so enough of them stay open.
-        best, where = totals.flatten(1).topk(2 * num_beams)
+        # Each beam can end in as many ways as there are end tokens: with so many candidates, enough of them stay open.
+        every = totals.flatten(1)
+        best, where = every.topk(min(num_candidates, every.shape[1]))
         beams, tokens = where // totals.shape[-1], where % totals.shape[-1]
         candidates = _of_each(open_SKL, beams)
         candidates[:, :, place] = tokens
-        ends = _is(end_of_text, tokens) | (length == max_new_tokens)
+        ends = torch.isin(tokens, all_ends) | (length == max_new_tokens)
 
         # Set aside what ends among the best; those of the second half stand in for it only.
         ending = torch.where(ends[:, :num_beams], best[:, :num_beams] / length**length_penalty, NEVER)
@@ -160,7 +164,7 @@ def beam_search(
         if len(done) > 0:
             lengths = closed_lengths_SK[done, 0].tolist()
             answers = closed_SKL[done, 0], closed_scores_SK[done, 0]
-            results.update(_collect(samples_S[done], *answers, lengths, end_of_text))
+            results.update(_collect(samples_S[done], *answers, lengths, end_tokens))
         if len(going_on) == 0:
             break
         rows = torch.arange(len(samples_S), device=device)[:, None] * num_beams + beams
@@ -175,21 +179,17 @@ def beam_search(
     return [results[sample] for sample in sorted(results)]
 
 
-def _is(token: int | None, tokens: Tensor) -> Tensor:
-    return torch.zeros_like(tokens, dtype=torch.bool) if token is None else tokens == token
-
-
 def _of_each(values_SKL: Tensor, index_SK: Tensor) -> Tensor:
     """For each sample, the rows that its index names."""
     return values_SKL.gather(1, index_SK[:, :, None].expand(-1, -1, values_SKL.shape[-1]))
 
 
 def _collect(
-    samples: Tensor, tokens: Tensor, scores: Tensor, lengths: list[int], end_of_text: int | None
+    samples: Tensor, tokens: Tensor, scores: Tensor, lengths: list[int], end_tokens: Collection[int]
 ) -> dict[int, Written]:
     results = {}
     for sample, row, score, length in zip(samples.tolist(), tokens.tolist(), scores.tolist(), lengths, strict=True):
         row = row[:length]
-        ended = end_of_text is not None and row[-1] == end_of_text
+        ended = row[-1] in end_tokens
         results[sample] = Written(row[:-1] if ended else row, score, ended)
     return results

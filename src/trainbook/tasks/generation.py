@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def generate_tokens(
     prompt: list[int],
     max_new_tokens: int,
     sampling: Sampling,
-    end_of_text: int | None = None,
+    end_tokens: Collection[int] = (),
 ) -> Iterator[int]:
     """Yield new token ids: what follows the prompt, or, of a model with an encoder, the answer to it.
 
@@ -80,7 +80,7 @@ def generate_tokens(
             decoder = SearchableDecoder(model, max_new_tokens)
         tokens = _answer(decoder, prompt, max_new_tokens, sampling, generator, _device(model))
     for token in tokens:
-        if token == end_of_text:
+        if token in end_tokens:
             return
         yield token
 

@@ -91,6 +91,7 @@ class HuggingFace(Wrapped):
 
     def load(self, folder: Path, dtype: torch.dtype) -> tuple[nn.Module, set[str]]:
         auto = getattr(transformers(), self.auto)
+        self.must_have_a_head(auto, folder)
         try:
             network, report = auto.from_pretrained(
                 folder, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **self.head_options()
@@ -108,6 +109,19 @@ class HuggingFace(Wrapped):
 
     def head_options(self) -> dict[str, Any]:
         return {}
+
+    def must_have_a_head(self, auto: Any, folder: Path) -> None:
+        """Of some architectures transformers has no model for a task."""
+        try:
+            plan = transformers().AutoConfig.from_pretrained(folder)
+        except FAILURES as error:
+            raise UserError(f"{self.origin} cannot be loaded as {self.auto}: {_first_line(error)}") from None
+        if type(plan) not in auto._model_mapping and self.auto not in getattr(plan, "auto_map", {}):
+            task = next(name for name, each in TASKS.items() if isinstance(self, each))
+            raise UserError(
+                f"{self.origin}: transformers has no head for training.task={task} on a {plan.model_type} model: "
+                f"{self.auto} does not know it. Choose another task or another model."
+            )
 
     def must_be_pretrained(self, network: Any, fresh: set[str]) -> None:
         """A head may be new, also a pooler below it; anything else would be a random model that nobody asked for."""

@@ -100,6 +100,7 @@ class MaskedCollate:
         roles = ("pad", "begin", "separator", "mask", "unknown")
         special = [token for role in roles if (token := tokenizer.special(role)) is not None]
         special += [*tokenizer.sentinels, *([] if tokenizer.end_of_text is None else [tokenizer.end_of_text])]
+        special += tokenizer.special_names
         is_special = np.zeros(tokenizer.vocab_size, dtype=bool)
         is_special[special] = True
         mask = tokenizer.special("mask")

@@ -29,11 +29,16 @@ class Facts:
     bytes_per_token: float = 0.0  # of the validation text; 0: not known
     pad: int = 0
     end: int | None = None
+    ends: tuple[int, ...] = ()  # every token at which a text or an answer ends; unset, `end` alone
     chat_template: str | None = None  # how conversations were written, as a Jinja template
     fields: Mapping[str, str] = field(default_factory=dict)  # which field of a record was taken for what
 
+    def __post_init__(self) -> None:
+        alone = () if self.end is None else (self.end,)
+        object.__setattr__(self, "ends", tuple(self.ends) or alone)
+
     @classmethod
-    def of(cls, data: DataBundle) -> Facts:
+    def of(cls, data: DataBundle, ends: tuple[int, ...] = ()) -> Facts:
         tokenizer = data.tokenizer
         return cls(
             tokenizer.vocab_size,
@@ -41,6 +46,7 @@ class Facts:
             data.bytes_per_token,
             tokenizer.special("pad") or 0,
             tokenizer.end_of_text,
+            ends,
             data.chat_template,
             dict(data.summary.get("fields", {})),
         )

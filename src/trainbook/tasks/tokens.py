@@ -89,7 +89,7 @@ class TokenTask(Task):
             self.decoder(max_new_tokens),
             inputs,
             max_new_tokens=max_new_tokens,
-            end_of_text=self.facts.end,
+            end_tokens=self.facts.ends,
             num_beams=num_beams,
         )
         return [answer.tokens for answer in written]

@@ -78,7 +78,14 @@ class Tokenizer(Protocol):
         set and the second flag of the one before."""
         ...
 
-    def decode(self, ids: Iterable[int]) -> str: ...
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of the tokens; special tokens are shown by their names."""
+        ...
+
+    def decode_plain(self, ids: Iterable[int]) -> str:
+        """The text of the tokens without special tokens: what a reader or a metric is given. An unknown word stays: it
+        stands for text."""
+        ...
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write tokenizer.json into the folder: the same tokenizer always writes the same bytes."""
@@ -106,6 +113,13 @@ class BaseTokenizer:
         Path(folder).mkdir(parents=True, exist_ok=True)
         for name, text in self._files().items():
             (Path(folder) / name).write_bytes(text.encode("utf-8"))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        raise NotImplementedError
+
+    def decode_plain(self, ids: Iterable[int]) -> str:
+        left_out = self.special_names.keys() - {self.special("unknown")}
+        return self.decode(number for number in map(int, ids) if number not in left_out)
 
     @property
     def end_of_text(self) -> int | None:

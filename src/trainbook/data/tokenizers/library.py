@@ -31,7 +31,9 @@ class LibraryBackedTokenizer(BaseTokenizer):
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         # Ids may have gaps, so the largest one decides how many rows a model needs.
         self.vocab_size: int = max(ids.values()) + 1
-        self.specials = found(ids, self._settings)
+        added = self._tokenizer.get_added_tokens_decoder()
+        marked = (number for number, token in added.items() if token.special)
+        self.specials = found(ids, self._settings, marked)
         self.is_lossless = self._gives_back("One  two,\n\n\tthree é.\n")
 
     def _gives_back(self, text: str) -> bool:

@@ -68,8 +68,9 @@ def appended(roles: Iterable[str], end_of_text: int | None, base_size: int) -> S
     return found(vocabulary, {})
 
 
-def found(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> SpecialTokens:
-    """Those of a vocabulary: as its settings name them, or else by the names that are usual."""
+def found(vocabulary: Mapping[str, int], settings: Mapping[str, Any], marked: Iterable[int] = ()) -> SpecialTokens:
+    """Those of a vocabulary: as its settings name them, or else by the names that are usual. `marked` are further
+    tokens that the tokenizer itself calls special, such as the marks around a turn of a conversation."""
     ids: dict[str, int] = {}
     for role, usual in KNOWN_NAMES.items():
         stated = [token_text(settings.get(key)) for key in SETTINGS[role]]
@@ -77,7 +78,7 @@ def found(vocabulary: Mapping[str, int], settings: Mapping[str, Any]) -> Special
         if name is not None:
             ids[role] = vocabulary[name]
     sentinels = next(filter(None, (_numbered(vocabulary, pattern) for pattern in SENTINEL_NAMES)), ())
-    special = {*ids.values(), *sentinels}
+    special = {*ids.values(), *sentinels, *marked}
     return SpecialTokens(ids, sentinels, {number: name for name, number in vocabulary.items() if number in special})
 
 

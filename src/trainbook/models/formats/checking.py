@@ -75,6 +75,13 @@ def token_rows(tokens: np.ndarray, real: np.ndarray, max_length: int, seed: int 
     return [*rows, real[:longest]] if len(real) else rows
 
 
+def framed_rows(rows: Sequence[np.ndarray], frame: Any) -> list[np.ndarray]:
+    """The rows between what a task puts before and behind a text, none longer than it was."""
+    around = len(frame.prefix) + len(frame.suffix)
+    cut = [row[: max(1, len(row) - around)] for row in rows]
+    return [np.concatenate([frame.prefix, row, frame.suffix]).astype(np.int64) for row in cut]
+
+
 @contextmanager
 def quiet_transformers() -> Iterator[Any]:
     """Neither progress bars nor remarks: what is wrong with the folder, we say ourselves."""

@@ -19,6 +19,7 @@ from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.values import show
 from trainbook.models.folding import folded_parameters
 from trainbook.models.formats.checking import (
+    framed_rows,
     import_transformers,
     largest_difference,
     quiet_transformers,
@@ -96,11 +97,11 @@ def export_task(
     def write(unfinished: Path) -> None:
         _write_json(unfinished / "config.json", about)
         if kind in ("causal", "seq2seq"):
-            _write_json(unfinished / "generation_config.json", _generation(ids, kind))
+            _write_json(unfinished / "generation_config.json", _generation(ids, kind, _ends(task)))
         write_weights(unfinished, tensors)
 
     longest = shape.num_positions if shape.position == "learned" else shape.max_seq_length
-    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), (longest, shape.num_positions), write)
+    difference = _prove_and_keep(task, tokenizer, config, kind, Path(folder), (longest, shape.num_positions), write)
     count = sum(tensor.numel() for tensor in tensors.values())
     return Exported(Path(folder), name, form.ARCHITECTURES[kind], count, difference)
 
@@ -114,13 +115,16 @@ def export_network(task: nn.Module, tokenizer: Exportable, config: Config, folde
         network.config.id2label = dict(enumerate(names)) or network.config.id2label
         network.config.label2id = {name: number for number, name in network.config.id2label.items()}
 
+    if kind in ("causal", "seq2seq") and (ends := _ends(task)) is not None:
+        network.generation_config.eos_token_id = ends
+
     def write(unfinished: Path) -> None:
         with quiet_transformers():
             network.save_pretrained(unfinished)
 
     length = config.data.max_seq_length
     lengths = (length, max(length, _learned_positions(network)))
-    difference = _prove_and_keep(task, tokenizer, kind, Path(folder), lengths, write)
+    difference = _prove_and_keep(task, tokenizer, config, kind, Path(folder), lengths, write)
     count = sum(parameter.numel() for parameter in network.parameters())
     return Exported(Path(folder), network.config.model_type, type(network).__name__, count, difference)
 
@@ -136,6 +140,7 @@ def _learned_positions(network: Any) -> int:
 def _prove_and_keep(
     task: nn.Module,
     tokenizer: Exportable,
+    config: Config,
     kind: str,
     target: Path,
     lengths: tuple[int, int],
@@ -152,6 +157,8 @@ def _prove_and_keep(
         write_tokenizer(unfinished, tokenizer, kind, lengths[1], _chat_template(task))
         rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), lengths[0])
         check_tokenizer(unfinished, tokenizer, rows)
+        if kind in ("classify", "tag"):  # some heads read where a text ends: it must end as those of the training did
+            rows = framed_rows(rows, type(task).frame(config, tokenizer))  # pyright: ignore[reportAttributeAccessIssue]
         difference = largest_difference(task, kind, unfinished, rows, tokenizer.special("pad") or 0)
         if target.exists():
             target.rmdir()  # it is empty
@@ -202,8 +209,15 @@ def _tokens(ids: dict[str, int], kind: str) -> dict[str, Any]:
     return tokens
 
 
-def _generation(ids: dict[str, int], kind: str) -> dict[str, Any]:
-    return {name: number for name, number in _tokens(ids, kind).items() if number is not None}
+def _generation(ids: dict[str, int], kind: str, ends: int | list[int] | None) -> dict[str, Any]:
+    tokens = _tokens(ids, kind) | ({} if ends is None else {"eos_token_id": ends})
+    return {name: number for name, number in tokens.items() if number is not None}
+
+
+def _ends(task: nn.Module) -> int | list[int] | None:
+    """Every token that stops generation here stops it in transformers too."""
+    ends = list(getattr(getattr(task, "facts", None), "ends", ()))
+    return ends if len(ends) > 1 else next(iter(ends), None)
 
 
 def _labels(config: Config, kind: str, names: Sequence[str], task: nn.Module) -> dict[str, Any]:

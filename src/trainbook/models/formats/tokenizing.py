@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,6 +26,9 @@ class Exportable(Protocol):
 
     @property
     def sentinels(self) -> tuple[int, ...]: ...
+
+    @property
+    def special_names(self) -> Mapping[int, str]: ...
 
     @property
     def chat_template(self) -> str | None: ...
@@ -95,8 +98,8 @@ def _add_frame(library: Any, ids: dict[str, int], kind: str) -> None:
 
 
 def ordinary_tokens(tokenizer: Exportable) -> np.ndarray:
-    roles = ("pad", "begin", "separator", "mask", "unknown")
-    special = {tokenizer.end_of_text, *(tokenizer.special(role) for role in roles), *tokenizer.sentinels}
+    """Those that stand for text."""
+    special = tokenizer.special_names
     return np.array([number for number in range(tokenizer.vocab_size) if number not in special], dtype=np.int64)
 
 

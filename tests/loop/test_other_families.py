@@ -1,0 +1,229 @@
+"""Models of other families with their own tokenizers, from training to metrics, generation and export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainbook import api
+from trainbook.loop.export import export_run
+from trainbook.loop.predict import predict
+from trainbook.loop.restore import load_task
+from trainbook.runs import RunFolder
+
+transformers = pytest.importorskip("transformers")
+
+CPU = torch.device("cpu")
+WORDS = ("red", "green", "blue", "one", "two", "three")
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+SMALL = {
+    "num_hidden_layers": 1,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 64,
+}
+SIZES: dict[str, dict[str, Any]] = {
+    "llama": SMALL,
+    "bert": SMALL,
+    "gpt2": {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64},
+    "t5": {"d_model": 32, "d_ff": 64, "d_kv": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 3},
+    "bart": {
+        "d_model": 32,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_position_embeddings": 64,
+        "dropout": 0.0,
+        "decoder_start_token_id": 2,
+        "forced_eos_token_id": 2,
+    },
+}
+SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<mask>"]
+AROUND = {
+    "llama": ("<s> $A", ""),
+    "gpt2": ("$A", ""),
+    "t5": ("$A </s>", ""),
+    "bart": ("<s> $A </s>", ""),
+    "bert": ("<s> $A </s>", ""),
+}
+
+
+def tokenizer_of(family: str, *, pad: bool = True, chat_template: str | None = None) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    ids = [(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")]
+    tokenizer.post_processor = processors.TemplateProcessing(single=AROUND[family][0], special_tokens=ids)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    names |= {"pad_token": "<pad>"} if pad else {}
+    names |= {"cls_token": "<s>", "sep_token": "</s>", "mask_token": "<mask>"} if family in ("bert", "bart") else {}
+    more = ["<|im_start|>", "<|im_end|>"]
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, additional_special_tokens=more, chat_template=chat_template, **names
+    )
+    return fast
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[..., Path]:
+    """A folder with a small random model of a family and its tokenizer."""
+
+    def make(family: str, auto: str, *, pad: bool = True, chat_template: str | None = None, **more: Any) -> Path:
+        fast = tokenizer_of(family, pad=pad, chat_template=chat_template)
+        ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3 if pad else None}
+        settings = {"vocab_size": len(fast), **ids, **SIZES[family], **more}
+        torch.manual_seed(0)
+        network = getattr(transformers, auto).from_config(transformers.AutoConfig.for_model(family, **settings))
+        folder = tmp_path / family
+        network.save_pretrained(folder)
+        fast.save_pretrained(folder)
+        return folder
+
+    return make
+
+
+def written(folder: Path, records: list[dict[str, Any]]) -> Path:
+    path = folder / "records.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def train(folder: Path, source: Path, *overrides: str, name: str = "run", steps: int = 3) -> RunFolder:
+    config = {
+        "model": {"pretrained": str(folder)},
+        "data": {"source": str(source), "max_seq_length": 32, "validation_source": str(source)},
+        "batch": {"global_batch_size": 6},
+        "training": {"max_steps": steps, "device": "cpu"},
+        "optimizer": {"learning_rate": 1e-2, "weight_decay": 0.0},
+        "schedule": {"type": "constant", "warmup_steps": 0},
+    }
+    return api.train(config, list(overrides), name=name, runs_dir=folder.parent / "runs", quiet=True).run
+
+
+PAIRS = [{"text": word, "target": word[::-1]} for word in WORDS]
+LABELLED = [{"text": f"{word} {word}", "label": "number" if word in WORDS[3:] else "colour"} for word in WORDS]
+
+
+# Special tokens and metrics
+
+
+def test_right_answers_of_a_bart_are_exact_matches(model, tmp_path: Path):
+    """BART writes <s> before an answer: no part of the text."""
+    run = train(
+        model("bart", "AutoModelForSeq2SeqLM"),
+        written(tmp_path, PAIRS),
+        "model.type=hf",
+        "training.task=seq2seq",
+        "evaluation.generate=true",
+        "evaluation.eval_steps=60",
+        steps=60,
+    )
+    assert run.metrics("eval")[-1]["loss"] < 0.05
+    assert run.metrics("eval")[-1]["exact_match"] == 1.0
+    prediction = predict(run, str(tmp_path / "records.jsonl"))
+    assert [answer["output"] for answer in prediction] == [pair["target"] for pair in PAIRS]
+    assert prediction.metrics()["exact_match"] == 1.0
+    assert api.generate(run.path, "red", temperature=0) == "der"
+
+
+@pytest.mark.parametrize("family", AROUND)
+def test_a_text_for_readers_has_the_special_tokens_of_no_family(tmp_path: Path, family: str):
+    from trainbook.data import load_tokenizer
+
+    fast = tokenizer_of(family)
+    fast.save_pretrained(tmp_path)
+    ours = load_tokenizer(tmp_path)
+    ids = fast("red green")["input_ids"]
+    around = [5, *ids[:2], 3, *ids[2:], 4, 3, 3]
+    assert ours.decode_plain(around) == fast.decode(around, skip_special_tokens=True) == "red green"
+
+
+# What ends an answer
+
+
+CONVERSATIONS = [{"prompt": f"Say {word}.", "answer": f"{word}!"} for word in WORDS]
+
+
+@pytest.mark.parametrize("kind", ["ours", "hf"])
+def test_an_answer_ends_at_every_end_token_and_export_writes_them_all(model, tmp_path: Path, kind: str):
+    folder = model("llama", "AutoModelForCausalLM", chat_template=CHATML)
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": [2, 6, 9]}))
+    more = ("model.type=hf",) if kind == "hf" else ()
+    run = train(
+        folder,
+        written(tmp_path, CONVERSATIONS),
+        *more,
+        "training.task=chat",
+        "evaluation.eval_strategy=no",
+        steps=60,
+    )
+    task = load_task(run, "latest", CPU).task
+    # </s> of the tokenizer, <|im_end|> of the template, <mask> of generation_config.json; 9 is an ordinary token.
+    assert task.facts.ends == (2, 5, 6)
+    for word in WORDS[:2]:
+        assert api.generate(run.path, f"Say {word}.", temperature=0, max_new_tokens=30) == f"{word}!"
+    exported = export_run(run, tmp_path / "exported").folder
+    network = transformers.AutoModelForCausalLM.from_pretrained(exported)
+    assert network.generation_config.eos_token_id == [2, 5, 6]
+    fast = transformers.AutoTokenizer.from_pretrained(exported)
+    prompt = [{"role": "user", "content": "Say red."}]
+    inputs = fast.apply_chat_template(prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+    answer = network.generate(**inputs, max_new_tokens=30, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    assert fast.decode(answer, skip_special_tokens=True) == "red!"
+    assert answer[-1] == 5
+
+
+# Heads over labels
+
+
+@pytest.mark.parametrize(("family", "task"), [("t5", "classify"), ("bart", "classify"), ("t5", "tag")])
+def test_a_classifier_with_a_decoder_is_exported_with_its_logits(model, tmp_path: Path, family: str, task: str):
+    records = [{"words": ["red", "two"], "tags": ["colour", "number"]}] * 6 if task == "tag" else LABELLED
+    run = train(
+        model(family, "AutoModelForSeq2SeqLM"),
+        written(tmp_path, records),
+        "model.type=hf",
+        f"training.task={task}",
+        "evaluation.eval_strategy=no",
+    )
+    exported = export_run(run, tmp_path / "exported")
+    assert exported.difference < 1e-5
+    auto = "AutoModelForTokenClassification" if task == "tag" else "AutoModelForSequenceClassification"
+    network = getattr(transformers, auto).from_pretrained(exported.folder)
+    fast = transformers.AutoTokenizer.from_pretrained(exported.folder)
+    if task == "tag":
+        assert network.config.id2label == {0: "colour", 1: "number"}
+        return
+    logits = network(**fast("red red", return_tensors="pt")).logits[0].softmax(-1)
+    (answer,) = predict(run, str(written(tmp_path, [{"text": "red red"}])))
+    assert answer["probability"] == pytest.approx(logits.max().item(), abs=1e-5)
+    assert answer["label"] == network.config.id2label[int(logits.argmax())]
+
+
+def test_a_head_that_transformers_does_not_have_is_refused_before_training(model, tmp_path: Path):
+    from trainbook.errors import UserError
+
+    source = written(tmp_path, [{"words": ["red", "two"], "tags": ["colour", "number"]}] * 6)
+    message = r"transformers has no head for training\.task=tag.*bart"
+    with pytest.raises(UserError, match=message):
+        train(model("bart", "AutoModelForSeq2SeqLM"), source, "model.type=hf", "training.task=tag")
