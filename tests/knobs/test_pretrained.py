@@ -205,6 +205,38 @@ def test_a_recipes_values_give_way_and_say_to_what(folder) -> None:
     assert shown["model.hidden_size"]["origin"] == f"{path}/config.json" and shown["data.tokenizer"]["origin"] == path
 
 
+@pytest.mark.parametrize(
+    ("config", "changes", "rate"),
+    [
+        (GPT2, {}, 0.1),
+        (GPT2, {"resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2}, 0.2),
+        (LLAMA, {}, 0.0),
+        (LLAMA, {"attention_dropout": 0.05}, 0.05),
+        (BERT, {}, 0.1),
+        (BERT, {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}, 0.0),
+        (T5, {"dropout_rate": 0.3}, 0.3),
+    ],
+    ids=lambda value: value.get("model_type") if isinstance(value, dict) else None,
+)
+def test_dropout_is_that_of_the_model_unless_the_user_sets_it(folder, config, changes, rate: float) -> None:
+    path = folder(config, **changes)
+    loaded = load({"training": {"max_steps": 1}}, [f"model.pretrained={path}"])
+    assert loaded.config.model.dropout == rate
+    assert not any("dropout" in notice for notice in loaded.notices)
+    own = load({"training": {"max_steps": 1}, "model": {"dropout": 0.25}}, [f"model.pretrained={path}"])
+    assert own.config.model.dropout == 0.25
+
+
+def test_several_dropout_rates_of_a_model_are_told(folder) -> None:
+    path = folder(BERT, attention_probs_dropout_prob=0.0)
+    loaded = load({"training": {"max_steps": 1}}, [f"model.pretrained={path}"])
+    assert loaded.config.model.dropout == 0.1
+    (notice,) = [notice for notice in loaded.notices if "model.dropout" in notice]
+    assert (
+        "0.1 is used everywhere, but the folder has hidden_dropout_prob 0.1, attention_probs_dropout_prob 0" in notice
+    )
+
+
 def test_a_length_that_the_model_allows_stays(folder) -> None:
     assert load("gpt-tiny", [f"model.pretrained={folder(GPT2)}"]).config.data.max_seq_length == 128
     assert load(None, [f"model.pretrained={folder(GPT2)}", "max_seq_length=100"]).config.data.max_seq_length == 100

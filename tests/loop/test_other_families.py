@@ -67,8 +67,9 @@ def tokenizer_of(family: str, *, pad: bool = True, chat_template: str | None = N
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = SPECIAL if pad else [name.replace("<pad>", "<spare>") for name in SPECIAL]
     trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
     ids = [(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")]
@@ -227,3 +228,78 @@ def test_a_head_that_transformers_does_not_have_is_refused_before_training(model
     message = r"transformers has no head for training\.task=tag.*bart"
     with pytest.raises(UserError, match=message):
         train(model("bart", "AutoModelForSeq2SeqLM"), source, "model.type=hf", "training.task=tag")
+
+
+# A classifier without a padding token
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_classifier_without_a_padding_token_pads_with_its_end_of_text(model, tmp_path: Path, family: str):
+    """Texts of different lengths in one batch have the logits that each has alone in transformers."""
+    records = [{"text": " ".join([word] * (1 + number)), "label": str(number % 2)} for number, word in enumerate(WORDS)]
+    source = written(tmp_path, records)
+    folder = model(family, "AutoModelForCausalLM", pad=False)
+    run = train(folder, source, "model.type=hf", "training.task=classify", "evaluation.eval_strategy=no")
+    network = export_run(run, tmp_path / "exported").folder
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(network)
+    fast = transformers.AutoTokenizer.from_pretrained(network)
+    assert theirs.config.pad_token_id == fast.pad_token_id == 2
+    inputs = fast([record["text"] for record in records], padding=True, return_tensors="pt")
+    together = theirs(**inputs).logits.softmax(-1)
+    for record, answer, row in zip(records, predict(run, str(source)), together, strict=True):
+        alone = theirs(**fast(record["text"], return_tensors="pt")).logits[0].softmax(-1)
+        assert answer["probability"] == pytest.approx(alone.max().item(), abs=1e-5)
+        assert answer["probability"] == pytest.approx(row.max().item(), abs=1e-5)
+
+
+def test_a_borrowed_padding_token_is_told(model, tmp_path: Path):
+    from trainbook.data import build as build_data
+    from trainbook.knobs import load
+    from trainbook.loop.build import request_of
+
+    folder = model("gpt2", "AutoModelForCausalLM", pad=False)
+    given = {"model": {"pretrained": str(folder), "type": "hf"}, "training": {"task": "classify", "max_steps": 1}}
+    config = load(given, [f"data.source={written(tmp_path, LABELLED)}", f"data.cache_dir={tmp_path / 'cache'}"]).config
+    data = build_data(config.data, 0, request_of(config))
+    assert "The tokenizer has no padding token: its end of text '</s>' pads, behind a mask." in data.summary["notices"]
+
+
+# What the tokenizer puts before a text
+
+
+@pytest.mark.parametrize("kind", ["ours", "hf"])
+def test_a_text_begins_as_the_tokenizer_begins_it(model, tmp_path: Path, kind: str):
+    from trainbook.data.loader import eval_batches
+    from trainbook.knobs import load
+    from trainbook.loop.build import build as build_job
+
+    folder = model("llama", "AutoModelForCausalLM")
+    source = written(tmp_path, [{"text": word} for word in WORDS])
+    given = {"model": {"pretrained": str(folder)}, "training": {"max_steps": 1, "device": "cpu"}}
+    given["data"] = {"source": str(source), "samples": "documents", "cache_dir": str(tmp_path / "cache")}
+    given["data"] |= {"max_seq_length": 16, "validation_ratio": 0}
+    config = load(given, ["model.type=hf"] if kind == "hf" else []).config
+    data = build_job(config, CPU).data
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    texts = {tuple(fast(word)["input_ids"] + [fast.eos_token_id]) for word in WORDS}
+    tokens = [row for batch in eval_batches(data.train, 2, None) for row in batch.tokens.split()]
+    assert {tuple(row.tolist()) for row in tokens} == texts
+
+
+def test_generation_begins_as_the_tokenizer_begins_a_text(model, tmp_path: Path):
+    folder = model("llama", "AutoModelForCausalLM")
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    run = train(
+        folder, source, "training.task=causal", "data.samples=documents", "evaluation.eval_strategy=no", steps=9
+    )
+    exported = export_run(run, tmp_path / "exported").folder
+    network = transformers.AutoModelForCausalLM.from_pretrained(exported)
+    fast = transformers.AutoTokenizer.from_pretrained(exported)
+    inputs = fast("red", return_tensors="pt")
+    assert inputs["input_ids"][0, 0] == fast.bos_token_id
+    answer = network.generate(**inputs, max_new_tokens=12, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+    ours = api.generate(run.path, "red", temperature=0, max_new_tokens=12)
+    assert ours == fast.decode(answer, skip_special_tokens=True)
+    (likelihood,) = predict(run, str(written(tmp_path, [{"text": "red red"}])))
+    ids = torch.tensor([fast("red red")["input_ids"] + [fast.eos_token_id]])
+    assert likelihood["loss"] == pytest.approx(network(input_ids=ids, labels=ids).loss.item(), abs=1e-5)

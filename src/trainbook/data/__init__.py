@@ -85,6 +85,9 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
     summary = _summary(data, request, cached, train, held_out)
     summary["left_out"] = _left_out(data, cached, train, len(kept_out))
     summary["notices"] = _notices(data, source, validation) + _told(cached, source, validation) + its_notices
+    if "pad" in request.specials and cached.tokenizer.special("pad") is None:
+        end = cached.tokenizer.special_names.get(cached.tokenizer.padding)
+        summary["notices"].append(f"The tokenizer has no padding token: its end of text {end!r} pads, behind a mask.")
     return DataBundle(
         train,
         held_out,

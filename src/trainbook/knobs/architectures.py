@@ -20,6 +20,17 @@ from trainbook.knobs.sections.model_scaling import ModelScaling
 from trainbook.knobs.values import show
 
 LENGTH = "data.max_seq_length"
+DROPOUT = "model.dropout"
+# What a config.json calls its dropout rates, and their defaults in transformers. The first is that of hidden states.
+DROPOUT_RATES: Mapping[str, Mapping[str, float]] = {
+    "gpt2": {"resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1},
+    "llama": {"attention_dropout": 0.0},
+    "mistral": {"attention_dropout": 0.0},
+    "qwen2": {"attention_dropout": 0.0},
+    "qwen3": {"attention_dropout": 0.0},
+    "bert": {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1},
+    "t5": {"dropout_rate": 0.1},
+}
 SIZES = (
     "model.num_hidden_layers",
     "model.num_decoder_layers",
@@ -89,6 +100,7 @@ class Reading:
     tokenizer: str | None = None  # of a model that was trained here
     place: str = ""  # what said all this, for messages
     task: str | None = None  # of a model of transformers: what it was made for
+    remarks: tuple[str, ...] = ()  # what differs from the folder, and is told
 
 
 def _read_earlier(name: str) -> Reading:
@@ -138,7 +150,18 @@ def read_model(name: str, model_type: str | None) -> Reading:
     values["model.vocab_rows"] = source.get("vocab_size", VOCABULARIES[str(family)])
     values["model.num_positions"] = values["model.num_positions"] or values.get(LENGTH, trained_length)
     ordered = {path: values[path] for path in (*SETTLED, *NEWER, *SCALING, LENGTH) if path in values}
-    return Reading(folder, ordered, trained_length)
+    ordered[DROPOUT], remarks = _dropout(source, str(family))
+    return Reading(folder, ordered, trained_length, remarks=remarks)
+
+
+def _dropout(source: _Source, family: str) -> tuple[Any, tuple[str, ...]]:
+    """Built-in networks have one rate for all places."""
+    rates = {name: source.get(name, default) for name, default in DROPOUT_RATES[family].items()}
+    hidden = next(iter(rates.values()))
+    if all(rate == hidden for rate in rates.values()):
+        return hidden, ()
+    shown = ", ".join(f"{name} {show(rate)}" for name, rate in rates.items())
+    return hidden, (f"{DROPOUT}: {show(hidden)} is used everywhere, but the folder has {shown}.",)
 
 
 def shape_of_pretrained(name: str) -> dict[str, Any]:

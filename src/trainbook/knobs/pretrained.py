@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import LENGTH, NEWER, SCALING, SETTLED, NotBuiltIn, Reading, read_model
+from trainbook.knobs.architectures import DROPOUT, LENGTH, NEWER, SCALING, SETTLED, NotBuiltIn, Reading, read_model
 from trainbook.knobs.derive import TASKS_OF_MODEL
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
@@ -69,6 +69,8 @@ def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
             continue  # it is older than these knobs: its checkpoints may have fewer rows
         if path == LENGTH:
             _settle_length(result, reading, value)
+        elif path == DROPOUT:
+            _take_over_dropout(result, reading, value, is_of_a_run)
         else:
             _settle(result, reading, path, value)
     _settle_task(result, reading)
@@ -160,6 +162,16 @@ def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None
 def _is_overridden(result: Settlement, old: Assignment) -> bool:
     """The pretrained model was named on the command line, over what a file says."""
     return result.assigned["model.pretrained"].origin.kind == "override" and old.origin.kind != "override"
+
+
+def _take_over_dropout(result: Settlement, reading: Reading, rate: Any, is_of_a_run: bool) -> None:
+    """The rate that the model was trained with, unless the user sets another one."""
+    old = result.assigned.get(DROPOUT)
+    if is_of_a_run or (old is not None and old.origin.is_the_users):
+        return
+    _settle(result, reading, DROPOUT, rate)
+    place = reading.place or str(reading.folder / CONFIG)
+    result.notices += [f"{place}  {remark}" for remark in reading.remarks]
 
 
 def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:

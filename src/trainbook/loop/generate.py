@@ -15,6 +15,7 @@ from trainbook.loop.judges import framed_tokens
 from trainbook.loop.restore import Restored, load_task
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling, Task, generate_tokens
+from trainbook.tasks.around import template
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 from trainbook.tasks.span import SpanTask
@@ -74,7 +75,8 @@ def _prompt(task: Task, tokenizer: Tokenizer, config: Config, prompt: str) -> li
     if isinstance(task, Seq2SeqTask):  # an input begins and ends as those of the training did
         frame = Seq2SeqTask.frame(config, tokenizer) if isinstance(task, SpanTask) else task.frame(config, tokenizer)
         return framed_tokens(tokens, frame, config.data.truncation_side).tolist()
-    if len(tokens):
-        return tokens.tolist()
+    begin = list(template(tokenizer)[0])
+    if begin or len(tokens):
+        return begin + tokens.tolist()
     # Begin as a document begins: behind the end of another.
     return [tokenizer.end_of_text] if tokenizer.end_of_text is not None else tokenizer.encode("\n").tolist()

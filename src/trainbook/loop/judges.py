@@ -74,11 +74,11 @@ def framed_tokens(tokens: np.ndarray, frame: Frame, side: str, fill: int | None 
     return np.concatenate([around[0], kept, around[1]])
 
 
-def windows(tokens: np.ndarray, frame: Frame, end: int | None) -> list[np.ndarray]:
+def windows(tokens: np.ndarray, frame: Frame, end: int | None, begin: Sequence[int] = ()) -> list[np.ndarray]:
     """The whole text, in parts that fit. A causal model's overlap by a token: all but the first are targets once."""
     prefix, suffix = frame.prefix, frame.suffix
     if frame.shift:  # what begins and ends a text stands there only; an end was learned, be it only as a seam
-        tokens, prefix, suffix = _around(tokens, prefix, suffix or (() if end is None else (end,))), (), ()
+        tokens, prefix, suffix = _around(tokens, prefix or begin, suffix or (() if end is None else (end,))), (), ()
     length = frame.window_length or frame.max_length - len(prefix) - len(suffix)
     starts = range(0, len(tokens) - frame.shift, length - frame.shift)
     return [_around(tokens[start : start + length], prefix, suffix) for start in starts]

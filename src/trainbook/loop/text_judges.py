@@ -16,6 +16,7 @@ from trainbook.loop.judges import Answer, Judge, windows
 from trainbook.loop.restore import Restored
 from trainbook.tasks import IGNORED
 from trainbook.tasks import metrics as measures
+from trainbook.tasks.around import template
 
 
 class AnswerJudge(Judge):
@@ -73,7 +74,8 @@ class LikelihoodJudge(Judge):
         return answers
 
     def parts(self, tokens: np.ndarray) -> list[np.ndarray]:
-        return windows(tokens, self.frame, self.facts.end)
+        begin = template(self.tokenizer)[0] if self.frame.shift else ()
+        return windows(tokens, self.frame, self.facts.end, begin)
 
     def losses(self, entries: dict[str, Tensor], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
         """For each row the sum of its losses, and of how many targets."""

@@ -27,6 +27,10 @@ class Vocabulary:
     end_of_text: int | None = None
     special_names: Mapping[int, str] = field(default_factory=dict)
 
+    @property
+    def padding(self) -> int:
+        return ROLES.index("pad")
+
     def special(self, role: str) -> int | None:
         return ROLES.index(role) if role in ROLES else None
 

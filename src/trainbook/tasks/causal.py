@@ -14,6 +14,7 @@ from trainbook.data.frame import Frame
 from trainbook.knobs.config import Config
 from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialise
 from trainbook.tasks import metrics as measures
+from trainbook.tasks.around import template
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.layout import parts
 from trainbook.tasks.losses import IGNORED
@@ -26,10 +27,12 @@ class CausalTask(TokenTask):
 
     @classmethod
     def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
-        """A document ends with the end of text, unless it was cut: nothing should be learned of an end there. In a
-        stream of all text, the ends of documents are there already."""
-        end = () if config.data.samples == "windows" or tokenizer.end_of_text is None else (tokenizer.end_of_text,)
-        return Frame(config.data.max_seq_length, suffix=end, keep_suffix=False, shift=1)
+        """A document begins as the tokenizer begins a text, with <s> if it is a Llama's, and ends with the end of text,
+        unless it was cut: nothing should be learned of an end there. A stream of all text has its ends already."""
+        if config.data.samples == "windows":
+            return Frame(config.data.max_seq_length, keep_suffix=False, shift=1)
+        begin, end = template(tokenizer)[0], () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+        return Frame(config.data.max_seq_length, prefix=begin, suffix=end, keep_suffix=False, shift=1)
 
     @classmethod
     def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:

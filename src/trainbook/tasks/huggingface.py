@@ -21,6 +21,7 @@ from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.knobs.hub import find_weights
+from trainbook.tasks.around import template
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, Tag
 from trainbook.tasks.masked import MaskedTask
@@ -158,8 +159,8 @@ class HuggingFace(Wrapped):
                 raise UserError(f"{knob}: is {length}, but {self.origin} has learned positions for {rows} tokens only.")
 
     def know_padding(self, network: Any) -> None:
-        """Some heads read at the last token that is not padding."""
-        if network.config.pad_token_id is None:
+        """Some heads over labels read at the last token that is not padding."""
+        if network.config.pad_token_id is None or isinstance(self, LabelTask):
             network.config.pad_token_id = self.facts.pad
 
     def mark_output(self, network: Any) -> None:
@@ -340,16 +341,6 @@ def text_frame(config: Config, tokenizer: Tokenizer) -> Frame:
     """A text between what the model's own tokenizer puts around it."""
     prefix, suffix = template(tokenizer)
     return Frame(config.data.max_seq_length, prefix=prefix, suffix=suffix)
-
-
-def template(tokenizer: Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """What a tokenizer puts before and behind a text, such as [CLS] and [SEP]; nothing if it has no such habit."""
-    library = tokenizer.to_library()
-    text = "a"
-    plain = library.encode(text, add_special_tokens=False).ids
-    whole = library.encode(text, add_special_tokens=True).ids
-    begin = next((at for at in range(len(whole)) if whole[at : at + len(plain)] == plain), 0)
-    return tuple(whole[:begin]), tuple(whole[begin + len(plain) :])
 
 
 def shared_parameters(network: nn.Module) -> list[list[str]]:

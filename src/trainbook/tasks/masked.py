@@ -110,7 +110,7 @@ class MaskedCollate:
             config.training.seed,
             config.training.mask_ratio,
             mask,
-            tokenizer.special("pad") or 0,
+            tokenizer.padding,
             is_special,
             np.flatnonzero(~is_special),
             tokenizer.joined_words() if config.training.whole_word_masking else None,

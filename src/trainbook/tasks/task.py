@@ -44,7 +44,7 @@ class Facts:
             tokenizer.vocab_size,
             data.label_names,
             data.bytes_per_token,
-            tokenizer.special("pad") or 0,
+            tokenizer.padding,
             tokenizer.end_of_text,
             ends,
             data.chat_template,

@@ -58,6 +58,11 @@ class Tokenizer(Protocol):
         """The token with this role: pad, begin, separator, mask or unknown."""
         ...
 
+    @property
+    def padding(self) -> int:
+        """The token that fills rows up: the one for it, else the end of text. What is padding, a mask says."""
+        ...
+
     def encode(self, text: str) -> np.ndarray:
         """Token ids (int64) of the text alone, without any special token, whatever the text says."""
         ...
@@ -136,6 +141,11 @@ class BaseTokenizer:
     @property
     def chat_template(self) -> str | None:
         return None
+
+    @property
+    def padding(self) -> int:
+        pad = self.special("pad")
+        return pad if pad is not None else self.end_of_text or 0
 
     def special(self, role: str) -> int | None:
         if role not in ROLES or role == "sentinels":

@@ -113,6 +113,8 @@ def check_vocab_size(name: str, asked: int | None, tokenizer: Tokenizer) -> None
 def check_specials(name: str, roles: Iterable[str], tokenizer: Tokenizer) -> None:
     """A tokenizer from elsewhere has the special tokens that it has; our own have what a task asks for."""
     for role in in_order(roles):
+        if role == "pad" and tokenizer.end_of_text is not None:
+            continue  # which then fills rows up
         if not (tokenizer.sentinels if role == "sentinels" else tokenizer.special(role) is not None):
             what = "sentinel tokens" if role == "sentinels" else f"a token for the role '{role}'"
             usual = [pattern.format(0) for pattern in SENTINEL_NAMES] if role == "sentinels" else KNOWN_NAMES[role]

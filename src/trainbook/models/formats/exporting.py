@@ -159,7 +159,7 @@ def _prove_and_keep(
         check_tokenizer(unfinished, tokenizer, rows)
         if kind in ("classify", "tag"):  # some heads read where a text ends: it must end as those of the training did
             rows = framed_rows(rows, type(task).frame(config, tokenizer))  # pyright: ignore[reportAttributeAccessIssue]
-        difference = largest_difference(task, kind, unfinished, rows, tokenizer.special("pad") or 0)
+        difference = largest_difference(task, kind, unfinished, rows, tokenizer.padding)
         if target.exists():
             target.rmdir()  # it is empty
         unfinished.rename(target)
@@ -216,7 +216,7 @@ def _generation(ids: dict[str, int], kind: str, ends: int | list[int] | None) ->
 
 def _ends(task: nn.Module) -> int | list[int] | None:
     """Every token that stops generation here stops it in transformers too."""
-    ends = list(getattr(getattr(task, "facts", None), "ends", ()))
+    ends: list[int] = list(getattr(getattr(task, "facts", None), "ends", ()))
     return ends if len(ends) > 1 else next(iter(ends), None)
 
 

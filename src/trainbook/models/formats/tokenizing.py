@@ -33,6 +33,9 @@ class Exportable(Protocol):
     @property
     def chat_template(self) -> str | None: ...
 
+    @property
+    def padding(self) -> int: ...
+
     def special(self, role: str) -> int | None: ...
 
     def encode(self, text: str) -> np.ndarray: ...
@@ -46,6 +49,8 @@ def special_ids(tokenizer: Exportable, kind: str) -> dict[str, int]:
     """The ids that transformers knows by name, for the kind of task."""
     end, begin = tokenizer.end_of_text, tokenizer.special("begin")
     roles = {"pad": tokenizer.special("pad"), "unk": tokenizer.special("unknown")}
+    if kind in ("classify", "tag") and end is not None and roles["pad"] is None:
+        roles["pad"] = end  # as the training padded
     if kind in ("causal", "seq2seq"):
         roles["eos"] = end
     if kind == "causal":
