@@ -43,7 +43,7 @@ from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.ends import end_tokens
-from trainbook.tasks.metrics import must_fit_task
+from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
 
 MOST_GRAPHS = 64  # of one model, for all its widths
@@ -83,6 +83,7 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
     seed, request = config.training.seed, request_of(config)
     data = prepared(ranks, config, lambda crew: build_data(config.data, seed, request, crew))
     _must_be_the_models_tokenizer(config, data)
+    must_fit_labels(task_name(config), config.evaluation, data.label_names)
     return assemble(config, data, device, run, ranks)
 
 

@@ -15,6 +15,7 @@ from trainbook.data.writing import word_marks
 from trainbook.loop.inputs import Input
 from trainbook.loop.judges import Answer, Judge, framed_tokens
 from trainbook.tasks import metrics as measures
+from trainbook.tasks.entities import entity_counts, entity_types, has_entities
 
 TOP_CLASSES = 5
 
@@ -142,7 +143,8 @@ class NumberJudge(LabelJudge):
 
 
 class TagJudge(ClassJudge):
-    """A row of logits for the first token of each word. Words beyond what the model can read have no tag."""
+    """A row of logits for the first token of each word. Words beyond what the model can read have no tag, and do not
+    count. Where tags mark entities, these are what is counted."""
 
     def answers(self, inputs: Sequence[Input], size: int) -> list[Answer]:
         rows, marks = [], []
@@ -170,7 +172,25 @@ class TagJudge(ClassJudge):
             if known:
                 self.compare(logits[known], [truths[place][words[place]] for place in known])  # pyright: ignore
                 self.num_judged += len(known)
+        if has_entities(self.names):
+            self._count_entities(inputs, tags)
         return [{"words": each.words, "tags": found} for each, found in zip(inputs, tags, strict=True)]
+
+    def _count_entities(self, inputs: Sequence[Input], tags: list[list[str | None]]) -> None:
+        predicted, truth = [], []
+        for each, found in zip(inputs, tags, strict=True):
+            if each.truth is not None:
+                read = [place for place, tag in enumerate(found) if tag is not None]
+                predicted.append([str(found[place]) for place in read])
+                truth.append([str(each.truth[place]) for place in read])
+        self.add(entities=entity_counts(predicted, truth, entity_types(self.names)))
+
+    def metrics(self) -> dict[str, float]:
+        metrics = super().metrics()
+        if not metrics or not has_entities(self.names):
+            return metrics
+        kept = {name: metrics[name] for name in ("loss", "accuracy")}
+        return kept | measures.entity_metrics(self.sums["entities"])
 
 
 def rounded(probability: float) -> float:

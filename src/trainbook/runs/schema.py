@@ -212,6 +212,10 @@ METRICS = _by_name(
     _lower("bits_per_byte", "bits per byte", "cross entropy per byte of text in base 2; comparable across tokenizers"),
     _higher("f1_micro", "share", "2 TP / (2 TP + FP + FN), counted over all classes together"),
     _higher("f1_macro", "share", "the mean of the F1 of each class that occurs in truth or prediction"),
+    _higher("entity_f1", "share", "F1 of whole entities of all types together, as seqeval counts them"),
+    _higher("entity_f1_macro", "share", "the mean of the F1 of each type of entity"),
+    _higher("entity_precision", "share", "share of the predicted entities that are right"),
+    _higher("entity_recall", "share", "share of the true entities that were found"),
     _higher("exact_match", "share", "share of samples whose written text equals one of their references"),
     _lower(
         "word_error_rate",

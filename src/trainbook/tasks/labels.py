@@ -16,6 +16,7 @@ from trainbook.knobs.config import Config
 from trainbook.models import OutputLinear, Transformer, build_bert, initialise
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.batches import StepBatch
+from trainbook.tasks.entities import entity_counts, entity_types, has_entities, sentences
 from trainbook.tasks.layout import parts
 from trainbook.tasks.losses import cross_entropy_parts
 from trainbook.tasks.masked import encoder_frame
@@ -69,13 +70,43 @@ class Classify(LabelTask):
 
 
 class Tag(Classify):
-    """One label for each word, at the first token of each."""
+    """One label for each word, at the first token of each. Where labels mark entities, these are what is counted."""
 
     records = "tagged"
+
+    def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        names = self.facts.label_names
+        if not has_entities(names):
+            return super().evaluation_sums(targets, **inputs)
+        logits = self.logits(**inputs).float()
+        keys, predicted = _sentence_keys(**inputs), logits.argmax(-1)
+        guessed, true = (sentences(keys, numbers.tolist(), names) for numbers in (predicted, targets))
+        return {
+            "cross_entropy": F.cross_entropy(logits, targets, reduction="none").double().sum(),
+            "correct": (predicted == targets).sum(),
+            "entities": entity_counts(guessed, true, entity_types(names)),
+        }
+
+    def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
+        if not has_entities(self.facts.label_names):
+            return super().metrics(sums, num_targets)
+        return {
+            "loss": float(sums["cross_entropy"]) / num_targets,
+            "accuracy": float(sums["correct"]) / num_targets,
+            **measures.entity_metrics(sums["entities"]),
+        }
 
     @classmethod
     def collate(cls, config: Config, data: DataBundle, rows_each: int) -> Collate:
         return TagCollate(rows_each, Facts.of(data).pad)
+
+
+def _sentence_keys(input_ids: Tensor, chosen: Tensor, document_ids: Tensor | None = None, **_: Tensor) -> list[int]:
+    """A number for each word that is the same within a sentence: of its row, and of its document in a packed row."""
+    rows = chosen // input_ids.shape[1]
+    if document_ids is None:
+        return rows.tolist()
+    return (rows * (int(document_ids.max()) + 1) + document_ids.flatten()[chosen]).tolist()
 
 
 class ClassifyMany(LabelTask):

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from trainbook.errors import ConfigError, Problem
 from trainbook.knobs.sections.evaluation import Evaluation
+from trainbook.tasks.entities import has_entities
 from trainbook.tasks.losses import IGNORED
 
 LIKELIHOOD = ("loss", "perplexity", "accuracy")
 CLASSES = ("loss", "accuracy", "f1_micro", "f1_macro")
+ENTITIES = ("entity_f1", "entity_f1_macro", "entity_precision", "entity_recall")
 TEXT = ("exact_match", "word_error_rate", "phoneme_error_rate")
 OF_TASK: Mapping[str, tuple[str, ...]] = {
     "causal": (*LIKELIHOOD, "bits_per_token", "bits_per_byte"),
@@ -27,7 +29,7 @@ OF_TASK: Mapping[str, tuple[str, ...]] = {
     "seq2seq": LIKELIHOOD,
     "classify": CLASSES,
     "classify_many": CLASSES,
-    "tag": CLASSES,
+    "tag": (*CLASSES, *ENTITIES),  # F1 of words, or of entities where tags mark them
     "regress": ("loss", "mean_squared_error", "mean_absolute_error", "pearson"),
 }
 WRITING_TASKS = ("seq2seq",)  # those that answer with a text that there is a right one for
@@ -67,6 +69,20 @@ def must_fit_task(task: str, evaluation: Evaluation) -> None:
         generate=evaluation.generate,
         target_unit=evaluation.target_unit,
     )
+
+
+def must_fit_labels(task: str, evaluation: Evaluation, label_names: Sequence[str]) -> None:
+    """Tags have the metrics of entities or those of words: which, their names say."""
+    metric = evaluation.metric_for_best_model
+    if task != "tag":
+        return
+    marks = has_entities(label_names)
+    unfit = ("f1_micro", "f1_macro") if marks else ENTITIES
+    if metric in unfit:
+        given = [name for name in OF_TASK[task] if name not in unfit]
+        why = "mark entities (B-, I-)" if marks else "have no prefixes such as B- and I-, so there are no entities"
+        message = f"is {metric}, but the tags {why}; metrics are {', '.join(given)}."
+        raise ConfigError([Problem("configuration", "evaluation.metric_for_best_model", message)])
 
 
 # From a loss
@@ -118,6 +134,17 @@ def f1_macro(counts: Tensor) -> float:
     possible = 2 * true_positives + false_positives + false_negatives
     occurs = possible > 0
     return float((2 * true_positives[occurs] / possible[occurs]).sum() / max(1, int(occurs.sum())))
+
+
+def entity_metrics(counts: Tensor) -> dict[str, float]:
+    """From counts of entities, one column a type. Nothing to find or nothing found: 0, as in seqeval."""
+    found, wrong, missed = counts.double().sum(1).tolist()
+    return {
+        "entity_f1": f1_micro(counts),
+        "entity_f1_macro": f1_macro(counts),
+        "entity_precision": found / max(1.0, found + wrong),
+        "entity_recall": found / max(1.0, found + missed),
+    }
 
 
 # Numbers

@@ -26,6 +26,10 @@ class Evaluation(EvaluationTimes):
         "bits_per_byte",
         "f1_micro",
         "f1_macro",
+        "entity_f1",
+        "entity_f1_macro",
+        "entity_precision",
+        "entity_recall",
         "exact_match",
         "word_error_rate",
         "phoneme_error_rate",
@@ -53,6 +57,10 @@ class Evaluation(EvaluationTimes):
             "bits_per_byte": "the loss per byte of text in bits, comparable across tokenizers; causal models",
             "f1_micro": "F1 of all classes counted together; with one class per sample it equals the accuracy",
             "f1_macro": "mean of the F1 of each class: a rare class weighs as much as a common one",
+            "entity_f1": "of tags such as B-PER and I-PER: F1 of whole entities, as seqeval counts them",
+            "entity_f1_macro": "the mean over the types of entities",
+            "entity_precision": "share of the predicted entities that are right",
+            "entity_recall": "share of the true entities that were found",
             "exact_match": "share of generated texts that equal a reference; needs evaluation.generate",
             "word_error_rate": (
                 "edits per reference word; with target_unit phonemes, share of words with any error; needs "
@@ -70,6 +78,7 @@ class Evaluation(EvaluationTimes):
             ),
             Case("imbalanced classes", "f1_macro", "the most frequent class alone gives a high accuracy"),
             Case("generated text that is scored as a whole", "exact_match", "the loss sees only the next token"),
+            Case("entities", "entity_f1", "most words are outside: accuracy is high for a model that finds nothing"),
         ),
         interacts=(
             "evaluation.early_stopping_patience",
@@ -92,6 +101,8 @@ class Evaluation(EvaluationTimes):
             "eval_perplexity": "perplexity",
             "f1": "f1_macro",
             "eval_f1": "f1_macro",
+            "overall_f1": "entity_f1",
+            "eval_overall_f1": "entity_f1",
             "bpb": "bits_per_byte",
             "wer": "word_error_rate",
             "eval_wer": "word_error_rate",
