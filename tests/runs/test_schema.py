@@ -23,6 +23,7 @@ def test_known_metrics_pass():
 def test_every_metric_that_can_choose_the_best_checkpoint_says_which_way_is_better():
     choices = get_args(Evaluation.model_fields["metric_for_best_model"].annotation)
     higher = {"accuracy", "f1_micro", "f1_macro", "exact_match", "pearson"}
+    higher |= {"entity_f1", "entity_f1_macro", "entity_precision", "entity_recall"}
     assert higher < set(choices)
     for name in choices:
         assert schema.METRICS[name].higher_is_better is (name in higher), name

@@ -182,7 +182,7 @@ class TagJudge(ClassJudge):
             if each.truth is not None:
                 read = [place for place, tag in enumerate(found) if tag is not None]
                 predicted.append([str(found[place]) for place in read])
-                truth.append([str(each.truth[place]) for place in read])
+                truth.append([str(each.truth[place]) for place in read])  # pyright: ignore[reportIndexIssue]
         self.add(entities=entity_counts(predicted, truth, entity_types(self.names)))
 
     def metrics(self) -> dict[str, float]:
