@@ -15,30 +15,30 @@ GIB = 2**30
 
 TEXT = """# Memory on paper and on a GPU
 
-`trainbook plan` computes the memory of a training from its configuration alone, without a GPU and without PyTorch. Here
-each prediction stands beside the peak that was measured: {count} configurations on one {gpu}, trained for some steps in
-Trainbook's own loop, the guard and its three last copies of the model included (a plan counts one more: in a long run
-that of the best step is kept, too).
+`trainbook plan` computes the memory of a training run from its configuration alone, without a GPU and without PyTorch.
+This page compares its predictions with measured peaks: {count} configurations on one {gpu}, each trained for some steps
+in Trainbook's own loop, including the guard and its last three copies of the model (a plan counts one more, because a
+long run also keeps the copy of the best step).
 
 **Median error {median:.1%}, worst {worst:.1%}** ({worst_name}). {fresh}
 
 ![predicted and measured memory](memory.png)
 
-`accelerate estimate-memory` is asked for the same models: it counts weights, gradients and Adam's averages, and knows
-of no batch, no length, no recomputing and no other optimizer. That is what it is for; its median error as a peak of
-training is {their_median:.0%}.
+The last column is the estimate of `accelerate estimate-memory` for the same models. It counts weights, gradients and
+Adam's moments, and does not know batch size, sequence length, recomputation or other optimizers. That is all it is
+meant to do; taken as the peak of training, its median error is {their_median:.0%}.
 
 | configuration | parameters | measured GiB | predicted | error | accelerate |
 |---|---|---|---|---|---|
 {rows}
 
-A name says: the model, rows and tokens of a micro-batch, the number type of computing (and `bf16-weights`), what is
-recomputed, the optimizer if it is not AdamW, `x4` for four micro-batches in an update, and whether it was compiled.
-Measured is the highest number of bytes in PyTorch's tensors (`max_memory_allocated`) in a step. On top of it comes what
-no tensor has: the CUDA context, and gaps between tensors (here the allocator had {gaps:.1%} more than the tensors
-needed in the median, {most_gaps:.1%} at most). `trainbook plan` counts both when it says whether something fits.
+A name lists the model, the rows and tokens of a micro-batch, the compute precision (and `bf16-weights`), what is
+recomputed, the optimizer if it is not AdamW, `x4` for four micro-batches per update, and whether it was compiled. The
+measured value is the maximum number of bytes in PyTorch's tensors (`max_memory_allocated`) during a step. The CUDA
+context and the gaps between tensors come on top (here the allocator reserved {gaps:.1%} more than the tensors needed in
+the median, {most_gaps:.1%} at most). `trainbook plan` counts both when it says whether a run fits.
 {left_out}
-Made with PyTorch {torch} by `python benchmarks/memory.py` on the GPU, and `python benchmarks/memory.py page`.
+Made with PyTorch {torch} by `python benchmarks/memory.py` on the GPU and `python benchmarks/memory.py page`.
 """
 
 
@@ -74,9 +74,9 @@ def _fresh(rows: list[dict[str, Any]]) -> str:
     """A formula that is right about what it was corrected with has not shown much."""
     errors = [abs(error_of(row) or 0.0) for row in rows if row.get("afterwards")]
     if not errors:
-        return "The formulas were corrected with these very figures."
+        return "The formulas were fitted to these figures."
     found = f"median {statistics.median(errors):.1%}, worst {max(errors):.1%}"
-    return f"{len(errors)} of them (marked *) were measured after the formulas were final: {found}."
+    return f"{len(errors)} configurations (marked *) were measured after the formulas were final: {found}."
 
 
 def _line(row: dict[str, Any]) -> str:

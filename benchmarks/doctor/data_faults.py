@@ -16,13 +16,13 @@ from model_patches import causal_mask_open, loss_not_averaged
 
 @fault("labels-shuffled", "data", "labels-random")
 def _(case: Case) -> None:
-    """What is to be learnt at a place is what belongs to another one; validation is right."""
+    """Training targets are shuffled between positions or samples; validation targets are right."""
     case.patch(patches.targets_shuffled(case.seed))
 
 
 @fault("data-sorted", "data", "data-unshuffled")
 def _(case: Case) -> None:
-    """Samples come sorted by source or class."""
+    """Samples are sorted by source or class and never shuffled."""
     if case.seed // 2 % 2:
         case.base({"guard.enabled": False})
     order = sorted if case.is_faulty else lambda found, key: found
@@ -43,7 +43,7 @@ def _(case: Case) -> None:
 
 @fault("data-duplicated", "data", "data-duplicated", "overfitting")
 def _(case: Case) -> None:
-    """The training data is a small part of itself, many times over."""
+    """The training data is a small subset, repeated many times."""
     variant, times = case.variant, 200 if case.is_gpt else 25
     if case.is_gpt:
         size = texts.TEXT_CHARACTERS // times
@@ -57,7 +57,7 @@ def _(case: Case) -> None:
 
 @fault("batches-poisoned", "data", "bad-samples")
 def _(case: Case) -> None:
-    """Now and then a few batches are one token over and over, or have wrong labels; no guard."""
+    """Now and then a few batches in a row repeat a single token or have wrong labels; the guard is off."""
     case.base({"guard.enabled": False})
     classes = None if case.is_gpt else texts.NUM_TOPICS
     case.patch(patches.batches_poisoned(case.seed, case.draw.choice((0.06, 0.08, 0.1)), classes))
@@ -65,13 +65,13 @@ def _(case: Case) -> None:
 
 @fault("loader-stale", "data", "batches-repeat")
 def _(case: Case) -> None:
-    """The loader gives each batch several times in a row."""
+    """The data loader returns each batch several times in a row."""
     case.patch(patches.batches_repeated(case.draw.choice((8, 10, 12))))
 
 
 @fault("validation-foreign", "data", "validation-drift")
 def _(case: Case) -> None:
-    """Validation data is of another distribution than training data."""
+    """The validation data has another distribution than the training data."""
     seed = 2_000 + case.variant
     if case.is_gpt:
         other = case.files.text(f"foreign {seed}", partial(texts.foreign_paragraphs, seed, texts.VALIDATION_CHARACTERS))
@@ -84,7 +84,7 @@ def _(case: Case) -> None:
 
 @fault("set-tiny", "data", "overfitting", "dataset-tiny")
 def _(case: Case) -> None:
-    """A training set so small that it is learnt by heart."""
+    """The training set is so small that the model memorizes it."""
     if case.is_faulty:
         case.use((small_set(case), case.knobs["data.validation"]))
 
@@ -97,7 +97,7 @@ def small_set(case: Case) -> str:
 
 @fault("evaluation-on-train", "data", "evaluation-on-train")
 def _(case: Case) -> None:
-    """The validation file is a copy of the training file, which is small enough to be learnt by heart."""
+    """The validation file is a copy of the training file, which is small enough to be memorized."""
     train = small_set(case)
     case.use((train, case.knobs["data.validation"]))
     if case.is_gpt:
@@ -109,7 +109,7 @@ def _(case: Case) -> None:
 
 @fault("order-restarted", "data", "data-order-restarted")
 def _(case: Case) -> None:
-    """A resumed run reads its data from the beginning again."""
+    """A resumed run starts its data order from the beginning again."""
     case.stop_at = case.steps // 2 + 10
     case.patch_resumed(patches.order_begins_anew())
 
@@ -119,7 +119,7 @@ def _(case: Case) -> None:
 
 @fault("targets-unshifted", "objective", "targets-not-shifted", "future-leaks")
 def _(case: Case) -> None:
-    """A token is to predict itself; in a masked model, nothing is masked."""
+    """Each token's target is the token itself; in a masked model, nothing is masked."""
     if case.is_gpt:
         case.patch(patches.targets_are_inputs())
     else:
@@ -129,19 +129,19 @@ def _(case: Case) -> None:
 
 @fault("targets-shifted-twice", "objective", "targets-shifted-twice", architectures=("gpt",))
 def _(case: Case) -> None:
-    """A token is to predict the one after the next."""
+    """Each token's target is the token after the next one."""
     case.patch(patches.targets_shifted_again())
 
 
 @fault("mask-open", "objective", "future-leaks", "targets-not-shifted", architectures=("gpt",))
 def _(case: Case) -> None:
-    """The causal mask is open: each token sees the next one."""
+    """The causal mask is missing: each token sees the next one."""
     case.patch(causal_mask_open())
 
 
 @fault("padding-counted", "objective", "padding-as-targets")
 def _(case: Case) -> None:
-    """Padding is learnt as if it were text."""
+    """Padding counts as targets in the loss."""
     if case.is_gpt:
         case.use(case.files.documents(case.variant))
         case.base({"data.samples": "documents", "data.max_seq_length": 128, "batch.global_batch_size": 8})
@@ -153,7 +153,7 @@ def _(case: Case) -> None:
 
 @fault("accumulation-wrong", "objective", "accumulation-wrong")
 def _(case: Case) -> None:
-    """The losses of micro-batches are added up and not averaged."""
+    """The losses of micro-batches are summed instead of averaged."""
     rows = 4 if case.is_gpt else 8
     case.base({"batch.per_device_train_batch_size": rows})
     case.patch(loss_not_averaged(case.knobs["batch.global_batch_size"] // rows))
@@ -161,11 +161,11 @@ def _(case: Case) -> None:
 
 @fault("metric-wrong", "objective", "metric-flat")
 def _(case: Case) -> None:
-    """Accuracy is counted with another map of classes than the one that is learnt."""
+    """Accuracy is computed with another mapping of classes than training uses."""
     case.patch(patches.tokens_renamed() if case.is_gpt else patches.classes_renamed(texts.NUM_TOPICS))
 
 
 @fault("evaluation-tiny", "objective", "evaluation-noisy")
 def _(case: Case) -> None:
-    """Each evaluation is of a few samples, always others."""
+    """Each evaluation uses only a few samples, and different ones each time."""
     case.patch(patches.evaluated_on_a_few(2 if case.is_gpt else 8, case.seed))

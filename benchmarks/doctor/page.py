@@ -16,23 +16,25 @@ from trainbook.charts.figure import BLUE, GREY, RED, new_figure, save
 
 TEXT = """# How often the doctor is right
 
-{num_kinds} kinds of fault were put on purpose into runs of a small GPT and a small BERT: into their settings, their
-data, or the code around the loop. Each kind has one right cause. Beside them stand clean runs: {num_settings} healthy
+The bench trains a small GPT and a small BERT with {num_kinds} kinds of planted faults: in the settings, in the data,
+or in the code around the loop. Each kind has one right cause. Clean runs serve as controls: {num_settings} healthy
 settings of GPT, BERT and T5, from other optimizers and schedules to resumed runs and the shapes of the packaged
-recipes. The doctor sees what any run leaves behind (`config.yaml`, `manifest.json`, `metrics.jsonl`, `events.jsonl`),
-and nothing of what was done.
+recipes. The doctor sees only the files of a run (`config.yaml`, `manifest.json`, `metrics.jsonl`, `events.jsonl`),
+not the fault.
 
-The bench was written by others than the rules were. Rules were developed on {num_seen} of the kinds with the seeds
-{development_seeds}; what is reported here are the seeds {held_out_seeds}, of those kinds and of {num_unseen} kinds that
-no rule was developed on. Every fault was compared with its clean twin of the same seed, so that none does nothing.
+The authors of the bench are not the authors of the rules. The rules were developed on {num_seen} of the kinds,
+with seeds {development_seeds}. The results below are for seeds {held_out_seeds}, on those kinds and on
+{num_unseen} kinds that no rule was developed on. Every fault was compared with its clean twin of the same seed, to make
+sure that it has an effect.
 
 ## Held-out runs
 
-Shares with 95 % intervals: those of faults by bootstrap over kinds, since runs of one kind resemble each other; those
-of clean runs after Clopper and Pearson. *Noticed*: any error or warning. *Cause found*: the right cause is among what
-is warned of; where a run's files cannot tell two causes apart, either counts. *Cause first*: the right one is named
-first. The last row counts what is printed as a remark too (`info`), after errors and warnings: most of what is missed
-above is there. A remark is no alarm, and of the clean runs {num_remarked} of {num_clean} have one.
+The table shows shares with 95 % intervals. The intervals for faults are bootstrapped over kinds, because runs of one
+kind resemble each other; those for clean runs are Clopper-Pearson intervals. *Noticed*: there is any error or warning.
+*Cause found*: an error or warning names the right cause; if a run's files cannot tell two causes apart, either counts.
+*Cause first*: the first finding names the right cause. The last row also counts remarks (findings of severity `info`),
+which are printed after errors and warnings; most of the causes missed above are among them. A remark is no alarm:
+{num_remarked} of the {num_clean} clean runs have one.
 
 | | all kinds | kinds seen in development | kinds never seen |
 |---|---|---|---|
@@ -42,19 +44,19 @@ above is there. A remark is no alarm, and of the clean runs {num_remarked} of {n
 |---|---|---|
 {clean}
 
-![the share of runs whose cause is found, for each kind](doctor-bench.png)
+![share of runs with the cause found, by kind](doctor-bench.png)
 
 ## Each kind
 
-Runs of the held-out half: how many, in how many the cause is found, in how many it is the first; and what the doctor
-says first where it is not. Kinds with a star were not looked at in development.
+For each kind: the number of held-out runs, in how many of them the cause is found, is first, and is among the first
+three; and the doctor's first answer if it is not the right cause. Kinds with a star were not used in development.
 
-| fault | what is wrong | cause | runs | found | first | among three | first instead |
+| fault | what is wrong | cause | runs | found | first | among three | first answer instead |
 |---|---|---|---|---|---|---|---|
 {kinds}
 
-{alarms}Made by `python benchmarks/doctor/bench.py run` and `score` (Python {python}, PyTorch {torch}); `validate`
-compares each fault with its twin, `make` makes one of the runs to look at, and `page` writes this page.
+{alarms}Made by `python benchmarks/doctor/bench.py run` and `score` (Python {python}, PyTorch {torch}). `validate`
+compares each fault with its clean twin, `make` makes a single run for inspection, and `page` writes this page.
 """
 
 ROWS = (
