@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 HIGH = "optimizer.learning_rate=0.9"
 
@@ -60,3 +63,44 @@ def test_no_command_is_named_whose_file_is_gone(terminal: Any, tmp_path: Any):
     assert "trainbook train" in terminal("doctor", "hot").output
     next(tmp_path.rglob("hot/config.yaml")).unlink()
     assert "trainbook train" not in terminal("doctor", "hot").output
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["own", "huggingface", "csv"])
+def test_losses_that_no_mean_can_hold_are_answered_as_infinite(kind: str, tmp_path: Path):
+    from rich.console import Console
+
+    from trainbook.doctor import diagnose
+    from trainbook.report.compare import compare
+    from trainbook.report.compare_view import as_json, render
+    from trainbook.runs.record import open_record
+
+    runs = [_run_of_huge_losses(kind, tmp_path / name, loss) for name, loss in (("a", 1e308), ("b", -1.7e308))]
+    assert "not-finite" in [found.rule for found in diagnose(open_record(runs[0])).findings]
+    for split in ("train_loss", "eval_loss"):
+        comparison = compare([open_record(run) for run in runs], split)
+        render(comparison, Console(width=100))
+        assert as_json(comparison)["conclusion"]
+
+
+def _run_of_huge_losses(kind: str, folder: Path, loss: float) -> Path:
+    """Two of three losses are huge, and all of validation."""
+    rows = [{"step": step, "loss": loss if step % 3 else 3 - step / 100, "grad_norm": 1.0} for step in range(1, 61)]
+    rows[0]["grad_norm"] = loss
+    evaluations = [{"step": step, "eval_loss": loss} for step in (30, 60)]
+    folder.mkdir()
+    if kind == "huggingface":
+        state = {"log_history": rows + evaluations, "global_step": 60, "max_steps": 60}
+        (folder / "trainer_state.json").write_text(json.dumps(state), encoding="utf-8")
+        return folder
+    if kind == "csv":
+        cells = [
+            f"{row['step']},{row['loss']},{row['grad_norm']},{loss if row['step'] % 30 == 0 else ''}" for row in rows
+        ]
+        (folder / "log.csv").write_text("\n".join(["step,loss,grad_norm,eval_loss", *cells]) + "\n", encoding="utf-8")
+        return folder / "log.csv"
+    own = [{**row, "split": "train", "segment": 0} for row in rows]
+    own += [{"step": row["step"], "loss": loss, "split": "eval", "segment": 0} for row in evaluations]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in own), encoding="utf-8")
+    (folder / "config.yaml").write_text("training:\n  max_steps: 60\n", encoding="utf-8")
+    return folder

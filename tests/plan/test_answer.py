@@ -268,6 +268,16 @@ NAMED = {"gpu": "NVIDIA H100 80GB HBM3"}
         ({"noise_scale_tokens": "many"}, "noise_scale_tokens: must be a number, or null, but got 'many'."),
         ({"seconds_per_step": -1}, "seconds_per_step: must be a number > 0, or null, but got -1."),
         ({"seconds_per_step": math.inf}, "seconds_per_step: must be a number > 0, or null, but got .inf."),
+        (
+            {"seconds_per_step": 1e300},
+            "seconds_per_step: must be a number > 0, or null, and at most 1e30, but got 1e300.",
+        ),
+        ({"peak_bytes": 10**30}, f"peak_bytes: must be a whole number >= 1, or null, and at most {10**15}, but got"),
+        (
+            {"peaks": {"4": 10**30}},
+            f"peaks: must be whole numbers >= 1 by rows at a time, or null, and at most {10**15}",
+        ),
+        ({"peaks": {"9" * 5000: 1}}, "peaks: must be whole numbers >= 1 by rows at a time, or null, but got"),
         ({"tokens_per_second": 0}, "tokens_per_second: must be a number > 0"),
         ({"paces": 0.1}, "paces: must be a list of numbers > 0, or null, but got 0.1."),
         ({"paces": [0.1, 0]}, "paces: must be a list of numbers > 0, or null, but got ["),

@@ -174,8 +174,10 @@ def test_a_user_adds_gpus_and_may_replace_ours(tmp_path: Path, monkeypatch: pyte
     [
         (OWN.replace("watts", "wats"), r"X1 has no wats: it must be one of .*Did you mean watts\?"),
         (OWN.replace("  watts: 500\n", ""), "X1 must have watts as well"),
-        (OWN.replace("500", "-5"), "X1: watts must be a number > 0, but got -5"),
-        (OWN.replace("500", "many"), "X1: watts must be a number > 0, but got 'many'"),
+        (OWN.replace("500", "-5"), "X1: watts must be a number between 1e-6 and 1000000, but got -5"),
+        (OWN.replace("500", "many"), "X1: watts must be a number between 1e-6 and 1000000, but got 'many'"),
+        (OWN.replace("500", "1e300"), "X1: watts must be a number between 1e-6 and 1000000, but got 1e300"),
+        (OWN.replace("500", "1e-300"), "X1: watts must be a number between 1e-6 and 1000000, but got 1e-300"),
         ("X1: 5\n", "X1 must be a mapping of memory_gb"),
         ("- X1\n", "must be a mapping"),
         (OWN + OWN, "is set twice"),

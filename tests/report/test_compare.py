@@ -47,6 +47,23 @@ def test_one_run_each_says_where_they_ended_and_nothing_about_seeds():
     assert said(run("a", 3.0), run("b", 3.0, optimizer__learning_rate=1e-2)).startswith("b and a are equal")
 
 
+def of_losses(name: str, losses: list[float]) -> Record:
+    rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+    return Record(name, rows, [dict(row) for row in rows], settings=KNOBS)
+
+
+@pytest.mark.parametrize("split", ["train_loss", "eval_loss"])
+def test_runs_without_a_finite_number_are_told_so(split: str):
+    good, bad, worse = of_losses("a", [2.0, 1.0]), of_losses("b", [math.inf, math.inf]), of_losses("c", [math.nan] * 2)
+    assert said(good, bad, metric=split).startswith("Only a has a finite ")
+    found = compare([bad, worse], metric=split)
+    assert conclusion(found).startswith("No run has a finite ") and as_json(found)["comparisons"] == []
+    assert any("b logged no finite" in remark for remark in remarks(found))
+    screen = io.StringIO()
+    render(found, Console(file=screen, width=100))
+    assert "No run has a finite" in screen.getvalue()
+
+
 def test_each_setting_is_told_with_its_mean_and_spread_over_seeds():
     losses = {1e-3: (3.0, 3.2, 3.1), 1e-2: (2.5, 2.9, 2.7)}
     records = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from pathlib import Path
@@ -166,6 +165,9 @@ def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     return here.gpu if here is not None else None
 
 
+HIGHEST_PRICE = 1e9  # of one hour, in any currency
+
+
 def _price(text: str | None) -> tuple[str, float | None]:
     """A number, perhaps with a symbol before or behind it."""
     from trainbook.errors import UserError
@@ -173,8 +175,9 @@ def _price(text: str | None) -> tuple[str, float | None]:
     if text is None:
         return "", None
     found = re.fullmatch(r"\s*([^\d\s.,+-]*)\s*(\d+(?:\.\d+)?)\s*([^\d\s.,+-]*)\s*", text)
-    if found is None or (found[1] and found[3]) or not math.isfinite(float(found[2])):
-        raise UserError(f"--price-per-hour: must be a number >= 0, perhaps with a symbol as in €2.5, but got {text}.")
+    if found is None or (found[1] and found[3]) or float(found[2]) > HIGHEST_PRICE:
+        law = f"a number >= 0 and at most {HIGHEST_PRICE:,.0f}, perhaps with a symbol as in €2.5"
+        raise UserError(f"--price-per-hour: must be {law}, but got {text if len(text) <= 40 else text[:37] + '...'}.")
     return found[1] or found[3], float(found[2])
 
 

@@ -16,7 +16,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
-from trainbook.knobs.values import BrokenLaw, check, show
+from trainbook.knobs.values import LARGEST, LARGEST_FLOAT, BrokenLaw, check, show
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
@@ -181,7 +181,7 @@ def measurement_of(content: Any, where: str) -> Measurement:
             f"{where}: must be a measurement as `plan --measure` writes it, but has no {', '.join(missing)}."
         )
     broken = [
-        f"{key}: must be {law}, but got {_shown(content[key])}."
+        f"{key}: must be {law}{_bound(content[key])}, but got {_shown(content[key])}."
         for key, (law, holds) in LAWS.items()
         if key in content and not holds(content[key])
     ]
@@ -235,21 +235,26 @@ def _no_measurement(where: str, *broken: str) -> UserError:
 
 
 def _is_whole(value: Any, least: int = 1) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= LARGEST
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value  # not NaN
+    return isinstance(value, int | float) and not isinstance(value, bool) and not _is_beyond(value)
 
 
 def _is_positive(value: Any) -> bool:
-    return _is_number(value) and 0 < value < math.inf
+    return _is_number(value) and 1 / LARGEST_FLOAT <= value <= LARGEST_FLOAT
+
+
+def _is_beyond(value: float) -> bool:
+    """NaN, or too large to compute with. A noise scale may be infinite."""
+    return not abs(value) <= LARGEST_FLOAT and not (isinstance(value, float) and math.isinf(value))
 
 
 def _is_by_rows(value: Any, holds: Callable[[Any], bool]) -> bool:
     """Rows are words in JSON."""
     return isinstance(value, dict) and all(
-        str(rows).isdecimal() and int(rows) >= 1 and holds(each) for rows, each in value.items()
+        str(rows).isdecimal() and len(rows) <= 15 and int(rows) >= 1 and holds(each) for rows, each in value.items()
     )
 
 
@@ -276,6 +281,19 @@ LAWS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "repeated": _or_null("true or false", lambda value: isinstance(value, bool)),
     "versions": _or_null("versions by package", lambda value: isinstance(value, dict)),
 }
+
+
+def _bound(value: Any) -> str:
+    """Told where a number is beyond it."""
+    if isinstance(value, dict):
+        return next((told for each in value.values() if (told := _bound(each))), "")
+    if isinstance(value, list):
+        return next((told for each in value if (told := _bound(each))), "")
+    if isinstance(value, int) and value > LARGEST:
+        return f", and at most {LARGEST}"
+    return (
+        f", and at most {show(LARGEST_FLOAT)}" if isinstance(value, float) and LARGEST_FLOAT < value < math.inf else ""
+    )
 
 
 def _shown(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -10,10 +9,12 @@ from typing import Any
 
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs.text import Block, parse, read_file
+from trainbook.knobs.values import show
 from trainbook.plan.gpus import GPUS, OWN_FILE, Gpu
 
 NEEDED = ("memory_gb", "bandwidth_gb", "watts", "fp16", "fp32")
 NUMBERS = (*NEEDED, "bf16", "tf32")
+LEAST, MOST = 1e-6, 1e6  # of each number: more than any GPU will have, and nothing overflows
 
 
 def known_gpus(file: Path | None = None) -> dict[str, Gpu]:
@@ -49,11 +50,10 @@ def _own_gpu(name: str, numbers: Mapping[str, Any], file: Path) -> Gpu:
     for key in set(numbers) & set(NUMBERS):
         value = numbers[key]
         is_absent = value is None and key in ("bf16", "tf32")
-        is_number = (
-            isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-        )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
         if not is_absent and not is_number:
-            raise UserError(f"{file}: {name}: {key} must be a number > 0, but got {value!r}.")
+            law = f"must be a number between {show(LEAST)} and {show(MOST)}"
+            raise UserError(f"{file}: {name}: {key} {law}, but got {show(value)}.")
     values = {key: numbers[key] for key in NUMBERS if key in numbers}
     where = str(numbers.get("source", file))
     return Gpu(name=name, source=where, memory_source=where, **values)

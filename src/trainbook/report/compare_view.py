@@ -81,7 +81,8 @@ def render(comparison: Comparison, console: Console) -> None:
     _print_runs(comparison, console)
     _print_differences(comparison, console)
     _print_groups(comparison, console)
-    _print_curves(comparison, console)
+    if comparison.groups:
+        _print_curves(comparison, console)
     _print_way(comparison, console)
     for label, names in comparison.missing.items():
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

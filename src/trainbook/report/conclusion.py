@@ -16,6 +16,9 @@ CHANCE = 0.05
 
 
 def conclusion(comparison: Comparison) -> str:
+    sides = [side.label for group in comparison.groups for side in group.sides]
+    if len(sides) < 2:
+        return f"{f'Only {sides[0]}' if sides else 'No run'} has a finite {what(comparison)}: nothing to compare."
     if len(comparison.groups) == 1:
         curves = [side.curve for side in comparison.groups[0].sides if side.curve is not None]
         values = [curve.at(min(curve.end for curve in curves)) for curve in curves]
@@ -146,8 +149,10 @@ def remarks(comparison: Comparison) -> list[str]:
 def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
     notes = []
     if side.curve is None:
-        notes.append(f"{side.label} logged no {what(comparison)} and is left out of the comparison")
-    if side.ended_without_a_number:
+        logged = side.record.series(comparison.metric, comparison.split)[1]
+        kind = "no finite" if logged else "no"
+        notes.append(f"{side.label} logged {kind} {what(comparison)} and is left out of the comparison")
+    if side.ended_without_a_number and (side.curve is not None or comparison.split != "train"):
         notes.append(f"{side.label} ended with a training loss that is not a number; such rows are left out")
     if not side.record.settings:
         notes.append(f"{side.label}: no settings are known, so that what it changed cannot be said")

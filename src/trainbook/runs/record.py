@@ -13,6 +13,7 @@ from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.own_module import FIT, applies_to_fit
 from trainbook.runs.folder import RunFolder, list_runs
 from trainbook.runs.manifest import Manifest
+from trainbook.runs.schema import bounded_row
 
 Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
 Row = dict[str, Any]
@@ -73,8 +74,8 @@ def read_run(folder: RunFolder) -> Record:
             facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
     return Record(
         name=folder.name,
-        train=folder.metrics("train"),
-        evaluations=folder.metrics("eval"),
+        train=[bounded_row(row) for row in folder.metrics("train")],
+        evaluations=[bounded_row(row) for row in folder.metrics("eval")],
         events=events,
         settings=told.settings,
         config=told.config,

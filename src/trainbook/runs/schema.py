@@ -5,6 +5,7 @@ Writers check their rows against these tables; readers take units and meanings f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -37,6 +38,25 @@ class EventKind:
     meaning: str
     level: Level = "info"
     shown: bool = True  # whether the terminal prints a line for it; the file always has it
+
+
+LARGEST_METRIC = 1e100  # squares and sums of such numbers are still numbers; no training computes a larger one
+
+
+def bounded(value: float) -> float:
+    """A metric as it is read: infinite where it is so large that a mean over it would be."""
+    return value if not abs(value) > LARGEST_METRIC else math.inf if value > 0 else -math.inf
+
+
+def bounded_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: bounded_row(value)
+        if isinstance(value, dict)
+        else bounded(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        else value
+        for name, value in row.items()
+    }
 
 
 def _by_name(*metrics: Metric) -> dict[str, Metric]:

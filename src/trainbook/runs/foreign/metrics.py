@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from trainbook.errors import UserError
-from trainbook.runs.schema import METRICS, Split
+from trainbook.runs.schema import METRICS, Split, bounded
 
 Row = dict[str, Any]
 Point = tuple[int, Any]  # step, value
@@ -155,16 +155,16 @@ def step_name(names: Iterable[str]) -> str | None:
 
 
 def number(value: Any) -> float | int | None:
-    """A number as tools write it; None for what is none: an empty cell, a word, a picture."""
+    """A metric as tools write it; None for what is no number: an empty cell, a word, a picture."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int):
-        return value if value.bit_length() < 1024 else None  # more than any float
+        return bounded(value)
     if isinstance(value, float):
-        return value
+        return bounded(value)
     if isinstance(value, str):
         try:
-            return float(value)  # also "NaN", "nan", "Infinity", "-inf"
+            return bounded(float(value))  # also "NaN", "nan", "Infinity", "-inf"
         except ValueError:
             return None
     return None
