@@ -42,9 +42,7 @@ def full_disk(lab: Lab) -> Result:
     if not can_mount():
         return Result("8", "", [], skipped=WHY_NOT)
     trials = [_filled_by_itself(lab), *([] if lab.is_short else [_filled_by_others(lab)])]
-    says = (
-        f"{count(trials)}: exit code 1, the full disk and the file are named, also on resume while the disk is full"
-    )
+    says = f"{count(trials)}: exit code 1, the full disk and the file are named, also on resume while the disk is full"
     return Result("8", says + "; with space again, bit-equal", trials)
 
 
