@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from trainbook.knobs import load
 from trainbook.plan import here
 from trainbook.study import measure
 
@@ -156,6 +157,18 @@ def test_ctrl_c_ends_with_130_and_never_writes_nothing_over_a_measurement(termin
     answer = terminal(*asked, "--json", code=130)
     assert json.loads(answer.stdout)["measured"]["seconds_per_step"] == 0.5 and "measured until then" in answer.stderr
     assert json.loads(Path("found.json").read_text())["interrupted"]
+    told = " ".join(terminal(*asked, code=130).stderr.split())
+    assert told.count("interrupted") == 1 and "found.json has it" in told and "written to" not in told
+
+
+def test_a_measurement_that_is_interrupted_leaves_the_message_to_its_caller(monkeypatch: pytest.MonkeyPatch):
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    said: list[str] = []
+    monkeypatch.setattr(measure, "_as_configured", stop)
+    assert measure.measure(load("gpt-tiny").config, device="cpu", vocab_size=64, say=said.append)["interrupted"]
+    assert said == []
 
 
 def test_a_wrong_value_in_a_measured_file_is_a_message_that_names_the_file(terminal):

@@ -227,14 +227,20 @@ def _measured(
         say=say,
     )
     if found["interrupted"] and found["peak_bytes"] is None and not found["out_of_memory"]:
-        raise Interrupted("interrupted: nothing was measured yet, and nothing was written")
+        raise Interrupted(
+            "interrupted: nothing was measured yet, and nothing was written. To start again: the same command"
+        )
     failure: TrainbookError | None = None
     if found["interrupted"]:
-        failure = Interrupted("interrupted: the plan is of what was measured until then")
+        kept = "" if file is None else f" and {file} has it"
+        failure = Interrupted(
+            f"interrupted: the plan uses what was measured until then{kept}. To measure the rest: the same command"
+        )
     if file is not None:
         try:
             write_text_atomically(file, dumps(found) + "\n")
-            say(f"written to {file}")
+            if failure is None:
+                say(f"written to {file}")
         except RunError as error:  # what took minutes is shown first
             failure = error
     return replace(subject, measurement=measurement_of(found, "measure")), failure

@@ -114,7 +114,6 @@ def measure(
         say("out of memory: a noise scale needs room for two more gradients")
     except KeyboardInterrupt:
         found.facts["interrupted"] = True
-        say("stopped; what was measured until now is kept")
     found.facts["repeated"] = source.is_repeated
     return found.as_dict()
 
