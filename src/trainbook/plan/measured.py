@@ -254,7 +254,8 @@ def _is_beyond(value: float) -> bool:
 def _is_by_rows(value: Any, holds: Callable[[Any], bool]) -> bool:
     """Rows are words in JSON."""
     return isinstance(value, dict) and all(
-        str(rows).isdecimal() and len(rows) <= 15 and int(rows) >= 1 and holds(each) for rows, each in value.items()
+        str(rows).isdecimal() and len(str(rows)) <= 15 and int(rows) >= 1 and holds(each)
+        for rows, each in value.items()
     )
 
 
