@@ -87,7 +87,7 @@ def interrupt(running: Running, run: Path, step: int, draw: random.Random) -> Hi
     if not _reach(running, run, step):
         return None
     running.send(number)
-    return Hit(Fault(number.name, f"at step {step}"), (130,), ("Go on with: trainbook resume",), True)
+    return Hit(Fault(number.name, f"at step {step}"), (130,), ("To resume: trainbook resume",), True)
 
 
 def two_signals(running: Running, run: Path, step: int, draw: random.Random) -> Hit | None:
@@ -96,7 +96,7 @@ def two_signals(running: Running, run: Path, step: int, draw: random.Random) -> 
         return None
     running.send(signal.SIGINT)
     running.send(signal.SIGTERM)
-    return Hit(Fault("two signals", f"at step {step}"), (130,), ("Go on with: trainbook resume", "stopped at once"))
+    return Hit(Fault("two signals", f"at step {step}"), (130,), ("To resume: trainbook resume", "stopped at once"))
 
 
 def full_disk(running: Running, run: Path, step: int, draw: random.Random, disk: SmallDisk) -> Hit | None:

@@ -29,7 +29,7 @@ def signalled(lab: Lab) -> Result:
         problems = [] if ended.code == 130 else [f"exit code {ended.code}: {ended.last_words}"]
         if newest is None or newest.step != stopped:
             problems.append(f"stopped at step {stopped}, saved is {newest and newest.step}")
-        if f"saved at step {stopped}. Go on with: trainbook resume" not in ended.err:
+        if f"saved at step {stopped}. To resume: trainbook resume" not in ended.err:
             problems.append("does not say how to go on")
         problems += tracebacks(ended) + lab.resume(name)[1]
         trials.append(Trial(number.name, problems, {"asked_at": step, "saved_at": stopped, "code": ended.code}))
