@@ -74,7 +74,7 @@ def learned(lab: Any, task: str, *overrides: str, steps: int = 150) -> tuple[dic
 
 
 def test_hidden_letters_are_learned(shared_lab, alphabets: str):
-    before, after = learned(shared_lab, "masked", alphabets, "model.position=rotary")
+    before, after = learned(shared_lab, "masked", alphabets, "model.position=rotary", steps=200)
     assert before["loss"] == pytest.approx(math.log(26 + 5), rel=0.05), "letters and special tokens, all as likely"
     assert after["loss"] < 0.55 * math.log(26) and after["accuracy"] > 0.4
 
