@@ -42,6 +42,13 @@ def test_what_cannot_fit_with_one_row_is_refused_and_names_the_knobs(monkeypatch
         asked(monkeypatch, 0.05)
 
 
+@pytest.mark.parametrize("width", ["2e9", "1e6"])
+def test_what_cannot_fit_into_the_machine_is_refused_before_anything_is_allocated(width: str):
+    config = load("gpt-tiny", [f"model.hidden_size={width}"]).config
+    with pytest.raises(TooLarge, match=r"needs at least .* but this machine has .* of memory\. Use a smaller model"):
+        needs(config, Facts(257), CPU)
+
+
 def test_texts_that_may_be_short_are_no_reason_to_refuse(monkeypatch: pytest.MonkeyPatch):
     knobs = ("data.samples=documents", "data.padding=bucketed", "data.max_seq_length=65536")
     assert len(asked(monkeypatch, 40, *knobs)) == 2, "warned of"

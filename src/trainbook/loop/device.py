@@ -113,7 +113,12 @@ def available_host_memory() -> int:
         with open("/proc/meminfo", encoding="ascii") as lines:
             return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):  # not Linux: half of what is there
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+        return host_memory() // 2
+
+
+def host_memory() -> int:
+    """Bytes of the machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def gpu_utilisation(device: torch.device) -> float | None:

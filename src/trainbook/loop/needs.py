@@ -12,6 +12,7 @@ from trainbook.errors import TooLarge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.origin import DEFAULT
+from trainbook.loop.device import host_memory
 from trainbook.plan import Subject, suggestions
 from trainbook.plan.gpus import Gpu, named_by_driver
 from trainbook.plan.machines import GB
@@ -31,14 +32,17 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
     try:
         subject = _subject(config, facts, device, world)
         found, least = subject.memory(), _with_one_row(subject).memory()
+        at_least = min(_surely(found, config), _surely(least, config))  # fewer rows may need more, where they add up
         if subject.gpu is None:
+            _must_fit_the_host(at_least)
             return [f"about {size(found.allocated)} of memory beside PyTorch itself, at {found.peak}"]
         room = round(subject.gpu.memory_gb * GB)
         line = f"about {size(found.total)} of the GPU's {size(room)}, at {found.peak}"
         if found.total <= room:
             return [line]
-        at_least = min(_surely(found, config), _surely(least, config))  # fewer rows may need more, where they add up
         ways = [f"{_devices(each.devices, world)}{' '.join(each.overrides)}" for each in suggestions(subject)[:2]]
+    except TooLarge:
+        raise
     except Exception:  # a plan is for people: that it fails is no reason not to train
         return []
     advice = f" Try {', or '.join(ways)}." if ways else ""
@@ -48,6 +52,16 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
             f"{advice or ' It takes a smaller model or a larger GPU.'}"
         )
     return [line, f"that may not fit: if it does not, fewer rows are taken at a time.{advice}"]
+
+
+def _must_fit_the_host(at_least: int) -> None:
+    """Without a GPU: PyTorch would end in an error of its allocator, or the kernel would kill the process."""
+    room = host_memory()
+    if at_least > SURELY * room:
+        raise TooLarge(
+            f"the run needs at least {size(at_least)}, with one row at a time, but this machine has {size(room)} of "
+            "memory. Use a smaller model (model.hidden_size, model.num_hidden_layers) or a larger machine."
+        )
 
 
 def _subject(config: Config, facts: Facts, device: torch.device, world: int) -> Subject:
