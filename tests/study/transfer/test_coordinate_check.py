@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainbook.errors import ConfigError, UserError
+from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family, coordinate_check
@@ -74,13 +74,13 @@ def test_sizes_that_cannot_be_are_refused(lab, overrides: tuple[str, ...], sizes
         family(lab, *overrides, sizes=sizes)
 
 
-def test_a_law_that_a_size_breaks_is_told_where_the_user_has_said_it(tmp_path):
+def test_a_micro_batch_that_does_not_divide_a_size_gives_way(tmp_path):
     file = tmp_path / "large.yaml"
     file.write_text("batch:\n  global_batch_size: 8\n  per_device_train_batch_size: 8\ntraining: {max_steps: 4}\n")
-    with pytest.raises(ConfigError) as caught:
-        Family(load(file), "batch", (12, 16))
-    (problem,) = caught.value.problems
-    assert problem.where == f"--sizes, {file}:3" and "12 is not one of 8" in problem.message
+    of = Family(load(file), "batch", (12, 16))
+    batches = [of.config("standard", size).batch for size in (12, 16)]
+    assert [each.global_batch_size for each in batches] == [12, 16]
+    assert batches[0].per_device_train_batch_size is None and batches[1].per_device_train_batch_size == 8
 
 
 def test_a_stated_feed_forward_widens_too(lab):
