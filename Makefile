@@ -50,8 +50,9 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Trainbook needs Python 3.11 or newer, but $(PYTHON) is %d.%d. Try: make PYTHON=python3.11" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
+# What the commands of the README need: export and Hugging Face models, tune and transfer, pictures, Parquet.
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable .
+	$(PIP) install --constraint constraints.txt --editable '.[hf,tune,charts,data]'
 	$(BIN)/python -m compileall -q src
 	@touch $@
 

@@ -301,7 +301,7 @@ def page(rows: list[Row]) -> str:
         "class, the number of parameters, the positions and the vocabulary rows are those that came in, and if the",
         f"logits of the exported model differ from those of the run by at most {TOLERANCE:g}.",
         "",
-        f"- **native** ({count('native')}): the built-in networks compute it.",
+        f"- **native** ({count('native')}): the built-in models support it.",
         f"- **fallback** ({count('fallback')}): transformers computes it (`model.type=hf`), and the run says why.",
         f"- **refused** ({count('refused')}): an error message before anything is trained.",
         f"- **failed** ({count('failed')}): something is wrong.",

@@ -12,6 +12,15 @@ import pytest
 WORDS = ("alpha", "beta", "gamma", "delta", "and", "the", "of", "run", "x", "seven")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _state_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What the tests train is remembered for them, and not for whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("TRAINBOOK_TRUST", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _plain_cpu_kernels() -> None:
     """oneDNN's ARM kernels have a fixed cost that makes tiny models several times slower."""
@@ -110,7 +119,6 @@ class Lab:
             "rank_seconds",
             "seconds",
             "future_leak",  # looked for once a process
-            "repeated_rows",  # as far back as the process remembers
             "repeated_batches",
         )
         rows = self.open(name).metrics(split)

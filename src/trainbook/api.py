@@ -1,4 +1,4 @@
-"""Trainbook from Python: the same as the command line, as functions."""
+"""Trainbook from Python: the commands as functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault, must_suit_own_data, parse
-from trainbook.runs import RunFolder, default_name, write_text_atomically
+from trainbook.runs import RunFolder, check_name, default_name, write_text_atomically
+from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
 
 if TYPE_CHECKING:
     import torch
@@ -34,14 +35,14 @@ Resume = Literal["auto", "never"]
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended, and where its facts are."""
+    """How a run ended, and its folder."""
 
     run: RunFolder
     ended: str  # finished | early_stop | already finished
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation row that the chosen metric likes most."""
+        """The evaluation row that is best by `evaluation.metric_for_best_model`."""
         return next((row for row in reversed(self.run.metrics("eval")) if row.get("best")), None)
 
     @property
@@ -62,20 +63,28 @@ def train(
     recipe: str | None = None,
     inject: Sequence[str] = (),
     stop_after: float | None = None,
+    trust: bool = False,
 ) -> Result:
-    """Train what a recipe, a file or a mapping says. A name that exists is resumed, unless `resume` is "never".
+    """Train a recipe, a configuration file or a mapping. An existing run of that name is resumed, unless `resume` is
+    "never".
 
-    `inject` puts faults in on purpose, such as "nan-gradient@5"; not in a pretraining that comes first. `stop_after` is
-    the share of the run after which it pauses, evaluated and saved, to be resumed later; the schedule is the whole's.
+    `inject` injects faults on purpose, such as "nan-gradient@5", but not into a pretraining run that comes first. With
+    `stop_after`, the run pauses after that fraction of its steps, evaluated and saved, and can be resumed later; the
+    schedule is that of the whole run. `trust`: another run that this one starts from or is configured by may bring its
+    own code.
     """
     if stop_after is not None and not 0 < stop_after <= 1:
-        raise UserError(f"stop_after: must be a share of the run, > 0 and <= 1, but got {stop_after}.")
+        raise UserError(f"stop_after: must be a fraction of the run, > 0 and <= 1, but got {stop_after}.")
     faults = parse(inject)
     if isinstance(config, Loaded) and overrides:
-        raise UserError("overrides: a configuration that is already loaded takes none; give them to load().")
+        raise UserError("overrides: cannot be applied to a loaded configuration; pass them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
     recipe = str(config) if isinstance(config, str | Path) else recipe
-    return _train(loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults, stop_after=stop_after)
+    with trusting(trust):
+        require_trust_of_file(recipe, loaded)
+        return _train(
+            loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults, stop_after=stop_after
+        )
 
 
 def _train(
@@ -91,8 +100,9 @@ def _train(
     ranks: Ranks | None = None,
     stop_after: float | None = None,
 ) -> Result:
-    """`again` says how to go on after an interruption, if not by resuming this run. `ranks`: once they have met."""
+    """`again` is the advice after an interruption, if it is not to resume this run. `ranks`: once they have joined."""
     from trainbook.loop.build import build
+    from trainbook.loop.data_paths import with_paths_found
     from trainbook.loop.device import device_kind
     from trainbook.parallel import find_place, joined
 
@@ -111,12 +121,15 @@ def _train(
     prepared = _told(ranks, prepared, loaded, recipe, faults)
     if isinstance(prepared, Result):
         return prepared
+    # As the first rank finds them: others may not see what it has brought back of the run folder.
+    config, notices = ranks.of_first(with_paths_found(loaded.config, prepared.run))
+    prepared = replace(prepared, notices=[*prepared.notices, *notices])
 
     def build_job(device: torch.device) -> Job:
         from trainbook.folding import folded
         from trainbook.loop.describe import describe
 
-        built = build(loaded.config, device, prepared.run, ranks)
+        built = build(config, device, prepared.run, ranks)
         if stop_after is not None:
             built.job.stop_at = max(1, round(stop_after * built.job.total_updates))
         if not quiet:
@@ -152,14 +165,14 @@ PASSED_ON = ("training.seed", "training.device", "training.deterministic", "data
 
 
 def _with_pretraining(loaded: Loaded, runs_dir: str | Path, quiet: bool, ranks: Ranks) -> Loaded:
-    """If the model is to start from a recipe's, that recipe is run first, or found finished, or gone on with."""
+    """If the model starts from a recipe, train that first; a finished run is used, an unfinished one resumed."""
     pretrained = loaded.config.model.pretrained
     if pretrained is None or not is_recipe(pretrained):
         return loaded
     recipe = pretrained.removeprefix(RECIPE_PREFIX)
     passed = [f"{path}={yaml_value(loaded.get(path))}" for path in PASSED_ON if loaded.origins[path].is_the_users]
     name = f"{recipe}-seed{loaded.config.training.seed}"
-    again = f"the same command: {name} is only the first part of it"
+    again = f"run the same command again ({name} is only its first part)"
     first = _train(load(recipe, passed), recipe, name, runs_dir, quiet=quiet, again=again, ranks=ranks)
     config, folder = loaded.config, str(first.run.path)
     model = config.model.model_copy(update={"pretrained": folder})
@@ -178,7 +191,7 @@ FOLDERS = ("model.pretrained", "data.tokenizer", "distributed.deepspeed_config")
 
 
 def _with_whole_paths(loaded: Loaded) -> Loaded:
-    """A run is used from other working directories than it was made in: it records whole paths."""
+    """Absolute paths: a run may be used from another working directory than it was made in."""
     from trainbook.data.tokenizers.files import NAMES
 
     config = loaded.config
@@ -203,8 +216,12 @@ def resume(
     accept_changes: bool = False,
     quiet: bool = False,
     inject: Sequence[str] = (),
+    trust: bool = False,
 ) -> Result:
-    """Go on with a run, under the configuration in its folder. Faults of an earlier process are not put in again."""
+    """Resume a run with the configuration in its folder. Injected faults of an earlier process are not repeated.
+
+    `trust`: import the code that the configuration names, even if this user has not trained the run on this machine.
+    """
     from trainbook.loop.recover import recover
 
     folder = RunFolder.find(run, runs_dir)
@@ -215,10 +232,18 @@ def resume(
             f"name={folder.name!r}."
         )
     loaded = load(folder.config, overrides, text=recovered.config_text)
+    with trusting(trust):
+        require_trust(folder, loaded.config)
     # `.` or a link has another name than the folder that it means.
     path = folder.path if folder.path.name == folder.name else folder.path.resolve()
     return train(
-        loaded, name=folder.name, runs_dir=path.parent, accept_changes=accept_changes, quiet=quiet, inject=inject
+        loaded,
+        name=folder.name,
+        runs_dir=path.parent,
+        accept_changes=accept_changes,
+        quiet=quiet,
+        inject=inject,
+        trust=trust,
     )
 
 
@@ -238,17 +263,19 @@ def fit(
     inject: Sequence[str] = (),
     **knobs: Any,
 ) -> Result:
-    """Train a module of your own: the same loop, run folder, resume and tracking. Knobs are keywords, by any name.
+    """Train your own module with the same loop, run folder, resume and tracking. Knobs are keywords, by any name.
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
+    `eval_data` holds the validation batches, read again for each evaluation.
     """
-    from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit
+    from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit, must_not_be_eval_data
     from trainbook.parallel import find_place
 
     if find_place().world > 1:
-        raise UserError("fit trains in one process: which part of your data is whose it cannot know.")
+        raise UserError("fit trains in one process only: it cannot split your data between ranks.")
     faults = parse(inject)
     must_suit_own_data(faults)
+    must_not_be_eval_data(knobs)
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
     loaded = load(config, overrides)
     require_length(loaded)
@@ -266,22 +293,23 @@ def fit(
 
 
 def open_run(path: str | Path) -> RunFolder:
-    """The facts of a run: its metrics, events, configuration and manifest."""
+    """Open a run folder: its metrics, events, configuration and manifest."""
     return RunFolder.open(path, "runs")
 
 
 def explain(name: str) -> dict[str, Any]:
-    """All that is known of a knob, by any of its names."""
+    """Everything known about a knob, by any of its names."""
     from trainbook.knobs import explain_knob
 
     return explain_knob(name)
 
 
-def generate(run: str | Path, prompt: str = "", **options: Any) -> str:
-    """What the model of a run writes after the prompt."""
+def generate(run: str | Path, prompt: str = "", *, trust: bool = False, **options: Any) -> str:
+    """The text that a run's model generates after the prompt. `trust`: import the code that the run names."""
     from trainbook.loop.generate import generate_text
 
-    return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
+    with trusting(trust):
+        return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
 
 
 def _prepare(
@@ -294,19 +322,19 @@ def _prepare(
     quiet: bool,
     faults: Sequence[Fault],
 ) -> Launch | Result:
-    """A run folder to train in; or the result, if there is nothing left to do."""
+    """The run folder to train in, or the result if the run is already finished."""
     from trainbook.loop.faults.faults import Faults
     from trainbook.loop.launch import Launch
     from trainbook.loop.recover import put_back, recover
 
     config_text = dump(loaded)
+    if name == "":
+        check_name(name, "run")
     name = name or default_name(recipe or "run", runs_dir)
     existing = RunFolder(Path(runs_dir) / name)
     changes: list[Change] = []
     if resume == "never" and (existing.manifest.is_file() or existing.has_checkpoints):
-        raise RunFolderError(
-            f"{existing.path} already holds a run, and --resume never was asked for: choose another --name."
-        )
+        raise RunFolderError(f"{existing.path} already holds a run, and --resume is never: choose another --name.")
     recovered = recover(existing)
     notices = [*recovered.lines, *loaded.notices]
     if existing.has_begun:
@@ -318,7 +346,7 @@ def _prepare(
         before = recovered.config_text or read_file(run.config)
         if wrong := untrue(before, loaded, changes):
             named = ", ".join(wrong[:3]) + (f" and {len(wrong) - 3} more" if len(wrong) > 3 else "")
-            notices.append(f"config.yaml did not have what the run is trained with: written anew for {named}")
+            notices.append(f"config.yaml did not match the run and was corrected: {named}")
         config_text = dump_changes(before, loaded, changes)
     else:
         run = RunFolder.create(runs_dir, name)
@@ -327,7 +355,7 @@ def _prepare(
 
 
 def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
-    """What the new configuration does differently; refused where it would silently change what the run means."""
+    """The changes of the new configuration; refused if they would silently change the meaning of the run."""
     changes = [change for change in difference(run.recorded(), loaded.config) if not _is_the_same_folder(change)]
     policies = {change.path: resume_rule(change.path).policy for change in changes}
     refused = [
@@ -336,13 +364,11 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[C
     if refused:
         lines = [f"{run.path} was started with another configuration:"]
         lines += [f"  {change.path}: {change.old} -> {change.new}" + _why(change.path) for change in changes]
-        if all(policies[change.path] != "fixed" for change in refused):
-            lines.append(
-                "Use the old values, add --accept-changes to resume with the new ones, or start a new run under "
-                "another --name."
-            )
-        else:
-            lines.append("Use the old values, or start a new run under another --name.")
+        is_fit = run.read_manifest().recipe == "fit"
+        accept, name = ("pass accept_changes=True", "name") if is_fit else ("add --accept-changes", "--name")
+        can_accept = all(policies[change.path] != "fixed" for change in refused)
+        or_accept = f", {accept} to resume with the new ones" if can_accept else ""
+        lines.append(f"Use the old values{or_accept}, or start a new run under another {name}.")
         raise ResumeError("\n".join(lines))
     return changes
 
@@ -396,7 +422,7 @@ def _run(
 
 
 def _told_on_the_terminal(message: str, quiet: bool) -> Interrupted:
-    """A script that does not catch it ends without a traceback, so that this line is all that is seen."""
+    """A script that does not catch it ends without a traceback: this line is all that the user sees."""
     from trainbook.folding import folded
 
     if not quiet:

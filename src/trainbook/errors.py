@@ -6,11 +6,14 @@ TrainbookError
 │   ├── DataError        a source, tokenizer or sample cannot be used
 │   ├── RunFolderError   a run folder is missing, in use, or of another kind
 │   │   ├── RunInUse     … another process writes in it
-│   │   └── NewerRun     … or was written by a newer Trainbook
+│   │   ├── NewerRun     … or was written by a newer Trainbook
+│   │   ├── Untrusted    … or names code that this user has not agreed to import
+│   │   └── LeadsOut     … or leads out of the folder, by a link or a path
 │   ├── ResumeError      a run cannot be continued as asked
 │   └── MissingExtra     an optional package is needed; the message has the pip line
 ├── RunError             the run failed: exit code 1
 │   ├── CheckpointError  a checkpoint could not be written or read
+│   │   └── NoSuchStep   … or was asked for and is not there: the user's mistake, exit code 2
 │   ├── OutOfMemory      of a device; one of several ranks is started again, and all go on in smaller parts
 │   └── Diverged         updates were rejected until nothing was left to try
 └── Interrupted          stopped by the user or the scheduler and saved: exit code 130
@@ -68,6 +71,14 @@ class NewerRun(RunFolderError):
     pass
 
 
+class Untrusted(RunFolderError):
+    pass
+
+
+class LeadsOut(RunFolderError):
+    pass
+
+
 class ResumeError(UserError):
     pass
 
@@ -91,6 +102,10 @@ class RunError(TrainbookError):
 
 class CheckpointError(RunError):
     pass
+
+
+class NoSuchStep(CheckpointError):
+    exit_code = 2
 
 
 class OutOfMemory(RunError):

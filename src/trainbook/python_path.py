@@ -4,13 +4,52 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 import traceback
 from difflib import get_close_matches
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from trainbook.errors import UserError
+
+_PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
+NO_FILE = "no file that can be found without importing it"
+
+
+def is_python_path(name: str) -> bool:
+    return _PYTHON_PATH.fullmatch(name) is not None
+
+
+def file_of(path: str) -> str | None:
+    """The file that importing a path would run, found without importing anything. None: there is no such module."""
+    name = path.partition(":")[0]
+    if (loaded := sys.modules.get(name)) is not None:
+        file = getattr(loaded, "__file__", None)
+        return os.path.realpath(file) if file else NO_FILE
+    _look_in_current_directory()
+    first, *rest = name.split(".")
+    try:
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        found = next((spec for finder in finders if (spec := finder.find_spec(first, None)) is not None), None)
+        if found is None:
+            return NO_FILE if first in sys.modules else None
+        for part in rest:
+            found = _inside(found, part)
+    except Exception:  # a name that is none; a finder of somebody's own
+        return NO_FILE
+    return os.path.realpath(found.origin) if found is not None and found.has_location and found.origin else NO_FILE
+
+
+def _inside(package: ModuleSpec | None, name: str) -> ModuleSpec | None:
+    """By the last part of a module's name: for the whole name, Python would import the packages around it.
+
+    None: a package may make its modules as it pleases once it is imported.
+    """
+    if package is None or package.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(name, list(package.submodule_search_locations))
 
 
 def load_object(path: str, knob: str, error: type[UserError] = UserError) -> Any:
@@ -40,11 +79,16 @@ def own_failure(what: str, failure: BaseException, error: type[UserError] = User
     return error(f"{what}:\n{''.join(traceback.format_list(theirs))}{last}")
 
 
-def _module(name: str, path: str, knob: str, error: type[UserError]) -> ModuleType:
+def _look_in_current_directory() -> str:
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # last: a file of the user's must not take the place of an installed package
     importlib.invalidate_caches()  # a file that was written a moment ago
+    return here
+
+
+def _module(name: str, path: str, knob: str, error: type[UserError]) -> ModuleType:
+    here = _look_in_current_directory()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as failure:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from trainbook.charts import figure
+from trainbook.charts import data, figure
 from trainbook.charts.data import draw_data
 from trainbook.errors import MissingExtra, UserError
 
@@ -25,8 +25,8 @@ FACTS: dict[str, Any] = {
     "source": "some $file$.jsonl",
     "tokenizer": "bpe",
     "sides": {
-        "train": {"lengths": LENGTHS, "labels": None},
-        "validation": {"lengths": LENGTHS, "labels": None},
+        "train": {"lengths": LENGTHS, "labels": None, "documents": 155, "sampled_documents": 155},
+        "validation": {"lengths": LENGTHS, "labels": None, "documents": 155, "sampled_documents": 155},
     },
     "lengths": {"recommended": 128, "configured": 256, "curve": COVERAGE},
     "padding": {
@@ -75,6 +75,15 @@ def test_whatever_the_data_a_picture_is_drawn(facts, tmp_path: Path):
     draw_data(facts, tmp_path / "data.png")
     content = (tmp_path / "data.png").read_bytes()
     assert content.startswith(b"\x89PNG") and len(content) > 3_000
+
+
+def test_a_histogram_of_a_sample_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    titles = []
+    monkeypatch.setattr(data, "save", lambda figure, path: titles.append(figure.axes[0].get_title()))
+    draw_data(FACTS, tmp_path / "data.png")
+    draw_data(variant(sides__train__documents=117_659), tmp_path / "data.png")
+    plain = "Lengths of training documents"
+    assert titles == [plain, f"{plain} (a sample of 155 of 117,659)"]
 
 
 def test_the_same_data_make_the_same_picture(tmp_path: Path):

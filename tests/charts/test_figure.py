@@ -39,4 +39,4 @@ def test_a_rate_range_is_told_before_it_is_drawn(
     if as_json:
         assert json.loads(told)["losses"] == losses
     else:
-        assert "  5 steps, the rate growing" in told and "picture" not in told
+        assert "  5 steps, the learning rate growing" in told and "picture" not in told

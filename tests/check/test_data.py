@@ -47,7 +47,7 @@ def test_validation_that_is_nearly_training_is_found(bench, make_text):
     other = bench.write("nearly.jsonl", ({"text": text + " more"} for text in texts))
     subject = bench.subject(f"data.source={source}", f"data.validation={other}")
     assert failing(subject) == {"overlap"}
-    assert "nearly the same" in outcomes(subject, "overlap")["overlap"].cause
+    assert "near-duplicates" in outcomes(subject, "overlap")["overlap"].cause
 
 
 def test_nothing_held_out_is_nothing_to_compare(bench):
@@ -110,7 +110,7 @@ def test_of_much_data_the_first_rows_are_read_and_that_is_said(bench, monkeypatc
     subject = bench.subject(f"data.source={bench.records}")
     assert not subject.sample.is_whole
     found = outcomes(subject)
-    assert "--full reads all" in found["overlap"].evidence
+    assert "--full reads everything" in found["overlap"].evidence
     assert {name for name, outcome in found.items() if outcome.status == "failed"} == set()
 
 
@@ -163,7 +163,7 @@ def test_tags_before_a_long_last_word_are_reached(bench):
 def test_conversations_without_anything_to_learn_at_the_length_asked_for_are_refused(bench, make_text):
     source = bench.write("too-long-chat.jsonl", conversations(make_text, lines_before=20))
     asked = (f"data.source={source}", "training.task=chat", "data.samples=documents", "data.max_seq_length=96")
-    with pytest.raises(DataError, match="something to learn in its first 96 positions"):
+    with pytest.raises(DataError, match="a target in its first 96 positions"):
         bench.subject(*asked)
 
 

@@ -31,7 +31,7 @@ def test_a_mean_where_a_sum_belongs_is_found(bench, monkeypatch):
     monkeypatch.setattr(CausalLanguageModel, "forward", forward, raising=False)
     subject = bench.subject()
     assert failing(subject) == {"accumulation"}
-    assert "a mean where it must be a sum" in outcomes(subject, "accumulation")["accumulation"].cause
+    assert "a mean instead of a sum" in outcomes(subject, "accumulation")["accumulation"].cause
 
 
 def test_a_mean_of_means_is_found_by_the_part_with_fewer_targets(bench, monkeypatch):
@@ -50,7 +50,7 @@ def test_an_optimizer_that_begins_anew_after_a_resume_is_found(bench, monkeypatc
     subject = bench.subject()
     assert failing(subject, "resume", "evaluation", "accumulation", "optimizer") == {"resume"}
     outcome = outcomes(subject, "resume")["resume"]
-    assert "optimizer's averages" in outcome.cause and outcome.numbers["losses"][0] == outcome.numbers["resumed"][0]
+    assert "optimizer state" in outcome.cause and outcome.numbers["losses"][0] == outcome.numbers["resumed"][0]
 
 
 def test_a_loss_that_is_not_a_number_twice_is_the_same(bench):

@@ -20,7 +20,7 @@ def test_an_open_causal_mask_is_found(bench, kind):
         stack.relative_bias.both_ways = True
     assert failing(subject) == {"causal_leak", "padding"}  # which hides behind the same mask
     outcome = outcomes(subject, "causal_leak")["causal_leak"]
-    assert "open to the future" in outcome.cause and outcome.numbers["largest_change"] > 1e-3
+    assert "shows future tokens" in outcome.cause and outcome.numbers["largest_change"] > 1e-3
 
 
 def test_a_branch_that_begins_at_zero_does_not_hide_a_leak(bench):
@@ -65,7 +65,10 @@ def test_documents_of_a_packed_row_that_see_each_other_are_found(bench, monkeypa
     monkeypatch.setattr(core, "sight_of", lambda *given, causal, **named: Sight(causal=causal))
     assert failing(subject) == {"sample_leak"}
     outcome = outcomes(subject, "sample_leak")["sample_leak"]
-    assert "documents in a row see each other" in outcome.cause and outcome.override == "data.padding=bucketed"
+    assert (
+        "documents in a packed row attend to each other" in outcome.cause
+        and outcome.override == "data.padding=bucketed"
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "classify"])

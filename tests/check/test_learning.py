@@ -41,7 +41,7 @@ def test_targets_that_come_in_by_another_way_are_found(bench, monkeypatch):
     monkeypatch.setattr(CausalLanguageModel, "forward", forward, raising=False)
     found = outcomes(bench.subject(), "overfit", "inputs")
     assert found["overfit"].status == "passed"
-    assert found["inputs"].status == "failed" and "another way" in found["inputs"].cause
+    assert found["inputs"].status == "failed" and "another path" in found["inputs"].cause
 
 
 def test_learning_by_heart_reaches_what_it_says(bench):

@@ -83,7 +83,7 @@ def own(bench, monkeypatch, tmp_path):
 def test_a_model_of_the_users_own_passes_what_can_be_asked_of_it(own):
     found = outcomes(own.subject("model.type=check_parts:Recurrent"), *QUICK)
     skips = {name: outcome.evidence for name, outcome in found.items() if outcome.status != "passed"}
-    assert skips == {"tied": "the model does not say which its input and output embeddings are"}
+    assert skips == {"tied": "the model does not expose its input and output embeddings"}
 
 
 def test_a_leak_in_a_model_of_the_users_own_is_found(own):
@@ -141,7 +141,7 @@ def test_a_model_of_transformers_passes_but_for_weights_that_know_nothing(bench,
     subject = bench.subject("model.type=hf", f"model.pretrained={llama}", f"data.tokenizer={llama}")
     found = outcomes(subject)
     assert {name for name, outcome in found.items() if outcome.status != "passed"} == {"initial_loss"}
-    assert "pretrained weights are not there" in found["initial_loss"].cause
+    assert "pretrained weights were not loaded" in found["initial_loss"].cause
 
 
 def test_adapters_beside_frozen_weights_pass_within_two_steps(bench, llama):

@@ -44,7 +44,7 @@ def test_a_parameter_that_the_optimizer_has_not_is_found(bench):
     name = group["names"].pop()
     assert failing(subject) == {"optimizer"}
     outcome = outcomes(subject, "optimizer")["optimizer"]
-    assert outcome.numbers["missing"] == [name] and "never an update" in outcome.cause
+    assert outcome.numbers["missing"] == [name] and "never updated" in outcome.cause
 
 
 def test_a_parameter_that_the_optimizer_has_twice_is_found(bench):

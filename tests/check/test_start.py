@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from tests.check.conftest import failing, outcomes
 
+from trainbook.data import build
 from trainbook.loop import job
+from trainbook.loop.build import request_of
 from trainbook.optim import shares
 from trainbook.tasks.causal import CausalLanguageModel
 
@@ -46,7 +48,7 @@ def test_a_first_loss_that_is_not_finite_is_found(bench):
     subject = bench.subject()
     with torch.no_grad():
         subject.task.head.weight.fill_(float("inf"))
-    assert "too large, or divided" in outcomes(subject, "initial_loss")["initial_loss"].cause
+    assert "overflows or divides by zero" in outcomes(subject, "initial_loss")["initial_loss"].cause
 
 
 @pytest.mark.parametrize(
@@ -99,6 +101,16 @@ def test_the_preview_is_the_schedule_that_was_asked_for(bench):
     expected = {"updates": 100, "warmup": 5, "peak": 1e-2}
     assert {name: outcome.numbers[name] for name in expected} == expected
     assert outcome.numbers["last"] == pytest.approx(1e-3, rel=0.01) and outcome.numbers["curve"][5] == "█"
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "byte"])
+def test_a_run_of_epochs_over_windows_is_previewed_by_its_tokens_not_its_characters(bench, tokenizer):
+    data = [f"data.tokenizer={tokenizer}", "data.vocab_size=" + ("600" if tokenizer == "bpe" else "null")]
+    overrides = (*data, "training.num_train_epochs=3", "schedule.warmup_steps=null", "data.samples=windows")
+    config = bench.config(*overrides)
+    built = build(config.data, config.training.seed, request_of(config))
+    updates = outcomes(bench.subject(*overrides), "schedule")["schedule"].numbers["updates"]
+    assert updates == pytest.approx(3 * built.train.num_samples / 4, abs=3)
 
 
 def test_a_run_of_epochs_is_previewed_by_what_its_data_holds(bench):

@@ -50,7 +50,7 @@ def test_of_rows_with_one_position_nothing_is_asked(bench):
 
 def test_targets_of_other_rows_are_found(bench, monkeypatch):
     monkeypatch.setattr(CausalCollate, "__call__", changed_targets(lambda entries: entries["targets"].flip(1)))
-    assert "not the text" in outcomes(bench.subject(), "shift")["shift"].cause
+    assert "not tokens of the text" in outcomes(bench.subject(), "shift")["shift"].cause
 
 
 @pytest.mark.parametrize("kind", ["bert"])
@@ -66,7 +66,7 @@ def test_hidden_tokens_that_are_not_the_targets_are_found(bench, monkeypatch, ki
     monkeypatch.setattr(MaskedCollate, "__call__", collate)
     subject = bench.subject(kind=kind)
     assert failing(subject) == {"shift"}
-    assert "were hidden" in outcomes(subject, "shift")["shift"].cause
+    assert "were masked" in outcomes(subject, "shift")["shift"].cause
 
 
 def test_conversations_of_which_only_answers_are_learned_are_shifted_once(bench, make_text):

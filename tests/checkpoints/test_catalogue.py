@@ -219,7 +219,7 @@ def test_read_only_changes_nothing(saved, tmp_path, state_of, on_event):
     reader = CheckpointStore(tmp_path, read_only=True, asynchronous=True, save_total_limit=1, on_event=on_event)
     assert (reader.load().step, reader.load("best").step, reader.steps()) == (1, 1, [1])
     for change in (lambda: reader.save(3, state_of(3)), lambda: reader.mark_best(1)):
-        with pytest.raises(CheckpointError, match="reading only"):
+        with pytest.raises(CheckpointError, match="read-only"):
             change()
     reader.close()
     assert everything(tmp_path) == before

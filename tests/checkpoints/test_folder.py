@@ -97,7 +97,7 @@ def test_a_folder_renamed_to_another_step_is_not_believed(store, newest, events,
     shutil.copytree(newest, tmp_path / "step-00000009")
     assert store.steps() == [1, 2]
     assert store.load().step == 2
-    with pytest.raises(CheckpointError, match="holds step 2, which its name denies"):
+    with pytest.raises(CheckpointError, match="holds step 2, which does not match its name"):
         store.load(9)
 
 

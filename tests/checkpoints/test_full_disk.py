@@ -43,9 +43,9 @@ class FailingCalls:
         (errno.ENOSPC, "the disk is full", True, 1),
         (errno.ENOSPC, "the disk is full", False, 2),
         (errno.ENOSPC, "the disk is full", False, 1),
-        (errno.EDQUOT, "the disk quota is used up", True, 2),
+        (errno.EDQUOT, "the disk quota is exceeded", True, 2),
         (errno.EROFS, "the file system is mounted read-only", True, 2),
-        (errno.EACCES, "there is no permission", True, 2),
+        (errno.EACCES, "permission denied", True, 2),
         (errno.EIO, "input/output error", False, 1),
     ],
 )
@@ -79,7 +79,7 @@ def test_an_error_at_any_call_leaves_the_others_whole(
             outcomes.add("upkeep failed")
         else:
             assert words in error and f"{folder}/step-0000000{step}" in error
-            assert f"The last complete checkpoint is step {latest.step} at {latest.path}" in error
+            assert f"The last complete checkpoint is that of step {latest.step}, {latest.path}" in error
             assert ("it needs " in error and " free." in error) == (code in (errno.ENOSPC, errno.EDQUOT))
             assert not events
             assert latest.path.name.startswith("step-"), "what had stepped aside has its name again"

@@ -289,11 +289,11 @@ def test_a_missing_slice_is_seen_though_every_file_is_vouched_for(tmp_path):
         write(tmp_path, 1, states)
     other = tmp_path / "other"
     path = write_by(2, other)
-    with pytest.raises(reading.Damaged, match="42 of the 54 numbers of embedding are there"):
+    with pytest.raises(reading.Damaged, match="only 42 of the 54 values of embedding are present"):
         reading._open(
             path, [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)], {**SHAPES, "embedding": [9, 6]}, "cpu"
         )
-    with pytest.raises(reading.Damaged, match="no file has the tensor head"):
+    with pytest.raises(reading.Damaged, match="no file holds the tensor head"):
         reading._open(path, [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)], {**SHAPES, "head": [7, 6]}, "cpu")
 
 
@@ -347,7 +347,9 @@ def test_a_copy_of_slices_is_not_reached_by_later_changes():
 
 
 def test_a_slice_of_a_type_that_the_format_lacks_is_refused():
-    with pytest.raises(CheckpointError, match=r"model\.a is a slice of type torch\.complex64, which safetensors lacks"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.a is a slice of type torch\.complex64, which safetensors does not support"
+    ):
         encode_state({"model": {"a": Slice(torch.zeros(2, dtype=torch.complex64), (0,), torch.Size([4]))}})
 
 

@@ -250,8 +250,8 @@ def test_too_little_space_is_refused_before_anything_is_written(tmp_path, state_
         store.save(2, state)
     message = str(raised.value)
     assert f"{tmp_path}/step-00000002: the disk is full" in message
-    assert "needs 4.07 MB" in message and "4.00 MB (3999999 bytes) are free" in message
-    assert f"The last complete checkpoint is step 1 at {tmp_path}/step-00000001." in message
+    assert "needs 4.07 MB" in message and "4.00 MB (3999999 bytes) is free" in message
+    assert f"The last complete checkpoint is that of step 1, {tmp_path}/step-00000001." in message
     monkeypatch.undo()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, 0))
     store.save(2, state)
@@ -284,7 +284,7 @@ def test_a_folder_that_vanished_is_an_error_and_is_not_made_again(tmp_path, stat
     store.save(1, state_of(1))
     store.wait()
     shutil.rmtree(folder)
-    with pytest.raises(CheckpointError, match=r"folder is not there.*There is no complete checkpoint"):
+    with pytest.raises(CheckpointError, match=r"folder does not exist.*There is no complete checkpoint"):
         store.save(2, state_of(2))
     assert not folder.exists()
     folder.write_text("a file")
@@ -301,7 +301,7 @@ def test_upkeep_that_fails_is_told_and_made_up_for(tmp_path, state_of, monkeypat
         patched.setattr(catalogue, "rotate", lambda *_: (_ for _ in ()).throw(PermissionError(errno.EACCES, "denied")))
         store.save(2, state_of(2))
     assert [kind for kind, _ in events] == ["checkpoint", "checkpoint_upkeep_failed", "checkpoint"]
-    assert "no permission" in events[1][1]["reason"]
+    assert "permission denied" in events[1][1]["reason"]
     store.save(3, state_of(3))
     assert store.steps() == [3]
 

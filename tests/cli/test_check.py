@@ -30,7 +30,7 @@ def test_each_check_has_a_line_and_nothing_is_left_behind(terminal, folder_of_sc
 def test_a_failed_check_is_exit_code_1_with_its_cause_and_an_override(terminal):
     text = terminal("check", *terminal.tiny, "init_std=1.0", "--only", "initial_loss", code=1).stdout
     assert re.search(r"^FAIL initial_loss +the first loss is", text)
-    assert "likely: the first logits are too large" in text and "model.initializer_range=0.02" in text
+    assert "likely: the initial logits are too large" in text and "model.initializer_range=0.02" in text
 
 
 def test_json_has_every_number(terminal):
@@ -46,7 +46,7 @@ def test_json_has_every_number(terminal):
 
 def test_a_wrong_name_of_a_check_is_told_with_the_right_one(terminal):
     error = terminal("check", "gpt-tiny", "--only", "casual_leak", code=2).stderr
-    assert "there is no check 'casual_leak'" in error and "Did you mean causal_leak?" in error
+    assert "unknown check 'casual_leak'" in error and "Did you mean causal_leak?" in error
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_wrong_name_of_a_check_is_told_with_the_right_one(terminal):
     [
         (("gpt-tyni",), "gpt-tiny"),
         (("gpt-tiny", "data.source=nowhere.txt"), "nowhere.txt"),
-        (("large-scale",), "the length of the run is not stated"),
+        (("large-scale",), "the length of the run is not set"),
         (("finetune-chat",), "model.pretrained"),
         (("gpt-tiny", "model.type=nowhere:Model"), "nowhere"),
     ],

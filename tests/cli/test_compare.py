@@ -23,7 +23,7 @@ def test_runs_of_other_tools_are_compared(logs):
     text = logs("compare", "mine.csv", "theirs/trainer_state.json").stdout
     assert "Hugging" in text and "CSV" in text
     assert "0.2000 lower (better)" in " ".join(text.split())
-    assert "One run each: no statement about seeds." in " ".join(text.split())
+    assert "One run each: the spread over seeds is unknown." in " ".join(text.split())
 
 
 def test_the_answer_can_be_json_and_a_picture(logs):
@@ -40,7 +40,7 @@ def test_the_answer_can_be_json_and_a_picture(logs):
         (("mine.csv",), "must be given two runs or more, but got 1"),
         (("mine.csv", "theirz"), "there is no run theirz"),
         (("mine.csv", "theirs", "--metric", "los"), "Did you mean loss?"),
-        (("mine.csv", "theirs", "--by", "tokens"), "run 'mine' does not say it; it has steps"),
+        (("mine.csv", "theirs", "--by", "tokens"), "run 'mine' did not log it; it has steps"),
         (("mine.csv", "theirs", "--picture", "x.txt"), "the file must end in .png"),
         (("mine.csv", "mine.csv"), "'mine' is named twice"),
     ],

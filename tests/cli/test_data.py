@@ -32,6 +32,12 @@ def test_a_source_is_described_for_a_task(reviews):
     assert "trainbook train" not in text  # there is no recipe to train
 
 
+@pytest.mark.parametrize("arguments", [("--task", "regression"), ("training.task=regress",), ("task=regression",)])
+def test_a_task_by_any_of_its_names_needs_no_model_to_be_named(terminal, make_text, arguments):
+    write_jsonl("scores.jsonl", [{"text": make_text(4, seed=n + 1), "score": n / 10} for n in range(40)])
+    assert terminal.json("data", "scores.jsonl", *arguments, "--json")["task"] == "regress"
+
+
 def test_a_recipe_is_described_and_the_advice_can_be_run(reviews):
     text = reviews("data", "my.yaml", "--block_size", "512", "lr=1e-3", "betas=[0.9,0.95]").stdout
     line = next(line for line in text.splitlines() if "trainbook train" in line)
@@ -100,7 +106,7 @@ def test_nothing_is_left_behind(reviews):
         (("nowhere.yaml",), "no such file"),
         (("text.txt", "--task", "clasify"), "Did you mean 'classify'?"),
         (("text.txt", "--task", "classify"), "plain text"),
-        (("text.txt", "data.tokenizer=bpee"), "Did you mean 'bpe'?"),
+        (("text.txt", "data.tokenizer=bpee"), "Did you mean bpe?"),
         (("text.txt", "max_seq_length=0"), "must be"),
         (("text.txt", "--picture", "data.gif"), "must end in"),
         (("reviews.jsonl", "--task", "tag"), "data.text_field"),
@@ -123,3 +129,34 @@ def test_ctrl_c_ends_cleanly(reviews, monkeypatch: pytest.MonkeyPatch):
 def test_help_has_two_examples(terminal):
     text = terminal("data", "--help").stdout
     assert text.count("trainbook data ") >= 2 and "Examples" in text
+
+
+def test_a_messy_file_is_reported_on_and_its_unreadable_rows_are_named(terminal, make_text):
+    texts = [" ".join(make_text(6, seed=number + 1).split()).replace(",", "") for number in range(60)]
+    rows = [f"{text},{'ab'[number % 2]}" for number, text in enumerate(texts)]
+    for number in (4, 20, 33):
+        rows[number] = "no label here,"
+    rows[40] = "one,two,three"
+    rows[50] = rows[50][:-1] + "A"
+    Path("messy.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    answer = terminal.json("data", "messy.csv", "--task", "classify", "--json")
+    empty, cells = answer["sides"]["train"]["bad_reasons"]
+    assert empty["places"] == ["messy.csv:6", "messy.csv:22", "messy.csv:35"] and empty["reason"].endswith(
+        "but got ''."
+    )
+    assert cells["places"] == ["messy.csv:42"] and cells["reason"].startswith("must have 2 cells")
+    first = answer["findings"][0]
+    assert (first["rule"], first["severity"], first["override"]) == ("bad", "error", "data.bad_lines=skip")
+    assert first["text"].startswith(
+        "4 records cannot be read: training would stop at the first. messy.csv:6: the field"
+    )
+    told = " ".join(terminal("data", "messy.csv", "--task", "classify", "data.bad_lines=skip").stdout.split())
+    assert "4 records cannot be read and will be skipped. messy.csv:6: the field 'label'" in told
+    assert "unreadable: messy.csv:6, messy.csv:22, messy.csv:35: the field" in told
+    assert "Classes differ only in capitals, spaces or hyphens: 'a' (26) and 'A' (1)." in told
+
+
+def test_a_source_without_a_readable_record_says_why(terminal):
+    Path("none.csv").write_text("text,label\n" + "good,\n" * 5)
+    told = terminal("data", "none.csv", "--task", "classify", code=2).output
+    assert "all of its 5 records were skipped, the first one because none.csv:2: the field 'label' must be" in told

@@ -30,7 +30,8 @@ def test_a_run_is_judged_by_its_name_and_answers_as_json(terminal: Any):
     assert found["findings"][0]["cause_id"] == "learning-rate-high" and "loss-scale" in found["not_judged"]
     shown = terminal("doctor", "hot").output
     assert "config.yaml optimizer.learning_rate=0.001" in shown.replace("\n", "")
-    assert "skipped: no loss_scale was logged (loss-scale)" in shown
+    assert "skipped: " not in shown and "(--all lists them)" in shown
+    assert "skipped: loss_scale was not logged (loss-scale)" in terminal("doctor", "hot", "--all").output
 
 
 def test_what_is_not_there_is_said_with_the_nearest_name(terminal: Any):

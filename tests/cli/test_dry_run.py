@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ def test_it_finds_the_columns_and_names_what_it_did_not_check(terminal):
     rows(*({"text": f"row {number}", "label": number % 2} for number in range(300)))
     shown = " ".join(terminal(*CLASSIFY, "--dry-run").stdout.split())
     assert "data.source, rows.jsonl: the first 100 records, with text in 'text', label in 'label'" in shown
-    assert "Not checked" in shown and "the data after its head" in shown
+    assert "Not checked" in shown and "the rest of the data" in shown
     answer = json.loads(terminal(*CLASSIFY, "--dry-run", "--json").stdout)
     assert len(answer["checked"]) == 4 and len(answer["not_checked"]) == 3
     assert not Path("runs").exists() and not Path("cache").exists()
@@ -40,7 +41,7 @@ def test_what_training_would_refuse_in_the_first_records_is_refused(terminal, re
 
 
 def test_a_text_where_records_are_needed_is_refused(terminal):
-    assert "is a plain text" in terminal(*CLASSIFY[:3], "data.source=text.txt", "--dry-run", code=2).stderr
+    assert "is plain text" in terminal(*CLASSIFY[:3], "data.source=text.txt", "--dry-run", code=2).stderr
 
 
 def test_a_binary_file_is_refused(terminal):
@@ -70,3 +71,14 @@ def test_a_run_that_cannot_be_resumed_so_is_refused(terminal):
     refused = terminal.train("--name", "first", "model.norm=rmsnorm", "--dry-run", code=2).stderr
     assert "was started with another configuration" in refused
     assert "--resume is never" in terminal.train("--name", "first", "--resume", "never", "--dry-run", code=2).stderr
+
+
+def test_a_vocabulary_that_is_only_assumed_is_named(terminal: Any) -> None:
+    def notes(*overrides: str) -> str:
+        return " ".join(terminal.json("train", *terminal.tiny, *overrides, "--dry-run", "--json")["plan"]["notes"])
+
+    assert "the vocabulary is assumed to have 4,096 tokens, the default of data.vocab_size" in notes(
+        "data.tokenizer=bpe"
+    )
+    assert "vocabulary" not in notes("data.tokenizer=bpe", "data.vocab_size=300")
+    assert "vocabulary" not in notes("data.tokenizer=byte")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -57,8 +58,21 @@ def test_the_schema_accepts_what_a_run_wrote_and_refuses_what_is_wrong(trained):
 
 
 def test_the_configuration_of_a_run_is_explained(trained):
-    values = trained.json("explain", "runs/run/config.yaml", "--json")["values"]
+    values = trained.json("explain", "runs/run/config.yaml", "beta1=0.8", "--json")["values"]
     assert values["training.max_steps"]["value"] == 8
+    origins = {path: entry["origin"] for path, entry in values.items()}
+    assert origins["training.max_steps"] == origins["optimizer.beta1"] == "override"
+    assert origins["optimizer.beta2"].startswith("recipe gpt-tiny:") and origins["model.dropout"] == "default"
+
+
+def test_a_line_of_a_runs_configuration_that_was_edited_is_told_with_its_place(trained):
+    run, copy = Path("runs/run"), Path("runs/edited")
+    shutil.copytree(run, copy)
+    text = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(text.replace("  dropout: 0\n", "  dropout: 0.1\n"))
+    values = trained.json("explain", "runs/edited/config.yaml", "--json")["values"]
+    assert values["model.dropout"]["origin"].startswith("runs/edited/config.yaml:")
+    assert values["model.bias"]["origin"] == "default"
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ def test_a_mistake_is_exit_code_2_and_leaves_no_run(terminal, text: str, message
 
 def test_the_run_says_so_and_its_manifest_and_json_list_them(terminal):
     lines = terminal.train("--name", "seen", "--inject", "nan-gradient@5").stdout.splitlines()
-    announced = next(at for at, line in enumerate(lines) if "faults are put in on purpose: nan-gradient@5" in line)
+    announced = next(at for at, line in enumerate(lines) if "injected faults: nan-gradient@5" in line)
     assert announced < next(at for at, line in enumerate(lines) if line.startswith("step      1/"))
-    assert any(line.startswith("inject      5  nan-gradient@5: one number") for line in lines)
+    assert any(line.startswith("inject      5  nan-gradient@5: one value") for line in lines)
 
     faults = ("--inject", "nan-gradient@5", "--inject=exploding-gradient@3")
     answer = json.loads(terminal.train("--name", "told", "--json", *faults).stdout)

@@ -53,12 +53,12 @@ def test_a_price_may_have_a_symbol(terminal):
     [
         (("gpt-tiny", "--gpu", "H1000"), "--gpu: must be one of"),
         (("gpt-tiny", "--world", "0"), "--world: must be >= 1, but got 0"),
-        (("gpt2-124m",), "Say it with --vocab-size N"),
+        (("gpt2-124m",), "Pass --vocab-size N"),
         (("gpt-tiny", "--largest"), "--largest: has no effect without --measure"),
         (("gpt-tiny", "--noise-after", "5"), "--noise-after: has no effect without --measure"),
         (("gpt-tiny", "--gpus", "none.yaml"), "none.yaml: no such file"),
         (("gpt-tiny", "--measured", "none.json"), "none.json: no such file"),
-        (("finetune-chat",), "model.pretrained must be set"),
+        (("finetune-chat",), "model.type hf needs model.pretrained"),
         (("gpt-tiny", "batch.global_batch_size=10", "--world", "4"), "must be a multiple of the number of devices"),
         (("gpt-tny",), "gpt-tiny"),
     ],
@@ -182,6 +182,6 @@ def test_a_wrong_value_in_a_measured_file_is_a_message_that_names_the_file(termi
 def test_a_dry_run_shows_the_plan_or_why_there_is_none(terminal):
     facts = json.loads(terminal.train("--dry-run", "--json").stdout)
     assert facts["plan"]["parameters"] > 0 and facts["plan"]["gpu"] is None
-    assert "Memory beside PyTorch itself" in terminal.train("--dry-run").stdout
+    assert "Peak memory without PyTorch itself" in terminal.train("--dry-run").stdout
     shown = terminal.train("--dry-run", "data.tokenizer=char").stdout
     assert "No plan: plan: the size of the vocabulary must be known" in " ".join(shown.split())

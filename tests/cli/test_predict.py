@@ -62,7 +62,7 @@ def test_a_checkpoint_can_be_named(trained, texts):
         (("run", "new.txt", "--checkpoint", "newest"), "checkpoint: must be best, latest or a step"),
         (("run", "new.txt", "--num-beams", "0"), "num-beams: must be >= 1"),
         (("run", "new.txt", "--output", "runs"), "--output: must be a file, but runs is a folder"),
-        (("run", "columns.jsonl"), "Name the right one with --text-field"),
+        (("run", "columns.jsonl"), "Set --text-field"),
     ],
 )
 def test_a_mistake_is_a_message_and_leaves_nothing(trained, texts, arguments, message: str):
@@ -86,7 +86,7 @@ def test_what_was_done_before_ctrl_c_is_kept_as_whole_lines(trained, texts, monk
     answer = trained("predict", "run", texts, "--output", "stopped.jsonl", code=130)
     assert [row["text"] for row in rows(Path("stopped.jsonl").read_text())] == LINES[:2]
     assert "the first 2 predictions are in stopped.jsonl" in answer.stderr
-    assert "stopped after 2 predictions" in trained("predict", "run", texts, code=130).stderr
+    assert "interrupted after 2 predictions" in trained("predict", "run", texts, code=130).stderr
 
 
 def test_a_mistake_in_the_middle_leaves_the_file_as_it_was(trained):

@@ -101,8 +101,8 @@ def test_a_process_that_is_one_of_several_starts_no_more(trained, started, monke
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     answer = trained(verb, name, "--nproc", "2", code=2)
-    assert answer.stderr.startswith("error: --nproc: must not be given to a process that is one of several already")
-    assert "RANK is 1 and its WORLD_SIZE 4" in answer.stderr
+    assert answer.stderr.startswith("error: --nproc: must not be given to a process that is already one of several")
+    assert "RANK=1 and WORLD_SIZE=4" in answer.stderr
     monkeypatch.delenv("RANK")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     assert "srun has started 8 tasks" in trained(verb, name, "--max-restarts", "2", code=2).stderr

@@ -12,7 +12,7 @@ def test_a_run_says_what_it_does_and_ends_with_its_card(terminal):
     answer = terminal.train("--name", "first")
     lines = answer.stdout.splitlines()
     assert lines[0] == "runs/first"
-    assert any(line.startswith("  model      gpt, 1 layers, width 16") for line in lines)
+    assert any(line.startswith("  model      gpt, 1 layer, width 16") for line in lines)
     assert any(line.startswith("step      8/8  loss ") for line in lines)
     assert any(line.startswith("eval      8  loss ") for line in lines)
     assert "first  finished" in lines
@@ -42,7 +42,7 @@ def test_a_dry_run_trains_nothing(terminal):
 
 def test_a_dry_run_refuses_what_a_run_refuses(terminal):
     answer = terminal("train", "large-scale", "--dry-run", code=2)
-    assert "the length of the run is not stated" in answer.stderr
+    assert "the length of the run is not set" in answer.stderr
 
 
 @pytest.mark.parametrize("arguments", [("--fp16", "--learning_rate", "1e-3"), ("--fp16=true", "--learning-rate=1e-3")])
@@ -63,7 +63,7 @@ def test_resume_never_refuses_a_name_that_exists(terminal):
     terminal.train("--name", "first", "--quiet", "--resume", "never")
     before = Path("runs/first/manifest.json").read_bytes()
     answer = terminal.train("--name", "first", "--resume", "never", code=2)
-    assert answer.stderr.startswith("error: runs/first already holds a run, and --resume never was asked for")
+    assert answer.stderr.startswith("error: runs/first already holds a run, and --resume is never")
     assert Path("runs/first/manifest.json").read_bytes() == before
 
 
@@ -104,15 +104,15 @@ def test_a_mistake_is_a_message_and_leaves_no_run(terminal, monkeypatch, argumen
 def test_a_file_where_the_runs_should_be_is_said(terminal):
     Path("runs").write_text("not a folder")
     answer = terminal.train("--name", "first", code=2)
-    assert answer.stderr.startswith("error: runs/first cannot be made: ")
+    assert answer.stderr.startswith("error: runs/first cannot be created: ")
     assert Path("runs").read_text() == "not a folder"
 
 
 def test_a_run_that_fails_ends_with_one_line_and_exit_code_1(terminal, lab):
     with lab.poisoned_at(*range(1, 99)):
         answer = terminal.train("--name", "lost", "guard.max_consecutive_skips=4", code=1)
-    reason = "4 updates in a row were rejected; at step 4 the loss is NaN"
-    assert answer.stderr.startswith(f"error: step 4: {reason}. Nothing was learned before it")
+    reason = "4 updates in a row were rejected (step 4: the loss is NaN)"
+    assert answer.stderr.startswith(f"error: step 4: {reason}. The model had learned nothing before that")
     assert RunFolder("runs/lost").read_manifest().status == "failed"
 
 
@@ -135,8 +135,8 @@ def test_a_run_without_its_configuration_and_manifest_is_brought_back(terminal):
     assert "runs/first/manifest.json must be JSON" in refused.stderr
     assert "Resume the run: a checkpoint restores the file" in refused.stderr
     lines = terminal("resume", "first").stdout.splitlines()
-    assert "notice      8  manifest.json was empty: brought back from step-00000008, as it stood then" in lines
-    assert "notice      8  config.yaml was gone: brought back from step-00000008" in lines
+    assert "notice      8  manifest.json was empty: restored from step-00000008, as saved then" in lines
+    assert "notice      8  config.yaml was missing: restored from step-00000008" in lines
     assert "first  finished" in lines
 
 
@@ -150,4 +150,4 @@ def test_what_no_checkpoint_can_bring_back_is_a_message(terminal):
     for command in (("resume", "first"), ("train", *terminal.tiny, "--name", "first")):
         answer = terminal(*command, code=2)
         assert "error: runs/first/manifest.json must be JSON: " in answer.stderr
-        assert "No checkpoint holds a copy: bring it back, or start anew under another --name." in answer.stderr
+        assert "No checkpoint holds a copy: restore it, or start a new run under another --name." in answer.stderr

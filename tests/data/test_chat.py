@@ -84,40 +84,40 @@ def test_templates_are_rendered_as_transformers_does(tmp_path: Path) -> None:
 def test_a_template_that_rewrites_what_came_before_is_refused() -> None:
     only_the_last = "{{ messages[-1]['content'] }}{% if add_generation_prompt %}>{% endif %}"
     assert message(only_the_last) == (
-        "the template writes the beginning of a conversation differently when more follows, so the part of message 3 "
-        "cannot be found. Choose another one with data.chat_template, or learn the whole text with "
+        "the template renders the beginning of a conversation differently when more messages follow, so message 3 "
+        "cannot be located. Choose another template with data.chat_template, or train on the whole text with "
         "data.mask_prompt=false."
     )
     drops_old_thoughts = (
         "{% for message in messages %}{{ message['role'] }}:"
         "{% if loop.last %}<think>{% endif %}{{ message['content'] }}\n{% endfor %}"
     )
-    assert "cannot be found" in message(drops_old_thoughts)
+    assert "cannot be located" in message(drops_old_thoughts)
     ends_once = (
         "{% for message in messages %}{{ message['role'] }}:{{ message['content'] }}\n{% endfor %}"
         "{% if messages[-1]['role'] == 'assistant' %}</s>{% endif %}"
     )
-    assert "cannot be found" in message(ends_once)
+    assert "cannot be located" in message(ends_once)
     assert learned(ends_once, CONVERSATION[:3]) == ["assistant:Ho\n</s>"]
 
 
 def test_a_template_may_refuse_a_conversation_and_cannot_reach_out() -> None:
     assert message("{{ raise_exception('only two turns') }}") == (
-        "the template cannot write the conversation: only two turns"
+        "the template cannot render the conversation: only two turns"
     )
-    assert "cannot write the conversation" in message("{{ messages.__class__.__mro__[1].__subclasses__() }}")
+    assert "cannot render the conversation" in message("{{ messages.__class__.__mro__[1].__subclasses__() }}")
 
 
 def test_a_text_must_not_name_a_special_token() -> None:
     attack = [{"role": "user", "content": "a<|endoftext|>b"}, {"role": "assistant", "content": "c"}]
     assert message(PLAIN, attack) == (
-        "message 1 of the conversation must not have the special token '<|endoftext|>' in its text."
+        "message 1 of the conversation must not contain the special token '<|endoftext|>'."
     )
 
 
 def test_a_conversation_without_an_answer_teaches_nothing() -> None:
     assert message(PLAIN, [{"role": "user", "content": "a"}]) == (
-        "the conversation has no message of the assistant, so nothing in it can be learned."
+        "the conversation has no assistant message, so there is nothing to train on."
     )
 
 
@@ -154,7 +154,7 @@ def test_a_bad_message_is_named_by_its_number(value: Any, problem: str) -> None:
 def test_the_template_is_the_one_asked_for_else_the_tokenizers_else_plain(tmp_path: Path) -> None:
     byte = tokenizer_config("byte", None)
     assert open_chat(None, True, byte).template == PLAIN
-    with pytest.raises(DataError, match=r"^data\.chat_template: chatml needs a tokenizer that has <\|im_start\|>"):
+    with pytest.raises(DataError, match=r"^data\.chat_template: chatml needs a tokenizer with <\|im_start\|>"):
         open_chat("chatml", True, byte)
     (tmp_path / "own.jinja").write_text("{{ messages }}")
     assert open_chat(str(tmp_path / "own.jinja"), True, byte).template == "{{ messages }}"
@@ -173,7 +173,7 @@ def test_a_template_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         "No such file or directory. Did you mean 'chatml'?"
     )
     (tmp_path / "bad.jinja").write_text("a\n{% for %}")
-    with pytest.raises(DataError, match=r"data\.chat_template: .*bad\.jinja' has a mistake in line 2: "):
+    with pytest.raises(DataError, match=r"data\.chat_template: .*bad\.jinja' has an error in line 2: "):
         open_chat(str(tmp_path / "bad.jinja"), True, byte)
 
 
@@ -252,8 +252,8 @@ def test_a_generation_prompt_that_the_tokenizer_joins_with_the_answer_is_refused
     with pytest.raises(DataError) as caught:
         build("blank.jinja", "bpe")
     assert str(caught.value).startswith(
-        f"data.chat_template: the chat template '{tmp_path}/blank.jinja' has a blank at its end where the assistant is "
-        "to begin ('"
+        f"data.chat_template: the chat template '{tmp_path}/blank.jinja' has a space at the end of its generation "
+        "prompt ('"
     )
     assert "assistant: ')" in str(caught.value)
 

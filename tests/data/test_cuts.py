@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import random
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -107,6 +109,15 @@ def test_a_text_without_blanks_is_cut_at_its_punctuation(name: str) -> None:
     found, count = in_pieces_of(tokenizer, [text], 100)
     assert found == tokenizer.encode(text).tolist()
     assert count > 20
+
+
+@pytest.mark.parametrize("name", ["bpe", "gpt_2", "llama_3"])
+def test_a_text_of_letters_and_digits_alone_is_cut_before_digits(name: str) -> None:
+    tokenizer = tokenizer_of(name)
+    text = base64.b64encode(random.Random(0).randbytes(9000)).decode().translate({ord("+"): "x", ord("/"): "y"})
+    found, count = in_pieces_of(tokenizer, [text], 100)
+    assert found == tokenizer.encode(text).tolist()
+    assert count > 80
 
 
 def test_a_bpe_without_words_is_cut_between_characters_that_no_token_joins() -> None:

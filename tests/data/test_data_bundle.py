@@ -105,7 +105,7 @@ def test_documents_are_samples_when_asked_for(build_from: BuildFrom, folder: Pat
     expected = [*origin.read_bytes(), 256]
     assert bundle.train.sample(2).tolist() == expected
     with pytest.raises(
-        DataError, match=rf"^{folder}/.*\.txt: with data\.truncation=false a document must have at most"
+        DataError, match=rf"^{folder}/.*\.txt: with data\.truncation=false, a document must have at most"
     ):
         build_from(folder, samples="documents", max_seq_length=100, truncation=False)
 
@@ -134,19 +134,19 @@ def test_a_tokenizer_of_the_users_own_is_used_as_it_is(build_from: BuildFrom, fo
         (
             "ab",
             {"validation_ratio": 0.5},
-            "data.source: '{path}' must have at least 2 tokens, to read one and predict the next, but has 1.",
+            "data.source: '{path}' must have at least 2 tokens (one to read, one to predict), but has 1.",
         ),
         (
             "abcdefgh",
             {},
-            "data.validation_ratio=0.1: the validation part of '{path}' must have at least 2 tokens, "
-            "to read one and predict the next, but has 1.",
+            "data.validation_ratio=0.1: the validation split of '{path}' must have at least 2 tokens (one to read, "
+            "one to predict), but has 1.",
         ),
         (
             "abcdefgh",
             {"tokenizer": "char", "vocab_size": 9},
-            "data.vocab_size: only data.tokenizer=bpe can choose its size; "
-            "data.tokenizer=char has 8 tokens, but got 9.",
+            "data.vocab_size: only data.tokenizer=bpe has a configurable size; data.tokenizer=char has 8 tokens, but "
+            "got 9.",
         ),
     ],
 )
@@ -244,8 +244,8 @@ def test_validation_may_lack_a_class_but_not_have_one_of_its_own(build_from: Bui
     with pytest.raises(DataError) as caught:
         build_from(tmp_path / "d.csv", **knobs)
     assert str(caught.value) == (
-        f"{tmp_path}/v.csv:3: the class 'd' is not in the training data, so nothing could learn it; "
-        "there is 'a', 'b', 'c'."
+        f"{tmp_path}/v.csv:3: the class 'd' is not in the training data, so the model cannot learn it; the training "
+        "data has 'a', 'b', 'c'."
     )
 
 
@@ -258,8 +258,8 @@ def test_a_class_that_the_split_left_to_validation_alone_says_what_to_do(build_f
     place, _, rest = str(caught.value).partition(": the class 'c")
     assert place.startswith(f"{tmp_path}/d.jsonl:")
     assert rest.partition("'")[2] == (
-        " is in the validation part only, which data.validation_ratio=0.1 divided off, so nothing could learn it. Add "
-        "more documents of that class, give a source of its own with data.validation, or set data.validation_ratio=0."
+        " occurs only in the validation split (data.validation_ratio=0.1), so the model cannot learn it. Add "
+        "documents of that class, set data.validation to a separate source, or set data.validation_ratio=0."
     )
 
 
@@ -288,8 +288,8 @@ def test_records_that_cannot_be_divided_say_what_to_do(build_from: BuildFrom, tm
     with pytest.raises(DataError) as caught:
         build_from(tmp_path / "d.jsonl", records="pairs")
     assert str(caught.value) == (
-        f"data.validation_ratio: '{tmp_path}/d.jsonl' cannot be divided: all of its records have the same text or "
-        "group. Give a source of its own with data.validation, or set data.validation_ratio=0."
+        f"data.validation_ratio: '{tmp_path}/d.jsonl' cannot be split: all of its records have the same text or "
+        "group. Set data.validation to a separate source, or set data.validation_ratio=0."
     )
     assert build_from(tmp_path / "d.jsonl", records="pairs", validation_ratio=0.0).train.num_samples == 20
 

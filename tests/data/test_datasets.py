@@ -80,7 +80,7 @@ def test_fewer_than_two_tokens_are_refused(count: int) -> None:
     with pytest.raises(DataError) as caught:
         TokenWindows(stream(count), CAUSAL)
     assert str(caught.value) == (
-        f"the text must have at least 2 tokens, to read one and predict the next, but has {count}."
+        f"the text must have at least 2 tokens (one to read, one to predict), but has {count}."
     )
 
 
@@ -128,7 +128,8 @@ def test_a_frame_without_room_for_a_token_names_the_knob() -> None:
         with pytest.raises(DataError) as caught:
             make()
         assert str(caught.value) == (
-            "data.max_seq_length: must be at least 3, so that a token fits between the 2 around each sample, but got 2."
+            "data.max_seq_length: must be at least 3, so that a token fits beside the 2 special tokens of each "
+            "sample, but got 2."
         )
 
 
@@ -198,14 +199,15 @@ def test_without_truncation_a_long_document_is_named_with_its_length_and_the_law
     with pytest.raises(DataError) as caught:
         _documents(truncation=False)
     assert str(caught.value) == (
-        "r/c:5: with data.truncation=false a document must have at most "
-        "data.max_seq_length + 1 = 5 tokens, but it has 7."
+        "r/c:5: with data.truncation=false, a document must have at most data.max_seq_length + 1 = 5 tokens, but this "
+        "one has 7."
     )
     assert _documents(causal(6), truncation=False).sample(2).tolist() == [7, 8, 9, 10, 11, 12, 99]
     with pytest.raises(DataError) as caught:
         _documents(Frame(7, prefix=(1,), suffix=(2,)), truncation=False)
     assert str(caught.value) == (
-        "r/c:5: with data.truncation=false a document must have at most data.max_seq_length = 7 tokens, but it has 8."
+        "r/c:5: with data.truncation=false, a document must have at most data.max_seq_length = 7 tokens, but this "
+        "one has 8."
     )
 
 
@@ -259,7 +261,8 @@ def test_a_target_that_is_too_long_is_named_where_nothing_may_be_cut() -> None:
     with pytest.raises(DataError) as caught:
         _documents(frame, targets=TARGETS, truncation=False)
     assert str(caught.value) == (
-        "r/d: with data.truncation=false a target must have at most data.max_target_length = 6 tokens, but it has 13."
+        "r/d: with data.truncation=false, a target must have at most data.max_target_length = 6 tokens, but this "
+        "one has 13."
     )
     with pytest.raises(DataError, match=r"data\.max_target_length: must be at least 2, but got 1"):
         _documents(replace(frame, max_target_positions=1), targets=TARGETS)
@@ -310,7 +313,7 @@ def test_what_is_learned_must_be_in_sight_and_not_the_first_token() -> None:
     with_prefix = _documents(replace(causal(), prefix=(77,)), marks=learned)
     assert with_prefix.ids(np.arange(2), np.zeros(2)).tolist() == [0, 3]
     learned[:] = -1
-    with pytest.raises(DataError, match="must have a document with something to learn in its first 4 positions"):
+    with pytest.raises(DataError, match="must have a document with a target in its first 4 positions"):
         _documents(marks=learned)
 
 

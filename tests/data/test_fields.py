@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from trainbook.data import Frame, Request, open_sources
 from trainbook.data.chat import PLAIN, Chat
 from trainbook.data.fields import Wanted, find_fields, make_document
 from trainbook.data.records import Document, Record
 from trainbook.data.values import in_order
 from trainbook.errors import DataError
+from trainbook.knobs.sections.data import Data
 
 
 def found(wanted: Wanted, *records: dict[str, Any]) -> dict[str, str]:
@@ -75,29 +78,29 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         (
             Wanted(),
             {"text": "a", "content": "b"},
-            "'text', 'content' could each be the text. Name the right one with data.text_field.",
+            "'text', 'content' could each be the text. Set data.text_field.",
         ),
-        (Wanted(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Name the right one with data.text_field."),
+        (Wanted(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Set data.text_field."),
         (
             CLASS,
             {"text": "a", "id": 4},
-            "no field is known as the label; its fields are: 'text', 'id'. Name the right one with data.label_field.",
+            "no field was recognized as the label; its fields are: 'text', 'id'. Set data.label_field.",
         ),
         (
             CLASS,
             {"text": "a", "topic": 1, "sentiment": 2},
-            "'topic', 'sentiment' could each be the label. Name the right one with data.label_field.",
+            "'topic', 'sentiment' could each be the label. Set data.label_field.",
         ),
         (
             CLASS,
             {"question": "a", "sentence": "b", "label": 1},
-            "'sentence', 'question' could each be the text. Name the right one with data.text_field.",
+            "'sentence', 'question' could each be the text. Set data.text_field.",
         ),
         (
             PAIRS,
             {"en": "a", "de": "b"},
-            "'en', 'de' could each be the text; 'en', 'de' could each be the target text. "
-            "Name the right ones with data.text_field and data.target_field.",
+            "'en', 'de' could each be the text; 'en', 'de' could each be the target text. Set data.text_field and "
+            "data.target_field.",
         ),
         (
             Wanted("labelled", "class", label_field="lable"),
@@ -107,13 +110,36 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         (
             TAGGED,
             {"words": ["a"]},
-            "no field is known as the tags (a list); its fields are: 'words'. "
-            "Name the right one with data.label_field.",
+            "no field was recognized as the tags (a list); its fields are: 'words'. Set data.label_field.",
         ),
     ],
 )
 def test_nothing_is_guessed_among_several(wanted: Wanted, record: dict[str, Any], problem: str) -> None:
     assert message(wanted, record) == f"f:1: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("shown", "names", "wanted", "is_told"),
+    [
+        ("a.csv:2", ("the thing was good", "pos"), CLASS, True),
+        ("a.csv:2", ("the thing was good", "4.5"), Wanted("labelled", "number"), True),  # of which each field is clear
+        ("a.csv:2", ("the thing was good", "4.5"), Wanted("labelled", "number", "the thing was good", "4.5"), False),
+        ("a.tsv.gz:2", ("fine", "pos"), CLASS, True),
+        ("a.csv:2", ("title", "abstract"), CLASS, False),
+        ("a.csv:2", ("0", "1"), CLASS, False),
+        ("a.csv:2", ("text", "label"), CLASS, False),
+        ("a.jsonl:2", ("the thing was good", "pos"), CLASS, False),
+    ],
+)
+def test_a_table_without_a_header_is_told_as_that(shown: str, names: tuple[str, str], wanted: Wanted, is_told: bool):
+    label = 4 if wanted.labels == "number" else "pos"
+    first = [Record(dict(zip(names, ("a bad thing", label), strict=True)), shown) for _ in range(2)]
+    told = ""
+    try:
+        find_fields(first, wanted, shown)
+    except DataError as error:
+        told = str(error)
+    assert ("The first line looks like a record: is the header missing?" in told) == is_told
 
 
 def test_a_conversation_that_is_not_found_says_what_one_is() -> None:
@@ -139,8 +165,8 @@ def test_a_class_is_a_name_or_a_whole_number(value: Any, name: str) -> None:
     [
         (None, "but got null."),
         ("", "but got ''."),
-        (["a"], "but got a list. Several classes a record are training.task=classify_many."),
-        (0.5, "but got 0.5. A number to predict is training.task=regress."),
+        (["a"], "but got a list. For several classes per record, set training.task=classify_many."),
+        (0.5, "but got 0.5. To predict a number, set training.task=regress."),
         ({"a": 1}, "but got an object."),
     ],
 )
@@ -173,8 +199,8 @@ def test_several_classes_in_one_cell_may_be_a_list_as_json_writes_it() -> None:
     assert document(CLASSES, {"text": "x", "labels": '["b, c", "a"]'}).label == ("a", "b, c")
     assert document(CLASSES, {"text": "x", "labels": " [] "}).label == ()
     assert message(CLASSES, {"text": "x", "labels": "['a', 'b']"}) == (
-        "the field 'labels' must be a list of classes as JSON writes it, such as [\"a\", \"b\"], or names with '|' or "
-        "',' between them, but got \"['a', 'b']\"."
+        "the field 'labels' must be a JSON list of classes, such as [\"a\", \"b\"], or names with '|' or ',' between "
+        "them, but got \"['a', 'b']\"."
     )
 
 
@@ -183,9 +209,9 @@ def test_several_classes_in_one_cell_may_be_a_list_as_json_writes_it() -> None:
 )
 def test_a_flag_for_each_class_is_refused(values: Any) -> None:
     assert message(CLASSES, *({"text": "x", "labels": value} for value in values)) == (
-        'f:1: the field \'labels\' must list the classes of each text by name, such as ["a", "b"], but has a flag '
-        "(0 or 1) for each of 3 classes. Write the names of those that are 1 in its place, or name another field with "
-        "data.label_field."
+        'f:1: the field \'labels\' must list the classes of each text by name, such as ["a", "b"], but has a flag (0 '
+        "or 1) for each of 3 classes. Replace the flags by the names of the classes that are 1, or name another "
+        "field with data.label_field."
     )
 
 
@@ -252,9 +278,7 @@ def test_words_and_tags_go_together() -> None:
 
 def test_a_pair_needs_something_to_produce() -> None:
     assert document(PAIRS, {"text": "a", "target": "b"}).target == "b"
-    assert message(PAIRS, {"text": "a", "target": " "}) == (
-        "the field 'target' must have a text to produce, but is empty."
-    )
+    assert message(PAIRS, {"text": "a", "target": " "}) == ("the field 'target' must have a target text, but is empty.")
     assert message(PAIRS, {"text": "a", "target": None}) == "the field 'target' must be a string, but got null."
 
 
@@ -287,11 +311,22 @@ def test_all_missing_fields_are_told_in_one_message() -> None:
         "(data.label_field); its fields are: 'text', 'label', 'other'. Did you mean 'text'? Did you mean 'label'?"
     )
     assert message(Wanted("pairs"), {"first": 1, "second": 2}) == (
-        "f:1: no field is known as the text; no field is known as the target text; its fields are: 'first', 'second'. "
-        "Name the right ones with data.text_field and data.target_field."
+        "f:1: no field was recognized as the text; no field was recognized as the target text; its fields are: "
+        "'first', 'second'. Set data.text_field and data.target_field."
     )
     assert message(Wanted("chat", text_field="ask", target_field="reply"), {"asks": "a", "replies": "b"}) == (
         "f:1: has no field 'ask' (data.text_field); has no field 'reply' (data.target_field); its fields are: 'asks', "
         "'replies'. Did you mean 'asks'? Did you mean 'replies'? A conversation is a list of messages in a field "
         "'messages', or a 'prompt' with a 'response'."
     )
+
+
+def test_missing_fields_of_training_and_validation_data_are_told_in_one_message(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("a,b\nx,1\n")
+    (tmp_path / "dev.csv").write_text("c,d\ny,2\n")
+    data = Data(source=str(tmp_path / "train.csv"), validation=str(tmp_path / "dev.csv"), text_field="txt")
+    with pytest.raises(DataError) as told:
+        open_sources(data, Request("labelled", "class", frame=lambda tokenizer: Frame(1)))
+    first, second = str(told.value).splitlines()
+    assert "train.csv:2: has no field 'txt' (data.text_field)" in first and "its fields are: 'a', 'b'" in first
+    assert "dev.csv:2: has no field 'txt' (data.text_field)" in second and "its fields are: 'c', 'd'" in second

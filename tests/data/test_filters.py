@@ -181,7 +181,7 @@ def test_the_rules_are_not_for_conversations(tmp_path: Path, build_from) -> None
     path = tmp_path / "chats.jsonl"
     rows = [{"prompt": text(number), "response": text(number + 50)} for number in range(12)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"data\.gopher_filter: is for texts, but the task reads conversations"):
+    with pytest.raises(DataError, match=r"data\.gopher_filter: works on plain text, but the task reads conversations"):
         build_from(path, records="chat", gopher_filter=True)
     data = build_from(path, records="chat", repetition_filter=True)
     assert data.summary["left_out"] == [f"by data.repetition_filter: 0 of {data.train.num_samples} documents"]

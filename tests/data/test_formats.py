@@ -28,7 +28,7 @@ def tagged(name: Path | str, **knobs: Any) -> list[Document]:
 def message(name: Path | str, wanted: Wanted = Wanted("labelled", "class")) -> str:  # noqa: B008
     with pytest.raises(DataError) as caught:
         list(open_source(str(name), wanted).documents())
-    return str(caught.value).removesuffix(" To leave such records out, set data.bad_lines=skip.")
+    return str(caught.value).removesuffix(" To skip such records, set data.bad_lines=skip.")
 
 
 def skipping(name: Path, **knobs: Any) -> tuple[list[str], Source]:
@@ -41,7 +41,7 @@ def skipping(name: Path, **knobs: Any) -> tuple[list[str], Source]:
 
 def test_a_row_with_too_few_cells_says_how_to_leave_it_out(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("text,label\none,a\ntwo\n")
-    with pytest.raises(DataError, match=r"d\.csv:3: .* To leave such records out, set data\.bad_lines=skip\.$"):
+    with pytest.raises(DataError, match=r"d\.csv:3: .* To skip such records, set data\.bad_lines=skip\.$"):
         labelled(tmp_path / "d.csv")
 
 
@@ -64,8 +64,8 @@ def test_cells_may_be_separated_by_tabs_or_semicolons_and_files_come_from_window
 def test_lines_that_end_in_a_carriage_return_alone_are_named(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b"text,label\rone,a\rtwo,b\r")
     assert message(tmp_path / "d.csv") == (
-        f"{tmp_path}/d.csv:1: has lines that end in a carriage return alone, as old programs write them. Convert them "
-        r"first, for example with tr '\r' '\n'."
+        rf"{tmp_path}/d.csv:1: has lines that end in a bare carriage return (old Mac format). Convert them first, for "
+        r"example with tr '\r' '\n'."
     )
 
 
@@ -101,20 +101,19 @@ def test_a_cell_may_be_longer_than_csv_allows_by_itself(tmp_path: Path) -> None:
         ("text,label\na,b\na\n", ":3: must have 2 cells, one for each column, but has 1."),
         (
             "text,label\na,b\na,b,c\n",
-            ":3: must have 2 cells, one for each column, but has 3. A cell that contains a comma must stand in "
-            "quotation marks.",
+            ":3: must have 2 cells, one for each column, but has 3. A cell that contains a comma must be quoted.",
         ),
         ("text,,label\n", ":1: the first row must name the columns, each once, but column 2 has no name."),
-        ("text,text\n", ":1: the first row must name the columns, each once, but two columns have the name 'text'."),
+        ("text,text\n", ":1: the first row must name the columns, each once, but two columns are named 'text'."),
         (
             'text,label\n"a" b,c\n',
-            ":2: cannot be read as comma-separated cells: ',' expected after '\"'. A cell with quotation marks must "
-            "stand in quotation marks, and each of its own be doubled.",
+            ":2: cannot be read as comma-separated cells: ',' expected after '\"'. A cell that contains quotation "
+            "marks must be quoted, with its own quotation marks doubled.",
         ),
         (
             'text,label\na,b\n"a,b\nc,d\n',
-            ":3: cannot be read as comma-separated cells: unexpected end of data. A cell with quotation marks must "
-            "stand in quotation marks, and each of its own be doubled.",
+            ":3: cannot be read as comma-separated cells: unexpected end of data. A cell that contains quotation "
+            "marks must be quoted, with its own quotation marks doubled.",
         ),
     ],
 )
@@ -157,8 +156,8 @@ def test_a_json_file_is_a_list_of_objects_or_has_one(tmp_path: Path) -> None:
     assert labelled(tmp_path / "b.json") == [("b.json, entry 1", "one", "1")]
     (tmp_path / "c.json").write_text('{"text": "one"}')
     assert message(tmp_path / "c.json") == (
-        f"{tmp_path}/c.json: must be a list of JSON objects, but got an object. One object a line is JSONL: give such "
-        "a file a name that ends in .jsonl."
+        f"{tmp_path}/c.json: must be a list of JSON objects, but got an object. A file with one object per line is "
+        "JSONL: give it the suffix .jsonl."
     )
     (tmp_path / "d.json").write_text('[{"text": "a", "label": "b"},\n 3]')
     assert message(tmp_path / "d.json") == f"{tmp_path}/d.json, entry 2: must be a JSON object, but got a number."
@@ -176,7 +175,7 @@ def test_sentences_of_a_conll_file_end_at_blank_lines(tmp_path: Path) -> None:
     assert (second.words, second.tags, second.origin) == (("#", "x"), ("O", "O"), "d.conll:8")
     (tmp_path / "e.conll").write_text("EU B-ORG\nrejects\n")
     assert message(tmp_path / "e.conll", Wanted("tagged")) == (
-        f"{tmp_path}/e.conll:2: must have a word and its tag, but got 'rejects'."
+        f"{tmp_path}/e.conll:2: must have a word and a tag, but got 'rejects'."
     )
 
 
@@ -247,11 +246,11 @@ def test_a_saved_dataset_has_the_names_of_its_classes(saved: Path) -> None:
 
 def test_a_split_that_is_not_there_names_those_that_are(saved: Path) -> None:
     assert message(saved / "several#tset") == (
-        f"data.source: the dataset '{saved}/several' has no split 'tset'; there is '{saved}/several#train', "
+        f"data.source: the dataset '{saved}/several' has no split 'tset'; it has '{saved}/several#train', "
         f"'{saved}/several#test'. Did you mean 'test'?"
     )
     assert message(saved / "one#train") == (
-        f"data.source: the dataset '{saved}/one' has no splits, so '#train' cannot be one of them."
+        f"data.source: the dataset '{saved}/one' has no splits, so '#train' cannot select one."
     )
 
 
@@ -303,16 +302,16 @@ def test_mistakes_in_a_function_are_named(module: str) -> None:
         f"data.source: there is no 'text' in {module}, which '{module}:text' asks for. Did you mean 'texts'?"
     )
     assert message(f"{module}:value") == (
-        f"data.source: '{module}:value' must be a function to call without arguments, but is a number."
+        f"data.source: '{module}:value' must be a function without arguments, but is a number."
     )
     assert (
         message(f"{module}:numbers") == f"{module}:numbers record 1: must be a string or a mapping, but got a number."
     )
     assert message(f"{module}:one_text", Wanted()) == (
-        f"data.source: '{module}:one_text' must give an iterable of strings or mappings, but gave a string."
+        f"data.source: '{module}:one_text' must return an iterable of strings or mappings, but returned a string."
     )
     failing = message(f"{module}:failing", Wanted())
-    assert failing.startswith(f"data.source: '{module}:failing' failed:")
+    assert failing.startswith(f"data.source: '{module}:failing' raised an error:")
     assert f'{module}.py", line 11' in failing and failing.endswith("ValueError: no more")
 
 
@@ -322,6 +321,6 @@ def test_mistakes_in_a_function_are_named(module: str) -> None:
 def test_plain_text_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     assert message(tmp_path / "a.txt") == (
-        f"data.source: '{tmp_path}/a.txt' is a plain text, but the task needs a label for each text: records of a "
+        f"data.source: '{tmp_path}/a.txt' is plain text, but the task needs a label for each text: records of a "
         "JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a Python function."
     )

@@ -207,7 +207,7 @@ def test_the_last_sample_that_is_left_takes_every_place(padding: Padding) -> Non
 @pytest.mark.parametrize("padding", PADDINGS)
 def test_keeping_everything_out_is_an_error_that_says_so(padding: Padding) -> None:
     plan = BatchPlan(documents(), 4, 5, True, padding=padding)
-    with pytest.raises(DataError, match="nothing is left to train on: every sample is kept out"):
+    with pytest.raises(DataError, match="nothing is left to train on: every sample is quarantined"):
         plan.keep_out(range(23))
     stream = BatchPlan(windows(), 4, 5, True)
     with pytest.raises(DataError, match=r"quarantine\.jsonl"):

@@ -85,7 +85,7 @@ def test_a_database_and_a_compressed_binary_are_named(tmp_path: Path) -> None:
     (tmp_path / "image.txt.gz").write_bytes(gzip.compress(files()["PNG image"]))
     for name, message in (
         ("rows.txt", "it is an SQLite database, not text. Export the table as CSV or JSONL first."),
-        ("image.txt.gz", "what is compressed in it is a PNG image, not text."),
+        ("image.txt.gz", "its compressed content is a PNG image, not text."),
     ):
         with pytest.raises(DataError) as caught:
             list(open_source(str(tmp_path / name)).documents())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from trainbook.data.sources.files import File
 from trainbook.data.sources.long import LongDocument
 from trainbook.data.split import Split
 from trainbook.data.tokenizers import train_bpe
+from trainbook.data.tokenizers.training import DistinctWords
 from trainbook.errors import DataError
 
 BuildFrom = Callable[..., DataBundle]
@@ -187,6 +189,37 @@ def test_a_bpe_that_is_trained_apart_is_the_same_one(monkeypatch: pytest.MonkeyP
     assert merged
 
 
+def test_a_bpe_is_trained_on_less_text_if_that_has_too_many_different_words() -> None:
+    def random_words(seed: int) -> Iterator[str]:
+        draw = random.Random(seed)
+        for _ in range(200):
+            yield " ".join(f"{draw.getrandbits(40):010x}" for _ in range(100))
+
+    words = DistinctWords(20_000)
+    taken = list(words.pass_on(random_words(1)))
+    assert words.is_full and 10 <= len(taken) <= 40  # 20 texts have 20,000 bytes of different words
+    assert words.num_characters == sum(map(len, taken))
+    few = DistinctWords(20_000)
+    assert len(list(few.pass_on(text for _ in range(50) for text in [next(random_words(1))]))) == 50
+    assert not few.is_full
+
+
+def test_a_run_says_that_its_bpe_was_trained_on_less_text(
+    tmp_path: Path, build_from: BuildFrom, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(0)
+    path = tmp_path / "words.txt"
+    path.write_text("\n".join(" ".join(f"{draw.getrandbits(40):010x}" for _ in range(10)) for _ in range(3000)))
+    monkeypatch.setattr("trainbook.data.tokenizers.training.PIECE_CHARACTERS", 5000)
+    monkeypatch.setattr("trainbook.data.tokenizers.training.SHORT_CHARACTERS", 1000)
+    monkeypatch.setattr("trainbook.data.decide.DistinctWords", lambda: DistinctWords(50_000))
+    data = build_from(path, tokenizer="bpe", vocab_size=300, max_seq_length=16)
+    sample = data.summary["tokenizer_sample"]
+    assert 30_000 < sample["characters"] < 100_000 and sample["of"] == path.stat().st_size
+    assert f"a sample of the text: {sample['characters']:,} of " in data.summary["notices"][0]
+    assert "training the BPE tokenizer: merging pairs of the first " in capfd.readouterr().err
+
+
 def test_a_bpe_whose_training_is_interrupted_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainbook.data.tokenizers.training.SHORT_CHARACTERS", 1000)
     started: list[subprocess.Popen[bytes]] = []
@@ -221,7 +254,7 @@ def test_ctrl_c_while_a_bpe_is_trained_ends_with_130_and_spoils_nothing(tmp_path
         assert process.stderr is not None
         for line in process.stderr:
             lines.append(line)
-            if "training the BPE: merging" in line:
+            if "training the BPE tokenizer: merging" in line:
                 break
         began = time.monotonic()
         os.kill(process.pid, signal.SIGINT)

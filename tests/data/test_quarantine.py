@@ -102,14 +102,14 @@ def test_a_name_that_is_no_text_can_be_written(build_from, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("{", "must be one JSON object a line, but got '{'"),
+        ("{", "must be one JSON object per line, but got '{'"),
         ("[1]", "must be a JSON object, but got '[1]'"),
         (line(id=-1), "'id' must be an integer >= 0, but got -1"),
         (line(id="x"), "'id' must be an integer >= 0, but got \"x\""),
         (line(id=True), "'id' must be an integer >= 0, but got true"),
-        ('{"id": 1, "data": "a"}', "'source' must be a text: where the sample comes from, but it is missing"),
-        (line(data=5), "'data' must be a text: the fingerprint of the data, but got 5"),
-        (line(text=None), "'text' must be a text: how the sample begins, but got null"),
+        ('{"id": 1, "data": "a"}', "'source' must be a string: where the sample comes from, but it is missing"),
+        (line(data=5), "'data' must be a string: the fingerprint of the data, but got 5"),
+        (line(text=None), "'text' must be a string: how the sample begins, but got null"),
         (line(range=[5]), "'range' must be two integers: where a window begins and ends, but got [5]"),
         (line(range=[5, 5]), "'range' must be two integers: where a window begins and ends, but got [5, 5]"),
     ],
@@ -140,7 +140,7 @@ def test_a_run_is_named_by_its_folder_its_name_or_its_file(tmp_path: Path, monke
     with pytest.raises(DataError, match=r"'runs/frist' does not exist; .* Did you mean 'runs/first'\?"):
         open_quarantine("runs/frist")
     (tmp_path / "other").mkdir()
-    with pytest.raises(DataError, match=r"the folder 'other' is no run's and has no quarantine\.jsonl"):
+    with pytest.raises(DataError, match=r"the folder 'other' is not a run and has no quarantine\.jsonl"):
         open_quarantine("other")
 
 
@@ -200,13 +200,13 @@ def test_finding_nothing_is_an_error_with_both_fingerprints(build_from, tmp_path
         find(entries, after.train, after.train_fingerprint, tmp_path / "q.jsonl")
     message = str(error.value)
     assert before.train_fingerprint[:12] in message and after.train_fingerprint[:12] in message
-    assert "no document here has their source and text" in message and f"such as {reviews}:4" in message
+    assert "no document here has the same source and text" in message and f"such as {reviews}:4" in message
 
 
 def test_windows_are_not_known_in_other_data(build_from, tmp_path: Path, folder: Path) -> None:
     before = build_from(folder, max_seq_length=16)
     after = build_from(folder, max_seq_length=16, tokenizer="char")
-    with pytest.raises(DataError, match="an id means another window in other data") as error:
+    with pytest.raises(DataError, match="a window is identified by its id") as error:
         find(entries_of(before, 5), after.train, after.train_fingerprint, tmp_path / "q.jsonl")
     assert before.train_fingerprint[:12] in str(error.value) and after.train_fingerprint[:12] in str(error.value)
 
@@ -217,7 +217,7 @@ def test_ids_of_windows_are_not_taken_for_documents_nor_the_other_way(build_from
     assert windows.train_fingerprint == documents.train_fingerprint
     with pytest.raises(DataError, match=r"they are windows, .* samples are documents.*data\.samples=windows"):
         find(entries_of(windows, 5), documents.train, documents.train_fingerprint, tmp_path)
-    with pytest.raises(DataError, match=r"they are documents, and this run's samples are windows"):
+    with pytest.raises(DataError, match=r"they are documents, but this run's samples are windows"):
         find(entries_of(documents, 5), windows.train, windows.train_fingerprint, tmp_path)
 
 
@@ -245,7 +245,7 @@ def test_an_id_beyond_the_data_is_an_error(build_from, tmp_path: Path, folder: P
         entry["id"] = 10**9
         if "range" in entry:
             entry["range"] = [10**9, 10**9 + 16]
-        with pytest.raises(DataError, match=r"the data has no sample 1000000000 .* Was it edited\?"):
+        with pytest.raises(DataError, match=r"the data has no sample 1000000000 .* Was the file edited\?"):
             find([entry], data.train, data.train_fingerprint, tmp_path / "q.jsonl")
 
 
@@ -283,4 +283,4 @@ def test_a_run_that_kept_out_nothing_is_said(build_from, tmp_path: Path, reviews
     Manifest("first").write(run.manifest)
     data = build_from(reviews, samples="documents", quarantine=str(run.path))
     assert data.kept_out.tolist() == [] and data.summary["left_out"] == []
-    assert data.summary["notices"] == [f"data.quarantine has no effect: {run.path} has kept out nothing."]
+    assert data.summary["notices"] == [f"data.quarantine has no effect: {run.path} excluded no sample."]

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainbook.data.repeats import MAX_PERIOD, MIN_REPETITIONS, Repeat, find_repeats, has_repeat, repeats_in
+from trainbook.data.repeats import (
+    MAX_PERIOD,
+    MIN_REPETITIONS,
+    LongestRepeat,
+    Repeat,
+    find_repeats,
+    has_repeat,
+    repeats_in,
+)
 
 
 def repeated(period: int, repetitions: int, before: int, behind: int = 7) -> np.ndarray:
@@ -107,3 +115,23 @@ def test_a_part_has_a_repeat_if_enough_of_it_lies_within(tokens: list[int], data
 
 def test_the_limits_are_thirteen_tokens_and_thirty_two_repetitions():
     assert (MAX_PERIOD, MIN_REPETITIONS) == (13, 32)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chunks_have_the_longest_repeat_of_the_whole(seed: int):
+    draw = np.random.default_rng(seed)
+    parts = []
+    for _ in range(8):
+        parts.append(draw.integers(0, 6, draw.integers(1, 60)))
+        period = draw.integers(0, 4, draw.integers(1, 6))
+        parts.append(np.resize(period, draw.integers(1, 120)))
+    tokens = np.concatenate(parts)
+    whole = find_repeats(tokens, np.array([len(tokens)]), 5, 8)
+    longest = LongestRepeat(20, 5, 8)
+    begin = 0
+    while begin < len(tokens):
+        size = int(draw.integers(0, 40))
+        longest.add(tokens[begin : begin + size])
+        begin += size
+    longest.close()
+    assert longest.found == (whole[0] if whole else None)

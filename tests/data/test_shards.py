@@ -265,7 +265,7 @@ def test_a_broken_compressed_shard_is_named(build_from: BuildFrom, shards: Path)
         (shards / "0003.jsonl.gz").write_bytes(content)
         with pytest.raises(DataError, match=rf"^data.source: '{shards}/0003.jsonl.gz' cannot be read: {reason}"):
             build_from(shards)
-    with pytest.raises(DataError, match="Unpack it first"):
+    with pytest.raises(DataError, match="Decompress it first"):
         path = shards.parent / "a.parquet.gz"
         path.write_bytes(whole)
         build_from(path)
@@ -285,8 +285,8 @@ def test_a_list_names_files_folders_and_globs_in_its_own_order(build_from: Build
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("", "data.source: the list '{list}' names no file."),
-        ("shards/0001.jsonl\nshards/*1.jsonl", "{list}:2: '{folder}/shards/0001.jsonl' is named twice."),
+        ("", "data.source: the list '{list}' has no file."),
+        ("shards/0001.jsonl\nshards/*1.jsonl", "{list}:2: '{folder}/shards/0001.jsonl' is listed twice."),
         ("shards/*.csv", "{list}:1: data.source: no file matches '{folder}/shards/*.csv'."),
         (
             "shards/0000.jsonl\nshards/002.jsonl",
@@ -311,7 +311,7 @@ def test_empty_shards_and_several_kinds_are_allowed_and_told(build_from: BuildFr
     (shards / "readme.md").write_text("What this is.")
     bundle = build_from(shards)
     assert bundle.summary["notices"] == [
-        f"data.source: '{shards}' has files of several kinds, each read as its name says: 12 *.jsonl, 1 *.md.",
+        f"data.source: '{shards}' has files of several kinds, each read according to its suffix: 12 *.jsonl, 1 *.md.",
         f"data.source: '{shards}': 2 of its 13 files have no text, such as {shards}/0005.jsonl.",
     ]
     assert bundle.summary["empty_files"]["count"] == 2
@@ -334,7 +334,7 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
     request = Request(frame=lambda tokenizer: Frame(data.max_seq_length, shift=1))
     answers = in_crews(world, lambda crew: build(data, 7, request, crew))
     assert [type(answer) for answer in answers] == [DataError] * world
-    hint = "To leave such records out, set data.bad_lines=skip."
+    hint = "To skip such records, set data.bad_lines=skip."
     assert {str(answer) for answer in answers} == {f"{shards}/0010.jsonl{message} {hint}"}
     # Those before it are kept; several processes may be anywhere when they hear of it.
     assert len(list((tmp_path / "cache" / "surveys").iterdir())) >= (10 if world == 1 else 3)
@@ -352,7 +352,7 @@ def test_a_tokenizer_is_trained_on_a_sample_that_stays_when_shards_are_added(
     monkeypatch.setattr(decide, "BPE_CHARACTERS", 1500)
     first = build_from(shards, tokenizer="bpe", vocab_size=300, validation_ratio=0.0)
     assert first.summary["tokenizer_sample"]["characters"] == 1500
-    assert "a sample of the text, 1,500 of 6,160" in first.summary["notices"][0]
+    assert "a sample of the text: 1,500 of 6,160" in first.summary["notices"][0]
     fingerprints = {first.tokenizer.fingerprint}
     for number in range(20, 32):
         write_shard(shards, number, "Other text with other words in it: zebra")
@@ -436,7 +436,7 @@ def test_processes_that_see_other_files_are_told_so(shards: Path, tmp_path: Path
 
     answers = in_crews(2, prepare)
     assert [type(answer) for answer in answers] == [DataError] * 2
-    assert all("not all processes see the same files" in str(answer) for answer in answers)
+    assert all("the processes do not see the same files" in str(answer) for answer in answers)
 
 
 def test_hidden_files_and_folders_are_left_alone(build_from: BuildFrom, shards: Path) -> None:

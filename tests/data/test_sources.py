@@ -19,7 +19,7 @@ def documents(name: Path | str, text_field: str | None = None) -> list[tuple[str
 def message(name: Path | str, text_field: str | None = None, knob: str = "data.source") -> str:
     with pytest.raises(DataError) as caught:
         list(open_source(str(name), Wanted(text_field=text_field), knob).documents())
-    return str(caught.value).removesuffix(" To leave such records out, set data.bad_lines=skip.")
+    return str(caught.value).removesuffix(" To skip such records, set data.bad_lines=skip.")
 
 
 def test_the_standard_library_is_its_own_sorted_source_without_tests_and_packages() -> None:
@@ -85,7 +85,9 @@ def test_blank_documents_are_left_out(tmp_path: Path) -> None:
 
 def test_an_unknown_built_in_names_the_nearest() -> None:
     text = message("builtin:pystdlb")
-    assert text.startswith("data.source: there is no built-in source 'builtin:pystdlb'; there is builtin:pystdlib, ")
+    assert text.startswith(
+        "data.source: unknown built-in source 'builtin:pystdlb'; the built-in ones are builtin:pystdlib, "
+    )
     assert text.endswith(" Did you mean 'builtin:pystdlib'?")
     assert message("pystdlib") == "data.source: 'pystdlib' does not exist. Did you mean 'builtin:pystdlib'?"
 
@@ -103,8 +105,8 @@ def test_a_missing_file_names_the_similar_one(tmp_path: Path) -> None:
 
 def test_a_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
     assert message(tmp_path) == (
-        f"data.source: the folder '{tmp_path}' has no file of the kinds *.txt, *.md, *.py, *.jsonl, *.ndjson, *.csv, "
-        "*.tsv, *.parquet, *.conll."
+        f"data.source: the folder '{tmp_path}' has no file of these types: *.txt, *.md, *.py, *.jsonl, *.ndjson, "
+        "*.csv, *.tsv, *.parquet, *.conll."
     )
 
 

@@ -105,7 +105,8 @@ def test_a_class_that_training_does_not_have_is_named_with_its_place(tmp_path: P
     with pytest.raises(DataError) as caught:
         write_side(tmp_path, [Document("a", "v.csv:3", label="z")], encoding, root="here/")
     assert str(caught.value) == (
-        "here/v.csv:3: the class 'z' is not in the training data, so nothing could learn it; there is 'x', 'y'."
+        "here/v.csv:3: the class 'z' is not in the training data, so the model cannot learn it; the training data "
+        "has 'x', 'y'."
     )
 
 

@@ -122,7 +122,7 @@ def test_an_unknown_character_is_named(text: str, shown: str) -> None:
     with pytest.raises(UserError) as caught:
         CharTokenizer("abz", with_end_of_text=False).encode(text)
     assert str(caught.value) == (
-        f"the char tokenizer has no token for {shown}: it knows the 3 characters of its training data only."
+        f"the char tokenizer has no token for {shown}: it has only the 3 characters of its training data."
     )
 
 
@@ -146,8 +146,8 @@ def test_an_unknown_tokenizer_names_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(DataError) as caught:
         tokenizer_config(name, None)
     assert str(caught.value) == (
-        f"data.tokenizer: there is no tokenizer '{name}'; it must be byte, char, word, bpe, "
-        f"or the path of a tokenizer.json. Did you mean '{meant}'?"
+        f"data.tokenizer: unknown tokenizer '{name}'; it must be byte, char, word, bpe, or the path of a "
+        f"tokenizer.json. Did you mean '{meant}'?"
     )
 
 
@@ -163,7 +163,7 @@ def test_a_missing_tokenizer_file_names_the_similar_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ["{}", "[1]", "not json", '{"version": "1.0"}'])
 def test_a_file_that_is_no_tokenizer_is_a_users_mistake(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(DataError, match=f"the tokenizer '{tmp_path}/tokenizer.json' must be a"):
+    with pytest.raises(DataError, match=f"the tokenizer '{tmp_path}/tokenizer.json' is not "):
         load_tokenizer(tmp_path)
 
 
@@ -197,15 +197,15 @@ def test_only_bpe_has_a_size_to_choose() -> None:
     with pytest.raises(DataError) as caught:
         tokenizer_config("bpe", 256)
     assert str(caught.value) == (
-        "data.vocab_size: must be >= 257 for data.tokenizer=bpe (256 bytes and the end of text), but got 256."
+        "data.vocab_size: must be >= 257 for data.tokenizer=bpe (256 bytes and the end-of-text token), but got 256."
     )
     check_vocab_size("byte", 257, ByteTokenizer())
     check_vocab_size("byte", None, ByteTokenizer())
     with pytest.raises(DataError) as caught:
         check_vocab_size("byte", 4096, ByteTokenizer())
     assert str(caught.value) == (
-        "data.vocab_size: only data.tokenizer=bpe can choose its size; "
-        "data.tokenizer=byte has 257 tokens, but got 4096."
+        "data.vocab_size: only data.tokenizer=bpe has a configurable size; data.tokenizer=byte has 257 tokens, but "
+        "got 4096."
     )
 
 
@@ -418,9 +418,10 @@ def test_a_tokenizer_without_what_a_task_needs_does_not_fit(tmp_path: Path) -> N
         check_specials("bert/", ("pad", "sentinels"), word_piece(tmp_path))
     assert str(caught.value) == (
         "data.tokenizer: 'bert/' does not fit: the task needs sentinel tokens, such as <|sentinel_0|>, <extra_id_0>, "
-        "and it has none. Name one in tokenizer_config.json beside it, or choose byte, char or bpe."
+        "but the tokenizer has none. Name one in the tokenizer_config.json next to it, or use byte, char or bpe."
     )
-    with pytest.raises(DataError, match=r"a token for the role 'mask', such as <\|mask\|>, \[MASK\], <mask>, and it"):
+    wanted = r"a token for the role 'mask', such as <\|mask\|>, \[MASK\], <mask>, but the tokenizer"
+    with pytest.raises(DataError, match=wanted):
         check_specials("byte", ("mask",), ByteTokenizer())
 
 
@@ -469,11 +470,11 @@ def test_a_tokenizer_is_another_with_other_settings_beside_it(tmp_path: Path) ->
     assert len(set(digests)) == 3
 
 
-@pytest.mark.parametrize(("content", "message"), [("no", "be a JSON file, but"), ("[]", "but holds a list")])
+@pytest.mark.parametrize(("content", "message"), [("no", "is not valid JSON"), ("[]", "but holds a list")])
 def test_settings_that_cannot_be_read_are_named(tmp_path: Path, content: str, message: str) -> None:
     make("bpe").save(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text(content)
-    with pytest.raises(DataError, match=f"'{tmp_path}/tokenizer_config.json' must .*{message}"):
+    with pytest.raises(DataError, match=f"'{tmp_path}/tokenizer_config.json' .*{message}"):
         load_tokenizer(tmp_path)
 
 
@@ -510,7 +511,7 @@ def test_a_folder_that_cannot_be_converted_says_why(tmp_path: Path, monkeypatch:
         with pytest.raises(MissingExtra, match=r"which has no tokenizer\.json, needs the package 'transformers'"):
             load_tokenizer(tmp_path)
     (tmp_path / "vocab.json").write_text("junk")
-    with pytest.raises(DataError, match=r"transformers cannot make one of vocab\.json, merges\.txt: "):
+    with pytest.raises(DataError, match=r"transformers cannot convert vocab\.json, merges\.txt: "):
         load_tokenizer(tmp_path)
     pieces = tmp_path / "pieces"
     pieces.mkdir()
@@ -526,7 +527,7 @@ def test_a_text_that_a_tokenizer_cannot_write_is_a_users_mistake(tmp_path: Path)
     Library(models.WordLevel({"a": 0}, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
     tokenizer = load_tokenizer(tmp_path)
     assert not tokenizer.is_lossless
-    with pytest.raises(DataError, match=r"^the tokenizer cannot write the text: .*UNK"):
+    with pytest.raises(DataError, match=r"^the tokenizer cannot encode the text: .*UNK"):
         tokenizer.encode("b")
 
 

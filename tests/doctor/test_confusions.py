@@ -90,7 +90,7 @@ CASES = [
         "bad-samples",
         lambda: run(
             each=losses(lambda step: healthy_loss(step) + 4 * (step == 100)),
-            events=[*events("skip", 3), quarantine(4, "4 samples: their own loss is unlike that of other samples")],
+            events=[*events("skip", 3), quarantine(4, "4 samples: their loss is unlike that of accepted samples")],
         ),
         lambda: run(
             each=losses(lambda step: healthy_loss(step) + 3 * (step > 120) * math.exp(-max(0, step - 125) / 60)),
@@ -102,11 +102,11 @@ CASES = [
         "bad-samples",
         lambda: run(
             each=set_to(skipped_updates=5),
-            events=[quarantine(4, "4 samples: their own loss is unlike that of other samples")],
+            events=[quarantine(4, "4 samples: their loss is unlike that of accepted samples")],
         ),
         lambda: run(
             each=set_to(skipped_updates=5),
-            events=[quarantine(600, "600 samples: their batches led to the trouble")],
+            events=[quarantine(600, "600 samples: their batches led to a rollback")],
         ),
     ),
     Case(
@@ -153,6 +153,13 @@ CASES = [
         lambda: run(*TEN_STEPS, steps=10, every=1, source="t5-tiny", each=offset_losses(lambda step: 1 + 0.2 * step)),
     ),
 ]
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(10, 1), (10, 0), (30, 3)])
+def test_a_trial_of_a_few_steps_is_not_lectured_on_its_warm_up(steps: int, warmup: int):
+    rough = losses(lambda step: 5.0 + (step == 3))
+    assert "warmup-short" not in warned_of(run(f"schedule.warmup_steps={warmup}", steps=steps, every=1, each=rough))
+    assert "warmup-short" in warned_of(run("schedule.warmup_steps=1", steps=30, every=1, each=rough))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rule}: {case.cause}")
@@ -233,6 +240,6 @@ def test_a_loss_that_is_lost_went_wrong_where_it_was_lowest():
         return math.nan if step > 120 else 3.0 + abs(step - 60) / 20
 
     ill = run(each=both(losses(grown), set_to(update_ratio=0.2)))
-    lost = next(each for each in diagnose(ill).findings if each.rule == "not-finite")
+    (lost,) = said(ill, "not-finite")
     assert lost.cause == "learning-rate-high"
     assert lost.steps is not None and lost.steps[0] == 60

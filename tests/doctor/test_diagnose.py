@@ -224,22 +224,37 @@ def test_losses_of_nothing_are_no_error_and_no_warning_of_the_machine():
     assert not any("failed" in " ".join(lacking) for lacking in diagnose(nothing).not_judged.values())
 
 
-def told(record: Record) -> str:
+def told(record: Record, show_all: bool = False) -> str:
     file = StringIO()
-    render(record, diagnose(record), Console(file=file, width=200))
+    render(record, diagnose(record), Console(file=file, width=200), show_all)
     return file.getvalue()
 
 
 def test_evaluations_without_training_rows_are_a_run_and_what_lacks_is_told():
     evaluations = [{"step": step, "loss": 2.0} for step in range(3)]
-    said = told(Record("theirs", [], evaluations, origin="csv", path=Path("theirs.csv")))
-    assert "0 rows, 3 evaluations" in said and "skipped: no loss was logged" in said
+    theirs = Record("theirs", [], evaluations, origin="csv", path=Path("theirs.csv"))
+    said = told(theirs, show_all=True)
+    assert "0 rows, 3 evaluations" in said and "skipped: loss was not logged" in said
+    assert "skipped: " not in told(theirs) and "skipped, because what they need was not logged (--all" in told(theirs)
     assert "1 row, 0 evaluations" in told(Record("theirs", [{"step": 1, "loss": 2.0}], [], origin="csv"))
 
 
 def test_the_command_to_try_keeps_what_else_was_asked_for(tmp_path: Path):
     said = told(open_subject("gpt-tiny", tmp_path, ["model.hidden_size=256", "lr=0.1"]))
     assert "trainbook train gpt-tiny model.hidden_size=256 optimizer.learning_rate=0.001" in said
+
+
+def test_a_narrow_terminal_gets_lines_that_break_between_words_under_their_text():
+    record = open_subject("gpt-tiny", Path("runs"), ["optimizer.learning_rate=0.5"])
+    narrow, file = (
+        Console(file=StringIO(), width=60, force_terminal=terminal, color_system=None) for terminal in (True, False)
+    )
+    for console in (narrow, file):
+        render(record, diagnose(record), console)
+    shown, kept = (console.file.getvalue() for console in (narrow, file))  # pyright: ignore
+    lines = [line for line in shown.splitlines() if "trainbook train" not in line]
+    assert all(len(line) <= 60 for line in lines), lines
+    assert shown.split() == kept.split() and max(map(len, kept.splitlines())) > 60
 
 
 def test_the_json_answer_is_plain_and_complete():
@@ -250,6 +265,7 @@ def test_the_json_answer_is_plain_and_complete():
         "severity",
         "steps",
         "evidence",
+        "also",
         "cause",
         "cause_id",
         "override",

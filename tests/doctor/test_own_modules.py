@@ -49,7 +49,7 @@ def of_fit(record: Record) -> Record:
 
 def told(record: Record, diagnosis: Diagnosis) -> str:
     file = StringIO()
-    render(record, diagnosis, Console(file=file, width=200))
+    render(record, diagnosis, Console(file=file, width=200), show_all=True)
     return file.getvalue()
 
 
@@ -57,14 +57,14 @@ def test_the_example_of_the_readme_ends_without_a_warning_and_counts_its_own_bat
     made = fit(tmp_path).run
     card = dict(make_card(made).lines)
     assert card["doctor"].startswith("no problems found")
-    assert "60 steps, 60 batches" in card["steps"] and card["speed"].endswith(" batches per second")
+    assert "60 steps, 60 batches" in card["steps"] and card["speed"].endswith(" batches per second of training")
     events = [json.loads(line) for line in (made.path / "events.jsonl").read_text().splitlines()]
     assert not [event for event in events if event["kind"] == "finding"]
     record = open_record(made.path)
     assert "model.hidden_size" not in record.settings and record.settings["optimizer.learning_rate"] == 1e-2
     shown = told(record, diagnose(record))
     assert "skipped: no usual learning rate is known for this kind of model (rate-for-the-case)" in shown
-    assert "skipped: no loss_scale was logged (loss-scale)" in shown
+    assert "skipped: loss_scale was not logged (loss-scale)" in shown
     assert "trainbook train" not in shown
 
 

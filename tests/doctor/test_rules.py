@@ -52,6 +52,14 @@ def fine_tuned(loss: Callable[[int], float], **facts: Any) -> Record:
     return replace(record, settings=settings, config=config.model_copy(update={"model": model}))
 
 
+def classifier(**metrics: float) -> Record:
+    three = {"uniform_loss": math.log(3), "prior_loss": 0.5}
+    evaluation = set_to(loss=lambda step: 0.3 + math.exp(-step / 20), targets=200, f1_macro=0.9)
+    curve = losses(lambda step: 0.3 + 0.8 * math.exp(-step / 20))
+    changed = both(evaluation, set_to(**metrics))
+    return run("training.task=classify", source="bert-tiny", facts=three, each=curve, each_evaluation=changed)
+
+
 CASES = [
     Case(
         "loss-at-start",
@@ -360,6 +368,24 @@ CASES = [
         lambda: run(facts={"uniform_loss": 0.693}, each_evaluation=set_to(loss=0.65, accuracy=0.2)),
     ),
     Case(
+        "below-baseline",
+        "baseline-missed",
+        lambda: classifier(accuracy=0.926, baseline_accuracy=1.0),
+        lambda: classifier(accuracy=0.926, baseline_accuracy=0.93),
+    ),
+    Case(  # of 30 samples, two more or less are chance
+        "below-baseline",
+        "baseline-missed",
+        lambda: classifier(accuracy=0.80, baseline_accuracy=0.87, targets=2000),
+        lambda: classifier(accuracy=0.80, baseline_accuracy=0.87, targets=30),
+    ),
+    Case(
+        "classes-not-predicted",
+        "classes-missed",
+        lambda: classifier(accuracy=0.926, f1_macro=0.627),
+        lambda: classifier(accuracy=0.926, f1_macro=0.85),
+    ),
+    Case(
         "few-judged",
         "evaluation-noisy",
         lambda: run("evaluation.eval_max_samples=4", facts={"validation_samples": 500}),
@@ -486,8 +512,8 @@ CASES = [
     Case(
         "warm-up",
         "warmup-short",
+        lambda: run("schedule.warmup_steps=0", each=losses(lambda step: healthy_loss(step) + 2 * (3 < step < 12))),
         lambda: run("schedule.warmup_steps=0"),
-        lambda: run("schedule.warmup_steps=8"),
     ),
     Case(
         "few-updates",
@@ -524,7 +550,7 @@ CASES = [
     Case(
         "out-of-memory",
         "out-of-memory",
-        lambda: run(events=events("oom", 1, reason="8 rows do not fit, 4 at a time from now on")),
+        lambda: run(events=events("oom", 1, reason="out of memory with a micro-batch of 8: retrying with 4")),
         lambda: run(events=events("failure", 1, reason="the disk is full")),
     ),
     Case(
@@ -679,7 +705,7 @@ def test_every_cause_is_named_by_a_rule_or_left_to_one_that_says_more():
 def test_a_healthy_run_is_left_alone():
     diagnosis = diagnose(run())
     assert [each for each in diagnosis.findings if each.severity != "info"] == []
-    assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank"}
+    assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank", "below-baseline", "classes-not-predicted"}
 
 
 def test_a_fine_tune_that_hardly_moves_is_remarked_on_and_one_that_learns_is_not():

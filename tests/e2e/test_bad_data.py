@@ -48,7 +48,7 @@ def refused(*arguments: str) -> str:
     assert answer.stdout == "" and answer.stderr.startswith("error: ")
     assert set(Path("runs").glob("*")) == before
     message = answer.stderr.removeprefix("error: ").rstrip("\n")
-    return message.removesuffix(" To leave such records out, set data.bad_lines=skip.")
+    return message.removesuffix(" To skip such records, set data.bad_lines=skip.")
 
 
 def write(name: str, records: list[Any]) -> str:
@@ -87,19 +87,17 @@ def test_a_column_that_is_asked_for_and_missing_is_named_with_those_that_are_the
         (
             CLASSIFY,
             {"text": "good", "note": ["x"]},
-            "no field is known as the label; its fields are: 'text', 'note'. Name the right one with data.label_field.",
+            "no field was recognized as the label; its fields are: 'text', 'note'. Set data.label_field.",
         ),
         (
             (*T5, "training.task=seq2seq"),
             {"text": "good", "number": 1},
-            "no field is known as the target text; its fields are: 'text', 'number'. Name the right one with "
-            "data.target_field.",
+            "no field was recognized as the target text; its fields are: 'text', 'number'. Set data.target_field.",
         ),
         (
             GPT,
             {"first": 1, "second": 2},
-            "no field is known as the text; its fields are: 'first', 'second'. Name the right one with "
-            "data.text_field.",
+            "no field was recognized as the text; its fields are: 'first', 'second'. Set data.text_field.",
         ),
     ],
     ids=["label", "target", "text"],
@@ -111,7 +109,7 @@ def test_without_a_column_that_may_be_it_all_columns_are_listed(arguments, recor
 @pytest.mark.parametrize("names", [("category", "topic"), ("first", "second")], ids=["known names", "only of a kind"])
 def test_between_two_columns_that_may_be_the_label_nothing_is_guessed(names: tuple[str, str]):
     records = [{"text": f"text {number}", names[0]: "xy"[number % 2], names[1]: "z"} for number in range(40)]
-    message = f"'{names[0]}', '{names[1]}' could each be the label. Name the right one with data.label_field."
+    message = f"'{names[0]}', '{names[1]}' could each be the label. Set data.label_field."
     assert refused(*CLASSIFY, write("data.jsonl", records)) == f"data.jsonl:1: {message}"
     command(*CLASSIFY, "data.source=data.jsonl", f"data.label_field={names[0]}", "--name", "named", code=0)
 
@@ -126,8 +124,7 @@ def test_a_record_that_lacks_a_column_the_others_have_is_named_by_its_line():
 def test_a_row_of_a_table_is_named_by_its_line_also_behind_cells_of_several_lines():
     Path("table.csv").write_text('text,label\n"two\nlines",a\none,b\ntoo,many,cells\n')
     assert refused(*CLASSIFY, "data.source=table.csv") == (
-        "table.csv:5: must have 2 cells, one for each column, but has 3. A cell that contains a comma must stand in "
-        "quotation marks."
+        "table.csv:5: must have 2 cells, one for each column, but has 3. A cell that contains a comma must be quoted."
     )
 
 
@@ -199,7 +196,8 @@ def test_text_in_another_encoding_is_said_with_its_byte(name: str, content: byte
 def test_a_class_that_only_validation_has_is_named_with_its_place():
     write("validation.jsonl", [*RECORDS[:3], {"text": "x", "label": "c"}])
     assert refused(*CLASSIFY, write("train.jsonl", RECORDS), "data.validation=validation.jsonl") == (
-        "validation.jsonl:4: the class 'c' is not in the training data, so nothing could learn it; there is 'a', 'b'."
+        "validation.jsonl:4: the class 'c' is not in the training data, so the model cannot learn it; the "
+        "training data has 'a', 'b'."
     )
 
 
@@ -210,14 +208,14 @@ def test_a_class_that_only_validation_has_is_named_with_its_place():
         (
             "classify",
             3.5,
-            "the field 'label' must be a class (a name or a whole number), but got 3.5. A number to predict is "
+            "the field 'label' must be a class (a name or a whole number), but got 3.5. To predict a number, set "
             "training.task=regress.",
         ),
         (
             "classify",
             ["x"],
-            "the field 'label' must be a class (a name or a whole number), but got a list. Several classes a record "
-            "are training.task=classify_many.",
+            "the field 'label' must be a class (a name or a whole number), but got a list. For several classes per "
+            "record, set training.task=classify_many.",
         ),
         (
             "classify_many",
@@ -260,16 +258,19 @@ def test_names_are_corrected():
         "training.task: 'mine:Network' must be a subclass of trainbook.tasks.task.Task, but is the class Network."
     )
     message = refused(*GPT, "data.source=builtin:pystdlb")
-    assert message.startswith("data.source: there is no built-in source 'builtin:pystdlb'; there is builtin:pystdlib,")
+    assert message.startswith(
+        "data.source: unknown built-in source 'builtin:pystdlb'; the built-in ones are builtin:pystdlib,"
+    )
     assert message.endswith("Did you mean 'builtin:pystdlib'?")
-    assert "'builtin:copy' has no labels (one class a text), which the task needs; of the built-in ones, " in refused(
-        *CLASSIFY, "data.source=builtin:copy"
+    assert (
+        "'builtin:copy' has no labels (one class per text), which the task needs. Of the built-in sources, "
+        in refused(*CLASSIFY, "data.source=builtin:copy")
     )
 
 
 def test_a_metric_that_the_task_does_not_give_is_refused_before_anything_is_read():
     assert refused(*CLASSIFY, "data.source=builtin:parity", "evaluation.metric_for_best_model=perplexity") == (
-        "configuration  evaluation.metric_for_best_model: the task classify does not give perplexity; it gives loss, "
+        "configuration  evaluation.metric_for_best_model: the task classify has no metric perplexity; it has loss, "
         "accuracy, f1_micro, f1_macro."
     )
     assert not Path("cache").exists()
@@ -339,7 +340,7 @@ def test_a_tokenizer_without_the_token_that_a_task_needs_does_not_fit(wordpiece:
     message = refused(*BERT, write("data.jsonl", RECORDS), wordpiece)
     assert message.startswith(
         "data.tokenizer: 'tokenizer.json' does not fit: the task needs a token for the role 'mask', such as <|mask|>, "
-        "[MASK], <mask>, and it has none."
+        "[MASK], <mask>, but the tokenizer has none."
     )
     message = refused(*T5, "data.source=data.jsonl", wordpiece)
     assert "does not fit: the task needs sentinel tokens, such as <|sentinel_0|>, <extra_id_0>" in message
@@ -356,7 +357,7 @@ def test_a_tokenizer_without_a_token_that_ends_what_is_written_does_not_fit():
     source = write("data.jsonl", [{"text": f"word {number}", "target": "alpha"} for number in range(40)])
     for task in ("span", "seq2seq"):
         assert refused(*T5, f"training.task={task}", source, "data.tokenizer=tokenizer.json") == (
-            "the tokenizer does not fit: a model that writes texts needs a token that ends them."
+            "the tokenizer does not fit: a model that generates text needs an end-of-text token."
         )
 
 
@@ -368,12 +369,12 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_does_not_fit(made:
     larger.add_tokens(["alpha", "beta", "gamma"])
     larger.save("larger.json")
     message = {
-        "a run": f"a tokenizer that doesn't fit the model: it has 260 tokens, but {made.gpt} was trained with 257 only."
-        " Take the model's own tokenizer: leave data.tokenizer out.",
-        "gpt": f"a tokenizer that doesn't fit the model: it has 260 tokens, but {made.hf} has rows for 257 only. Take "
-        "the model's own tokenizer: leave data.tokenizer out.",
-        "hf": f"model.pretrained: {made.hf} has embeddings for 257 tokens, but the tokenizer has 260: it belongs to "
-        "other weights. Leave data.tokenizer out, and it is the model's own.",
+        "a run": f"data.tokenizer: must fit the model, but it has 260 tokens and {made.gpt} was trained with 257. "
+        "Leave data.tokenizer out to use the model's own tokenizer.",
+        "gpt": f"the tokenizer does not fit the model: it has 260 tokens, but {made.hf} has only 257 embedding rows. "
+        "Omit data.tokenizer to use the model's own tokenizer.",
+        "hf": f"model.pretrained: {made.hf} has embeddings for 257 tokens, but the tokenizer has 260, so it belongs "
+        "to other weights. Omit data.tokenizer to use the model's own tokenizer.",
     }
     assert refused(*made.tune_text, *made.start(kind), "data.tokenizer=larger.json") == message[kind]
 
@@ -382,8 +383,8 @@ def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_does_not_fit(made:
 def test_another_tokenizer_than_the_models_own_is_refused_although_it_has_few_enough_tokens(made: Made, kind: str):
     model, given = made.gpt if kind == "a run" else made.hf, made.start(kind)
     assert refused(*made.tune_text, *given, "data.tokenizer=char") == (
-        f"data.tokenizer: 'char' is another tokenizer than that of {model}: token 0 is '\\n', but was 'Ā' when the "
-        "model was trained. Leave data.tokenizer out."
+        f"data.tokenizer: 'char' is not the tokenizer of {model}: token 0 is '\\n', but was 'Ā' when the model was "
+        "trained. Omit data.tokenizer."
     )
     # The same one under another name is no mistake.
     command(*made.tune_text, *given, "data.tokenizer=byte", "--name", "same", "--quiet", code=0)
@@ -395,13 +396,13 @@ def test_missing_extra_and_misshapen_weights_are_named(made: Made):
     shutil.rmtree("copy")
     made.altered(lambda weights: weights.update({"transformer.h.7.other.weight": weights["transformer.ln_f.bias"] + 1}))
     assert refused(*made.tune_text, pretrained) == (
-        "copy: 1 weights have no place in this model: transformer.h.7.other.weight."
+        "copy: 1 weights do not belong to this model: transformer.h.7.other.weight."
     )
     shutil.rmtree("copy")
     name = "transformer.h.0.mlp.c_fc.bias"
     made.altered(lambda weights: weights.update({name: weights[name][:3].clone()}))
     assert refused(*made.tune_text, pretrained) == (
-        f"copy: 1 weights have other shapes: {name} is 3, but body.blocks.0.feed_forward.up.bias is 64."
+        f"copy: 1 weights have the wrong shape: {name} is 3, but body.blocks.0.feed_forward.up.bias is 64."
     )
     Path("copy/model.safetensors").unlink()
     assert "copy" in refused(*made.tune_text, pretrained)
@@ -411,8 +412,8 @@ def test_a_run_of_a_model_of_transformers_is_to_be_exported_first(made: Made):
     tuned = ("model.type=hf", f"model.pretrained={made.hf}", "--name", "tuned", "--quiet")
     command(*made.tune_text, *tuned, code=0)
     assert refused(*made.tune_text, "model.pretrained=runs/tuned") == (
-        "override  model.pretrained: runs/tuned has a model of type hf, which is not read from a run. Export it with: "
-        "trainbook export runs/tuned --to DIR, and name that folder."
+        "override  model.pretrained: runs/tuned has a model of type hf, which cannot be loaded from a run. Export it "
+        "with: trainbook export runs/tuned --to DIR, and use that folder."
     )
     command("export", "tuned", "--to", "folder", code=0)
     command(*made.tune_text, "model.pretrained=folder", "--name", "next", "--quiet", code=0)
@@ -420,8 +421,8 @@ def test_a_run_of_a_model_of_transformers_is_to_be_exported_first(made: Made):
 
 def test_a_size_that_the_folder_settles_otherwise_is_refused(made: Made):
     assert refused(*made.tune_text, f"model.pretrained={made.hf}", "model.hidden_size=32") == (
-        f"override  model.hidden_size: is 32 here, but 16 in {made.hf}/config.json, and model.pretrained settles it. "
-        "Leave it out."
+        f"override  model.hidden_size: is 32 here, but 16 in {made.hf}/config.json, and model.pretrained decides it. "
+        "Omit it."
     )
 
 
@@ -430,8 +431,8 @@ def test_packing_is_refused_for_models_that_cannot_keep_documents_apart(made: Ma
     model = ("model.type=hf", f"model.pretrained={made.hf}", f"training.task={task}")
     given = ("data.source=builtin:parity", f"data.samples={samples}", "data.padding=packed")
     assert refused(*made.tune, *model, *given) == (
-        "override  data.padding: packed puts several documents into a row, and model.type hf has no way to keep them "
-        "apart. Take bucketed, which also wastes little."
+        "override  data.padding: packed puts several documents into a row, but model.type hf cannot keep them apart. "
+        "Use bucketed, which also has little padding."
     )
 
 
@@ -442,9 +443,8 @@ def test_what_no_format_can_hold_is_refused_with_the_knobs_in_the_way(made: Made
     given = ("model.qk_norm=true", "model.logit_soft_cap=20", "--name", "odd", "--quiet")
     command(*GPT, f"data.source={made.text}", *given, code=0)
     assert refused("export", "odd", "--to", "exported") == (
-        "no format can hold this model exactly; gpt2 is the nearest:\n"
-        "gpt2  model.qk_norm: must be false, but is true.\n"
-        "gpt2  model.logit_soft_cap: must be null, but is 20."
+        "no format can represent this model exactly. The closest is gpt2, but:\ngpt2  model.qk_norm: must be false, "
+        "but is true.\ngpt2  model.logit_soft_cap: must be null, but is 20."
     )
     assert not Path("exported").exists() and not list(Path().glob(".exported*"))
 
@@ -454,8 +454,7 @@ def test_predicting_without_the_column_leaves_earlier_predictions_alone(made: Ma
     Path("out.jsonl").write_text("earlier\n")
     ask = ("predict", made.classifier, "new.jsonl", "--output", "out.jsonl")
     assert refused(*ask) == (
-        "new.jsonl:1: no field is known as the text; its fields are: 'first', 'second'. Name the right one with "
-        "--text-field."
+        "new.jsonl:1: no field was recognized as the text; its fields are: 'first', 'second'. Set --text-field."
     )
     write("new.jsonl", [{"sentence1": "x", "sentence2": "y"}])
     assert refused(*ask, "--text-field", "sentence") == (

@@ -33,7 +33,7 @@ def test_a_full_disk_is_said_and_costs_nothing(shell, whole, small_disk: Path):
     ended = shell.train("full", *overrides)
     assert ended.returncode == 1
     assert "the disk is full" in ended.stderr and "free" in ended.stderr and "Traceback" not in ended.stderr
-    assert "The last complete checkpoint is step" in ended.stderr
+    assert "The last complete checkpoint is that of step" in ended.stderr
     assert str(small_disk) in ended.stderr
 
     filler.unlink()

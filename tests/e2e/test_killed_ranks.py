@@ -22,7 +22,7 @@ pytestmark = [
 
 MARK = "TRAINBOOK_TEST_MARK"  # in the environment of all that a test starts, and of what those start
 SECONDS = 30.0  # from the kill to the end of the command
-AGAIN = "All ranks are started again: 1 of 1 times."
+AGAIN = "Restarting all ranks (1 of 1 restarts)."
 
 
 class Killed(NamedTuple):
@@ -117,7 +117,8 @@ def must_have_said_so(killed: Killed, rank: int) -> None:
     assert killed.seconds < SECONDS
     lines = killed.err.splitlines()
     assert lines[0] == (
-        f"error: rank {rank} of 2 was killed (SIGKILL, as the system does when memory runs out). The others were ended."
+        f"error: rank {rank} of 2 was killed (SIGKILL, perhaps because the machine ran out of memory). "
+        "The other ranks were stopped."
     )
     assert killed.err.count("error:") == 1
     # Then where its log is. That may have lines of data workers that lost it; nothing else is said, by nobody.

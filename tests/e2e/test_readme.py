@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,15 @@ def test_the_tour_names_every_packaged_recipe():
     rows = [line for line in (ROOT / "docs/tour.md").read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`([\w-]+)`", row)}
     assert named >= set(recipes.names())
+
+
+def test_the_readme_names_every_extra_and_installs_what_its_commands_need():
+    readme, makefile = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "Makefile"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    table = readme[readme.index("| extra | needed for |") :].split("\n\n")[0]
+    named = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(named) == sorted(extras - {"test", "benchmarks"})
+    line = r"install .*'\.\[([\w,]+)\]'"
+    (told,) = re.findall(line, readme)
+    assert told == re.findall(line, makefile)[0], "what `make train` installs"
+    assert {"hf", "tune", "charts"} <= set(told.split(","))  # export, tune, data --picture

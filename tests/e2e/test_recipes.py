@@ -120,8 +120,8 @@ def test_bert_on_wordnet_is_pretrained_and_then_classifies(monkeypatch: pytest.M
         f"bert-wordnet-pretrain-seed{run.read_manifest().seed}",
     }
     assert "  task       classify; " in shown and "label from 'label'" in shown and " classes" in shown
-    assert "a new head, which starts from scratch: pooler.weight" in shown
-    assert "a linear model on words is right in " in shown
+    assert "new head, randomly initialized: pooler.weight" in shown
+    assert "a linear bag-of-words model reaches an accuracy of " in shown
     row = last_evaluation(run)
     assert 0 < row["accuracy"] <= 1 and 0 < row["baseline_accuracy"] < 1 and "f1_macro" in row
     assert run.metrics("train")[0]["tokens"] > 0 and "label_smoothing" in run.metrics("train")[0]

@@ -74,8 +74,8 @@ def test_all_are_started_again_in_smaller_parts(shell, small_parts: Callable[[st
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stderr.splitlines()
     assert line.endswith(
-        f"ran out of memory at step {STEP}, with 4 sequences at a time. All ranks are started again, with 2 at a time "
-        "and the same results."
+        f"ran out of memory at step {STEP}, with a micro-batch of 4. All ranks are restarted, in batches of 2, with "
+        "the same results."
     )
     must_have_gone_on(shell, name, small_parts(strategy))
     again = shell.run("resume", name, "training.max_steps=24", "--accept-changes", "--nproc", "2", "--quiet")
@@ -108,8 +108,8 @@ def test_without_a_launcher_the_message_says_how_to_go_on(shell):
     assert [process.returncode for process in processes] == [1, 1]
     for rank, (_, err) in enumerate(ends):
         assert err.endswith(
-            f"error: rank {rank} ran out of memory at step {STEP}, with 4 sequences at a time. Nothing saved is lost. "
-            "Start the same run again: it goes on from its newest checkpoint, with 2 at a time and the same results.\n"
+            f"error: rank {rank} ran out of memory at step {STEP}, with a micro-batch of 4. Saved checkpoints are "
+            "kept. Resume the run: it continues from its newest checkpoint, in batches of 2, with the same results.\n"
         )
     again = shell.run("resume", name, "--nproc", "2", "--quiet")
     assert (again.returncode, again.stderr) == (0, "")

@@ -18,7 +18,7 @@ def stop(shell, started, command: tuple[str, ...], number: signal.Signals, name:
     assert process.returncode == 130, err
     stopped = max(shell.rows("run"))
     assert step <= stopped < 60
-    assert f"{name}: finishing this step and saving; again to stop at once" in err
+    assert f"{name}: finishing this step and saving; interrupt again to stop at once" in err
     assert f"{name}: saved at step {stopped}. To resume: trainbook resume runs/run" in err
     assert "Traceback" not in err
     run = shell.folder("run")

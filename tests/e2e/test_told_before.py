@@ -130,9 +130,9 @@ def test_conversations_without_an_answer_in_sight_are_told_of_both_sides():
     records = [*long[:11], *({"prompt": text, "response": "so it is, and ever was"} for text in texts()[11:])]
     source = (write("train.jsonl", records), "data.validation=validation.jsonl")
     line = told("data", "gpt-tiny", *SMALL, "training.task=chat", *source)
-    assert "; 11 of 40 conversations have no answer within 40 positions and are left out; " in line
-    assert "; 29 of 29 texts are longer than 40 tokens and are cut; " in line
-    assert line.endswith("; 3 of 7 conversations for validation have no answer within 40 positions and are left out")
+    assert "; 11 of 40 conversations have no answer within 40 tokens and are left out; " in line
+    assert "; 29 of 29 texts are longer than 40 tokens and are truncated; " in line
+    assert line.endswith("; 3 of 7 conversations for validation have no answer within 40 tokens and are left out")
 
 
 def test_cut_texts_and_targets_are_told_of_both_sides():
@@ -140,9 +140,9 @@ def test_cut_texts_and_targets_are_told_of_both_sides():
     write("validation.jsonl", [*pairs[:4], {"text": "a long text " * 9, "target": "z"}])
     given = ("t5-tiny", *SMALL, "training.task=seq2seq", "data.max_target_length=8", "data.validation=validation.jsonl")
     line = told("data", *given, write("train.jsonl", pairs))
-    assert "; 20 of 40 targets are longer than 8 tokens and are cut; " in line
-    assert "; 1 of 5 texts for validation are longer than 40 tokens and are cut; " in line
-    assert line.endswith("; 2 of 5 targets for validation are longer than 8 tokens and are cut")
+    assert "; 20 of 40 targets are longer than 8 tokens and are truncated; " in line
+    assert "; 1 of 5 texts for validation are longer than 40 tokens and are truncated; " in line
+    assert line.endswith("; 2 of 5 targets for validation are longer than 8 tokens and are truncated")
 
 
 # Going on from a run
@@ -172,8 +172,6 @@ def test_predictions_do_not_go_into_a_file_that_is_read(file: str):
     Path("link.jsonl").symlink_to("new/one.jsonl")
     for output in ("new/one.jsonl", "new/../new/one.jsonl", "link.jsonl"):
         answer = command("predict", "run", file, "--output", output, code=2)
-        assert answer.stderr == (
-            f"error: --output: must be another file than those that are read, but {output} is one of them.\n"
-        )
+        assert answer.stderr == (f"error: --output: must not be an input file, but got {output}.\n")
     assert Path("new/one.jsonl").read_bytes() == before
     command("predict", "run", file, "--output", "new/out.json")

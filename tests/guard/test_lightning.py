@@ -104,7 +104,7 @@ def test_an_update_that_is_an_outlier_never_happened(lab: Lab, kind: str, name: 
     callback = GuardCallback()
     guarded = lab.fit(rows, callback, gradient_clip_val=0.1)
     assert [(event["kind"], event["global_step"]) for event in callback.events] == [("skip", 81)]
-    assert f"the {name} of" in callback.events[0]["reason"]
+    assert f"the {name} (" in callback.events[0]["reason"]
     must_be_equal(guarded, lab.fit(lab.tiny.without(rows, 80), gradient_clip_val=0.1))
 
 
@@ -139,7 +139,7 @@ def test_repeated_trouble_leads_back_and_the_training_goes_on(lab: Lab):
 def test_trouble_that_stays_is_the_end(lab: Lab):
     rows = lab.tiny.rows(70, nan=list(range(50, 70)))
     callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8, max_rollbacks=2, lower_rate=True)
-    with pytest.raises(Diverged, match="2 times"):
+    with pytest.raises(Diverged, match="2 rollbacks"):
         lab.fit(rows, callback)
     assert is_healthy(lab.module) and callback.guard.rate_factor == 0.5
 
@@ -204,7 +204,7 @@ def test_a_step_without_a_loss_is_left_alone(lab: Lab):
 def test_mistakes_are_told_when_the_callback_is_made():
     with pytest.raises(ConfigError, match="window: must be a whole number >= 32"):
         GuardCallback(window=2)
-    with pytest.raises(UserError, match="once the training has begun"):
+    with pytest.raises(UserError, match="once training has started"):
         assert GuardCallback().guard
 
 
@@ -220,7 +220,7 @@ def test_what_it_cannot_guard_it_refuses(name: str):
     from lightning.pytorch import strategies
 
     strategy = object.__new__(getattr(strategies, name))
-    with pytest.raises(UserError, match=f"works on one device and with DDP, but this is a training with {name}"):
+    with pytest.raises(UserError, match=f"works on one device and with DDP, but this training uses {name}"):
         GuardCallback().on_train_start(SimpleNamespace(strategy=strategy), SimpleNamespace())
 
 

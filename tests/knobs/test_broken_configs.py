@@ -30,11 +30,15 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         "flux_capacitor: 1\n",
         ["run.yaml:1  flux_capacitor: no such knob."],
     ),
+    "a word of several names": (
+        "schedule:\n  warm-up: 100\n",
+        ["run.yaml:2  schedule.warm-up: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"],
+    ),
     "what belongs in the command": (
         "recipe: gpt-tiny\n",
         [
-            "run.yaml:1  recipe: no such knob. Name the recipe in the command, and what differs after it: "
-            "trainbook train gpt-tiny learning_rate=1e-3."
+            "run.yaml:1  recipe: no such knob. Name the recipe in the command, followed by overrides: trainbook train "
+            "gpt-tiny learning_rate=1e-3."
         ],
     ),
     "what belongs in a study": (
@@ -122,7 +126,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     "a choice that is not served": (
         "model_type: brt\n",
         [
-            "run.yaml:1  model.type: must be gpt, bert, t5, hf, or a model of your own as package.module:Name, but got "
+            "run.yaml:1  model.type: must be gpt, bert, t5, hf, or your own model as package.module:Name, but got "
             "'brt'. Did you mean 'bert'?"
         ],
     ),
@@ -197,13 +201,16 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         ["run.yaml:2  YAML: 'model' contains itself."],
     ),
     "every problem at once, laws last": (
-        "hidden_size: 100\nlr: -1\nmax_steps: 10\nwarmup_steps: 20\nbetas: [0.9, 2]\nsed: 1\nn_head: 6\n",
+        "hidden_size: 100\nlr: -1\nmax_steps: 10\nwarmup_steps: 20\nbetas: [0.9, 2]\nsed: 1\nn_head: 6\n"
+        "data:\n  tokenizer: bep\n",
         [
             "run.yaml:2  optimizer.learning_rate: must be a number > 0, but got -1.",
             "run.yaml:5  optimizer.beta2: must be a number >= 0 and < 1, but got 2.",
             "run.yaml:6  sed: no such knob. Did you mean training.seed?",
             "run.yaml:1, run.yaml:7  model.hidden_size: must be a multiple of model.num_attention_heads, but 100 is "
-            "not one of 6.",
+            "not a multiple of 6.",
+            "run.yaml:9  data.tokenizer: must be byte, char, word or bpe, or the path of a tokenizer, but got 'bep'. "
+            "Did you mean bpe?",
             "run.yaml:4, run.yaml:3  schedule.warmup_steps: must be less than training.max_steps, but 20 is not less "
             "than 10.",
         ],
@@ -270,12 +277,12 @@ def test_a_folder_and_a_binary_file_are_refused_in_words(tmp_path: Path) -> None
     with pytest.raises(UserError, match="is a folder, but a YAML or Python file is needed"):
         load(tmp_path)
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is not a text file in UTF-8"):
+    with pytest.raises(UserError, match="is not a UTF-8 text file"):
         load(tmp_path / "x.yaml")
 
 
 def test_a_misspelt_recipe_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match=r"^large-scal: no such recipe, and no such file\. Did you mean large-scale\?"):
+    with pytest.raises(UserError, match=r"^large-scal: no such recipe or file\. Did you mean large-scale\?"):
         load("large-scal")
 
 

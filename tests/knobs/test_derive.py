@@ -47,11 +47,11 @@ def test_a_batch_is_cut_over_devices_and_passes(
 @pytest.mark.parametrize(
     ("values", "world", "message"),
     [
-        ({"batch_size": 10}, 4, "must be a multiple of the number of devices, but 10 is not one of 4."),
+        ({"batch_size": 10}, 4, "must be a multiple of the number of devices, but 10 is not a multiple of 4."),
         (
             {"batch_size": 24, "micro_batch_size": 8},
             2,
-            "must be a multiple of per_device_train_batch_size x devices, but 24 is not one of 16.",
+            "must be a multiple of per_device_train_batch_size x devices, but 24 is not a multiple of 16.",
         ),
         (
             {"batch_size": 64, "micro_batch_size": 8, "gradient_accumulation_steps": 4},
@@ -109,8 +109,8 @@ def test_an_average_reaches_back_one_over_one_minus_beta() -> None:
         ("optimizer.beta2", {}, "averages about 20 steps"),
         ("optimizer.beta2", {"beta2": 0.999}, "averages about 1,000 steps"),
         ("optimizer.beta1", {"beta1": 0.0}, "averages about 1 step"),
-        ("batch.global_batch_size", {"batch_size": 64}, "16,384 tokens a batch"),
-        ("batch.global_batch_size", {}, "8,192 tokens a batch on one device"),
+        ("batch.global_batch_size", {"batch_size": 64}, "16,384 tokens per batch"),
+        ("batch.global_batch_size", {}, "8,192 tokens per batch on one device"),
         (
             "schedule.warmup_steps",
             {"warmup_steps": 50, "max_steps": 1000},
@@ -119,7 +119,7 @@ def test_an_average_reaches_back_one_over_one_minus_beta() -> None:
         ("schedule.warmup_ratio", {"warmup_ratio": 0.05}, None),
         ("training.max_tokens", {"max_tokens": 1e6, "batch_size": 64}, "62 steps"),
         ("training.max_steps", {"max_steps": 10, "batch_size": 64}, "163,840 tokens"),
-        ("model.num_key_value_heads", {"num_kv_heads": 2}, "2 for 6 heads: 3 share one"),
+        ("model.num_key_value_heads", {"num_kv_heads": 2}, "2 for 6 heads: 3 share each"),
         ("training.seed", {}, None),
         # Lawful on two devices; on one there is nothing to say.
         ("batch.global_batch_size", {"batch_size": 64, "micro_batch_size": 8, "gradient_accumulation_steps": 4}, None),

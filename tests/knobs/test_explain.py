@@ -51,6 +51,9 @@ def test_fp16_is_explained_as_the_type_of_computation() -> None:
         ("lerning_rate", "lerning_rate: no such knob. Did you mean optimizer.learning_rate?"),
         ("schedule.warmupsteps", "schedule.warmupsteps: no such knob. Did you mean schedule.warmup_steps?"),
         ("zzz", "zzz: no such knob."),
+        ("warmup", "warmup: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),
+        ("warm-up", "warm-up: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),
+        ("vocab", "vocab: no such knob. Did you mean model.vocab_rows, model.vocab_multiple or data.vocab_size?"),
     ],
 )
 def test_a_name_that_is_not_one_knob_is_answered_in_words(name: str, message: str) -> None:
@@ -72,7 +75,7 @@ def test_a_configuration_is_explained_value_by_value() -> None:
     assert values.keys() == {declaration.path for declaration in declarations()}
     assert values["optimizer.learning_rate"]["origin"] == "override, as lr"
     assert values["optimizer.learning_rate"]["remark"].startswith("above the usual 1e-5 to 0.005.")
-    assert values["batch.global_batch_size"]["derived"] == "1,048,576 tokens a batch"
+    assert values["batch.global_batch_size"]["derived"] == "1,048,576 tokens per batch"
     assert values["model.hidden_size"]["origin"] == "default"
     assert "remark" not in values["optimizer.weight_decay"]
 
@@ -115,12 +118,22 @@ def test_a_knob_on_a_terminal_has_all_its_parts() -> None:
         assert part in text, part
 
 
+def test_the_usual_values_of_the_learning_rate_begin_with_its_default() -> None:
+    facts = explain_knob("learning_rate")
+    assert facts["cases"][0]["value"] == facts["default"]
+
+
+def test_a_law_lists_its_tasks_once() -> None:
+    (told,) = explain_knob("label_smoothing")["laws"]
+    assert told.endswith("only if the task is causal, chat, masked, span, seq2seq, classify or tag.")
+
+
 def test_a_section_and_a_configuration_on_a_terminal() -> None:
     assert "warmup_steps" in shown(render_section, explain_section("schedule"))
     text = shown(render_config, explain_config(load("large-scale", ["lr=0.1", "padding=max_length"])), 100)
-    for part in ("recipe large-scale:", "unusual: above the usual", "1,048,576 tokens a batch", "note: override"):
+    for part in ("recipe large-scale:", "Unusual", "above the usual", "1,048,576 tokens per batch", "note: override"):
         assert part in text, part
-    assert "more knobs have their default." in text
+    assert "more knobs have their default; --all shows them." in text
     assert "model.hidden_size" not in text
 
 

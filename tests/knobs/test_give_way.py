@@ -133,7 +133,7 @@ def test_an_override_without_effect_is_an_error() -> None:
 def test_a_value_that_cannot_stay_is_replaced(tmp_path: Path) -> None:
     loaded = load("finetune-chat", ["model.lora_rank=null", "model.pretrained=null"])
     assert loaded.config.precision.weights == "fp32"
-    assert any("precision.weights 'fp16' -> 'fp32': fp16 is for frozen weights" in line for line in loaded.notices)
+    assert any("precision.weights 'fp16' -> 'fp32': fp16 is only for frozen weights" in line for line in loaded.notices)
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,12 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"hidden_size": 100, "n_head": 8},
         "model.hidden_size",
-        "must be a multiple of model.num_attention_heads, but 100 is not one of 8.",
+        "must be a multiple of model.num_attention_heads, but 100 is not a multiple of 8.",
     ),
     (
         {"num_kv_heads": 4},
         "model.num_attention_heads",
-        "must be a multiple of model.num_key_value_heads, but 6 (the default) is not one of 4.",
+        "must be a multiple of model.num_key_value_heads, but 6 (the default) is not a multiple of 4.",
     ),
     (
         {"hidden_size": 30, "n_head": 6, "position": "rope"},
@@ -69,13 +69,15 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"weight_decay_mode": "independent"},
         "optimizer.weight_decay",
-        "must be at most 0.01 with weight_decay_mode independent, but it is 0.1 (the default): each update takes that "
-        "share of every weight, whatever the rate. Take 1e-4; what scaled made of it is rate x weight_decay = 3e-5.",
+        "must be at most 0.01 with weight_decay_mode independent, but it is 0.1 (the default): each update removes "
+        "that fraction of every weight, whatever the learning rate. Take 1e-4; what scaled made of it is rate x "
+        "weight_decay = 3e-5.",
     ),
     (
         {"weight_decay_mode": "fully_decoupled", "weight_decay": 1e-4, "optim": "sgd"},
         "optimizer.weight_decay_mode",
-        "independent is not for optimizer.type sgd, whose decay is a part of the gradient and its momentum.",
+        "independent does not work with optimizer.type sgd, whose weight decay is part of the gradient and the "
+        "momentum.",
     ),
     (
         {"zclip_threshold": 3.0},
@@ -90,20 +92,20 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"warmup_steps": 10, "warmup_ratio": 0.1},
         "schedule.warmup_steps",
-        "the warm-up is stated twice, by schedule.warmup_steps = 10 and schedule.warmup_ratio = 0.1. "
-        "Keep one, and set what remains to null.",
+        "the warm-up is set twice, by schedule.warmup_steps = 10 and schedule.warmup_ratio = 0.1. Keep one and set "
+        "the others to null.",
     ),
     (
         {"max_steps": 10, "epochs": 2},
         "training.max_steps",
-        "the length of the run is stated twice, by training.max_steps = 10 and training.num_train_epochs = 2. "
-        "Keep one, and set what remains to null.",
+        "the length of the run is set twice, by training.max_steps = 10 and training.num_train_epochs = 2. Keep one "
+        "and set the others to null.",
     ),
     (
         {"max_steps": 10, "epochs": 2, "max_tokens": 1e6},
         "training.max_steps",
-        "the length of the run is stated three times, by training.max_steps = 10 and training.num_train_epochs = 2 "
-        "and training.max_tokens = 1000000. Keep one, and set what remains to null.",
+        "the length of the run is set three times, by training.max_steps = 10 and training.num_train_epochs = 2 and "
+        "training.max_tokens = 1000000. Keep one and set the others to null.",
     ),
     (
         {"max_steps": 10, "warmup_steps": 10},
@@ -123,18 +125,18 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"batch_size": 10, "micro_batch_size": 4},
         "batch.global_batch_size",
-        "must be a multiple of per_device_train_batch_size, but 10 is not one of 4.",
+        "must be a multiple of per_device_train_batch_size, but 10 is not a multiple of 4.",
     ),
     (
         {"batch_size": 10, "gradient_accumulation_steps": 3},
         "batch.global_batch_size",
-        "must be a multiple of gradient_accumulation_steps, but 10 is not one of 3.",
+        "must be a multiple of gradient_accumulation_steps, but 10 is not a multiple of 3.",
     ),
     (
         {"batch_size": 64, "micro_batch_size": 16, "gradient_accumulation_steps": 8},
         "batch.global_batch_size",
         "must be a multiple of per_device_train_batch_size x gradient_accumulation_steps, "
-        "but 64 is not one of 16 x 8 = 128.",
+        "but 64 is not a multiple of 16 x 8 = 128.",
     ),
     (
         {"num_cycles": 3},
@@ -189,13 +191,13 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"vocab_size": 1000, "tokenizer": "char"},
         "data.vocab_size",
-        "has no effect: data.tokenizer 'char' brings its own vocabulary. Leave it out, or choose tokenizer bpe.",
+        "has no effect: data.tokenizer 'char' brings its own vocabulary. Omit it, or set data.tokenizer=bpe.",
     ),
     (
         {"vocab_size": 1000, "tokenizer": "my/tokenizer.json"},
         "data.vocab_size",
-        "has no effect: data.tokenizer 'my/tokenizer.json' brings its own vocabulary. "
-        "Leave it out, or choose tokenizer bpe.",
+        "has no effect: data.tokenizer 'my/tokenizer.json' brings its own vocabulary. Omit it, or set "
+        "data.tokenizer=bpe.",
     ),
     (
         {"eval_strategy": "no", "patience": 3},
@@ -301,13 +303,13 @@ def test_a_packaged_recipe_breaks_no_law_even_as_a_users_own_file(name: str) -> 
         ),
         (
             {"samples": "documents", "padding": "bucketed", "shuffle": False},
-            "configuration  data.padding: bucketed has no effect, because data.shuffle is false: the order is the "
-            "source's.",
+            "configuration  data.padding: bucketed has no effect, because data.shuffle is false: samples stay in the "
+            "order of the source.",
         ),
         (
             {"eval_steps": 100, "max_steps": 10},
-            "configuration  evaluation.eval_steps: 100 is more than the 10 steps of the run, "
-            "which is evaluated at its end only.",
+            "configuration  evaluation.eval_steps: 100 is more than the 10 steps of the run, which is evaluated only "
+            "at its end.",
         ),
         (
             {"validation_ratio": 0},

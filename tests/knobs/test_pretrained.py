@@ -117,13 +117,13 @@ def test_scaled_rotary_positions_are_read_from_older_and_newer_files(folder) -> 
         (LLAMA, {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "truncate": False}}, "truncate of rope_scaling"),
         (LLAMA, {"attention_bias": True}, "attention_bias is true, but mlp_bias is false"),
         (LLAMA, {"hidden_act": "relu2"}, "hidden_act is 'relu2', not one of silu"),
-        (LLAMA, {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "of 1 of 2 layers"),
+        (LLAMA, {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 1}, "to 1 of 2 layers"),
         (LLAMA, {"model_type": "qwen3", "attention_bias": True}, "attention_bias is true"),
         (LLAMA, {"model_type": "gemma"}, "the family 'gemma' is not built in (gpt2"),
         (LLAMA, {"quantization_config": {"bits": 4}}, "quantization_config is set"),
         (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true, not false"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention is true"),
-        (GPT2, {"n_head": 5}, "5 heads do not divide the width 64"),
+        (GPT2, {"n_head": 5}, "5 heads do not divide the hidden size 64"),
         (BERT, {"is_decoder": True}, "is_decoder is true"),
         (BERT, {"position_embedding_type": "relative_key"}, "position_embedding_type is 'relative_key'"),
         (T5, {"relative_attention_num_buckets": 64}, "relative_attention_num_buckets is 64, not 32"),
@@ -144,16 +144,16 @@ def test_what_the_built_in_networks_cannot_compute_is_left_to_transformers(folde
     kind = {"bert": "bert", "t5": "t5"}.get(config["model_type"], "gpt")
     with pytest.raises(ConfigError) as caught:
         load(None, [f"model.pretrained={path}", f"model.type={kind}"])
-    assert named in str(caught.value) and "Leave model.type out" in str(caught.value)
+    assert named in str(caught.value) and "Omit model.type" in str(caught.value)
     assert len(caught.value.problems) == 1
 
 
 @pytest.mark.parametrize(
     ("config", "override", "reason"),
     [
-        (GPT2, "training.task=classify", "the built-in gpt learns causal or chat, but the task is classify"),
-        (LLAMA, "data.label_field=mood", "the built-in gpt learns causal or chat, but the task is classify"),
-        (T5, "training.task=tag", "the built-in t5 learns span or seq2seq, but the task is tag"),
+        (GPT2, "training.task=classify", "the built-in gpt supports causal or chat, but the task is classify"),
+        (LLAMA, "data.label_field=mood", "the built-in gpt supports causal or chat, but the task is classify"),
+        (T5, "training.task=tag", "the built-in t5 supports span or seq2seq, but the task is tag"),
     ],
 )
 def test_a_task_that_the_built_in_network_lacks_is_left_to_transformers(folder, config, override, reason: str) -> None:
@@ -233,7 +233,8 @@ def test_several_dropout_rates_of_a_model_are_told(folder) -> None:
     assert loaded.config.model.dropout == 0.1
     (notice,) = [notice for notice in loaded.notices if "model.dropout" in notice]
     assert (
-        "0.1 is used everywhere, but the folder has hidden_dropout_prob 0.1, attention_probs_dropout_prob 0" in notice
+        "0.1 is used everywhere, but the pretrained model has hidden_dropout_prob 0.1, "
+        "attention_probs_dropout_prob 0" in notice
     )
 
 
@@ -295,7 +296,7 @@ def test_a_vocabulary_size_of_a_recipe_gives_way_with_its_tokenizer(folder, tmp_
 
 
 def test_a_folder_without_a_tokenizer_asks_for_one(folder) -> None:
-    with pytest.raises(ConfigError, match=r"data\.tokenizer: must be set: .* holds no tokenizer"):
+    with pytest.raises(ConfigError, match=r"data\.tokenizer: must be set: .* has no tokenizer"):
         load(None, [f"model.pretrained={folder(GPT2, tokenizer=False)}"])
 
 
@@ -315,7 +316,7 @@ def test_a_model_of_the_users_own_is_left_alone(folder) -> None:
     [
         ("{", "cannot be read"),
         ("[]", "must hold a JSON object"),
-        (json.dumps(GPT2 | {"n_embd": "wide"}), "is not what a gpt2 has"),
+        (json.dumps(GPT2 | {"n_embd": "wide"}), "is not a valid gpt2 configuration"),
         (
             json.dumps(LLAMA | {"num_hidden_layers": 0}),
             "model.num_hidden_layers: must be a whole number >= 1, but got 0",
@@ -336,7 +337,7 @@ def test_a_folder_that_is_none_names_the_nearest(folder, tmp_path: Path) -> None
         settled_by(str(tmp_path / "bert-smal"))
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match="it holds an adapter only"):
+    with pytest.raises(UserError, match="it holds only an adapter"):
         settled_by(str(tmp_path / "adapter"))
 
 
@@ -370,8 +371,8 @@ def test_a_hub_name_that_cannot_be_fetched_says_why_and_names_a_folder(
     with pytest.raises(ConfigError) as caught:
         load(None, ["model.pretrained=bert-smal"])
     assert str(caught.value) == (
-        "override  model.pretrained: bert-smal is no folder here, and could not be fetched from the Hugging Face hub: "
-        "Cannot find the requested files, and outgoing traffic is disabled. Did you mean bert-small?"
+        "override  model.pretrained: bert-smal is not a local folder, and could not be downloaded from the Hugging "
+        "Face hub: Cannot find the requested files, and outgoing traffic is disabled. Did you mean bert-small?"
     )
 
 

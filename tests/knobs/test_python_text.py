@@ -203,5 +203,5 @@ def test_a_word_alone_is_no_override() -> None:
 
 def test_python_in_a_yaml_file_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(BLOCKS["optimizer"][0], encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"holds Python assignments, not YAML\. Name it \.py"):
+    with pytest.raises(ConfigError, match=r"contains Python assignments, not YAML\. Give it the suffix \.py"):
         load(tmp_path / "run.yaml")

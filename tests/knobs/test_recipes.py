@@ -27,5 +27,5 @@ def test_what_looks_like_a_file_is_not_taken_for_a_recipe() -> None:
 
 
 def test_an_unknown_recipe_lists_those_that_exist() -> None:
-    with pytest.raises(UserError, match=r"^zzz: no such recipe, and no such file\. Packaged recipes: .*large-scale"):
+    with pytest.raises(UserError, match=r"^zzz: no such recipe or file\. Packaged recipes: .*large-scale"):
         recipes.path("zzz")

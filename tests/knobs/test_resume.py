@@ -57,7 +57,9 @@ def test_what_may_change_on_resume(path: str, policy: str) -> None:
 def test_explain_says_whether_a_knob_may_change_and_why() -> None:
     assert resume_text(explain_knob("dropout")).startswith("may change with --accept-changes: the weights still fit")
     assert resume_text(explain_knob("num_attention_heads")).startswith("cannot change: the weights were trained with")
-    assert resume_text(explain_knob("hidden_size")).startswith("cannot change: the model would have other parameters")
+    assert resume_text(explain_knob("hidden_size")).startswith(
+        "cannot change: the model's parameters or their shapes would not match"
+    )
     assert resume_text(explain_knob("logging_steps")) == "may change: training does not depend on it"
 
 

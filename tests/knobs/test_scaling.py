@@ -58,7 +58,7 @@ def test_the_ratios_follow_from_the_configuration():
     config = load({"model": {**model, **base}}).config
     assert Scaling.of(config) == Scaling(width=3.0, depth=1.5, head=2.0, exponent=1.0)
     assert derived_facts("model.base_hidden_size", config) == "the width is 3 x the base, 96 / 32"
-    depth = "1.5 x the base depth: what a block adds is multiplied by 0.667"
+    depth = "1.5 x the base depth: the output of each block is multiplied by 0.667"
     assert derived_facts("model.depth_exponent", config) == depth
     assert derived_facts("model.base_head_width", config) == "heads are 2 x as wide as the base's"
     assert derived_facts("model.parametrization", config) == (
@@ -70,8 +70,8 @@ def test_the_ratios_follow_from_the_configuration():
 @pytest.mark.parametrize(
     ("more", "fact"),
     [
-        ({}, "at the base, where mup is the standard rule"),
-        ({"base_num_hidden_layers": 2}, "the width is the base's; 2 x the base depth: what a block adds"),
+        ({}, "at the base width, where mup equals the standard parametrization"),
+        ({"base_num_hidden_layers": 2}, "the width is the base's; 2 x the base depth: the output of each block"),
         ({"base_head_width": 32}, "the width is the base's; heads are 0.5 x as wide as the base's"),
     ],
 )
@@ -99,14 +99,15 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         MUP | {"hidden_size": 1024, "num_attention_heads": 2},
         "model.num_attention_heads",
-        "the base would have 0.125 of 2 heads: the model is 16 x as wide, with 16 x as many heads. Widen "
-        "model.num_attention_heads by as much, or set model.base_head_width to the head width of the base, 32 if their",
+        "the base would have 0.125 of 2 heads: the model is 16 x as wide, with 16 x as many heads. Increase "
+        "model.num_attention_heads by the same factor, or set model.base_head_width to the head width of the base, 32 "
+        "if their",
     ),
     (MUP | {"hidden_size": 16, "num_attention_heads": 32}, "model.hidden_size", "must be a multiple"),
     (
         MUP | {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 1},
         "model.num_key_value_heads",
-        "the base would have 0.25 of 1 heads of keys and values",
+        "the base would have 0.25 of 1 key and value heads",
     ),
     (
         MUP | {"hidden_size": 64, "num_attention_heads": 4, "base_head_width": 4096},
@@ -118,13 +119,13 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         "model.base_num_hidden_layers",
         "the base would have 0.5 decoder layers: the model is 4 x as deep, and model.num_decoder_layers is 2",
     ),
-    (MUP | {"type": "own.model:Net"}, "model.parametrization", "which is your own"),
+    (MUP | {"type": "own.model:Net"}, "model.parametrization", "your own model"),
     (
         MUP | {"pretrained": "x", "type": "own.model:Net", "lora_rank": 8},
         "model.parametrization",
-        "no rates for adapters",
+        "no learning rates for adapters",
     ),
-    ({"embedding_multiplier": 2.0, "norm_position": "post"}, "model.embedding_multiplier", "normalises the embeddings"),
+    ({"embedding_multiplier": 2.0, "norm_position": "post"}, "model.embedding_multiplier", "normalizes the embeddings"),
     ({"parametrization": "mupp"}, "model.parametrization", "Did you mean 'mup'?"),
 ]
 
@@ -143,7 +144,7 @@ def a_folder(tmp_path: Path) -> str:
 
 
 def test_layers_that_transformers_builds_are_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="not for hf, which transformers builds"):
+    with pytest.raises(ConfigError, match="not with hf, a transformers model"):
         load({"model": MUP | {"type": "hf", "pretrained": a_folder(tmp_path)}})
 
 

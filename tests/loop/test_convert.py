@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.conftest import Lab
 
-from trainbook.errors import UserError
+from trainbook.errors import Untrusted, UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.convert import from_deepspeed, to_deepspeed
 
@@ -57,7 +57,7 @@ def test_deepspeed_goes_on_with_a_run_and_the_run_with_what_deepspeed_made_of_it
     trained = seen["trained"]["model"].items()
     assert any(not torch.equal(value, seen["loaded"]["model"][name]) for name, value in trained)
 
-    assert seen["refused"].endswith(f"has made 4 updates, but {lab.runs / 'run'} is at step 4 already.")
+    assert seen["refused"].endswith(f"is at 4 updates, but {lab.runs / 'run'} is already at step 4.")
     assert seen["read"] == (6, stage)
     after = lab.state("run")
     must_be_equal(after, seen["trained"])
@@ -88,9 +88,12 @@ def test_folders_that_are_not_of_one_process_are_refused(lab: Lab, tmp_path: Pat
     (folder / "latest").write_text("global_step9")
     with pytest.raises(UserError, match="has no optimizer state"):
         from_deepspeed(run, folder)
+    (folder / "global_step9" / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
+    with pytest.raises(Untrusted, match="loading a pickle runs the code in it"):
+        from_deepspeed(run, folder)
     for rank in range(2):
         (folder / "global_step9" / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(UserError, match="must be a checkpoint of one process, but it was written by 2 processes"):
         from_deepspeed(run, folder)
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         to_deepspeed(run, folder)

@@ -98,7 +98,7 @@ def test_a_process_of_which_nothing_is_heard_is_given_up_and_named(monkeypatch: 
     with pytest.raises(RunError) as caught:
         crew.meet(None)
     assert str(caught.value) == (
-        "the data could not be prepared: nothing was heard of rank 3, 5 for 10 seconds (distributed.timeout)."
+        "the data could not be prepared: rank 3, 5 did not respond for 10 seconds (distributed.timeout)."
     )
     assert 10 < clock.now < 12
 

@@ -54,4 +54,4 @@ def test_documents_without_anything_to_learn_are_a_share_of_all_that_there_are(s
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for overrides in ((), ("data.repetition_filter=true",)):
         told = dict(lines(source, "training.task=chat", *overrides))["data"]
-        assert "1 of 12 conversations have no answer within 64 positions and are left out" in told
+        assert "1 of 12 conversations have no answer within 64 tokens and are left out" in told

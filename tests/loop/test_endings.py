@@ -227,7 +227,7 @@ def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(la
 
     with lab.around_step(fill_the_disk), pytest.raises(CheckpointError, match="the disk is full") as told:
         lab.train(*overrides)
-    assert told.value.exit_code == 1 and "The last complete checkpoint is step 6" in str(told.value)
+    assert told.value.exit_code == 1 and "The last complete checkpoint is that of step 6" in str(told.value)
     assert lab.state()["loop"]["step"] == 6
     assert lab.open().read_manifest().status == "failed"
     monkeypatch.setattr(files.os, "write", real)

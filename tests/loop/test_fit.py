@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainbook
-from trainbook.errors import ConfigError, Interrupted, TrainbookError, UserError
+from trainbook.errors import ConfigError, Diverged, Interrupted, ResumeError, TrainbookError, UserError
 
 
 def made_data(num: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -185,9 +185,7 @@ def test_epochs_of_own_data_are_counted_in_decimal(lab, items: int, epochs: floa
 def test_a_generator_is_refused_with_the_reason(lab, part: str):
     x, y = made_data()
     arguments: dict[str, Any] = {"data": [(x, y)], "eval_data": [(x, y)], part: (batch for batch in [(x, y)])}
-    with pytest.raises(
-        UserError, match=f"^{part} must be an iterable that can be read from its start again.*got generator"
-    ):
+    with pytest.raises(UserError, match=f"^{part} must be an iterable that can be restarted.*got generator"):
         fit(lab, "run", **arguments)
     assert not lab.open("run").path.exists()
 
@@ -218,7 +216,7 @@ def test_data_that_gives_less_than_its_length_is_refused(lab):
         def __iter__(self):
             return iter([made_data()] * 4)
 
-    with pytest.raises(UserError, match=r"as its len\(\) says, 5, but gave 4"):
+    with pytest.raises(UserError, match=r"as its len\(\) says, 5, but yielded 4"):
         fit(lab, "run", Liar())
 
 
@@ -228,7 +226,7 @@ def test_data_that_gives_less_than_its_length_is_refused(lab):
         ({"max_steps": None, "max_tokens": 100}, "tokens of your own batches are not known"),
         ({"eval_data": [made_data()], "metric_for_best_model": "accuracy"}, "must be loss for a module of your own"),
         ({"learning_rat": 1e-3}, "Did you mean"),
-        ({"max_steps": None}, "the length of the run is not stated"),
+        ({"max_steps": None}, "the length of the run is not set"),
     ],
 )
 def test_what_cannot_be_done_for_own_modules_is_said(lab, options: dict[str, Any], message: str):
@@ -248,7 +246,7 @@ def test_epochs_need_a_length(lab):
 
 def test_a_run_of_ones_own_module_is_resumed_by_fit_and_by_nothing_else(lab):
     from trainbook import api
-    from trainbook.errors import ResumeError, RunFolderError
+    from trainbook.errors import RunFolderError
 
     with lab.interrupted_at(4):
         fit(lab, "run", [made_data()])
@@ -274,6 +272,26 @@ def test_a_knob_that_nothing_would_obey_is_refused(tmp_path, knob):
     with pytest.raises(ConfigError, match="has no effect on a module and data of your own"):
         trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, **knobs)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["validation", "val_data", "eval_dataset", "valid_loader"])
+def test_validation_data_under_another_name_is_told_the_right_one(tmp_path, name):
+    knobs: dict[str, Any] = {name: made_data()}
+    with pytest.raises(UserError, match=f"^{name}: fit has no such argument. Did you mean eval_data\\?$"):
+        trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("config", "hint"),
+    [
+        ({"data": {"validation": "val.txt"}}, r"Pass the validation batches as eval_data\.$"),
+        ({"batch_size": 8}, "Each item of the data is a batch; gradient_accumulation_steps"),
+        ({"model": {"num_hidden_layers": 2}}, r"Leave it out\.$"),
+    ],
+)
+def test_a_knob_without_effect_is_told_with_what_fit_takes_instead(tmp_path, config, hint):
+    with pytest.raises(ConfigError, match=hint):
+        trainbook.fit(nn.Linear(1, 1), [], loss=mean_loss, runs_dir=tmp_path, max_steps=1, config=config)
 
 
 SCRIPT = """
@@ -310,3 +328,19 @@ def test_an_interruption_can_be_caught_as_an_error_of_ours():
     with pytest.raises(SystemExit) as caught:
         raise Interrupted("stopped")
     assert caught.value.code == 130 and isinstance(caught.value, TrainbookError) and str(caught.value) == "stopped"
+
+
+def test_the_messages_of_fit_name_keyword_arguments(lab):
+    """Options of the command line, and knobs of our own models, are of no use to a caller of `fit`."""
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+    fit(lab, "mine", batches)
+    with pytest.raises(ResumeError) as refused:
+        fit(lab, "mine", batches, learning_rate=2e-2)
+    assert str(refused.value).endswith(
+        "Use the old values, pass accept_changes=True to resume with the new ones, or start a new run under another "
+        "name."
+    )
+    with pytest.raises(Diverged) as stopped:
+        fit(lab, "lost", batches, loss=lambda model, batch: mean_loss(model, batch) * float("nan"), max_steps=60)
+    assert "Try learning_rate=0.001, a longer warm-up." in str(stopped.value)

@@ -16,7 +16,7 @@ def test_the_first_signal_asks_and_does_not_break_in(number: signal.Signals, nam
     interrupts.can_save = True
     interrupts._on_signal(number, None)
     assert interrupts.requested == name
-    assert f"{name}: finishing this step and saving; again to stop at once" in capfd.readouterr().err
+    assert f"{name}: finishing this step and saving; interrupt again to stop at once" in capfd.readouterr().err
 
 
 def test_before_the_first_step_a_signal_simply_ends_the_program():

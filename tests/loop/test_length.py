@@ -6,8 +6,6 @@ import math
 
 import pytest
 
-from trainbook.errors import UserError
-
 
 def seen_samples(lab, monkeypatch, *overrides, **options):
     """The ids of all samples that are trained on, batch by batch."""
@@ -66,12 +64,16 @@ def test_a_length_in_tokens_is_reached_by_the_fewest_updates(lab, samples: str):
         assert 500 <= lab.rows()[-1]["tokens"] < 500 + per_step
 
 
-def test_a_warm_up_longer_than_the_run_is_refused_when_the_length_is_known(lab):
-    with pytest.raises(
-        UserError, match=r"schedule\.warmup_steps: warm-up must be shorter than the run, but it is 9 of 8"
-    ):
-        lab.train("training.max_tokens=500", "schedule.warmup_steps=9")
-    assert not lab.open().path.exists()
+@pytest.mark.parametrize("length", ["training.max_tokens=500", "training.num_train_epochs=0.05"])
+def test_a_warm_up_longer_than_the_run_gives_way_when_the_length_is_known(lab, length: str):
+    lab.train(length, "schedule.warmup_steps=90")
+    total, peak = lab.rows()[-1]["step"], lab.config()["optimizer"]["learning_rate"]
+    assert 1 < total < 20
+    rates = [row["learning_rate"] for row in lab.rows()]
+    assert rates[0] == pytest.approx(peak / 2)
+    assert rates[1] == pytest.approx(peak)
+    told = [event["reason"] for event in lab.events("notice")]
+    assert f"schedule.warmup_steps 90 -> 1: the run has {total} updates." in told
 
 
 def test_rows_are_dense_at_first_and_then_sparse_and_the_last_step_has_one(lab):

@@ -79,7 +79,7 @@ def test_schedules_and_remedies_keep_the_ratio():
 def test_the_first_lines_say_what_mup_makes_of_the_rates(lab):
     lines = dict(describe(lab.build(*MUP), torch.device("cpu")))
     assert "mup: the width is 4 x the base, 16 / 4; 0.5 x the base depth" in lines["model"]
-    assert lines["model"].endswith("; rates x 0.25, 1")
+    assert lines["model"].endswith("; learning rates x 0.25, 1")
 
 
 def test_whoever_goes_on_from_it_takes_its_rule_along(lab):
@@ -92,7 +92,7 @@ def test_whoever_goes_on_from_it_takes_its_rule_along(lab):
     loaded = load(config, [start])
     model = loaded.config.model
     assert (model.parametrization, model.base_hidden_size, model.output_multiplier) == ("mup", 4, 2.0)
-    with pytest.raises(ConfigError, match="settles it"):
+    with pytest.raises(ConfigError, match="decides it"):
         load(config, [start, "model.base_hidden_size=8"])
     from trainbook import api
 

@@ -24,19 +24,19 @@ def asked(monkeypatch: pytest.MonkeyPatch, gigabytes: float, *knobs: str, recipe
 
 def test_a_run_says_in_one_line_what_it_needs(monkeypatch: pytest.MonkeyPatch):
     (line,) = asked(monkeypatch, 80)
-    assert line.startswith("about ") and "of the GPU's 80.0 GB, at the" in line
+    assert line.startswith("about ") and "of the GPU's 80.0 GB; peak during the" in line
     (line,) = needs(load("gpt-tiny").config, Facts(257), CPU)
-    assert "of memory beside PyTorch itself" in line
+    assert "of memory besides PyTorch itself" in line
 
 
 def test_what_may_not_fit_is_warned_of_and_gets_advice(monkeypatch: pytest.MonkeyPatch):
     line, warning = asked(monkeypatch, 10)
     assert "of the GPU's 10.0 GB" in line
-    assert "fewer rows are taken at a time. Try batch.per_device_train_batch_size=" in warning
+    assert "the micro-batch is made smaller. Try batch.per_device_train_batch_size=" in warning
 
 
 def test_what_cannot_fit_with_one_row_is_refused_and_names_the_knobs(monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(TooLarge, match=r"needs at least .* with one row at a time, but the GPU has .* Try "):
+    with pytest.raises(TooLarge, match=r"needs at least .* even with a micro-batch of 1, but the GPU has .* Try "):
         asked(monkeypatch, 12, "data.max_seq_length=512", recipe="llama-1b")
     with pytest.raises(TooLarge, match="smaller model or a larger GPU"):
         asked(monkeypatch, 0.05)

@@ -72,7 +72,7 @@ def test_a_row_of_skips_that_has_ended_is_no_trouble_any_more(lab):
     assert [event["step"] for event in lab.events("skip")] == [3, 4, 5, 6] and lab.events("rollback") == []
 
 
-@pytest.mark.parametrize(("lost", "said"), [(1, "it goes on from step 6"), (None, "it begins anew")])
+@pytest.mark.parametrize(("lost", "said"), [(1, "resumed from step 6"), (None, "training starts over")])
 def test_a_checkpoint_that_is_gone_is_told(lab, lost, said):
     lab.train("checkpoint.save_steps=3", name="whole")
     with lab.crashing_at(11):
@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_gone_is_told(lab, lost, said):
         shutil.rmtree(lab.open().checkpoints / f"step-{step:08d}")
     lab.train("checkpoint.save_steps=3")
     (event,) = lab.events("checkpoint_damaged")
-    assert event["reason"] == f"the checkpoint of step 9, the newest that the run wrote, is gone: {said}"
+    assert event["reason"] == f"the checkpoint of step 9, the newest one written, is missing: {said}"
     assert lab.rows() == lab.rows("whole") and lab.events("checkpoint_damaged", "whole") == []
 
 
@@ -172,7 +172,7 @@ def test_a_fit_that_is_called_again_after_its_end_gives_the_trained_model(lab):
         return model.weight.detach().clone()
 
     assert torch.equal(fit(), fit())
-    with pytest.raises(ResumeError, match="the checkpoint is of another model"):
+    with pytest.raises(ResumeError, match="the checkpoint belongs to a different model"):
         other = nn.Linear(5, 1)
         trainbook.fit(other, [], loss=lambda m, b: m(b), name="own", runs_dir=lab.runs, quiet=True, max_steps=8)
 
@@ -213,5 +213,5 @@ def test_a_configuration_edited_by_hand_is_compared_with_what_was_trained(lab):
 def test_a_run_cannot_be_shortened_behind_its_own_place(lab):
     with lab.interrupted_at(7):
         lab.train()
-    with pytest.raises(ResumeError, match="has made 7 updates already, more than the 5"):
+    with pytest.raises(ResumeError, match="has already applied 7 updates, more than the 5"):
         lab.train("max_steps=5", accept_changes=True)

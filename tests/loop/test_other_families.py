@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from trainbook import api
+from trainbook.errors import UserError
 from trainbook.loop.export import export_run
 from trainbook.loop.predict import predict
 from trainbook.loop.restore import load_task
@@ -33,6 +34,7 @@ SMALL = {
 }
 SIZES: dict[str, dict[str, Any]] = {
     "llama": SMALL,
+    "qwen2": SMALL | {"num_key_value_heads": 2},
     "bert": SMALL,
     "gpt2": {"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64},
     "t5": {"d_model": 32, "d_ff": 64, "d_kv": 16, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 3},
@@ -54,6 +56,7 @@ SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<|im_start|>", "<|im_end|>", "<mask
 AROUND = {
     "llama": ("<s> $A", ""),
     "gpt2": ("$A", ""),
+    "qwen2": ("$A", ""),
     "t5": ("$A </s>", ""),
     "bart": ("<s> $A </s>", ""),
     "bert": ("<s> $A </s>", ""),
@@ -71,7 +74,8 @@ def tokenizer_of(family: str, *, pad: bool = True, chat_template: str | None = N
     trainer = trainers.BpeTrainer(
         vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator([" ".join(WORDS)] * 4, trainer)
+    numbers = ["1984 1984"] if family == "qwen2" else []
+    tokenizer.train_from_iterator([" ".join([*WORDS, *numbers])] * 4, trainer)
     ids = [(name, tokenizer.token_to_id(name)) for name in ("<s>", "</s>")]
     tokenizer.post_processor = processors.TemplateProcessing(single=AROUND[family][0], special_tokens=ids)
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -222,12 +226,23 @@ def test_a_classifier_with_a_decoder_is_exported_with_its_logits(model, tmp_path
 
 
 def test_a_head_that_transformers_does_not_have_is_refused_before_training(model, tmp_path: Path):
-    from trainbook.errors import UserError
-
     source = written(tmp_path, [{"words": ["red", "two"], "tags": ["colour", "number"]}] * 6)
     message = r"transformers has no head for training\.task=tag.*bart"
     with pytest.raises(UserError, match=message):
         train(model("bart", "AutoModelForSeq2SeqLM"), source, "model.type=hf", "training.task=tag")
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+@pytest.mark.parametrize("lacks", ["end", "pad"])
+def test_a_head_that_reads_at_the_end_token_refuses_texts_without_one(model, tmp_path: Path, family: str, lacks: str):
+    folder = model(family, "AutoModelForSeq2SeqLM", pad=lacks != "pad")
+    if lacks == "end":
+        about = json.loads((folder / "tokenizer.json").read_text())
+        (folder / "tokenizer.json").write_text(json.dumps(about | {"post_processor": None}))
+    message = {"end": r"head of (t5|bart) reads at the end token \(2\), but the tokenizer puts nothing around a text"}
+    message["pad"] = r"reads at the end token \(2\), which is the padding token too"
+    with pytest.raises(UserError, match=message[lacks]):
+        train(folder, written(tmp_path, LABELLED), "model.type=hf", "training.task=classify")
 
 
 # A classifier without a padding token
@@ -261,7 +276,10 @@ def test_a_borrowed_padding_token_is_told(model, tmp_path: Path):
     given = {"model": {"pretrained": str(folder), "type": "hf"}, "training": {"task": "classify", "max_steps": 1}}
     config = load(given, [f"data.source={written(tmp_path, LABELLED)}", f"data.cache_dir={tmp_path / 'cache'}"]).config
     data = build_data(config.data, 0, request_of(config))
-    assert "The tokenizer has no padding token: its end of text '</s>' pads, behind a mask." in data.summary["notices"]
+    assert (
+        "The tokenizer has no padding token: its end-of-text token '</s>' is used for padding, and masked."
+        in data.summary["notices"]
+    )
 
 
 # What the tokenizer puts before a text
@@ -286,6 +304,143 @@ def test_a_text_begins_as_the_tokenizer_begins_it(model, tmp_path: Path, kind: s
     assert {tuple(row.tolist()) for row in tokens} == texts
 
 
+def test_each_document_of_a_stream_begins_as_the_tokenizer_begins_it(model, tmp_path: Path):
+    """Windows are cut out of what run_clm of transformers joins, with an end of text between documents."""
+    from trainbook.data import build as build_data
+    from trainbook.knobs import load
+    from trainbook.loop.build import request_of
+
+    folder = model("llama", "AutoModelForCausalLM")
+    source = written(tmp_path, [{"text": word} for word in WORDS])
+    given: dict[str, Any] = {"model": {"pretrained": str(folder)}, "training": {"max_steps": 1, "device": "cpu"}}
+    given["data"] = {
+        "source": str(source),
+        "max_seq_length": 8,
+        "validation_ratio": 0,
+        "cache_dir": str(tmp_path / "c"),
+    }
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    joined = [number for word in WORDS for number in (*fast(word)["input_ids"], fast.eos_token_id)]
+    for samples in ("windows", "documents", "windows"):  # each finds its own in the cache
+        config = load(given, [f"data.samples={samples}"]).config
+        data = build_data(config.data, 0, request_of(config))
+        begun = [number for number in joined if samples == "windows" or number != fast.bos_token_id]
+        assert data.train.tokens.tolist() == begun[:-1]
+        assert data.train.documents is not None
+        assert [data.train.documents.source(number) for number in (0, 1)] == [f"{source}:1", f"{source}:2"]
+    spoken = [data.tokenizer.decode(data.train.tokens[start : start + 2]) for start in data.train.documents.starts]
+    assert all(word.startswith(begin[:1]) for word, begin in zip(WORDS, spoken, strict=True))
+
+
+@pytest.mark.parametrize("flags", [{"add_bos_token": False}, {"add_bos_token": True, "add_eos_token": True}])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_flags_beside_a_tokenizer_say_nothing_as_in_transformers(model, family: str, flags: dict[str, bool]):
+    from trainbook.data import load_tokenizer
+    from trainbook.data.tokenizers.around import template
+
+    folder = model(family, "AutoModelForCausalLM")
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | flags))
+    fast = transformers.AutoTokenizer.from_pretrained(folder)
+    before, behind = template(load_tokenizer(folder))
+    plain = fast("red", add_special_tokens=False)["input_ids"]
+    assert [*before, *plain, *behind] == fast("red")["input_ids"]
+
+
+# What transformers makes of a tokenizer
+
+
+def test_a_tokenizer_that_transformers_builds_differently_is_found_before_training(model, tmp_path: Path):
+    """Beside a Qwen2 transformers divides texts by its own pattern, which parts digits; this one joins them."""
+    folder = model("qwen2", "AutoModelForCausalLM")
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    with pytest.raises(UserError, match=r"transformers would read .* differently beside a qwen2 model: .*1984"):
+        train(folder, source, "training.task=causal")
+    assert not any((tmp_path / "runs").glob("*/checkpoints/*"))
+    saved = tmp_path / "as-transformers-reads-it"
+    transformers.AutoTokenizer.from_pretrained(folder).save_pretrained(saved)
+    run = train(folder, source, "training.task=causal", f"data.tokenizer={saved}", name="mended")
+    assert export_run(run, tmp_path / "exported").architecture == "Qwen2ForCausalLM"
+
+
+def test_a_tokenizer_that_transformers_cannot_load_is_a_message_before_training(model, tmp_path: Path, monkeypatch):
+    def fails(*_: Any, **__: Any) -> None:
+        raise TypeError("a vocabulary of another kind")
+
+    folder = model("llama", "AutoModelForCausalLM")
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", fails)
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    with pytest.raises(UserError, match=r"transformers cannot load this tokenizer.*\(a vocabulary of another kind\)"):
+        train(folder, source, "training.task=causal")
+
+
+@pytest.mark.parametrize("kind", ["ours", "hf"])
+def test_tokens_without_embeddings_are_named_before_training(model, tmp_path: Path, kind: str):
+    """The tokenizer is the model's own, so to leave data.tokenizer out would not help."""
+    from tokenizers import Tokenizer
+
+    folder = model("llama", "AutoModelForCausalLM")
+    library = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = library.get_vocab_size()
+    library.add_tokens(["zebra", "gnu"])
+    library.save(str(folder / "tokenizer.json"))
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    overrides = ["training.task=causal", *(["model.type=hf"] if kind == "hf" else [])]
+    with pytest.raises(
+        UserError, match=rf"embeddings for {rows} only: none for 'zebra' \({rows}\), 'gnu'.*resize_token"
+    ):
+        train(folder, source, *overrides)
+    network = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    network.resize_token_embeddings(rows + 2)
+    network.save_pretrained(folder)
+    run = train(folder, source, *overrides, "evaluation.eval_strategy=no", name="mended")
+    assert export_run(run, tmp_path / "exported").difference < 1e-5
+
+
+def test_from_scratch_it_is_told_that_transformers_builds_the_tokenizer_differently(tmp_path: Path):
+    from trainbook.knobs import load
+    from trainbook.loop.build import build as build_job
+
+    (tmp_path / "text.txt").write_text("In 1984 and 1984 and 1985 again.\n" * 200)
+    given: dict[str, Any] = {"training": {"max_steps": 1, "device": "cpu"}}
+    given["model"] = {"type": "gpt", "position": "rotary", "norm": "rmsnorm", "activation": "swiglu", "hidden_size": 32}
+    given["data"] = {"source": str(tmp_path / "text.txt"), "tokenizer": "bpe", "max_seq_length": 16}
+    given["data"] |= {"vocab_size": 280, "cache_dir": str(tmp_path / "cache")}
+    for qkv_bias in (False, True):
+        given["model"]["qkv_bias"] = qkv_bias
+        notices = build_job(load(given).config, CPU).data.summary["notices"]
+        assert any("transformers would read 'bpe' differently" in notice for notice in notices) == qkv_bias
+
+
+def test_a_tokenizer_is_compared_by_a_dry_run_too(model, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    from trainbook.cli.main import app
+
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    for family, code in (("qwen2", 2), ("llama", 0)):
+        folder = model(family, "AutoModelForCausalLM")
+        words = ["train", "gpt-tiny", f"model.pretrained={folder}", f"data.source={source}", "--dry-run"]
+        with pytest.raises(SystemExit) as ended:
+            app([*words, "--runs-dir", str(tmp_path / "runs")])
+        said = " ".join("".join(capsys.readouterr()).split())
+        assert (ended.value.code or 0) == code, said
+        assert ("transformers would read" in said) == (code == 2)
+
+
+def test_a_tokenizer_that_transformers_reads_differently_in_its_own_folder_is_told(model, tmp_path: Path):
+    """Its settings name a class that takes the vocabulary alone, and divides texts in its own way."""
+    from trainbook.knobs import load
+    from trainbook.loop.build import build as build_job
+
+    folder = model("gpt2", "AutoModelForCausalLM")
+    settings = folder / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tokenizer_class": "BertTokenizer"}))
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    given = {"model": {"pretrained": str(folder)}, "training": {"max_steps": 1, "device": "cpu"}}
+    given["data"] = {"source": str(source), "max_seq_length": 16, "cache_dir": str(tmp_path / "cache")}
+    notices = build_job(load(given).config, CPU).data.summary["notices"]
+    assert any(notice.startswith(f"transformers reads the tokenizer of {folder} differently") for notice in notices)
+
+
 def test_generation_begins_as_the_tokenizer_begins_a_text(model, tmp_path: Path):
     folder = model("llama", "AutoModelForCausalLM")
     source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
@@ -303,3 +458,55 @@ def test_generation_begins_as_the_tokenizer_begins_a_text(model, tmp_path: Path)
     (likelihood,) = predict(run, str(written(tmp_path, [{"text": "red red"}])))
     ids = torch.tensor([fast("red red")["input_ids"] + [fast.eos_token_id]])
     assert likelihood["loss"] == pytest.approx(network(input_ids=ids, labels=ids).loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["words", "metaspace", "bytes"])
+def test_a_continuation_is_joined_to_its_prompt_as_in_the_whole_text(kind: str):
+    """Decoded alone, a first word has no blank before it: "the fox" went on as "the foxsees"."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    from trainbook.data.tokenizers import LibraryBackedTokenizer
+    from trainbook.loop.generate import continuation
+
+    marks = {"words": "", "metaspace": "▁", "bytes": "Ġ"}
+    texts = ["the", "fox", "sees", "it"]
+    vocabulary = {mark + text: number for number, text in enumerate(texts) for mark in [marks[kind]]}
+    library = Tokenizer(models.WordLevel(vocabulary | {"</s>": 4}, unk_token="</s>"))
+    if kind == "words":
+        library.pre_tokenizer = pre_tokenizers.Whitespace()
+    else:
+        library.decoder = decoders.Metaspace() if kind == "metaspace" else decoders.ByteLevel()
+    tokenizer = LibraryBackedTokenizer(library)
+    assert continuation(tokenizer, [4, 0, 1], [2, 3, 4]) == " sees it"
+    assert continuation(tokenizer, [], [2, 3]) == tokenizer.decode([2, 3])
+
+
+# What the base says of itself
+
+
+@pytest.mark.parametrize("adapted", [False, True])
+def test_an_export_keeps_what_else_the_base_says(model, tmp_path: Path, adapted: bool):
+    folder = model("llama", "AutoModelForCausalLM", hidden_act="silu")
+    said = {"id2label": {"0": "no", "1": "yes", "2": "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
+    said |= {"torch_dtype": "bfloat16", "eos_token_id": [2, 5], "of_my_own": {"a": [1]}}
+    wrong = {"sep_token_id": 77}  # an ordinary token
+    dropped = {"_name_or_path": "somewhere/else", "transformers_version": "4.0.0"}
+    _add(folder / "config.json", said | dropped | wrong)
+    generates = {"temperature": 0.6, "top_p": 0.9, "do_sample": True, "max_length": 99, "eos_token_id": [2, 5]}
+    _add(folder / "generation_config.json", generates)
+    source = written(tmp_path, [{"text": f"{word} {word}"} for word in WORDS])
+    overrides = ["model.lora_rank=2"] if adapted else []
+    run = train(folder, source, "training.task=causal", "evaluation.eval_strategy=no", *overrides)
+    again = train(run.path, source, "training.task=causal", "evaluation.eval_strategy=no", name="again")
+    for number, each in enumerate([run] if adapted else [run, again]):
+        exported = export_run(each, tmp_path / f"exported-{number}").folder
+        config = json.loads((exported / "config.json").read_text())
+        assert {key: config.get(key) for key in said} == said | {"torch_dtype": "float32"}
+        assert config["dtype"] == "float32" and config["bos_token_id"] == 1
+        assert not (dropped | wrong).keys() & config.keys()
+        generation = transformers.GenerationConfig.from_pretrained(exported)
+        assert {key: getattr(generation, key) for key in generates} == generates
+
+
+def _add(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))

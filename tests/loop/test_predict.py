@@ -272,7 +272,9 @@ def test_why_there_are_no_metrics_is_said_in_options_of_the_command(tmp_path: Pa
     records = [{"text": text, "other": "x", "more": "y"} for text in TEXTS]
     prediction = Prediction(restored("seq2seq"), written(tmp_path / "new.jsonl", records), CPU)
     assert len(list(prediction)) == 5
-    assert prediction.note.endswith("could each be the target text. Name the right one with --label-field.")
+    assert prediction.note == (
+        "no target texts to compare with, so no metrics. If the file has target texts: --label-field NAME"
+    )
 
 
 def test_a_record_without_text_keeps_its_place(tmp_path: Path):
@@ -306,10 +308,14 @@ def test_a_long_text_is_shown_by_its_beginning(tmp_path: Path):
 @pytest.mark.parametrize(
     ("records", "options", "message"),
     [
-        ([{"text": "x", "label": "goood"}], {}, r"new.jsonl:1: the class 'goood' is none .* Did you mean 'good'\?"),
+        (
+            [{"text": "x", "label": "goood"}],
+            {},
+            r"new.jsonl:1: the model has no class 'goood'; .* Did you mean 'good'\?",
+        ),
         ([{"text": "x"}], {"label_field": "lable"}, "has no field 'lable' .--label-field."),
         ([{"text": "x"}], {"text_field": "body"}, "has no field 'body' .--text-field."),
-        ([{"left": "x", "right": "y"}], {}, "Name the right one with --text-field"),
+        ([{"left": "x", "right": "y"}], {}, "Set --text-field"),
         ([{"text": "x"}, {"other": "y"}], {}, "new.jsonl:2: has no field 'text'"),
         ([{"text": 3}], {"text_field": "text"}, "new.jsonl:1: the field 'text' must be a string"),
     ],
@@ -325,5 +331,5 @@ def test_a_file_that_is_not_there_is_a_message(tmp_path: Path):
 
 
 def test_beams_are_for_models_that_write(tmp_path: Path):
-    with pytest.raises(UserError, match="num-beams: is for models that answer with a text"):
+    with pytest.raises(UserError, match="num-beams: only applies to models that generate text"):
         Prediction(restored("classify"), str(tmp_path / "new.txt"), CPU, num_beams=2)

@@ -124,7 +124,7 @@ def test_a_classifier_takes_the_body_of_a_masked_model_and_gets_a_new_head(earli
     fresh = {name for name in ours if not name.startswith("body.")}
     assert fresh == {"head.weight", "head.bias"} | ({"pooler.weight", "pooler.bias"} if task == "classify" else set())
     assert set(task_of.fresh) == fresh
-    (line,) = [note for note in built.notes if "from scratch" in note]
+    (line,) = [note for note in built.notes if "randomly initialized" in note]
     assert "head.weight" in line
 
 
@@ -309,13 +309,13 @@ def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_r
     for name in ("forgetful", "damaged"):
         api.resume(lab.open(name).path, quiet=True)
         lab.must_be_equal("whole", name)
-    for name, harm in (("forgetful", "was gone"), ("damaged", "was damaged")):
+    for name, harm in (("forgetful", "was missing"), ("damaged", "was damaged")):
         told = [event["reason"] for event in lab.events("notice", name)]
-        assert f"network/base.json {harm}: brought back from step-00000002" in told
+        assert f"network/base.json {harm}: restored from step-00000002" in told
     task = load_task(lab.open("whole"), "best", torch.device("cpu")).task
     torch.testing.assert_close(task.state_dict()["body.token_embedding.weight"], began["body.token_embedding.weight"])
     shutil.rmtree(base.checkpoints / "step-00000004")
-    with pytest.raises(UserError, match=r"step 4 of .*base, from which this run began, cannot be read any more"):
+    with pytest.raises(UserError, match=r"step 4 of .*base, which this run started from, can no longer be read"):
         api.resume(lab.open("adapted").path, ["training.max_steps=9"], accept_changes=True, quiet=True)
 
 
@@ -434,7 +434,7 @@ def test_ctrl_c_in_the_first_part_is_followed_by_the_same_command(lab, start, mo
         raise Interrupted("Ctrl-C: saved at step 3")
 
     monkeypatch.setattr("trainbook.loop.launch.launch", interrupted)
-    with pytest.raises(Interrupted, match="To resume: the same command") as caught:
+    with pytest.raises(Interrupted, match="To resume: run the same command again") as caught:
         start("second", "training.seed=5")
     assert "trainbook resume" not in str(caught.value)
 

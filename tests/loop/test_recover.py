@@ -62,7 +62,7 @@ def files(lab) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [("gone", "was gone"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was cut short")],
+    [("gone", "was missing"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was truncated")],
 )
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_lost_configuration_comes_back_as_it_was(cut, capsys, command: str, harm: str, words: str):
@@ -73,13 +73,13 @@ def test_a_lost_configuration_comes_back_as_it_was(cut, capsys, command: str, ha
     else:
         trainbook.resume(cut.open().path)
     assert cut.open().config.read_bytes() == before
-    assert told(cut) == [f"config.yaml {words}: brought back from step-00000006"]
-    assert f"config.yaml {words}: brought back from step-00000006" in capsys.readouterr().out
+    assert told(cut) == [f"config.yaml {words}: restored from step-00000006"]
+    assert f"config.yaml {words}: restored from step-00000006" in capsys.readouterr().out
     cut.must_be_equal("run", "whole")
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"), [("gone", "was gone"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was damaged")]
+    ("harm", "words"), [("gone", "was missing"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was damaged")]
 )
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_lost_manifest_comes_back_as_it_stood_at_the_checkpoint(cut, capsys, command: str, harm: str, words: str):
@@ -89,7 +89,7 @@ def test_a_lost_manifest_comes_back_as_it_stood_at_the_checkpoint(cut, capsys, c
         cut.train(*OFTEN, quiet=False)
     else:
         trainbook.resume("run", runs_dir=cut.runs)
-    line = f"manifest.json {words}: brought back from step-00000006, as it stood then"
+    line = f"manifest.json {words}: restored from step-00000006, as saved then"
     assert told(cut) == [line] and line in capsys.readouterr().out
     manifest = cut.open().read_manifest()
     assert (manifest.status, manifest.created, manifest.config) == ("finished", before.created, before.config)
@@ -102,7 +102,7 @@ def test_a_manifest_with_nonsense_in_it_is_damaged(cut, broken: dict):
     content = json.loads(cut.open().manifest.read_text())
     cut.open().manifest.write_text(json.dumps({**content, **broken}))
     cut.train(*OFTEN)
-    assert told(cut) == ["manifest.json was damaged: brought back from step-00000006, as it stood then"]
+    assert told(cut) == ["manifest.json was damaged: restored from step-00000006, as saved then"]
     cut.must_be_equal("run", "whole")
 
 
@@ -110,7 +110,7 @@ def test_both_of_them_come_back(cut):
     cut.open().config.unlink()
     cut.open().manifest.unlink()
     trainbook.resume(cut.open().path, quiet=True)
-    assert [line.split(":")[0] for line in told(cut)] == ["manifest.json was gone", "config.yaml was gone"]
+    assert [line.split(":")[0] for line in told(cut)] == ["manifest.json was missing", "config.yaml was missing"]
     assert load(cut.open().config).config == load(cut.open("whole").config).config
     cut.must_be_equal("run", "whole")
 
@@ -145,7 +145,7 @@ def test_without_a_copy_a_lost_configuration_is_written_from_the_manifest(cut):
     expected = load(cut.open().config).config
     cut.open().config.unlink()
     trainbook.resume(cut.open().path, quiet=True)
-    assert told(cut) == ["config.yaml was gone: written anew from manifest.json"]
+    assert told(cut) == ["config.yaml was missing: rewritten from manifest.json"]
     assert load(cut.open().config).config == expected
     cut.must_be_equal("run", "whole")
 
@@ -160,8 +160,8 @@ def test_without_a_copy_a_lost_manifest_is_a_clear_error(cut, command: str, harm
         cut.train(*OFTEN) if command == "train" else trainbook.resume(cut.open().path)
     said = str(refused.value)
     assert "manifest.json" in said and str(cut.open().path) in said
-    assert ("is gone" if harm == "gone" else "must be JSON") in said
-    assert "bring it back, or start anew under another --name" in said
+    assert ("is missing" if harm == "gone" else "must be JSON") in said
+    assert "restore it, or start a new run under another --name" in said
     assert files(cut) == before
 
 
@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_still_has_the_files_if_its_state_is_whole(cut):
     weights.write_bytes(weights.read_bytes()[:-4])
     cut.open().manifest.unlink()
     cut.train(*OFTEN)
-    assert told(cut) == ["manifest.json was gone: brought back from step-00000006, as it stood then"]
+    assert told(cut) == ["manifest.json was missing: restored from step-00000006, as saved then"]
     assert [event["step"] for event in cut.events("resume")] == [3]
     cut.must_be_equal("run", "whole")
 
@@ -214,10 +214,10 @@ def test_a_model_from_a_run_without_its_configuration_is_still_a_runs(cut):
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
-        ("gone", "is gone, and with it the {rows} rows that it held"),
-        ("empty", "has 0 row(s), and held {rows}"),
-        ("first line gone", "is not what it was: of the {rows} rows that it held, some were changed or lost"),
-        ("a digit", "is not what it was: of the {rows} rows that it held, some were changed or lost"),
+        ("gone", "is missing; it held {rows} rows"),
+        ("empty", "has 0 row(s); it held {rows}"),
+        ("first line gone", "has lost or changed some of the {rows} rows that it held"),
+        ("a digit", "has lost or changed some of the {rows} rows that it held"),
     ],
 )
 def test_lost_rows_are_told_and_the_run_goes_on(cut, capsys, file: str, harm: str, words: str):
@@ -231,7 +231,7 @@ def test_lost_rows_are_told_and_the_run_goes_on(cut, capsys, file: str, harm: st
     else:
         spoil(path, harm)
     cut.train(*OFTEN, quiet=False)
-    line = f"{file} {words.format(rows=rows)} when step 6 was saved: what is lost cannot be brought back"
+    line = f"{file} {words.format(rows=rows)} when step 6 was saved. Lost rows cannot be restored"
     assert told(cut) == [line] and line in capsys.readouterr().out
     assert cut.open().read_manifest().status == "finished"
     assert {row["step"] for row in cut.rows()} >= set(range(7, 13))
@@ -254,11 +254,22 @@ def test_nothing_is_told_where_nothing_is_lost(cut):
     cut.must_be_equal("run", "whole")
 
 
-def test_a_row_without_its_step_is_named_by_file_and_line(cut):
-    rows = cut.open().metrics_file.read_text()
-    cut.open().metrics_file.write_text(rows.replace('"step"', '"stfp"', 1))
-    with pytest.raises(RunFolderError, match=r"metrics\.jsonl:1: must have a step\. Mend the line, or take it out"):
-        cut.train(*OFTEN)
+@pytest.mark.parametrize("file", ["metrics.jsonl", "events.jsonl"])
+def test_lines_that_are_no_rows_are_set_aside_and_told_by_file_and_line(cut, file: str):
+    path = cut.open().path / file
+    lines = path.read_bytes().splitlines(keepends=True)
+    no_step = lines[1].replace(b'"step"', b'"stfp"', 1)
+    path.write_bytes(b"".join([lines[0], no_step, b"\xff\x00nonsense\n", *lines[2:]]))
+    cut.train(*OFTEN)
+    assert path.with_name(f"{file}.unreadable").read_bytes() == no_step + b"\xff\x00nonsense\n"
+    assert path.read_bytes().startswith(lines[0] + b"".join(lines[2:-1]))
+    assert [line for line in told(cut) if "moved to" in line] == [
+        f"{path}:2: must have a step: moved to {file}.unreadable",
+        f"{path}:3: must be one JSON object per line, but got b'\\xff\\x00nonsense': moved to {file}.unreadable",
+    ]
+    for line in path.read_bytes().splitlines():
+        json.loads(line)
+    assert cut.open().metrics("train")[-1]["step"] == 12
 
 
 def test_a_configuration_that_says_something_else_is_put_right_and_told(cut):
@@ -266,7 +277,7 @@ def test_a_configuration_that_says_something_else_is_put_right_and_told(cut):
     cut.open().config.write_text(before.replace("learning_rate: 0.01", "learning_rate: 0.5"))
     cut.train(*OFTEN)
     named = "optimizer.learning_rate"
-    assert told(cut) == [f"config.yaml did not have what the run is trained with: written anew for {named}"]
+    assert told(cut) == [f"config.yaml did not match the run and was corrected: {named}"]
     assert load(cut.open().config).config.optimizer.learning_rate == 0.01
 
 
@@ -281,7 +292,7 @@ def test_a_finished_run_gets_its_configuration_back(finished, capsys):
     before = finished.open().config.read_bytes()
     finished.open().config.unlink()
     assert finished.train(*OFTEN, quiet=False).ended == "already finished"
-    line = "config.yaml was gone: brought back from step-00000012"
+    line = "config.yaml was missing: restored from step-00000012"
     assert finished.open().config.read_bytes() == before
     assert told(finished) == [line] and capsys.readouterr().out == line + "\n"
     after = files(finished)
@@ -300,7 +311,7 @@ def test_a_finished_run_tells_once_of_rows_that_are_lost(finished):
     for _ in range(2):
         assert finished.train(*OFTEN).ended == "already finished"
     (line,) = told(finished)
-    assert line.startswith("metrics.jsonl has 0 row(s), and held ")
+    assert line.startswith("metrics.jsonl has 0 row(s); it held ")
 
 
 def test_lost_samples_of_the_quarantine_are_written_again(lab):
@@ -318,9 +329,9 @@ def test_lost_samples_of_the_quarantine_are_written_again(lab):
         patch.setattr(Healer, "state_dict", lambda self: {**real(self), "entries": [entry]})
         lab.train()
     lab.train()
-    assert told(lab) == ["quarantine.jsonl was gone: brought back from step-00000005"]
+    assert told(lab) == ["quarantine.jsonl was missing: restored from step-00000005"]
     assert json.loads(lab.open().quarantine_file.read_text())["id"] == 3
     lab.open().quarantine_file.unlink()
     assert lab.train().ended == "already finished"
-    assert told(lab)[1:] == ["quarantine.jsonl was gone: brought back from step-00000012"]
+    assert told(lab)[1:] == ["quarantine.jsonl was missing: restored from step-00000012"]
     assert json.loads(lab.open().quarantine_file.read_text())["id"] == 3

@@ -110,7 +110,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_is_not_started_anew(lab):
     with lab.crashing_at(8):
         lab.train("checkpoint.save_steps=6")
     next(lab.open().checkpoints.glob("step-*/state.json")).unlink()
-    with pytest.raises(CheckpointError, match="every one is damaged"):
+    with pytest.raises(CheckpointError, match="all are damaged"):
         lab.train("checkpoint.save_steps=6")
     assert lab.open().read_manifest().status == "failed", "the crash, not the attempt to resume"
     assert len(lab.open().read_manifest().segments) == 1

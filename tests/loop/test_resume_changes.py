@@ -64,8 +64,8 @@ def test_what_the_checkpoints_do_not_fit_is_refused_always(cut):
         assert str(refused.value) == "\n".join(
             [
                 f"{cut.open().path} was started with another configuration:",
-                "  model.hidden_size: 16 -> 32   (the model would have other parameters than the checkpoint, or other "
-                "shapes)",
+                "  model.hidden_size: 16 -> 32   (the model's parameters or their shapes would not match the "
+                "checkpoint)",
                 "  training.max_steps: 12 -> 20   (changes the rest of the run)",
                 "Use the old values, or start a new run under another --name.",
             ]
@@ -102,7 +102,7 @@ def test_overrides_for_a_loaded_configuration_are_refused_and_not_forgotten(lab)
     from trainbook import api
     from trainbook.errors import UserError
 
-    with pytest.raises(UserError, match="already loaded takes none"):
+    with pytest.raises(UserError, match="cannot be applied to a loaded configuration"):
         api.train(lab.load(), ["training.max_steps=3"], runs_dir=lab.runs)
     assert not lab.runs.exists()
 

@@ -17,7 +17,7 @@ def test_the_rate_goes_with_the_batch_and_is_told(lab: Lab, optimizer: str, fact
     assert built.job.state.rates.rates == pytest.approx([factor * rate for rate in plain.job.state.rates.rates])
     assert built.job.config.optimizer.learning_rate == 1e-3, "what was asked for is what is written down"
     told = dict(describe(built, built.job.state.device))
-    assert f"rate {1e-3 * factor:.4g} = 0.001 x {factor:.4g} (a batch of 16, tuned at 2)" in told["length"]
+    assert f"rate {1e-3 * factor:.4g} = 0.001 x {factor:.4g} (batch of 16, tuned at a batch of 2)" in told["length"]
     assert "rate 0.001, cosine" in dict(describe(plain, plain.job.state.device))["length"]
 
 

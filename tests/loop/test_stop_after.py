@@ -31,5 +31,5 @@ def test_an_evaluation_for_a_pause_is_no_test_of_patience(lab: Any) -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
 def test_what_is_no_share_of_a_run_is_refused(lab: Any, share: float) -> None:
-    with pytest.raises(UserError, match="stop_after: must be a share of the run"):
+    with pytest.raises(UserError, match="stop_after: must be a fraction of the run"):
         lab.train(stop_after=share)

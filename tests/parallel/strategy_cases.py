@@ -218,7 +218,7 @@ class StrategyCases:
             for runs in (reference, world)
         )
         assert ours == theirs
-        back = f"Back from step {NAN_ROW[-2]} to step {BACK_TO}, from memory"
+        back = f"Rolled back from step {NAN_ROW[-2]} to step {BACK_TO}, from memory"
         assert [reason.endswith(back) for kind, _, reason in ours if kind == "rollback"] == [True]
         assert [step for kind, step, _ in ours if kind == "skip"] == list(NAN_ROW)
         theirs, ours = reference.rows("nan_row", "train"), world.rows("nan_row", "train")
@@ -267,7 +267,7 @@ class StrategyCases:
             return
         for seen in world.seen["flipped"]:
             assert seen["ended"].startswith(
-                f"at step 20 the weights of rank {world.size - 1} are no longer those of the others"
+                f"at step 20 the weights of rank {world.size - 1} differ from those of the other ranks"
             )
         assert world.lab.steps_saved("flipped") == [10]
 

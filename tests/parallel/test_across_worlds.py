@@ -144,8 +144,8 @@ def test_a_bit_that_is_flipped_in_any_ranks_file_is_noticed_and_all_take_the_old
 def test_a_rank_that_cannot_write_ends_all_with_one_message_and_the_older_checkpoint_is_whole(two: Worlds):
     checkpoints = two.lab.open("full").checkpoints
     (message,) = {each["ended"] for each in two.seen["full"]}
-    assert f"to {checkpoints}/step-{DAMAGED_AT:08d}: for rank 1, the disk is full (No space left on device)" in message
-    assert message.endswith(f"The last complete checkpoint is step 10 at {checkpoints}/step-00000010.")
+    assert f"to {checkpoints}/step-{DAMAGED_AT:08d}: on rank 1, the disk is full (No space left on device)" in message
+    assert message.endswith(f"The last complete checkpoint is that of step 10, {checkpoints}/step-00000010.")
     assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", "step-00000010"]
     assert two.lab.state("full")["loop"]["step"] == 10
     assert [event["reason"] for event in two.lab.events("failure", "full")] == [message]
@@ -166,7 +166,7 @@ def test_ranks_go_back_to_a_checkpoint_together_as_one_device_does(two: Worlds, 
         two.lab.train(*overrides({**SINGLE, **GOES_BACK}), name="back-alone", samples="documents")
     theirs, ours = two.lab.events("rollback", "back-alone"), two.lab.events("rollback", "back")
     assert [event["reason"] for event in ours] == [event["reason"] for event in theirs]
-    assert ours[0]["reason"].endswith(f"Back from step {NAN_ROW[-1]} to step {BACK_TO}, from a checkpoint")
+    assert ours[0]["reason"].endswith(f"Rolled back from step {NAN_ROW[-1]} to step {BACK_TO}, from a checkpoint")
     theirs, ours = two.lab.rows("back-alone"), two.lab.rows("back")
     assert [row["step"] for row in ours] == [row["step"] for row in theirs]
     assert [row["loss"] for row in ours] == pytest.approx([row["loss"] for row in theirs], rel=1e-5, nan_ok=True)

@@ -210,7 +210,7 @@ def test_a_package_that_is_missing_is_named_with_its_pip_line(monkeypatch: pytes
 
 @pytest.mark.parametrize("knob", ["offload_optimizer", "offload_parameters"])
 def test_there_is_nothing_to_offload_from_on_a_cpu(knob: str):
-    with pytest.raises(ConfigError, match=f"distributed.{knob}: needs GPUs, but there is none"):
+    with pytest.raises(ConfigError, match=f"distributed.{knob}: needs a GPU, but there is none"):
         suits(**{knob: "cpu", "zero_stage": 3})
 
 
@@ -220,10 +220,10 @@ def test_there_is_nothing_to_offload_from_on_a_cpu(knob: str):
         ({"train_batch_size": 32}, "train_batch_size is 32, but batch.global_batch_size is 16."),
         (
             {"train_micro_batch_size_per_gpu": 16},
-            "train_micro_batch_size_per_gpu is 16, but batch.per_device_train_batch_size is null, which makes 8.",
+            "train_micro_batch_size_per_gpu is 16, but batch.per_device_train_batch_size is null, which gives 8.",
         ),
         ({"gradient_accumulation_steps": 4}, "gradient_accumulation_steps is 4, but batch.gradient_accumulation_steps"),
-        ({"bf16": {"enabled": True}}, "bf16.enabled is true, but precision.compute is 'auto', which makes false."),
+        ({"bf16": {"enabled": True}}, "bf16.enabled is true, but precision.compute is 'auto', which gives false."),
     ],
 )
 def test_batch_sizes_of_the_file_are_those_of_so_many_processes(tmp_path: Path, said: dict, message: str):

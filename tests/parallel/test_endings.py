@@ -105,13 +105,13 @@ def test_a_message_ends_with_the_last_lines_of_the_log(tmp_path: Path):
     assert message(crash(1), 4, log)[1:] == [f"{log} is empty."]
     log.write_bytes(b"".join(b"line %d\n" % number for number in range(9000)) + b"the \xff last\n\n")
     lines = message(crash(1), 4, log)
-    assert lines[:2] == ["rank 1 of 4 failed: ValueError: no. The others were ended.", f"{log} ends with:"]
+    assert lines[:2] == ["rank 1 of 4 failed: ValueError: no. The other ranks were stopped.", f"{log} ends with:"]
     assert lines[-2:] == ["  line 8999", "  the \ufffd last"] and len(last_lines(log)) == 12
 
 
 def test_the_first_rank_has_no_log_but_the_terminal(tmp_path: Path):
     (_, where) = message(Ending(0, -9, 0.0), 4, tmp_path / "rank-0.log")
-    assert where == f"What it said is above; what the others said is in {tmp_path}."
+    assert where == f"Its output is above; the output of the other ranks is in {tmp_path}."
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"at": 1}'])
@@ -140,4 +140,4 @@ def test_what_a_rank_asks_is_heard_by_its_launcher_alone(tmp_path: Path, monkeyp
     monkeypatch.setenv(NOTE, str(note))
     assert ask_to_start_again("rank 1 ran out of memory.", "with 2 at a time")
     assert asks_for_start(note)
-    assert read_ending(1, 1, note).again == "rank 1 ran out of memory. All ranks are started again, with 2 at a time."
+    assert read_ending(1, 1, note).again == "rank 1 ran out of memory. All ranks are restarted, with 2 at a time."

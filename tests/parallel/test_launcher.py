@@ -140,7 +140,7 @@ def test_the_terminal_is_the_first_ranks_and_the_others_have_logs(place: Place):
     log = next((place.root / "tmp").glob("trainbook-ranks-*/rank-1.log"))
     assert ended.err.splitlines() == [
         "err 0",
-        "error: rank 1 of 2 ended with exit code 3. The others were ended.",
+        "error: rank 1 of 2 ended with exit code 3. The other ranks were stopped.",
         f"{log} ends with:",
         "  err 1",
     ]
@@ -178,7 +178,8 @@ def test_a_killed_rank_is_one_message_and_the_others_are_ended(place: Place, mon
     lines = ended.err.splitlines()
     assert lines[:2] == [
         "so far 0",
-        "error: rank 1 of 3 was killed (SIGKILL, as the system does when memory runs out). The others were ended.",
+        "error: rank 1 of 3 was killed (SIGKILL, perhaps because the machine ran out of memory). "
+        "The other ranks were stopped.",
     ]
     assert re.fullmatch(r"\S+/rank-1\.log ends with:", lines[2]) and lines[3:] == ["  so far 1"]
     for rank in (0, 2):
@@ -284,17 +285,17 @@ print("finished", restart)
     # What ranks that are gone have left at their meeting point would lead the new ones astray.
     assert len(set(place.read("ports-0").splitlines())) == 2 and place.read("ports-0") == place.read("ports-1")
     assert ended.err.startswith("rank 1 of 2 was killed (SIGKILL")
-    assert ended.err.endswith("All ranks are started again: 1 of 2 times.\n")
+    assert ended.err.endswith("Restarting all ranks (1 of 2 restarts).\n")
 
 
 def test_what_fails_each_time_is_given_up(place: Place):
     ended = place.run("write('starts', ''); sys.exit(1)", nproc=1, restarts=1)
     assert ended.code == 1 and (place.root / "starts-0").read_text() == "\n\n"
-    lines = [line for line in ended.err.splitlines() if not line.startswith("What it said")]
+    lines = [line for line in ended.err.splitlines() if not line.startswith("Its output is above")]
     assert lines == [
-        "rank 0 of 1 ended with exit code 1. The others were ended.",
-        "All ranks are started again: 1 of 1 times.",
-        "error: rank 0 of 1 ended with exit code 1. The others were ended.",
+        "rank 0 of 1 ended with exit code 1. The other ranks were stopped.",
+        "Restarting all ranks (1 of 1 restarts).",
+        "error: rank 0 of 1 ended with exit code 1. The other ranks were stopped.",
     ]
 
 

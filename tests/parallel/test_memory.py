@@ -25,7 +25,7 @@ def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
     def fail() -> None:
         raise torch.OutOfMemoryError("no more")
 
-    with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1\. Nothing saved is lost\."):
+    with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1\. Saved checkpoints are kept\."):
         memory.attempt(fail)
     with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory in an evaluation\."):
         memory.evaluate(fail)
@@ -41,7 +41,7 @@ def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strat
     def fail() -> None:
         raise torch.OutOfMemoryError("no more")
 
-    with pytest.raises(OutOfMemory, match="with 2 at a time and the same results"):
+    with pytest.raises(OutOfMemory, match="in batches of 2, with the same results"):
         memory.attempt(fail)
 
 
@@ -55,15 +55,15 @@ def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_pa
         raise torch.OutOfMemoryError("no more")
 
     assert shortages_in(file) == []
-    with pytest.raises(OutOfMemory, match=r"^rank 3 ran out of memory at step 1, with 4 sequences at a time\. Nothing"):
+    with pytest.raises(OutOfMemory, match=r"^rank 3 ran out of memory at step 1, with a micro-batch of 4\. Saved"):
         memory.attempt(fail)
     assert shortages_in(file) == [Shortage("training", step=1, rank=3, rows=2, rows_before=4)]
     with pytest.raises(OutOfMemory, match=r"^rank 3 ran out of memory in the evaluation after step 0"):
         memory.evaluate(fail)
-    with pytest.raises(OutOfMemory, match="with 1 at a time and the same results"):
+    with pytest.raises(OutOfMemory, match="in batches of 1, with the same results"):
         memory.attempt(fail)
     assert [(each.kind, each.rows) for each in shortages_in(file)] == [("evaluation", 1), ("training", 1)]
-    with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1, with 1 sequence at a time"):
+    with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1, with a batch of 1 sequence"):
         memory.attempt(fail)
     for shortage in shortages_in(file):
         fresh = lab.build("batch.per_device_train_batch_size=4").job

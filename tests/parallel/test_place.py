@@ -106,30 +106,48 @@ def test_the_first_host_of_a_node_list(nodes: str, first: str):
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({**TORCHRUN, "RANK": "x"}, "the environment's RANK must be a whole number >= 0, but got 'x'."),
-        ({**TORCHRUN, "RANK": "-1"}, "the environment's RANK must be a whole number >= 0, but got '-1'."),
-        ({**TORCHRUN, "WORLD_SIZE": ""}, "the environment's WORLD_SIZE must be a whole number >= 0, but got ''."),
-        ({**TORCHRUN, "WORLD_SIZE": "2.0"}, "the environment's WORLD_SIZE must be a whole number >= 0, but got '2.0'."),
-        ({**TORCHRUN, "LOCAL_RANK": "a"}, "the environment's LOCAL_RANK must be a whole number >= 0, but got 'a'."),
+        ({**TORCHRUN, "RANK": "x"}, "the environment variable RANK must be a whole number >= 0, but got 'x'."),
+        ({**TORCHRUN, "RANK": "-1"}, "the environment variable RANK must be a whole number >= 0, but got '-1'."),
+        (
+            {**TORCHRUN, "WORLD_SIZE": ""},
+            "the environment variable WORLD_SIZE must be a whole number >= 0, but got ''.",
+        ),
+        (
+            {**TORCHRUN, "WORLD_SIZE": "2.0"},
+            "the environment variable WORLD_SIZE must be a whole number >= 0, but got '2.0'.",
+        ),
+        (
+            {**TORCHRUN, "LOCAL_RANK": "a"},
+            "the environment variable LOCAL_RANK must be a whole number >= 0, but got 'a'.",
+        ),
         (
             {**TORCHRUN, "LOCAL_WORLD_SIZE": "a"},
-            "the environment's LOCAL_WORLD_SIZE must be a whole number >= 0, but got 'a'.",
+            "the environment variable LOCAL_WORLD_SIZE must be a whole number >= 0, but got 'a'.",
         ),
-        ({**TORCHRUN, "RANK": "8"}, "the environment's RANK must be < WORLD_SIZE, but got 8 of 8."),
-        ({**TORCHRUN, "RANK": "0", "WORLD_SIZE": "0"}, "the environment's RANK must be < WORLD_SIZE, but got 0 of 0."),
+        ({**TORCHRUN, "RANK": "8"}, "the environment variable RANK must be < WORLD_SIZE, but got 8 of 8."),
+        (
+            {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "0"},
+            "the environment variable RANK must be < WORLD_SIZE, but got 0 of 0.",
+        ),
         (
             {**SLURM, "SLURM_STEP_NUM_TASKS": "many"},
-            "the environment's SLURM_STEP_NUM_TASKS must be a whole number >= 0, but got 'many'.",
+            "the environment variable SLURM_STEP_NUM_TASKS must be a whole number >= 0, but got 'many'.",
         ),
-        ({**SLURM, "SLURM_PROCID": "?"}, "the environment's SLURM_PROCID must be a whole number >= 0, but got '?'."),
-        (without(SLURM, "SLURM_LOCALID"), "the environment's SLURM_LOCALID must be a whole number >= 0, but got ''."),
+        (
+            {**SLURM, "SLURM_PROCID": "?"},
+            "the environment variable SLURM_PROCID must be a whole number >= 0, but got '?'.",
+        ),
+        (
+            without(SLURM, "SLURM_LOCALID"),
+            "the environment variable SLURM_LOCALID must be a whole number >= 0, but got ''.",
+        ),
         (
             {**SLURM, "SLURM_JOB_ID": "7_1"},
-            "the environment's SLURM_JOB_ID must be a whole number >= 0, but got '7_1'.",
+            "the environment variable SLURM_JOB_ID must be a whole number >= 0, but got '7_1'.",
         ),
         (
             {**SLURM, "SLURM_PROCID": "9"},
-            "the environment's SLURM_PROCID must be < SLURM_STEP_NUM_TASKS, but got 9 of 8.",
+            "the environment variable SLURM_PROCID must be < SLURM_STEP_NUM_TASKS, but got 9 of 8.",
         ),
     ],
 )

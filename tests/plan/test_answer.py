@@ -19,6 +19,7 @@ from trainbook.plan.answer import LARGE_BATCH
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.fitting import MOST_ROWS
 from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
+from trainbook.plan.memory import LOGITS
 from trainbook.plan.render import (
     PARTS,
     duration,
@@ -85,7 +86,11 @@ def test_what_gpt2_does_on_an_h200_is_about_what_was_measured():
 
 def test_a_global_batch_of_millions_of_tokens_is_questioned():
     low, high = LARGE_BATCH
-    for rows, words in ((low // 1024, None), (low // 1024 + 96, "as much as"), (2 * high // 1024, "more than any")):
+    for rows, words in (
+        (low // 1024, None),
+        (low // 1024 + 96, "as much as"),
+        (2 * high // 1024, "more than published runs"),
+    ):
         rows -= rows % 32
         asked = plan(subject_of(f"batch.global_batch_size={rows}"))["questions"]
         assert bool(asked) is (words is not None), rows
@@ -107,7 +112,7 @@ def test_epochs_have_no_hours_without_the_data():
 
 
 def test_bf16_on_a_gpu_that_has_none_is_refused():
-    with pytest.raises(UserError, match=r"precision\.compute: the T4 has no bf16"):
+    with pytest.raises(UserError, match=r"precision\.compute: the T4 does not support bf16"):
         plan(subject_of(gpu="T4"))
     assert plan(subject_of("precision.compute=auto", gpu="T4"))["compute"] == "fp32"
 
@@ -197,7 +202,7 @@ def test_what_the_formula_was_wrong_by_it_is_taken_to_be_wrong_by_elsewhere():
 def test_time_on_another_gpu_is_not_corrected():
     paper, other = plan(subject_of(gpu="H200")), plan(subject_of(gpu="H200", measurement=measured()))
     assert other["time"] == paper["time"]
-    assert any("says nothing of time" in note for note in other["notes"])
+    assert any("says nothing about time" in note for note in other["notes"])
 
 
 def test_a_batch_beyond_the_noise_scale_is_questioned():
@@ -238,7 +243,7 @@ def test_more_rows_than_anyone_counts_are_told_as_at_least_so_many():
     [
         ({}, "has no gpu, peak_bytes"),
         ([], "has no gpu"),
-        ({"config": {"model.wings": 2}}, "model.wings, which is no knob"),
+        ({"config": {"model.wings": 2}}, "model.wings, which is not a knob"),
     ],
 )
 def test_a_file_that_is_no_measurement_is_refused(content: Any, message: str):
@@ -295,7 +300,7 @@ def test_a_wrong_value_in_a_measurement_is_a_message_with_the_law(content: dict[
     base = {"gpu": None, "peak_bytes": 100, "seconds_per_step": 0.1, "micro_batch": 1, "config": {}}
     with pytest.raises(UserError, match=re.escape(f"file.json: {message}")) as told:
         measurement_of({**base, **content}, "file.json")
-    assert str(told.value).endswith("It must be a measurement as `plan --measure` writes it.")
+    assert str(told.value).endswith("It must be a measurement written by `plan --measure`.")
 
 
 def test_what_was_not_measured_is_null_and_a_noise_scale_may_have_no_end():
@@ -318,6 +323,12 @@ def shown_on_a_terminal(facts: dict[str, Any], symbol: str = "") -> str:
     return out.getvalue()
 
 
+def test_the_moment_of_the_peak_is_said_in_words():
+    facts = plan(subject_of(gpu=None))
+    shown = shown_on_a_terminal(facts | {"moment": LOGITS})
+    assert "at the computation of the loss" in shown and LOGITS not in shown
+
+
 @pytest.mark.parametrize("gigabytes", [80, 10, 0.1])
 def test_a_plan_is_80_columns_wide_and_says_whether_it_fits(gigabytes: float):
     subject = subject_of()
@@ -329,7 +340,7 @@ def test_a_plan_is_80_columns_wide_and_says_whether_it_fits(gigabytes: float):
     assert ("does not fit" in text) is (gigabytes < 80)
     assert "€" in text
     if gigabytes < 1:
-        assert "No knob makes it fit" in text
+        assert "No change of a knob makes it fit" in text
     assert "parameters" in line(facts) and "\n" not in line(facts)
 
 
@@ -355,10 +366,10 @@ def test_a_run_that_was_measured_on_a_cpu_is_told_how_long_it_takes_there():
     knobs = ("batch.global_batch_size=32", "training.max_tokens=null", "training.max_steps=1200")
     facts = plan(subject_of(*knobs, gpu=None, measurement=measurement_of(content, "here")), price_per_hour=2.0)
     assert facts["measured"]["hours"] == pytest.approx(1200 * 0.5 * 4 / 3600)
-    assert "pass --gpu to estimate price and fit" in facts["notes"]
-    assert any("its data was read again" in note for note in facts["notes"])
+    assert "to estimate price and fit, name a GPU: trainbook plan … --gpu H100" in facts["notes"]
+    assert any("its data was repeated" in note for note in facts["notes"])
     shown = " ".join(shown_on_a_terminal(facts).split())
-    assert "1.0 GB of the whole process" in shown and "40 minutes for 1,200 updates on this CPU" in shown
+    assert "1.0 GB in the whole process" in shown and "40 minutes for 1,200 updates on this CPU" in shown
     on_a_gpu = plan(subject_of(*knobs, measurement=measurement_of(content, "here")))
     assert on_a_gpu["measured"]["hours"] is None
 
@@ -393,7 +404,7 @@ def test_of_what_was_measured_on_a_cpu_the_time_is_exactly_that():
 def test_a_pace_that_changed_while_it_was_measured_is_told(paces: tuple[float, ...], is_told: bool):
     facts = on_a_cpu(*OF_FOUR, measurement=replace(measured_on_a_cpu(*OF_FOUR), paces=paces))
     assert facts["measured"]["paces"] == list(paces)
-    told = [note for note in facts["notes"] if "pace changed while it was measured, between 0.5 and 0.7 s" in note]
+    told = [note for note in facts["notes"] if "the speed varied during the measurement, between 0.5 and 0.7 s" in note]
     assert len(told) == is_told
 
 
@@ -401,7 +412,7 @@ def test_an_update_of_more_micro_batches_than_were_measured_takes_that_much_long
     knobs = ("batch.global_batch_size=40", "batch.per_device_train_batch_size=4")
     facts = on_a_cpu(*knobs, measurement=measured_on_a_cpu(*knobs))
     assert facts["measured"]["hours"] == pytest.approx(1200 * 0.5 * 10 / 4 / 3600)
-    assert "measured with 4 micro-batches an update, not 10: a step there is one of 4" in facts["notes"]
+    assert "measured with 4 micro-batches per update, not 10" in facts["notes"]
 
 
 @pytest.mark.parametrize(
@@ -433,11 +444,11 @@ def test_the_speed_of_another_configuration_is_not_told_as_if_it_were_this_ones(
     for key in ("peak_bytes", "seconds_per_step", "tokens_per_second"):
         assert facts["measured"][key] is None
     shown = " ".join(shown_on_a_terminal(facts).split())
-    assert "10 ms a step" not in shown and "1.0 GB of the whole process" not in shown
+    assert "10 ms per step" not in shown and "1.0 GB in the whole process" not in shown
     assert "another configuration (model.num_hidden_layers=12), at 409,600 tokens/s" in shown
-    assert "steps as short as that wait for Python" in shown
+    assert "steps this short are limited by Python overhead" in shown
     same = " ".join(shown_on_a_terminal(on_a_cpu(*OF_FOUR, measurement=found)).split())
-    assert "409,600 tokens/s, 10 ms a step" in same and "1.0 GB of the whole process" in same
+    assert "409,600 tokens/s, 10 ms per step" in same and "1.0 GB in the whole process" in same
 
 
 def test_every_part_of_the_memory_is_explained():
@@ -480,4 +491,4 @@ def test_a_step_that_is_shorter_than_python_takes_to_ask_for_it_is_told_as_such(
     small, large = plan(subject_of(recipe="shakespeare-char", gpu="H200")), plan(subject_of())
     assert small["time"]["is_short"] and not large["time"]["is_short"]
     assert "steps this short may take several times as long" in " ".join(shown_on_a_terminal(small).split())
-    assert "on paper, fitted on an H200" in " ".join(shown_on_a_terminal(large).split())
+    assert "estimated, calibrated on an H200" in " ".join(shown_on_a_terminal(large).split())

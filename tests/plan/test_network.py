@@ -125,7 +125,9 @@ def test_adapters_are_counted_as_they_are_built(targets: tuple[str, ...] | None,
 def test_an_adapter_for_a_layer_that_is_not_there_is_refused():
     config = load(BASE).config
     adapted = config.model.model_copy(update={"lora_rank": 8, "lora_targets": ("q_proj",)})
-    with pytest.raises(UserError, match=r"model\.lora_targets: no linear layer's name ends with 'q_proj'\. There are"):
+    with pytest.raises(
+        UserError, match=r"model\.lora_targets: no linear layer has a name that ends with 'q_proj'\. The names end with"
+    ):
         network(config.model_copy(update={"model": adapted}), vocab_size=100)
 
 
@@ -188,5 +190,5 @@ def test_a_model_of_a_kind_that_nobody_knows_is_refused(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "mamba"}', encoding="utf-8")
     config = load(BASE).config
     named = config.model.model_copy(update={"type": "hf", "pretrained": str(tmp_path)})
-    with pytest.raises(UserError, match="of the kind 'mamba', whose size is known only once it is built"):
+    with pytest.raises(UserError, match="describes a 'mamba' model, whose size is known only after it is built"):
         network(config.model_copy(update={"model": named}), vocab_size=100)

@@ -23,7 +23,7 @@ class Tight:
     vocab_size: int
     gigabytes: float
     knobs: tuple[str, ...]
-    wanted: str  # the knob that a suggestion should turn
+    wanted: str  # the knob that the first suggestion should turn
     devices: int = 1
     also: tuple[str, ...] = field(default=())
 
@@ -115,7 +115,7 @@ CASES = {
     "states that no GPU here has room for": Tight(
         "llama-1b",
         32_000,
-        7,
+        5,
         (*rows(1), "memory.gradient_checkpointing=full", "data.max_seq_length=256"),
         "distributed.offload_optimizer",
     ),
@@ -142,7 +142,7 @@ def test_every_suggestion_fits_once_it_is_given_as_overrides(cause: str):
     subject = case.subject()
     assert not subject.memory().fits(subject.cluster)
     found = suggestions(subject)
-    assert found and any(path.startswith(case.wanted) for each in found for path in turned(each)), found
+    assert found and any(path.startswith(case.wanted) for path in turned(found[0])), found
     for each in found:
         tried = case.subject(*each.overrides, devices=each.devices)
         needed = memory(tried.config, tried.devices, vocab_size=tried.vocab_size, cluster=tried.cluster)

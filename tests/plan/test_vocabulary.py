@@ -43,7 +43,7 @@ def test_a_tokenizer_that_was_saved_says_it_itself(tmp_path: Path, specials: tup
 
 def test_what_paper_cannot_say_is_asked_for():
     for tokenizer in ("char", "word", "tokenizer.json"):
-        with pytest.raises(UserError, match=r"must be known, but data\.tokenizer=.* Say it with --vocab-size N"):
+        with pytest.raises(UserError, match=r"must be known, but data\.tokenizer=.* Pass --vocab-size N"):
             vocabulary(config_of(tokenizer))
         assert vocabulary(config_of(tokenizer), stated=65) == 65
     with pytest.raises(UserError, match="--vocab-size: must be >= 1, but got 0"):

@@ -61,7 +61,7 @@ def test_the_card_has_the_numbers_of_the_run(written: Written):
     )
     lines = written.lines()
     assert lines["steps"] == "10 steps, 1,000 tokens, 5s"
-    assert lines["speed"] == "50 tokens per second"
+    assert lines["speed"] == "200 tokens per second of training"  # 1,000 in 5 s
     assert lines["train"].endswith("5.0000 → 3.0000")
     assert lines["best"] == "loss 2.5000, perplexity 12.18, accuracy 25.0% at step 10"
     assert lines["guard"] == "no update was rejected"
@@ -138,6 +138,21 @@ def test_export_is_offered_where_some_format_can_hold_the_model(written: Written
     assert any(command.startswith("trainbook export") for command in commands) == is_offered
 
 
+@pytest.mark.parametrize(
+    ("overrides", "offered"),
+    [
+        ((), ["generate"]),
+        (("model.type=t5", "training.task=seq2seq"), ["generate", "predict"]),
+        (("model.type=bert", "training.task=classify"), ["predict"]),
+    ],
+)
+def test_what_a_model_can_be_used_for_is_offered(written: Written, overrides, offered: list[str]):
+    written.manifest.config = load(None, overrides).config.model_dump(mode="json")
+    written.manifest.write(written.run.manifest)
+    verbs = [command.split()[1] for command, _ in make_card(written.run).next_commands]
+    assert [verb for verb in verbs if verb in ("generate", "predict")] == offered
+
+
 def test_steps_that_a_resume_gave_up_are_not_shown(written: Written):
     written.train({1: 5.0, 2: 4.0, 3: 9.0}).event(step=2, segment=1, kind="resume")
     written.train({3: 3.5}, segment=1)
@@ -171,13 +186,13 @@ def test_samples_that_the_run_kept_out_are_counted(written: Written):
         with JsonlWriter(written.run.quarantine_file) as writer:
             writer.append(entry)
         lines = written.lines()
-        assert lines["quarantine"] == f"{said} quarantined and kept out of training, see quarantine.jsonl", count
+        assert lines["quarantine"] == f"{said} excluded from training, see quarantine.jsonl", count
         assert "left out" not in lines
 
 
 def test_a_rank_that_the_others_wait_for_is_named(written: Written):
     written.train({1: 5.0}, rank_seconds={"0": 0.010, "1": 0.011, "2": 0.030})
-    expected = "rank 2: 30 ms of computing per step, against a median of 11 ms; the others wait for it"
+    expected = "rank 2: 30 ms of compute per step, against a median of 11 ms; the others wait for it"
     assert written.lines()["slowest"] == expected
 
 

@@ -41,7 +41,7 @@ def test_one_run_each_says_where_they_ended_and_nothing_about_seeds():
     text = said(run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2))
     assert text == (
         "b is 0.5000 lower (better) than a in validation loss at step 40 (2.5000 against 3.0000). "
-        "One run each: no statement about seeds."
+        "One run each: the spread over seeds is unknown."
     )
     assert "higher (worse)" in said(run("b", 2.5), run("a", 3.0))
     assert said(run("a", 3.0), run("b", 3.0, optimizer__learning_rate=1e-2)).startswith("b and a are equal")
@@ -104,12 +104,12 @@ def test_the_difference_is_told_along_the_way_at_equal_places():
 def test_runs_of_other_lengths_are_compared_where_the_shorter_ends():
     found = compare([run("short", 3.0, steps=20), run("long", 1.0, steps=40)])
     assert found.pairings[0].at == 20 and found.pairings[0].values == (3.0, pytest.approx(5 - 4 / 3))
-    assert any("compared at step 20, where the shorter ends" in remark for remark in remarks(found))
+    assert any("compared at step 20, where the shorter run ends" in remark for remark in remarks(found))
 
 
 def test_runs_without_a_common_place_are_not_compared():
     early = Record("early", [], [{"step": 5, "loss": 1.0}])
-    assert "no validation loss at the same place" in said(run("a", 3.0), early)
+    assert "no validation loss at a common point" in said(run("a", 3.0), early)
 
 
 def test_runs_that_differ_in_the_seed_alone_are_one_group_and_the_interval_is_students():
@@ -131,16 +131,16 @@ def test_three_seeds_are_not_enough_and_that_is_said():
     records = [run(f"a{n}", 3.0 + n / 100, seed=n) for n in range(3)]
     records += [run(f"b{n}", 2.0 + n / 90, seed=n, optimizer__learning_rate=1e-2) for n in range(3)]
     text = said(*records)
-    assert "looks" in text and "p = 0.25" in text and "the least that 3 pairs of seeds can show" in text
-    assert text.endswith("Repeat it with more seeds.")
+    assert "looks" in text and "p = 0.25" in text and "the smallest that 3 pairs of seeds can reach" in text
+    assert text.endswith("Repeat with more seeds.")
 
 
 def test_a_difference_within_the_spread_of_seeds_is_not_claimed():
     records = [run(f"a{n}", value, seed=n) for n, value in enumerate((3.0, 3.2, 2.8))]
     records += [run(f"b{n}", value, seed=n, optimizer__learning_rate=1e-2) for n, value in enumerate((3.1, 2.9, 2.9))]
     text = said(*records)
-    assert text.startswith("No difference is shown between learning_rate=0.01 and learning_rate=0.001")
-    assert "is not excluded" in text
+    assert text.startswith("No significant difference between learning_rate=0.01 and learning_rate=0.001")
+    assert "cannot be excluded" in text
 
 
 def test_other_seeds_on_the_other_side_are_compared_as_groups():
@@ -156,7 +156,7 @@ def test_other_seeds_on_the_other_side_are_compared_as_groups():
 def test_one_run_against_several_seeds_tells_their_spread():
     records = [run(f"a{n}", 3.0 + n / 10, seed=n) for n in range(3)]
     text = said(*records, run("b", 2.0, optimizer__learning_rate=1e-2))
-    assert "One run of b: no statement about seeds" in text and "3.0000 to 3.2000" in text
+    assert "One run of b: its spread over seeds is unknown" in text and "3.0000 to 3.2000" in text
 
 
 def test_several_comparisons_are_corrected_for_their_number():
@@ -178,22 +178,36 @@ def test_the_same_seed_twice_is_no_repeat():
 def test_runs_whose_settings_are_not_known_are_never_taken_for_repeats():
     bare = [Record(name, [], [{"step": 1, "loss": 1.0}]) for name in ("a", "b")]
     assert len(compare(bare).groups) == 2
-    assert any("no settings are known" in remark for remark in remarks(compare(bare)))
+    assert any("its settings are unknown" in remark for remark in remarks(compare(bare)))
     seeds = [Record(name, [], [{"step": 1, "loss": 1.0}], settings={"training.seed": n}) for n, name in enumerate("ab")]
     assert len(compare(seeds).groups) == 2
 
 
 def test_seeds_alone_tell_their_spread():
     assert said(run("a", 3.0), run("b", 3.2, seed=2)) == (
-        "The runs differ in the seed alone: their validation loss goes from 3.0000 to 3.2000."
+        "The runs differ only in the seed: their validation loss ranges from 3.0000 to 3.2000."
     )
+
+
+def test_losses_of_different_things_are_not_ranked():
+    assert said(run("a", 3.0, training__task="causal"), run("b", 2.0, training__task="classify")) == (
+        "The validation loss of b and of a cannot be compared (2.0000 and 3.0000 at step 40): training.task differs."
+    )
+    apart: dict[str, Any] = {"data__validation": None}
+    assert "cannot be compared" in said(
+        run("a", 3.0, data__source="x", **apart), run("b", 2.0, data__source="y", **apart)
+    )
+    # More training data, the same validation file: that is what a comparison is for.
+    same: dict[str, Any] = {"data__validation": "held-out.txt"}
+    assert "lower (better)" in said(run("a", 3.0, data__source="x", **same), run("b", 2.0, data__source="y", **same))
+    assert "lower (better)" in said(run("a", 3.0, data__max_seq_length=64), run("b", 2.0, data__max_seq_length=128))
 
 
 @pytest.mark.parametrize(
     ("changed", "remark"),
     [
-        ({"data__tokenizer": ("byte", "bpe")}, "not measured on the same thing: data.tokenizer differs"),
-        ({"training__max_steps": (40, 80)}, "schedules end at different places (training.max_steps 40 and 80)"),
+        ({"data__tokenizer": ("byte", "bpe")}, "the runs measure different things: data.tokenizer differs"),
+        ({"training__max_steps": (40, 80)}, "schedules have different lengths (training.max_steps 40 and 80)"),
     ],
 )
 def test_what_stands_against_a_comparison_is_remarked(changed: dict[str, Any], remark: str):
@@ -207,7 +221,7 @@ def test_a_run_that_ended_without_a_number_is_remarked_and_its_numbers_are_compa
     broken.train[-1]["loss"] = math.nan
     found = compare([run("a", 3.0), broken], metric="train_loss")
     assert found.pairings[0].at == 30 and any(
-        "b ended with a training loss that is not a number" in r for r in remarks(found)
+        "b ended with a training loss of NaN or infinity" in r for r in remarks(found)
     )
 
 
@@ -308,8 +322,8 @@ def test_the_terminal_shows_table_knobs_curves_and_conclusion():
     render(compare(records), console)
     text = console.export_text()
     assert "a [red]" in text and "validation loss, by steps" in text
-    assert "optimizer.learning_rate" in text and "of no matter to what is learned: logging.logging_steps" in text
+    assert "optimizer.learning_rate" in text and "without effect on the result: logging.logging_steps" in text
     curve = next(line for line in text.splitlines() if line.strip().startswith("b ") and "▁" in line)
     assert curve.rstrip().endswith("▁") and "█" in curve
     assert "b minus a [red]: +0 at step 10, -0.1667 at step 20, -0.3333 at step 30, -0.5 at step 40" in text
-    assert "no statement about seeds" in text
+    assert "spread over seeds is unknown" in text

@@ -56,7 +56,9 @@ def test_where_steps_are_not_timed_the_clock_is_read():
     assert seconds_of(record({"step": 1}, train_seconds=7.5)) == 7.5 and seconds_of(record({"step": 1})) is None
 
 
-def test_speed_is_a_usual_steps_or_that_of_the_whole():
+def test_speed_is_that_of_the_whole_or_a_usual_steps():
+    steps = [{"step": 10 * n, "tokens": 100 * n, "step_seconds": 0.5, "tokens_per_second": 99.0} for n in (1, 2)]
+    assert speed_of(record(*steps)) == 20.0  # 200 tokens in 10 s, whatever single steps did
     logged = record(*[{"step": n, "tokens_per_second": speed} for n, speed in enumerate((10.0, 50.0, 60.0))])
     assert speed_of(logged) == 50.0
     whole = record({"step": 1, "tokens": 10, "time": 1.0}, {"step": 2, "tokens": 30, "time": 2.0})
@@ -65,5 +67,5 @@ def test_speed_is_a_usual_steps_or_that_of_the_whole():
 
 
 def test_a_run_that_does_not_say_the_place_is_named_with_what_it_says():
-    with pytest.raises(UserError, match="--by tokens: run 'run' does not say it; it has steps, epochs"):
+    with pytest.raises(UserError, match="--by tokens: run 'run' did not log it; it has steps, epochs"):
         curve_of(record({"step": 1, "epoch": 0.5, "loss": 1.0}), "loss", "train", "tokens")

@@ -58,9 +58,9 @@ def test_the_same_batch_changes_nothing() -> None:
 def test_beyond_the_critical_batch_the_rules_are_not_promised() -> None:
     config = load("gpt-tiny").config  # 128 tokens a sequence
     inside, beyond = (for_batch(config, 64, critical)["remarks"][0] for critical in (64 * 128 * 2, 16 * 128))
-    assert "so the rules should hold" in inside
+    assert "so the scaling rules should hold" in inside
     # With noise N and batch B a loss takes 1 + N / B times the fewest steps: (1 + 1/4) / (1 + 1) of them.
-    assert "62% of the steps" in beyond and "2.5 times its tokens" in beyond
+    assert "62% of the steps" in beyond and "2.5 times the tokens" in beyond
 
 
 def test_a_critical_batch_in_tokens_of_documents_is_as_many_rows_as_were_measured() -> None:
@@ -73,7 +73,7 @@ def test_a_critical_batch_in_tokens_of_documents_is_as_many_rows_as_were_measure
 
 def test_a_noise_scale_without_an_end_says_that_a_larger_batch_helps() -> None:
     told = for_batch(load("gpt-tiny").config, 64, math.inf)["remarks"][0]
-    assert "below its noise: a larger batch still helps" in told and "inf" not in told
+    assert "smaller than its noise: a larger batch still helps" in told and "inf" not in told
 
 
 def test_beta1_and_epsilon_of_the_square_root_rule_are_told() -> None:

@@ -70,7 +70,7 @@ def test_a_task_that_learns_from_more_than_text_needs_its_real_data():
 
 
 def test_random_tokens_need_to_know_how_many_there_are():
-    with pytest.raises(UserError, match="size of the vocabulary"):
+    with pytest.raises(UserError, match="need the vocabulary size"):
         measure(tiny())
 
 
@@ -205,7 +205,7 @@ def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_s
     found = measure(config, data="real", steps=steps, say=lines.append)
     assert found["repeated"] and found["seconds_per_step"] > 0
     assert found["config"]["training.max_steps"] == config.training.max_steps, "what was asked for"
-    assert [line for line in lines if "its data is read again" in line]
+    assert [line for line in lines if "its data is repeated" in line]
     assert not measure(lab.load("training.max_steps=30").config, data="real", steps=1)["repeated"]
 
 
@@ -251,7 +251,7 @@ def test_a_noise_scale_beyond_the_end_of_the_training_leaves_the_rest_of_the_mea
     lines: list[str] = []
     found = measure(lab.load("training.max_steps=8").config, data="real", steps=1, noise_after=9, say=lines.append)
     assert found["seconds_per_step"] > 0 and found["noise_scale_tokens"] is None
-    assert lines[-1].startswith("no noise scale: this training is over after 8 steps")
+    assert lines[-1].startswith("no noise scale: the run ends after 8 steps")
 
 
 def test_a_noise_scale_without_room_for_it_leaves_the_rest_of_the_measurement(lab, monkeypatch: pytest.MonkeyPatch):

@@ -230,6 +230,56 @@ def test_a_built_in_model_of_16_bits_trains_fp32_adapters(weights: str, position
     assert all(p.grad is None or p.grad.dtype is torch.float32 for p in task.parameters())
 
 
+def test_the_layer_of_t5_that_stays_in_fp32_uses_its_adapter_beside_fp16(tmp_path: Path):
+    """The product of `wo` overflows fp16. It was computed from the frozen weight alone, so its adapter never learned:
+    losses and gradients must be those of peft beside fp32 weights, up to the rounding of the other layers."""
+    from trainbook.models.formats import load_pretrained
+
+    theirs, reference = _t5_of_peft(tmp_path)
+    precision = Precision(PrecisionKnobs(compute="fp16"), CPU, has_frozen_weights=True)
+    sizes = {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 4}
+    like_t5 = dict(position="relative", norm="rmsnorm", attention_scale="none", activation="relu", bias=False)
+    config = config_of(
+        {"type": "t5", "pretrained": "there", **sizes, **like_t5, "tie_embeddings": True, "lora_targets": ("wo",)}
+    )
+    task = Seq2SeqModel.build(config, Facts(VOCAB), CPU, precision.weight_dtype)
+    load_pretrained(task, tmp_path, config)
+    apply_adapters(task, config, CPU, precision.compute_dtype)
+    adapters = [parameter for parameter in task.parameters() if parameter.requires_grad]
+    assert len(adapters) == len(reference) == 8
+    with torch.no_grad():
+        for mine, other in zip(adapters, reference, strict=True):
+            mine.copy_(other)
+
+    ids = torch.randint(2, VOCAB, (3, 8), generator=torch.Generator().manual_seed(1))
+    with precision.autocast():
+        logits = task.eval().logits(input_ids=ids, decoder_input_ids=ids[:, :6])
+    losses = []
+    for each in (logits.float(), theirs(input_ids=ids, decoder_input_ids=ids[:, :6]).logits):
+        loss = torch.nn.functional.cross_entropy(each.flatten(0, 1)[:, :VOCAB], ids[:, 2:].flatten())
+        loss.backward()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], abs=5e-3)
+    for mine, other in zip(adapters, reference, strict=True):
+        assert mine.grad is not None and other.grad is not None
+        torch.testing.assert_close(mine.grad, other.grad, rtol=0.05, atol=0.02 * other.grad.abs().max().item())
+
+
+def _t5_of_peft(folder: Path) -> tuple[Any, list[nn.Parameter]]:
+    """A T5 with adapters at `wo` that are far from their first values, saved without them; and the adapters."""
+    torch.manual_seed(0)
+    settings = {"vocab_size": VOCAB, "pad_token_id": 0, "eos_token_id": 1, "dropout_rate": 0.0, **FAMILIES["t5"][1]}
+    model = transformers.AutoModelForSeq2SeqLM.from_config(transformers.AutoConfig.for_model("t5", **settings))
+    for parameter in model.parameters():
+        parameter.data.normal_(std=0.2)
+    model.save_pretrained(folder)
+    adapted = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=["wo"])).eval()
+    adapters = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    for parameter in adapters:
+        parameter.data.normal_(std=0.3)
+    return adapted, adapters
+
+
 # Which layers
 
 
@@ -240,7 +290,9 @@ def test_targets_are_the_ends_of_names(folders):
 
 
 def test_a_target_that_is_nowhere_names_those_that_are(folders):
-    with pytest.raises(UserError, match=r"no linear layer's name ends with 'q_porj'.*down_proj.*Did you mean 'q_proj'"):
+    with pytest.raises(
+        UserError, match=r"no linear layer has a name that ends with 'q_porj'.*down_proj.*Did you mean 'q_proj'"
+    ):
         hugging_face(folders["llama"], lora_targets=("q_porj",))
 
 
@@ -367,7 +419,7 @@ def test_without_adapters_all_is_saved():
     nn.init.ones_(other.get_parameter("body.final_norm.weight"))
     load_saved_state(other, saved_state(task))
     assert all(torch.equal(value, task.state_dict()[name]) for name, value in other.state_dict().items())
-    with pytest.raises(ResumeError, match="of another model"):
+    with pytest.raises(ResumeError, match="belongs to a different model"):
         load_saved_state(other, {"x": torch.zeros(1)})
 
 
@@ -376,13 +428,13 @@ def test_adapters_are_not_put_beside_other_weights(folders, tmp_path: Path):
     model = transformers.AutoModelForCausalLM.from_pretrained(folders["llama"])
     model.model.layers[1].mlp.up_proj.weight.data += 1e-3
     model.save_pretrained(tmp_path)
-    with pytest.raises(ResumeError, match="frozen weights are not those"):
+    with pytest.raises(ResumeError, match="frozen weights differ from those"):
         load_saved_state(hugging_face(tmp_path), state)
 
 
 def test_adapters_of_another_rank_are_refused(folders):
     state = saved_state(hugging_face(folders["llama"], lora_rank=2))
-    with pytest.raises(ResumeError, match=r"lora_A.default.weight is \(2, 32\) there and \(4, 32\) here"):
+    with pytest.raises(ResumeError, match=r"lora_A.default.weight is \(2, 32\) in the checkpoint and \(4, 32\) here"):
         load_saved_state(hugging_face(folders["llama"]), state)
 
 

@@ -361,6 +361,9 @@ def test_a_text_stands_between_what_the_models_tokenizer_puts_there():
         "[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )
     assert template(LibraryBackedTokenizer(library)) == ((1,), (2,))
+    library.enable_padding(length=8, pad_id=3, pad_token="[UNK]")
+    library.enable_truncation(4)
+    assert template(LibraryBackedTokenizer(library)) == ((1,), (2,))
 
 
 # Mistakes
@@ -389,7 +392,7 @@ def test_more_positions_than_were_learned_are_refused(folder_of, kind: str, task
         if is_fine:
             huggingface_task(task).build(config, Facts(VOCAB), CPU, torch.float32)
         else:
-            with pytest.raises(UserError, match=f"{knob}: is 33, but .* has learned positions for 32 tokens only"):
+            with pytest.raises(UserError, match=f"{knob}: is 33, but .* has learned positions for 32 tokens"):
                 huggingface_task(task).build(config, Facts(VOCAB), CPU, torch.float32)
 
 
@@ -418,7 +421,7 @@ def test_a_model_without_the_asked_head_is_refused(folder_of):
             {"data": {"padding": "packed", "samples": "documents"}},
             "data.padding: packed puts several documents into a row",
         ),
-        ({"precision": {"weights": "fp16"}}, "precision.weights: fp16 is for frozen weights"),
+        ({"precision": {"weights": "fp16"}}, "precision.weights: fp16 is only for frozen weights"),
         ({"model": {"quantize_base": "4bit"}}, "model.quantize_base: needs model.lora_rank"),
         ({"model": {"lora_alpha": 4.0}}, "model.lora_alpha: has no effect unless model.lora_rank is set"),
     ],

@@ -249,17 +249,17 @@ def test_every_metric_of_a_task_is_one_that_runs_write_down():
 def test_a_metric_that_the_task_does_not_give_is_refused_with_those_it_gives():
     metrics.must_give_metric("classify", "f1_macro")
     with pytest.raises(
-        ConfigError, match="task classify does not give perplexity; it gives loss, accuracy, f1_micro, f1"
+        ConfigError, match="task classify has no metric perplexity; it has loss, accuracy, f1_micro, f1"
     ):
         metrics.must_give_metric("classify", "perplexity")
     with pytest.raises(
-        ConfigError, match=r"evaluation\.metric_for_best_model: the task masked does not give bits_per_byte"
+        ConfigError, match=r"evaluation\.metric_for_best_model: the task masked has no metric bits_per_byte"
     ):
         metrics.must_give_metric("masked", "bits_per_byte")
 
 
 def test_text_is_judged_only_where_it_is_written():
-    with pytest.raises(ConfigError, match=r"seq2seq does not give exact_match.*Set evaluation.generate=true for it"):
+    with pytest.raises(ConfigError, match=r"seq2seq has no metric exact_match.*Set evaluation.generate=true for it"):
         metrics.must_give_metric("seq2seq", "exact_match")
     with pytest.raises(ConfigError, match="generate=true and target_unit=phonemes for it"):
         metrics.must_give_metric("seq2seq", "phoneme_error_rate", generate=True)
@@ -271,7 +271,7 @@ def test_text_is_judged_only_where_it_is_written():
 
 
 def test_a_task_that_writes_nothing_cannot_be_asked_to():
-    with pytest.raises(ConfigError, match=r"evaluation\.generate: the task classify writes no answers"):
+    with pytest.raises(ConfigError, match=r"evaluation\.generate: the task classify generates no text"):
         metrics.must_fit_task("classify", Evaluation(generate=True))
     metrics.must_fit_task("seq2seq", Evaluation(generate=True, metric_for_best_model="word_error_rate"))
 

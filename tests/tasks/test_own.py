@@ -170,11 +170,11 @@ def test_it_answers_to_a_text():
     [
         ("netwroks:Bigram", "there is no module 'netwroks'.*Did you mean 'networks'?"),
         ("networks:Bigramm", "there is no 'Bigramm' in networks.*Did you mean 'Bigram'?"),
-        ("networks:number", "must be something to call, but is a int"),
-        ("networks:not_a_network", "must give an nn.Module, but gave a int"),
+        ("networks:number", "must be callable, but is a int"),
+        ("networks:not_a_network", "must return an nn.Module, but returned a int"),
         ("networks:narrow", r"must have the shape \(2, 4, 12\) for inputs of \(2, 4\), but they have \(2, 4, 11\)"),
         ("networks:Flat", r"must have the shape \(2, 4, 12\) for inputs of \(2, 4\), but they have \(2, 4\)"),
-        ("networks:Odd", "a tensor of logits, or with an object that has .logits, but it answered with a str"),
+        ("networks:Odd", "a tensor of logits, or an object with .logits, but it returned a str"),
         ("networks:", "must be package.module:Name"),
     ],
 )
@@ -248,5 +248,7 @@ def test_a_task_of_your_own_is_built_as_any_other(here: Path):
 def test_what_is_no_task_or_not_a_whole_one_is_named(here: Path):
     with pytest.raises(UserError, match=r"must be a subclass of trainbook.tasks.task.Task, but is the class NoTask"):
         loaded(here, "NoTask")
-    with pytest.raises(UserError, match="lacks what every task has: collate, evaluation_sums, forward, frame, metrics"):
+    with pytest.raises(
+        UserError, match="lacks what every task needs: collate, evaluation_sums, forward, frame, metrics"
+    ):
         loaded(here, "Unfinished")

@@ -75,7 +75,7 @@ def test_events_that_matter_are_printed_and_others_are_not():
     ) == [
         "skip    121  gradient norm is nan [update kept out]",
         "checkpoint damaged    500  step-00000500: model.safetensors is cut short",
-        "resume    480  training goes on from a checkpoint; `step` is the checkpoint's",
+        "resume    480  training resumes from a checkpoint; `step` is the checkpoint's",
     ]
 
 

@@ -102,7 +102,7 @@ def test_a_raising_tracker_is_reported_once_and_its_losses_at_the_end(reports: l
     mirror.close("finished")
     assert reports == [
         ("m", "failed: ConnectionError: server said no"),
-        ("m", "5 row(s) are missing there, the run's files have all of them"),
+        ("m", "5 row(s) are missing there; the run's files have all rows"),
     ]
     assert tracker.rows == [("event", ROW)] and tracker.closed == ["finished"]  # what can be mirrored still is
 
@@ -123,8 +123,8 @@ def test_a_tracker_that_cannot_be_made_is_reported_once_and_loses_every_row(repo
         mirror.log_metrics(ROW)
     mirror.close("finished")
     assert reports == [
-        ("m", "could not be started: RuntimeError: no network"),
-        ("m", "3 row(s) are missing there, the run's files have all of them"),
+        ("m", "could not start: RuntimeError: no network"),
+        ("m", "3 row(s) are missing there; the run's files have all rows"),
     ]
 
 
@@ -133,7 +133,7 @@ def test_a_tracker_failing_at_the_end_is_reported_once(reports: list[tuple[str, 
     mirror = mirror_of(FailingAtClose(), reports, abandon=lambda: abandoned.append(True))
     mirror.log_metrics(ROW)
     mirror.close("finished")
-    assert reports == [("m", "failed at the end: OSError: cannot upload")]
+    assert reports == [("m", "failed while closing: OSError: cannot upload")]
     assert abandoned == [True]
 
 
@@ -152,11 +152,11 @@ def test_a_hanging_tracker_holds_up_neither_rows_nor_the_end(hanging: Hanging, r
     assert hanging.entered.wait(10)
     for _ in range(5):
         mirror.log_metrics(ROW)  # three wait, two are dropped
-    assert reports == [("m", "does not keep up: 3 rows are waiting, further ones are dropped")]
+    assert reports == [("m", "does not keep up: 3 rows are queued, further ones are dropped")]
     mirror.close("finished")
     [(name, reason)] = reports[1:]
     assert name == "m"
-    assert reason.startswith("did not end within 0.05 s and was left behind; 6 row(s) are missing there")
+    assert reason.startswith("did not finish within 0.05 s and was abandoned; 6 row(s) are missing there")
     assert abandoned == [True]
 
 

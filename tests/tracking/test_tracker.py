@@ -94,7 +94,7 @@ def test_a_broken_terminal_is_switched_off_with_one_event_and_the_run_goes_on(ru
     assert len(run.metrics()) == 3
     [event] = run.events()
     assert event["kind"] == "tracker" and event["tracker"] == "console" and event["step"] == 1
-    assert event["reason"] == "console: switched off: BrokenPipeError: [Errno 32] Broken pipe"
+    assert event["reason"] == "console: disabled after an error: BrokenPipeError: [Errno 32] Broken pipe"
 
 
 def test_a_mirrors_failure_becomes_an_event_written_by_the_runs_own_thread(run: RunFolder):
@@ -115,10 +115,10 @@ def test_a_mirrors_failure_becomes_an_event_written_by_the_runs_own_thread(run: 
     assert run.events() == []
     trackers.log_metrics(4, "train", {"loss": 1.0})
     [event] = run.events()
-    assert event["reason"] == "m: could not be started: ConnectionError: no route" and event["step"] == 4
+    assert event["reason"] == "m: could not start: ConnectionError: no route" and event["step"] == 4
     trackers.close("finished")
     assert [event["reason"] for event in run.events()[1:]] == [
-        "m: 2 row(s) are missing there, the run's files have all of them"
+        "m: 2 row(s) are missing there; the run's files have all rows"
     ]
     assert heard == run.events()
 
@@ -133,7 +133,7 @@ def test_the_terminal_still_shows_what_a_mirror_lost_at_the_end(run: RunFolder):
     trackers.add("console", terminal)
     trackers.add("m", FailsAtEnd())
     trackers.close("finished")
-    assert [row["reason"] for row in terminal.rows] == ["m: failed at the end: OSError: gone"]
+    assert [row["reason"] for row in terminal.rows] == ["m: failed while closing: OSError: gone"]
     assert terminal.closed == ["finished"]
     assert len(run.events()) == 1
 

@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_delays_neither_the_run_nor_the_end_of_the_p
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
         run, _ = train_in_a_process(tmp_path, close_seconds=3, WANDB_BASE_URL=address, WANDB_API_KEY="0" * 40)
     [event] = tracker_events(run)
-    assert "did not end within 3 s and was left behind; 3 row(s) are missing there" in event["reason"]
+    assert "did not finish within 3 s and was abandoned; 3 row(s) are missing there" in event["reason"]
     assert len(run.metrics()) == 3
 
 
@@ -101,5 +101,5 @@ def test_killing_wandbs_own_process_costs_rows_there_and_nothing_here(tmp_path: 
     assert len(run.metrics()) == 4
     reasons = [event["reason"] for event in tracker_events(run)]
     assert 1 <= len(reasons) <= 2
-    assert "failed" in reasons[0] or "could not be started" in reasons[0]
+    assert "failed" in reasons[0] or "could not start" in reasons[0]
     assert "Traceback" not in output

@@ -9,7 +9,7 @@ from trainbook.charts.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, 
 
 COLOURS = (BLUE, ORANGE, GREEN, RED, GREY, "#CC79A7", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-AXES = {"steps": "steps", "tokens": "tokens", "time": "seconds of training", "epochs": "epochs"}
+AXES = {"steps": "steps", "tokens": "tokens", "time": "training time (s)", "epochs": "epochs"}
 
 Facts = dict[str, Any]
 

@@ -25,8 +25,10 @@ def draw_data(facts: Facts, path: Path) -> None:
 
 
 def _lengths(axis: Any, facts: Facts) -> None:
-    bins = facts["sides"]["train"]["lengths"]["histogram"]
-    axis.set_title("Lengths of training documents")
+    train = facts["sides"]["train"]
+    bins, sampled, documents = train["lengths"]["histogram"], train["sampled_documents"], train["documents"]
+    of = f" (a sample of {sampled:,} of {documents:,})" if sampled < documents else ""
+    axis.set_title(f"Lengths of training documents{of}")
     axis.set_xlabel("tokens")
     axis.set_ylabel("documents")
     if not bins:
@@ -50,7 +52,7 @@ def _lengths(axis: Any, facts: Facts) -> None:
 def _coverage(axis: Any, lengths: Facts) -> None:
     rows = lengths["curve"]
     places = [row["length"] for row in rows]
-    axis.set_title("What a length keeps")
+    axis.set_title("What each length keeps")
     for key, name, colour in (("tokens_kept", "tokens", BLUE), ("documents_whole", "whole documents", ORANGE)):
         axis.plot(places, [100 * row[key] for row in rows], marker="o", markersize=4, color=colour, label=name)
     if lengths["recommended"] is not None:
@@ -78,7 +80,7 @@ def _padding(axis: Any, facts: Facts) -> None:
     axis.bar_label(bars, labels, padding=4, fontsize=9)
     axis.set_xlim(0, max(10.0, *shares) * 1.35)
     axis.invert_yaxis()
-    axis.set_xlabel("% of positions without a token")
+    axis.set_xlabel("% of positions that are padding")
 
 
 def _sides(axis: Any, facts: Facts) -> None:
@@ -89,7 +91,7 @@ def _sides(axis: Any, facts: Facts) -> None:
         _two_lengths(axis, facts["shift"])
     else:
         axis.set_title("Training against validation")
-        axis.text(0.5, 0.5, "nothing is held out", ha="center", va="center", color=GREY)
+        axis.text(0.5, 0.5, "no validation split", ha="center", va="center", color=GREY)
         axis.set_axis_off()
 
 

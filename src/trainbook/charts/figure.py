@@ -26,7 +26,7 @@ def check_path(path: Path, what: str = "--picture") -> None:
 
 def new_figure(rows: int, columns: int, width: float = WIDTH, height: float = HEIGHT) -> tuple[Any, Any]:
     """A figure and its axes; drawn without a screen, whatever the user's settings say."""
-    _matplotlib("a picture")
+    _matplotlib("a figure")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -47,7 +47,7 @@ def save(figure: Any, path: Path) -> None:
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         figure.savefig(path, dpi=DOTS_PER_INCH, metadata=metadata[path.suffix.lower()])
     except OSError as error:
-        raise UserError(f"the picture '{path}' cannot be written: {error.strerror or error}.") from None
+        raise UserError(f"the figure '{path}' cannot be written: {error.strerror or error}.") from None
 
 
 def _matplotlib(what: str) -> None:

@@ -20,7 +20,7 @@ def draw_study(facts: Facts, folder: Path) -> list[Path]:
     knobs = [each for each in facts["space"] if _points(facts, each)]
     if any(each["path"] == RATE for each in knobs):
         paths.append(_draw(folder / "learning-rate.png", facts, [each for each in knobs if each["path"] == RATE], True))
-    if knobs:
+    if [each["path"] for each in knobs] not in ([], [RATE]):  # of the learning rate alone there is a picture already
         paths.append(_draw(folder / "isolation.png", facts, knobs, False))
     if len(knobs) > 1:
         paths.append(_parallel(folder / "parallel.png", facts, knobs))
@@ -79,7 +79,8 @@ def _isolated(axis: Any, facts: Facts, knob: Facts) -> None:
     if _has_place(knob, chosen):
         axis.axvline(_place(knob, chosen), color=GREEN, linewidth=1, linestyle="--", label="recommended")
     axis.set_title(knob["path"])
-    axis.set_xlabel({"log": "log scale", "log_one_minus": "log scale of 1 − x"}.get(knob["scale"], ""))
+    scale = {"log": " (log scale)", "log_one_minus": " (log scale of 1 − x)"}.get(knob["scale"], "")
+    axis.set_xlabel(f"{knob['path'].split('.')[-1].replace('_', ' ')}{scale}")
     axis.set_ylabel(facts["metric"])
     _ticks(axis, knob, [value for value, _, _ in points])
     axis.legend(fontsize=8, frameon=False)
@@ -137,13 +138,33 @@ def _ticks(axis: Any, knob: Facts, values: list[Any]) -> None:
     low, high = _ends(knob, [_place(knob, value) for value in values])
     axis.set_xlim(low - 0.04 * (high - low), high + 0.04 * (high - low)) if high > low else None
     marks = [low + (high - low) * share for share in (0, 0.25, 0.5, 0.75, 1)] if high > low else [low]
-    axis.set_xticks(
-        marks,
-        [
-            f"{_value(knob, mark):.2g}" if knob["scale"] != "log_one_minus" else f"{_value(knob, mark):.3g}"
-            for mark in marks
-        ],
-    )
+    if knob["scale"] == "log":
+        marks = round_marks(low, high) or marks
+    axis.set_xticks(marks, [_tick(knob, mark) for mark in marks])
+
+
+def round_marks(low: float, high: float) -> list[float]:
+    """Of a log scale, by powers of ten: the powers between two ends; 1, 2 and 5 times them, or 1 and 3, where these
+    are few."""
+    for steps in ((1,), (1, 3), (1, 2, 5)):
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        found = [
+            mark
+            for power in powers
+            for step in steps
+            if low - 1e-9 <= (mark := power + math.log10(step)) <= high + 1e-9
+        ]
+        if len(found) >= 4:
+            break
+    every = max(1, math.ceil(len(found) / 8))
+    return found[::every]
+
+
+def _tick(knob: Facts, mark: float) -> str:
+    if knob["scale"] == "log":
+        value = f"{_value(knob, mark):.1g}"
+        return value.replace("e-0", "e-").replace("e+0", "e")
+    return f"{_value(knob, mark):.3g}" if knob["scale"] == "log_one_minus" else f"{_value(knob, mark):.2g}"
 
 
 def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:

@@ -57,8 +57,8 @@ def draw_rates(answer: dict[str, Any], path: Path) -> None:
 
 def _steepness(found: dict[str, Any]) -> str:
     if not math.isfinite(found["largest_slope"]):
-        return f"{found['largest_layer']} is no number"
-    flatness = "flat" if found["is_flat"] else "moves with the width"
+        return f"{found['largest_layer']} is not finite"
+    flatness = "flat" if found["is_flat"] else "changes with the width"
     return f"largest slope {found['largest_slope']:+.2f}, {flatness}"
 
 
@@ -66,7 +66,11 @@ def _movement(found: dict[str, Any]) -> str:
     if found["shift"] is not None:
         return f"the optimum moves by {found['shift']:+.2f} in log2"
     at_edge = any(each["edge"] for each in found["sizes"])
-    return "a best rate is at the edge of the grid" if at_edge else "no rate could be trained at some size"
+    return (
+        "a best learning rate is at the edge of the grid"
+        if at_edge
+        else "at some size training failed at every learning rate"
+    )
 
 
 def _same_scales(axes: Any) -> None:

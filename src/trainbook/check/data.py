@@ -9,11 +9,12 @@ from torch import nn
 
 from trainbook.check.result import Check, Outcome, failed, passed, skipped
 from trainbook.check.subject import Subject
-from trainbook.data.chat import encode_with_specials, special_tokens
+from trainbook.data.chat import special_tokens
 from trainbook.data.corpus import SYMBOLS
 from trainbook.data.linear import words_of
 from trainbook.data.report.duplicates import groups, near_duplicates
-from trainbook.data.report.gather import Side, encode
+from trainbook.data.report.encoded import encode
+from trainbook.data.report.gather import Side
 from trainbook.data.report.lengths import coverage, recommend
 from trainbook.data.report.padding import padding_waste
 from trainbook.data.tokenizers import CharTokenizer, Tokenizer, WordTokenizer, tokenizer_config, train_bpe
@@ -42,9 +43,9 @@ def token_ids(subject: Subject) -> Outcome:
         highest, lowest = max(highest, high), min(lowest, low)
         if low < 0 or high >= size:
             return failed(
-                f"the {name} tokens reach from {low} to {high}, but the vocabulary ends at {size - 1:,}",
-                "the text was tokenised with another tokenizer than the model is built for",
-                "Take the model's own tokenizer: leave data.tokenizer out, or name the one beside the weights.",
+                f"{name} token ids range from {low} to {high}, but the vocabulary ends at {size - 1:,}",
+                "the text was tokenized with a different tokenizer than the model was built for",
+                "Use the model's own tokenizer: omit data.tokenizer, or name the tokenizer that came with the weights.",
                 lowest=low,
                 highest=high,
                 vocab_size=size,
@@ -53,70 +54,69 @@ def token_ids(subject: Subject) -> Outcome:
     largest = max(rows, default=None)
     if largest is not None and highest >= largest:
         return failed(
-            f"the highest token is {highest}, but the largest embedding has {largest:,} rows",
-            "the model was built for a smaller vocabulary than the tokenizer's",
-            "Build its embedding with facts.vocab_size rows.",
+            f"the highest token id is {highest}, but the largest embedding has {largest:,} rows",
+            "the model was built for a smaller vocabulary than the tokenizer has",
+            "Give the embedding facts.vocab_size rows.",
             highest=highest,
             embedding_rows=largest,
         )
-    return passed(f"tokens from 0 to {highest}, below a vocabulary of {size:,}", highest=highest, vocab_size=size)
+    return passed(f"token ids from 0 to {highest}, within a vocabulary of {size:,}", highest=highest, vocab_size=size)
 
 
 def token_rates(subject: Subject) -> Outcome:
     """How many tokens are unknown, cut off, or padding, at the lengths that were asked for."""
     asked, side = subject.asked, subject.sample.sides["train"]
     tokenizer = _tokenizer_of_a_run(subject, side)
-    if request_of(asked).records == "chat":  # what a template writes of special tokens is one token each
-        specials = special_tokens(tokenizer)
-        encode(side, lambda texts: [tokens for tokens, _ in encode_with_specials(texts, tokenizer, specials)])
-    else:
-        encode(side, tokenizer.encode_many)
+    # What a template writes of special tokens is one token each.
+    specials = special_tokens(tokenizer) if request_of(asked).records == "chat" else None
+    side.encoded = encode(side.sample, tokenizer, specials)
     lengths, total = side.lengths, int(side.lengths.sum())
     if total == 0:
-        return failed("the texts have no tokens at all", "the tokenizer gives nothing", "Try another data.tokenizer.")
+        return failed(
+            "the texts have no tokens at all", "the tokenizer returns no tokens for them", "Try another data.tokenizer."
+        )
     frame = request_of(asked).frame(tokenizer)
     around = len(frame.prefix) + len(frame.suffix) - frame.shift
-    unknown_id = tokenizer.special("unknown")
-    unknown = sum(int((tokens == unknown_id).sum()) for tokens in side.tokens) / total if unknown_id is not None else 0
+    unknown = side.encoded.unknown / total
     numbers = {"documents": len(lengths), "unknown_share": unknown}
-    told = [f"of {len(lengths):,} training texts: {unknown:.2%} unknown tokens"]
+    told = [f"{len(lengths):,} training texts: {unknown:.2%} unknown tokens"]
     if unknown >= MANY_UNKNOWN:
         return failed(
             told[0],
-            "the tokenizer does not know this text",
-            "Take a tokenizer that can write everything.",
+            "the tokenizer lacks tokens for this text",
+            "Use a tokenizer that covers all characters, such as byte or bpe.",
             "data.tokenizer=bpe",
             **numbers,
         )
     if has_windows(asked):
-        told.append("windows cut nothing off and pad nothing")
+        told.append("windows need no truncation or padding")
         return passed(", ".join(told), **numbers, cut_share=0.0, padding_share=0.0)
     cut = 1 - coverage(lengths, asked.data.max_seq_length, around)["tokens_kept"]
     targets = None
-    if side.targets:
+    if side.encoded.target_lengths:
         around_target = len(frame.target_prefix) + len(frame.target_suffix)
         targets = side.target_lengths + around_target
         longest = max_target_length(asked)
         target_cut = 1 - coverage(side.target_lengths, longest, around_target)["tokens_kept"]
         numbers["target_cut_share"] = target_cut
-        told.append(f"{target_cut:.2%} of the target tokens cut off at {longest}")
+        told.append(f"{target_cut:.2%} of the target tokens truncated at {longest}")
         if target_cut >= MANY_CUT:
             best = recommend(side.target_lengths, around_target)
             return failed(
                 told[-1],
-                "the target texts are longer than the model may write",
+                "the target texts are longer than the model may generate",
                 "Raise data.max_target_length.",
                 f"data.max_target_length={best}" if best else None,
                 **numbers,
             )
     numbers["cut_share"] = cut
-    told.insert(1, f"{cut:.2%} of the tokens cut off at {asked.data.max_seq_length}")
+    told.insert(1, f"{cut:.2%} of the tokens truncated at {asked.data.max_seq_length}")
     if cut >= MANY_CUT and asked.data.truncation:
         best = recommend(lengths, around)
         return failed(
             told[1],
             "the texts are longer than data.max_seq_length",
-            "Raise it, or divide the texts.",
+            "Raise it, or split the texts.",
             f"data.max_seq_length={best}" if best else None,
             **numbers,
         )
@@ -133,9 +133,10 @@ def token_rates(subject: Subject) -> Outcome:
     told.append(f"{share:.0%} padding")
     if share >= MUCH_PADDING and share - best_share > 0.1 and asked.data.padding == "longest":
         return failed(
-            f"{share:.0%} of all positions are padding with longest, {waste['bucketed']:.0%} would be with bucketed",
+            f"{share:.0%} of all positions are padding with data.padding=longest, {waste['bucketed']:.0%} with "
+            "bucketed",
             "texts of very different lengths share a batch",
-            "Put texts of like length together.",
+            "Group texts of similar length.",
             "data.padding=bucketed",
             **numbers,
         )
@@ -169,40 +170,39 @@ def overlap(subject: Subject) -> Outcome:
     """By the hash of each text, and by its five-word sequences."""
     sides = subject.sample.sides
     if "validation" not in sides:
-        return skipped("nothing is held out: without validation text no run can be judged (data.validation_ratio=0.1)")
+        return skipped("there is no validation split, so no run can be evaluated (set data.validation_ratio=0.1)")
     train, validation = sides["train"], sides["validation"]
-    copied = [key for key in validation.exact.seen if key in train.exact.seen]
-    share = len(copied) / max(1, len(validation.exact.seen))
+    copied, num_texts = validation.exact.shared(train.exact, 1), validation.exact.num_texts
+    share = copied.texts / max(1, num_texts)
     read = _read(subject)
     if share >= MANY_EXACT:
-        example = f"{validation.exact.seen[copied[0]]} is also {train.exact.seen[copied[0]]}"
+        example = " is also ".join(copied.examples[0])
         return failed(
-            f"{len(copied):,} of {len(validation.exact.seen):,} validation texts ({share:.1%}) are also in training; "
-            f"{example}{read}",
-            "the same texts are on both sides: the validation loss will look too good",
-            "Leave them out on one side, or let a part of the source be held out instead of data.validation.",
+            f"{copied.texts:,} of {num_texts:,} validation texts ({share:.1%}) are also in training; {example}{read}",
+            "the same texts are in both splits: the validation loss will look too good",
+            "Remove them from one split, or hold out a part of the source instead of data.validation.",
             "data.validation=none data.validation_ratio=0.1" if subject.asked.data.validation else None,
-            exact=len(copied),
+            exact=copied.texts,
             share=share,
         )
     ours, theirs = _long_texts(train), _long_texts(validation)
     split = len(ours)
     near = {b - split for a, b, _ in near_duplicates([*ours.values(), *theirs.values()]) if a < split <= b}
-    near_share = len(near) / max(1, len(validation.documents))
+    near_share = len(near) / max(1, len(validation.sample))
     if near_share >= MANY_NEAR:
         return failed(
-            f"{len(near):,} of {len(validation.documents):,} validation texts ({near_share:.1%}) are nearly the same "
-            f"as a training text, such as {validation.place(list(theirs)[min(near)])}{read}",
-            "nearly the same texts are on both sides: what the model scores there is memory",
-            "Remove near copies, or keep related records together with data.group_field.",
+            f"{len(near):,} of {len(validation.sample):,} validation texts ({near_share:.1%}) are near-duplicates of "
+            f"a training text, such as {validation.places[list(theirs)[min(near)]]}{read}",
+            "near-duplicates are in both splits: the score on them measures memorization",
+            "Remove near-duplicates, or keep related records in one split with data.group_field.",
             near=len(near),
             share=near_share,
         )
     return passed(
-        f"{len(copied) or 'no'} validation text{'s are' if len(copied) > 1 else ' is'} also in training: "
-        f"{len(validation.exact.seen):,} against {len(train.exact.seen):,} by hash, and {near_share:.1%} nearly the "
-        f"same{read}",
-        exact=len(copied),
+        f"{copied.texts or 'no'} validation text{'s are' if copied.texts > 1 else ' is'} also in training "
+        f"({num_texts:,} and {train.exact.num_texts:,} texts compared by hash); {near_share:.1%} are "
+        f"near-duplicates{read}",
+        exact=copied.texts,
         near=len(near),
     )
 
@@ -210,12 +210,12 @@ def overlap(subject: Subject) -> Outcome:
 def duplicates(subject: Subject) -> Outcome:
     train, copies = subject.sample.sides["train"], subject.sample.copies
     share = copies.copies / max(1, train.num_documents)
-    texts, compared = list(_long_texts(train).values()), len(train.documents)
+    texts, compared = list(_long_texts(train).values()), len(train.sample)
     near = len(texts) - len(np.unique(groups(near_duplicates(texts), len(texts))))
     near_share = near / max(1, compared)
     told = (
-        f"{copies.copies:,} of {train.num_documents:,} training records ({share:.1%}) are exact copies, {near:,} of "
-        f"{compared:,} ({near_share:.1%}) near ones{_read(subject)}"
+        f"{copies.copies:,} of {train.num_documents:,} training records ({share:.1%}) are exact duplicates, {near:,} "
+        f"of {compared:,} ({near_share:.1%}) near-duplicates{_read(subject)}"
     )
     numbers = {"exact": copies.copies, "share": share, "near": near, "near_share": near_share}
     if share < MANY_COPIES and near_share < MANY_COPIES:
@@ -224,8 +224,8 @@ def duplicates(subject: Subject) -> Outcome:
     where = f"; {example[0]} is also {example[1]}" if example else ""
     return failed(
         told + where,
-        "the same text is in the data many times, and counts as many times",
-        "Keep one of each.",
+        "the same text occurs many times and is weighted accordingly",
+        "Keep one copy of each.",
         **numbers,
     )
 
@@ -236,12 +236,12 @@ def _long_texts(side: Side) -> dict[int, str]:
 
 
 def _read(subject: Subject) -> str:
-    return "" if subject.sample.is_whole else " (of the first rows; --full reads all)"
+    return "" if subject.sample.is_whole else " (first rows only; --full reads everything)"
 
 
 CHECKS = (
-    Check("token_ids", "every token has a row in the model", token_ids, computes=False),
-    Check("token_rates", "few tokens are unknown, cut off or padding", token_rates, computes=False),
-    Check("overlap", "validation and training share no text", overlap, computes=False),
-    Check("duplicates", "the training texts are different ones", duplicates, computes=False),
+    Check("token_ids", "every token id has a row in the embedding", token_ids, computes=False),
+    Check("token_rates", "few tokens are unknown, truncated or padding", token_rates, computes=False),
+    Check("overlap", "the validation and training splits share no text", overlap, computes=False),
+    Check("duplicates", "the training texts are distinct", duplicates, computes=False),
 )

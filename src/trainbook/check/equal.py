@@ -42,13 +42,13 @@ def evaluation(subject: Subject) -> Outcome:
         name, (one, other) = next(iter(apart.items()))
         return failed(
             f"two evaluations of the same weights and samples differ: {name} is {one:.6g} and {other:.6g}",
-            "something random or remembered is at work in it: dropout that ignores eval(), or a running average",
-            "Use self.training (nn.Dropout does), and draw nothing at random in eval mode.",
+            "the evaluation is random or has state: dropout that ignores eval(), or a running average",
+            "Respect self.training (nn.Dropout does), and use no random numbers in eval mode.",
             **{f"{name}_{number}": value for name, pair in apart.items() for number, value in enumerate(pair, 1)},
         )
     loss = found[0].get("loss")
     shown = f": loss {loss:.4f}" if loss is not None else ""
-    return passed(f"twice the same on {min(EVALUATED, samples.num_samples)} samples{shown}", **found[0])
+    return passed(f"identical in two evaluations of {min(EVALUATED, samples.num_samples)} samples{shown}", **found[0])
 
 
 def _differs(one: float, other: float) -> bool:
@@ -61,7 +61,7 @@ def accumulation(subject: Subject) -> Outcome:
     batch = subject.batch(3 if subject.is_full else 5)
     whole, parts = subject.collated(batch), subject.collated(batch, 2)
     if len(parts.micro_batches) < 2:
-        return skipped("the task's collate does not cut a batch into parts")
+        return skipped("the task's collate does not split a batch into micro-batches")
     found = [_gradients(subject, each) for each in (whole, parts)]
     (one, loss), (other, its_loss) = found
     norm = torch.sqrt(sum((value.double().square().sum() for value in one.values()), torch.zeros(())))
@@ -71,17 +71,17 @@ def accumulation(subject: Subject) -> Outcome:
     gap, loss_gap = float(apart / norm.clamp(min=1e-30)), abs(loss - its_loss) / max(abs(loss), 1e-30)
     numbers = {"gradient_gap": gap, "loss_gap": loss_gap, "parts": len(parts.micro_batches)}
     told = (
-        f"a batch in {len(parts.micro_batches)} parts, against the whole: its gradient is {_apart(gap)}, its loss "
-        f"{_apart(loss_gap)}"
+        f"a batch in {len(parts.micro_batches)} micro-batches, compared with the whole batch: gradient {_apart(gap)}, "
+        f"loss {_apart(loss_gap)}"
     )
     # Rounding in sums of another order is all that may differ.
     if gap <= CLOSE and loss_gap <= CLOSE:
         return passed(told, **numbers)
     return failed(
         told,
-        "the loss of a part is a mean where it must be a sum, or depends on the other rows: parts with few targets "
-        "count too much",
-        "Give sums over targets; the step divides once by the targets of the whole batch.",
+        "the loss of a micro-batch is a mean instead of a sum, or depends on other rows: micro-batches with few "
+        "targets weigh too much",
+        "Return sums over targets; the step divides once by the number of targets in the whole batch.",
         "batch.gradient_accumulation_steps=1",
         **numbers,
     )
@@ -127,20 +127,22 @@ def resume(subject: Subject) -> Outcome:
     numbers = {"losses": losses[STEPS_BEFORE:], "resumed": again, "parameters_apart": len(apart)}
     same_losses = all(_same(torch.tensor(one), torch.tensor(other), subject.device) for one, other in pairs)
     if same_losses and not apart:
-        equal = "bit for bit" if subject.device.type == "cpu" else "up to rounding"
-        return passed(f"{STEPS_AFTER} steps after a checkpoint are those of a run that went on, {equal}", **numbers)
+        equal = "bit for bit" if subject.device.type == "cpu" else "within rounding"
+        return passed(f"{STEPS_AFTER} steps after a checkpoint match an uninterrupted run, {equal}", **numbers)
     at = next((number for number, (one, other) in enumerate(pairs) if _differs(one, other)), None)
     if at == 0:
-        cause = "weights or buffers come back changed: something of the model is not in its state_dict"
+        cause = "weights or buffers changed on loading: some state of the model is not in its state_dict"
     else:
-        cause = "the optimizer's averages, the schedule or random numbers do not come back as they were"
+        cause = "optimizer state, schedule or random number generators were not restored"
     told = f"{pairs[at or 0][1]:.6f} instead of {pairs[at or 0][0]:.6f} at step {STEPS_BEFORE + 1 + (at or 0)}"
     if at is None:
         told = f"{len(apart)} parameters differ after {total} steps, such as {apart[0]}"
     return failed(
-        f"a resumed run is another one: loss {told}" if at is not None else f"a resumed run is another one: {told}",
+        f"a resumed run diverges from an uninterrupted one: loss {told}"
+        if at is not None
+        else f"a resumed run diverges from an uninterrupted one: {told}",
         cause,
-        "Register what changes as a buffer or parameter, and save and load the optimizer's state.",
+        "Register changing state as a buffer or parameter, and save and load the optimizer state.",
         **numbers,
     )
 
@@ -174,19 +176,20 @@ def workers(subject: Subject) -> Outcome:
         values = [each[position] for each in drawn]
         if len(set(values)) < len(values):
             return failed(
-                f"data workers draw the same numbers from {name}: {len(set(values))} different ones of {len(values)}",
-                "all workers have the same seed: each of them repeats what the others make of chance",
-                "Seed each worker by its number (worker_init_fn), or draw by the sample's own id.",
+                f"data workers draw the same random numbers from {name}: {len(set(values))} distinct values of "
+                f"{len(values)}",
+                "all workers have the same seed, so they repeat the same random choices",
+                "Seed each worker by its index (worker_init_fn), or derive the seed from the sample's id.",
                 values=values,
             )
     places = [_drawn_at(seed, *place) for place in ((0,), (1,), (0, 1), (0, 2))]
     if len(set(places)) < len(places):
         return failed(
-            "two steps or ranks draw the same numbers",
+            "two steps or ranks draw the same random numbers",
             "the seed does not depend on the step or the rank",
             "Mix step and rank into the seed.",
         )
-    return passed(f"{WORKERS} workers, 2 steps and 3 ranks draw different numbers", workers=WORKERS)
+    return passed(f"{WORKERS} workers, 2 steps and 3 ranks draw different random numbers", workers=WORKERS)
 
 
 def _draw(batch: Batch) -> tuple[float, float, float]:
@@ -200,7 +203,7 @@ def _drawn_at(*place: int) -> float:
 
 CHECKS: tuple[Check, ...] = (
     Check("evaluation", "the same weights and samples give the same metrics", evaluation),
-    Check("accumulation", "a batch in parts has the gradient of the whole", accumulation),
-    Check("resume", "a run that was interrupted goes on as if it had not been", resume),
-    Check("workers", "no two workers, steps or ranks draw the same numbers", workers, computes=False),
+    Check("accumulation", "micro-batches have the gradient of the whole batch", accumulation),
+    Check("resume", "an interrupted run continues as if it had not been interrupted", resume),
+    Check("workers", "no two workers, steps or ranks draw the same random numbers", workers, computes=False),
 )

@@ -23,20 +23,20 @@ def causal_leak(subject: Subject) -> Outcome:
     """Another token at t must change what is predicted from t on, and nothing before."""
     task = subject.task
     if not isinstance(task, CausalTask | Seq2SeqTask):
-        return skipped("the task reads texts in both directions")
+        return skipped("the task is bidirectional")
     entries = subject.micro_batch(subject.batch(subject.rows_for(4)))
     inputs = {name: value for name, value in entries.items() if name != "targets"}
     name = "decoder_input_ids" if "decoder_input_ids" in inputs else "input_ids"
     tokens = inputs.get(name)
     if tokens is None or tokens.ndim != 2 or tokens.shape[1] < 2:
-        return skipped(f"the batches of this task have no {name} with several positions")
+        return skipped(f"this task's batches have no {name} with several positions")
     length, vocabulary = tokens.shape[1], subject.data.tokenizer.vocab_size
     places = sorted({1, length // 3, 2 * length // 3, length - 1} - {0})
     worst, where, reacts = 0.0, 0, False
     with subject.stirred(), subject.steady(), torch.no_grad():
         before = task.logits(**inputs).float()
         if before.ndim != 3:
-            return skipped(f"its logits have the shape {tuple(before.shape)}: they cannot be told apart by position")
+            return skipped(f"its logits have the shape {tuple(before.shape)}, without a dimension for positions")
         scale = _scale(before)
         for place in places:
             changed = tokens.clone()
@@ -49,20 +49,20 @@ def causal_leak(subject: Subject) -> Outcome:
     numbers = {"places": len(places), "largest_change": worst}
     if worst > CLOSE:
         return failed(
-            f"another token at position {where} changes logits before it by {worst:.2g} of their size",
-            "the attention mask is open to the future, or something else mixes positions: the answers can be read off",
-            "Mask what is ahead (is_causal=True, or an upper triangle of -inf), also in pooling and convolutions.",
+            f"changing the token at position {where} changes earlier logits by {worst:.2g} of their size",
+            "the attention mask shows future tokens, or something else mixes positions: the model sees its targets",
+            "Mask future positions (is_causal=True, or an upper triangle of -inf), also in pooling and convolutions.",
             **numbers,
             position=where,
         )
     if not reacts:
         return failed(
-            "another token changes no logit at all",
+            "changing a token changes no logit",
             "the model does not read its inputs",
-            f"Look at what becomes of {name} in its forward pass.",
+            f"Follow {name} through the forward pass.",
             **numbers,
         )
-    return passed(f"a token changed at {len(places)} places of {length} moves no logit before it", **numbers)
+    return passed(f"changing the token at {len(places)} of {length} positions changes no earlier logit", **numbers)
 
 
 def sample_leak(subject: Subject) -> Outcome:
@@ -82,22 +82,25 @@ def sample_leak(subject: Subject) -> Outcome:
         numbers["packed" if packed else "rows"] = other / own if own else 0.0
         if own == 0.0:
             return failed(
-                "no embedding gets a gradient from the logits",
+                "no gradient flows from the logits to an embedding",
                 "the model does not read its inputs, or detaches them",
                 "Look for .detach(), .data and torch.no_grad() between embeddings and logits.",
                 **numbers,
             )
         if other > CLOSE * own:
             return failed(
-                f"the logits of one {what} have a gradient at another one's embeddings, {other / own:.2g} of their own",
-                "documents in a row see each other: the mask or the positions ignore where one ends"
+                f"a gradient flows from the logits of one {what} to the embeddings of another, {other / own:.2g} "
+                "times that to its own",
+                "documents in a packed row attend to each other: the mask or the positions ignore document boundaries"
                 if packed
-                else "something is computed over the batch, such as a batch norm or a mean over the wrong axis",
-                "Pass document_ids on to the attention." if packed else "Compute over positions and features only.",
+                else "something is computed across the batch, such as a batch norm or a mean over the wrong axis",
+                "Pass document_ids on to the attention."
+                if packed
+                else "Compute over positions and features only, never over rows.",
                 "data.padding=bucketed" if packed else None,
                 **numbers,
             )
-        told.append(f"no gradient of one {what} reaches another")
+        told.append(f"no gradient flows from one {what} to another")
     return passed("; ".join(told), **numbers)
 
 
@@ -106,10 +109,10 @@ def _leak(subject: Subject, entries: dict[str, Tensor], packed: bool) -> tuple[f
     task, inputs = subject.task, {name: value for name, value in entries.items() if name != "targets"}
     named = {name: inputs[name] for name in INPUTS if name in inputs}
     if not named or any(ids.ndim != 2 for ids in named.values()):
-        return skipped("the batches of this task have no input_ids, a row for each text")
+        return skipped("this task's batches have no input_ids with one row per text")
     mine = _one(inputs, named, packed)
     if mine is None:
-        return skipped("no packed row holds two documents here")
+        return skipped("no packed row holds two documents")
     seen: list[tuple[str, Tensor]] = []
 
     def look(part: nn.Module, given: tuple[Any, ...], output: Any) -> None:
@@ -126,10 +129,10 @@ def _leak(subject: Subject, entries: dict[str, Tensor], packed: bool) -> tuple[f
             subject.seed()  # in training mode: statistics over a batch are taken there only
             logits = task.logits(**inputs).float()
             if not seen:
-                return skipped("no nn.Embedding that is trained is given the tokens: there are no gradients to look at")
+                return skipped("no trainable nn.Embedding reads the tokens, so there are no gradients to inspect")
             owned = _owned(inputs, list(mine.values())[-1], logits, packed)
             if owned is None:
-                return skipped(f"its logits have the shape {tuple(logits.shape)}: they cannot be told apart by row")
+                return skipped(f"its logits have the shape {tuple(logits.shape)}, without a dimension for rows")
             weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(2)).to(logits.device)
             finite = logits.masked_fill(~torch.isfinite(logits), 0.0)
             (finite * weights)[owned].sum().backward()
@@ -179,11 +182,11 @@ def padding(subject: Subject) -> Outcome:
     task = subject.task
     pair = _two_lengths(subject)
     if pair is None:
-        return skipped("all texts are equally long here: nothing is ever padded")
+        return skipped("all texts have the same length, so nothing is padded")
     alone, together = subject.micro_batch(with_rows(pair, np.array([0]))), subject.micro_batch(pair)
     widths = [entries["input_ids"].shape[-1] for entries in (alone, together) if "input_ids" in entries]
     if len(widths) < 2 or widths[0] == widths[1]:
-        return skipped("the batches of this task are equally wide with and without a longer text")
+        return skipped("this task's batches have the same width with and without a longer text")
     without = [{name: value for name, value in entries.items() if name != "targets"} for entries in (alone, together)]
     with subject.stirred(), subject.steady(), torch.no_grad():
         one, two = (task.logits(**inputs).float() for inputs in without)
@@ -194,12 +197,12 @@ def padding(subject: Subject) -> Outcome:
     told = f"a text of {widths[0]} positions, padded to {widths[1]}, has"
     if change > CLOSE:
         return failed(
-            f"{told} other logits than alone, by {change:.2g} of their size",
-            "padding is attended to, averaged over, or shifts positions",
-            "Hide it: use the attention mask (or document_ids) in attention and pooling.",
+            f"{told} different logits than without padding, by {change:.2g} of their size",
+            "padding is attended to, averaged over, or shifts position ids",
+            "Mask it: use the attention mask (or document_ids) in attention and pooling.",
             **numbers,
         )
-    return passed(f"{told} the logits that it has alone", **numbers)
+    return passed(f"{told} the same logits as without padding", **numbers)
 
 
 def _two_lengths(subject: Subject) -> Batch | None:
@@ -236,7 +239,7 @@ def _moved(one: Tensor, other: Tensor) -> Tensor:
 
 
 CHECKS = (
-    Check("causal_leak", "no prediction depends on a token that comes after it", causal_leak),
-    Check("sample_leak", "rows, and documents in a packed row, do not see each other", sample_leak),
+    Check("causal_leak", "no prediction depends on a later token", causal_leak),
+    Check("sample_leak", "rows, and documents in a packed row, do not influence each other", sample_leak),
     Check("padding", "padding changes no prediction", padding),
 )

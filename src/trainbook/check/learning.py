@@ -43,17 +43,17 @@ def overfit(subject: Subject) -> Outcome:
         f"one batch of {_rows(subject)} rows: loss {learned.first:.3f} -> {learned.last:.3f} in {learned.steps} steps"
     )
     if learned.is_enough:
-        return passed(f"{told} (AdamW at {learned.rate:g})", **numbers)
+        return passed(f"{told} (AdamW, learning rate {learned.rate:g})", **numbers)
     if not math.isfinite(learned.last):
-        cause = "the loss is not finite any more: a division by zero, a logarithm of zero, or far too large updates"
+        cause = "the loss became non-finite: a division by zero, a logarithm of zero, or updates that are far too large"
     elif learned.last > 0.9 * learned.first:
-        cause = "nothing is learned: gradients do not reach the weights, or targets have nothing to do with inputs"
+        cause = "nothing is learned: gradients do not reach the weights, or the targets are unrelated to the inputs"
     else:
-        cause = "what tells the rows apart does not reach the output, or the targets contradict each other"
+        cause = "what distinguishes the rows does not reach the output, or the targets contradict each other"
     return failed(
-        f"{told}, at rates of {', '.join(f'{rate:g}' for rate in RATES)}",
+        f"{told}, at learning rates {', '.join(f'{rate:g}' for rate in RATES)}",
         cause,
-        "Look at the checks of gradients, shift and inputs; then at the very tensors of one batch.",
+        "Look at the checks gradients, shift and inputs first; then inspect the tensors of one batch.",
         **numbers,
     )
 
@@ -64,7 +64,7 @@ def inputs_matter(subject: Subject) -> Outcome:
     entries = batch.micro_batches[0]
     blanked = [name for name in INPUTS if name in entries]
     if not blanked:
-        return skipped("the batches of this task have no input_ids to blank out")
+        return skipped("this task's batches have no input_ids to blank out")
     seeing = by_heart(subject)
     blind = _learn(subject, _blind(batch, blanked), seeing.rate, seeing.steps)
     numbers = {"loss": seeing.last, "blind_loss": blind.last, "steps": seeing.steps}
@@ -73,8 +73,8 @@ def inputs_matter(subject: Subject) -> Outcome:
         return passed(told, **numbers)
     return failed(
         told,
-        "the model learns as well without its inputs: it does not read them, or its answers come in by another way",
-        "Look at what forward does with targets before the loss, and whether all rows have the same inputs.",
+        "the model learns as well without its inputs: it does not read them, or the targets reach it by another path",
+        "Check whether forward uses the targets before the loss, and whether all rows have the same inputs.",
         **numbers,
     )
 
@@ -154,6 +154,6 @@ def _blind(batch: StepBatch, names: list[str]) -> StepBatch:
 
 
 CHECKS = (
-    Check("overfit", "the model can learn one batch by heart", overfit),
+    Check("overfit", "the model can overfit one batch", overfit),
     Check("inputs", "the model learns from its inputs", inputs_matter),
 )

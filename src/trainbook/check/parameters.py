@@ -70,13 +70,16 @@ def gradients(subject: Subject) -> Outcome:
     if still:
         return failed(
             f"{len(still)} of {len(trainable)} parameters have no gradient after {steps} steps: {_few(still)}",
-            "they are not on the way from inputs to loss: detached, never called, or multiplied by zero",
-            "Look for .detach(), .data, torch.no_grad() or an unused layer; freeze what is meant to stay as it is.",
+            "they are not on the path from inputs to loss: detached, never called, or multiplied by zero",
+            "Look for .detach(), .data, torch.no_grad() or an unused layer; freeze parameters that should not be "
+            "trained.",
             **numbers,
         )
     rest = f"; {frozen} are frozen" if frozen else ""
     return passed(
-        f"all {len(trainable)} have a gradient within {steps} step{'s' if steps > 1 else ''}{rest}", **numbers
+        f"all {len(trainable)} trainable parameters have a gradient within {steps} "
+        f"step{'s' if steps > 1 else ''}{rest}",
+        **numbers,
     )
 
 
@@ -93,25 +96,25 @@ def in_optimizer(subject: Subject) -> Outcome:
     if missing:
         return failed(
             f"{len(missing)} of {len(trainable)} trainable parameters are not in the optimizer: {_few(missing)}",
-            "they get a gradient and never an update",
-            "Build the optimizer from all parameters of the model, after its last layer was made or replaced.",
+            "they get gradients but are never updated",
+            "Build the optimizer from all parameters of the model, after its last layer was created or replaced.",
             **numbers,
         )
     if twice:
         return failed(
             f"{len(twice)} parameters are in the optimizer more than once: {_few(twice)}",
-            "they are updated several times a step",
-            "List each parameter in one group.",
+            "they are updated several times per step",
+            "List each parameter in exactly one group.",
             **numbers,
         )
     if strangers:
         return failed(
-            f"{strangers} parameters of the optimizer are not the model's",
+            f"{strangers} parameters in the optimizer do not belong to the model",
             "the model's parameters were replaced after the optimizer was built",
             "Build the optimizer last.",
             **numbers,
         )
-    return passed(f"all {len(trainable)} trainable parameters are in it, each once", **numbers)
+    return passed(f"all {len(trainable)} trainable parameters are in the optimizer, each once", **numbers)
 
 
 def decay(subject: Subject) -> Outcome:
@@ -140,54 +143,56 @@ def decay(subject: Subject) -> Outcome:
     numbers = {"decayed": decayed, "parameters": total, "wrongly": wrongly, "lacking": lacking}
     if wrongly:
         return failed(
-            f"{len(wrongly)} parameters decay that should not: {_few(wrongly)}",
+            f"{len(wrongly)} parameters have weight decay but should not: {_few(wrongly)}",
             "norms and biases (and embeddings, unless optimizer.decay_embeddings) are pulled towards zero",
             "Put them into a group without weight decay.",
             **numbers,
         )
     if lacking:
         return failed(
-            f"{len(lacking)} matrices do not decay, though optimizer.weight_decay is {knobs.weight_decay:g}: "
-            f"{_few(lacking)}",
+            f"{len(lacking)} matrices have no weight decay, although optimizer.weight_decay is "
+            f"{knobs.weight_decay:g}: {_few(lacking)}",
             "their group has no weight decay",
-            "Put every matrix into the group that decays.",
+            "Put every matrix into a group with weight decay.",
             **numbers,
         )
     if knobs.weight_decay == 0:
-        return passed("optimizer.weight_decay is 0: nothing decays", **numbers)
-    return passed(f"{decayed} of {total} parameters decay: matrices only, no norm and no bias", **numbers)
+        return passed("optimizer.weight_decay is 0: no parameter has weight decay", **numbers)
+    return passed(f"{decayed} of {total} parameters have weight decay: matrices only, no norm and no bias", **numbers)
 
 
 def tied(subject: Subject) -> Outcome:
     """The same memory, not the same numbers: copies part at the first update."""
     task = subject.task
     if isinstance(task, LabelTask):
-        return skipped("the output is over labels, not over the vocabulary: there is nothing to share")
+        return skipped("the output is over labels, not over the vocabulary, so there is nothing to tie")
     pair = input_and_output(task)
     if pair is None:
-        return skipped("the model does not say which its input and output embeddings are")
+        return skipped("the model does not expose its input and output embeddings")
     given, output, should = pair
     if given.shape != output.shape:
-        return skipped(f"input and output have other shapes: {tuple(given.shape)} and {tuple(output.shape)}")
+        return skipped(
+            f"input and output embeddings have different shapes: {tuple(given.shape)} and {tuple(output.shape)}"
+        )
     is_same = given.data_ptr() == output.data_ptr()
     if should and is_same:
-        return passed("the output matrix is the embedding, in the same memory")
+        return passed("the output matrix and the embedding are one tensor")
     if not should and not is_same:
-        return passed("the output matrix is its own, as asked for")
+        return passed("the output matrix is separate from the embedding, as configured")
     # Some pretrained models have two matrices, and a config.json that speaks of one.
     if should and hasattr(task, "network") and not torch.equal(given, output):
-        return passed("the pretrained model has two matrices that differ")
+        return passed("the pretrained model's input and output embeddings differ")
     if should:
         return failed(
-            "the output matrix is a copy of the embedding in other memory",
-            "it was cloned instead of shared: the two part at the first update",
+            "the output matrix is a copy of the embedding, not the same tensor",
+            "it was cloned instead of shared: the two diverge at the first update",
             "Assign the parameter itself (head.weight = embedding.weight), also after the model is moved or loaded.",
             "model.tie_embeddings=false",
         )
     return failed(
-        "the output matrix is the embedding, though model.tie_embeddings is false",
-        "they were tied by hand, or by the code that loads the weights",
-        "Give the output a parameter of its own.",
+        "the output matrix and the embedding are one tensor, although model.tie_embeddings is false",
+        "they were tied in the model's code, or by the code that loads the weights",
+        "Give the output its own parameter.",
         "model.tie_embeddings=true",
     )
 
@@ -213,6 +218,6 @@ def _few(names: list[str]) -> str:
 CHECKS = (
     Check("gradients", "every trainable parameter gets a gradient", gradients),
     Check("optimizer", "every trainable parameter is in the optimizer, once", in_optimizer, computes=False),
-    Check("decay", "weight decay is for matrices, and for those that were chosen", decay, computes=False),
-    Check("tied", "input and output embeddings are one where they are said to be", tied, computes=False),
+    Check("decay", "weight decay applies to matrices only, and to embeddings if configured", decay, computes=False),
+    Check("tied", "input and output embeddings are tied where the configuration says so", tied, computes=False),
 )

@@ -55,10 +55,10 @@ def _shown(value: Any) -> str:
 def _what(report: Report) -> str:
     model = report.model
     trained = model["parameters"] != model["trained"]
-    part = f", {model['trained']:,} of them trained" if trained else ""
+    part = f", {model['trained']:,} of them trainable" if trained else ""
     is_shrunk = any(path.startswith("model.") for path in report.changed)
     size = f"{'shrunk to ' if is_shrunk else ''}{model['parameters']:,} parameters{part}"
-    rows = "" if model["full"] else ", on some rows of the data (--full keeps the sizes and reads all)"
+    rows = "" if model["full"] else ", on a part of the data (--full keeps the real sizes and reads everything)"
     return f"checked: {model['type']}, task {model['task']}, {size}{rows}."
 
 

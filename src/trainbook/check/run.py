@@ -95,7 +95,7 @@ def selected(only: Sequence[str]) -> tuple[Check, ...]:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise UserError(f"--only: there is no check '{name}'.{hint} There are {', '.join(known)}.")
+            raise UserError(f"--only: unknown check '{name}'.{hint} The checks are {', '.join(known)}.")
     return tuple(check for check in CHECKS if not only or check.name in only)
 
 
@@ -127,14 +127,14 @@ def _outcome(check: Check, subject: Subject) -> Outcome:
         raise
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
-        return skipped("the GPU's memory is not enough for this check, which computes in fp32")
+        return skipped("out of GPU memory: this check computes in fp32")
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return failed(
-            f"it stopped with {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]} "
+            f"it raised {type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]} "
             f"({Path(where.filename).name}, line {where.lineno})",
-            "the model, task or data fails on a batch that training would make",
-            "Correct that line; the same batch would stop a run.",
+            "the model, task or data fails on a batch as training would use",
+            "Fix that line: the same batch would stop a run.",
             error=type(error).__name__,
         )
 

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trainbook.data import Request, open_sources
+from trainbook.data.decide import training_texts
+from trainbook.data.fields import TEXT_ONLY
 from trainbook.data.records import Complain, Document, Record
-from trainbook.data.report.duplicates import ExactDuplicates
+from trainbook.data.report.copies import ExactDuplicates
 from trainbook.data.report.gather import Side, gather
 from trainbook.data.seeding import generator
 from trainbook.data.sides import divided
 from trainbook.data.sources import Source
 from trainbook.data.sources.source import bad_record
-from trainbook.data.split import survey
+from trainbook.data.split import survey, text_digest
+from trainbook.data.tokenizers import Tokenizer, tokenizer_config, train_bpe
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 
 MOST_RECORDS, MOST_CHARACTERS = 150_000, 16_000_000  # that are read of each source
 KEPT_RECORDS, KEPT_CHARACTERS = 400, 400_000  # that the model is shown
 SHORTEST_CUT = 4_000  # characters of a long text that are kept at the least
+TOKENIZED_CHARACTERS = 4_000_000  # to know how many tokens a text has
 COMPARED = 1_000  # documents of each side that are compared for near copies
 
 
@@ -80,15 +84,37 @@ def read_sample(config: Config, request: Request, folder: Path | None, *, everyt
         sides[name] = gather(its_documents, COMPARED, seed + number, root)
     copies = ExactDuplicates()
     for document in parts["train"]:
-        copies.add(
-            f"{document.text}\0{document.target}\0{document.label}\0{document.tags}", f"{source.root}{document.origin}"
-        )
+        record = f"{document.text}\0{document.target}\0{document.label}\0{document.tags}"
+        copies.add(text_digest(record), f"{source.root}{document.origin}")
     if folder is None:
         return Sample(sides, copies, is_whole)
     may_cut = request.records == "text"
     written = _write(held, folder / "train.jsonl", seed, may_cut)
     its_rows = _write(its_held, folder / "validation.jsonl", seed, may_cut) if its_held is not None else None
     return Sample(sides, copies, is_whole, written, its_rows, source.reader.has_fields)
+
+
+def tokens_of(config: Config, side: Side, tokenizer: Tokenizer) -> float:
+    """About how many tokens the texts of a side have, as training tokenizes them. `tokenizer` is of the shrunk
+    configuration: a BPE with a small vocabulary there, in place of the one that is asked for."""
+    asked = tokenizer_config(config.data.tokenizer, config.data.vocab_size)
+    if asked["kind"] == "bpe":
+        tokenizer = train_bpe(training_texts(_some(side), TEXT_ONLY), asked["vocab_size"])
+    tokens = characters = 0
+    for document in _some(side):
+        tokens += len(tokenizer.encode(document.text))
+        characters += len(document.text)
+    return side.num_characters * tokens / max(1, characters) + side.num_documents  # each has an end
+
+
+def _some(side: Side) -> Iterator[Document]:
+    """Texts of a side up to so many characters, the last one cut."""
+    left = TOKENIZED_CHARACTERS
+    for document in side.documents:
+        yield replace(document, text=document.text[:left])
+        left -= len(document.text)
+        if left <= 0:
+            return
 
 
 def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
@@ -102,11 +128,22 @@ def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
 
     records = source.reader.records(complain)
     for record in records:
+        if record.document is not None:
+            held.append(_beginning(record, record.document, MOST_CHARACTERS - characters))
+            return held, False
         held.append(record)
         characters += sum(len(value) for value in record.fields.values() if isinstance(value, str))
         if not everything and (len(held) >= MOST_RECORDS or characters >= MOST_CHARACTERS):
             return held, next(iter(records), None) is None
     return held, True
+
+
+def _beginning(record: Record, document: Document, num_characters: int) -> Record:
+    """Of a text that is too long for memory."""
+    chunks, text = document.chunks(), ""
+    while len(text) < num_characters and (chunk := next(chunks, None)) is not None:
+        text += chunk
+    return Record({"text": text[:num_characters]}, record.origin, record.first_line, record.group)
 
 
 def _documents(source: Source, held: list[Record]) -> list[Document]:

@@ -11,6 +11,7 @@ import torch
 
 from trainbook.check.parameters import input_and_output
 from trainbook.check.result import Check, Outcome, failed, passed, skipped
+from trainbook.check.sample import tokens_of
 from trainbook.check.subject import Subject
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.duration import Duration
@@ -37,7 +38,7 @@ BLOCKS, COLUMNS = "▁▂▃▄▅▆▇█", 32
 def initial_loss(subject: Subject) -> Outcome:
     task = subject.task
     if not isinstance(task, TokenTask | Classify | ClassifyMany | Regress):
-        return skipped("the task is your own: what its loss must be before training is not known")
+        return skipped("for a custom task the loss before training is not known")
     batch = subject.collated(subject.batch(subject.rows_for(16)))
     found = evaluate(subject.built.job.state, task, [batch])["loss"]
     if isinstance(task, TokenTask):
@@ -48,23 +49,23 @@ def initial_loss(subject: Subject) -> Outcome:
         know_nothing, what = math.log(2), "ln 2 for each class"
     else:
         targets = _targets(batch)
-        know_nothing, what = float(np.square(targets).mean()), "the mean square of the numbers to predict"
+        know_nothing, what = float(np.square(targets).mean()), "the mean square of the targets"
     numbers: dict[str, Any] = {"loss": found, "expected": know_nothing}
     if not math.isfinite(found):
         return failed(
             f"the first loss is {found}",
-            "a number in the first forward pass is too large, or divided by zero",
-            "Look for logarithms and divisions without an epsilon, and at the scale of the first weights.",
+            "the first forward pass overflows or divides by zero",
+            "Look for logarithms and divisions without an epsilon, and check the scale of the initial weights.",
             **numbers,
         )
     told = f"the first loss is {found:.3f}; {what} = {know_nothing:.3f}"
     if _knows_already(subject):
         if found < (1 - KNOWS_SOMETHING) * know_nothing:
-            return passed(f"{told}: a pretrained model knows more than nothing", **numbers)
+            return passed(f"{told}: a pretrained model is better than chance", **numbers)
         return failed(
             told,
-            "the pretrained weights are not there, or the tokenizer is another than they were trained with",
-            "Look at what was loaded (trainbook train says it), and leave data.tokenizer out to take the model's own.",
+            "the pretrained weights were not loaded, or the tokenizer is not the one they were trained with",
+            "Check what was loaded (trainbook train prints it), and omit data.tokenizer to use the model's own.",
             **numbers,
         )
     prior = _prior_entropy(subject, batch)
@@ -76,22 +77,22 @@ def initial_loss(subject: Subject) -> Outcome:
     if lowest <= found <= highest:
         return passed(told, **numbers)
     if by_prior:
-        return passed(f"{told}; of guessing by frequency {prior:.3f}", **numbers, prior=prior)
+        return passed(f"{told}; {prior:.3f} for guessing by frequency", **numbers, prior=prior)
     if found > know_nothing:
         others = _spread(subject, batch) if isinstance(task, TokenTask) else None
         if others is not None and others <= highest:
-            return passed(f"{told}; {others:.3f} against tokens drawn at random", **numbers, drawn=others)
+            return passed(f"{told}; {others:.3f} against random targets", **numbers, drawn=others)
         return failed(
             told,
-            "the first logits are too large: the model begins sure of wrong answers",
-            "Make the first weights of the output smaller.",
+            "the initial logits are too large: the model starts confident in wrong answers",
+            "Initialize the output weights smaller.",
             _smaller_init(subject),
             **numbers,
         )
     return failed(
         told,
-        "a model that has learned nothing is better than chance: it sees its answers, or the loss leaves targets out",
-        "Look at what forward is given, and what it divides by.",
+        "an untrained model is better than chance: it sees its targets, or the loss leaves targets out",
+        "Check what forward receives, and what the loss is divided by.",
         **numbers,
     )
 
@@ -159,7 +160,7 @@ def precision(subject: Subject) -> Outcome:
     note = ""
     if compute == "fp32":
         if knobs.compute != "auto":
-            return skipped("the run computes in fp32: there is nothing to lose")
+            return skipped("the run computes in fp32, so there is nothing to compare")
         compute, note = "bf16", " (precision.compute=auto is bf16 on a GPU)"
     batch = subject.collated(subject.batch(subject.rows_for(8)))
     with subject.steady(), torch.no_grad():
@@ -185,11 +186,11 @@ def precision(subject: Subject) -> Outcome:
     numbers = {"compute": compute, "loss": narrow, "fp32_loss": wide, "gap": gap}
     if gap <= MOST_GAP:
         return passed(told, **numbers)
-    largest = "65,504, the largest number of fp16" if compute == "fp16" else "what three digits can tell apart"
+    largest = "65,504, the largest fp16 number" if compute == "fp16" else "the three digits of bf16"
     return failed(
         told,
-        f"a part of the model works with numbers beyond {largest}",
-        "Compute in a wider type, or that part (norms, softmax, loss) in fp32.",
+        f"a part of the model computes with numbers beyond {largest}",
+        "Use a wider type, or compute that part (norms, softmax, loss) in fp32.",
         "precision.compute=bf16" if compute == "fp16" else "precision.compute=fp32",
         **numbers,
     )
@@ -199,7 +200,7 @@ def schedule(subject: Subject) -> Outcome:
     """The very table of rates that a run of this length reads its rate from."""
     outcome = _schedule(subject)
     if outcome.status == "failed" and outcome.numbers["at_least"]:
-        return skipped("how many updates the run has is known once all data is read: --full does so")
+        return skipped("the number of updates is known only after reading all data: pass --full")
     return outcome
 
 
@@ -224,7 +225,7 @@ def _schedule(subject: Subject) -> Outcome:
     if highest < peak * (1 - 1e-6) or len(rates) != total:
         return failed(
             told,
-            f"the rate never reaches its peak of {peak:.3g}: the run ends within the warm-up",
+            f"the learning rate never reaches its peak of {peak:.3g}: the run ends during warm-up",
             "Shorten the warm-up or lengthen the run.",
             "schedule.warmup_ratio=0.05",
             **numbers,
@@ -233,7 +234,7 @@ def _schedule(subject: Subject) -> Outcome:
         return failed(
             told,
             "more than half of the run is warm-up",
-            "Shorten it: a twentieth of the run is usual.",
+            "Shorten it: 5 % of the run is typical.",
             "schedule.warmup_ratio=0.05",
             **numbers,
         )
@@ -244,16 +245,17 @@ def _schedule(subject: Subject) -> Outcome:
     if falls and last > lowest + 2 * steepest + 1e-12:
         return failed(
             told,
-            f"the rate ends at {last:.3g}, not at its floor of {lowest:.3g}: the schedule is longer than the run",
-            "Let the schedule's length be the run's.",
+            f"the learning rate ends at {last:.3g}, not at its floor of {lowest:.3g}: the schedule is longer than "
+            "the run",
+            "Make the schedule as long as the run.",
             **numbers,
         )
     at_floor = sum(1 for rate in rates[warmup:] if rate <= lowest + 1e-9 * peak) / total
     if falls and at_floor > 0.25:
         return failed(
             told,
-            f"the rate is at its floor for {at_floor:.0%} of the run: the schedule ended early",
-            "Let the schedule's length be the run's.",
+            f"the learning rate is at its floor for {at_floor:.0%} of the run: the schedule ended early",
+            "Make the schedule as long as the run.",
             **numbers,
         )
     return passed(told, **numbers)
@@ -271,18 +273,13 @@ def _updates(subject: Subject) -> tuple[int, str]:
         return duration.steps(1, global_batch, 1), ""
     side, samples = subject.sample.sides["train"], subject.data.train
     if has_windows(asked):
-        tokens_per_character = len(samples.tokens) / max(1, _characters(subject))
         tokens_per_sample = asked.data.max_seq_length
-        count = max(1, int(side.num_characters * tokens_per_character / tokens_per_sample))
+        count = max(1, int(tokens_of(asked, side, subject.data.tokenizer) / tokens_per_sample))
     else:
         tokens_per_sample = Fraction(samples.num_tokens, samples.num_samples)
         count = side.num_documents
     is_known = subject.sample.is_whole or duration.unit == "tokens"
     return duration.steps(count, global_batch, tokens_per_sample), "about " if is_known else AT_LEAST
-
-
-def _characters(subject: Subject) -> int:
-    return int(subject.data.summary["train"].get("characters", 0)) or len(subject.data.train.tokens)
 
 
 def _curve(rates: list[float]) -> str:
@@ -294,7 +291,7 @@ def _curve(rates: list[float]) -> str:
 
 
 CHECKS = (
-    Check("initial_loss", "before training, the model knows as much as it should", initial_loss),
+    Check("initial_loss", "the loss before training is what it should be", initial_loss),
     Check("precision", "16 bits are enough for the first loss", precision),
-    Check("schedule", "the rate rises to its peak and falls to its floor within the run", schedule, computes=False),
+    Check("schedule", "the learning rate reaches its peak and its floor within the run", schedule, computes=False),
 )

@@ -24,7 +24,7 @@ def shift(subject: Subject) -> Outcome:
     entries = subject.micro_batch(batch)
     pulled = _pulled(subject, entries)
     if pulled is None:
-        return skipped("its loss does not call task.logits: where it pulls cannot be seen")
+        return skipped("the task's loss does not call task.logits, so the gradient of the logits cannot be inspected")
     if isinstance(task, MaskedTask):
         truth = np.zeros(entries["input_ids"].shape, dtype=np.int64)
         for row, tokens in enumerate(batch.tokens.split()):
@@ -33,31 +33,31 @@ def shift(subject: Subject) -> Outcome:
         share = float((pulled == tokens).float().mean())
         if share < 1.0:
             return failed(
-                f"{share:.1%} of the hidden tokens are what the loss pulls towards",
-                "the targets are not the tokens that were hidden at these places",
-                "Take targets before tokens are replaced, at the same places.",
+                f"the loss pulls towards only {share:.1%} of the masked tokens",
+                "the targets are not the tokens that were masked at these positions",
+                "Take the targets before tokens are replaced, at the same positions.",
                 share=share,
             )
-        return passed(f"the loss pulls towards the token that was hidden, at all {len(tokens)} places", share=share)
+        return passed(f"the loss pulls towards the masked token at all {len(tokens)} positions", share=share)
     name = "decoder_input_ids" if "decoder_input_ids" in entries else "input_ids"
     tokens = entries[name].cpu()
     if tokens.shape[1] < 2:
-        return skipped("rows of one position: no next token is read")
+        return skipped("rows have one position only: there is no next token")
     shares = {by: _share(pulled, tokens, by) for by in (0, 1, 2)}
     numbers: dict[str, Any] = {f"shift_{by}": share for by, share in shares.items()}
     if shares[1] >= 0.999:
         return passed(f"the loss pulls each logit towards the next token ({shares[1]:.1%} of them)", **numbers)
     told = ", ".join(f"{share:.1%} at +{by}" for by, share in shares.items())
     if shares[0] > 0.9:
-        cause = "the targets are not shifted: the model is asked for the token that it reads"
+        cause = "the targets are not shifted: the model predicts the token it reads"
     elif shares[2] > 0.9:
-        cause = "the targets are shifted twice: the model is asked for the token after the next"
+        cause = "the targets are shifted twice: the model predicts the token after the next"
     else:
-        cause = "the targets are not the text that the model reads"
+        cause = "the targets are not tokens of the text that the model reads"
     return failed(
-        f"where the loss pulls: {told}",
+        f"offsets the loss pulls towards: {told}",
         cause,
-        "Shift once: either where the batch is made or in the loss.",
+        "Shift once: either in collate or in the loss.",
         **numbers,
     )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that cannot be lost, half-read or silently wrong: one sealed folder each, no pickle."""
+"""Checkpoints: one folder each, written atomically, verified by hashes, without pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of all checkpoints: what is in it, which is newest and best, what may go.
+"""The checkpoints folder: what it holds, which checkpoint is newest and best, which may be deleted.
 
     step-00000500/           a checkpoint; one that is complete never changes, but for its mark
     step-00000500/best-…     an empty file: this one is the best; the highest number counts
@@ -7,7 +7,7 @@
     .replaced-NAME-PID       the former NAME while a new one takes its place
     .deleting-NAME-PID       given up; some of it may be gone
 
-One process writes to the folder at a time; that is the caller's to see to. Any number may read.
+Only one process may write to the folder at a time; the caller ensures that. Any number may read.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def drop_old_marks(folder: Path) -> None:
 
 
 def rotate(folder: Path, limit: int | None) -> list[int]:
-    """Keeps the newest `limit` complete checkpoints and the best one; damaged ones are left for a person to judge."""
+    """Keeps the newest `limit` complete checkpoints and the best one; damaged ones are not deleted."""
     entries = scan(folder)
     spare = {entry.step for entry in complete(entries)[limit:]} if limit is not None else set()
     best = best_of(entries)
@@ -165,7 +165,7 @@ def write_index(folder: Path) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Ends what a writer that died had begun. A process that is alive and is not this one keeps what is its own."""
+    """Cleans up after a writer that died. Files of another live process stay."""
     for name in _names(folder):
         hidden = _HIDDEN.fullmatch(name)
         if hidden is None or _is_another_process(int(hidden.group(3))):
@@ -183,7 +183,7 @@ def _entry(step: int, path: Path) -> Entry:
     try:
         marker = read_marker(path)
         if marker.step != step:
-            raise Damaged(f"it holds step {marker.step}, which its name denies")
+            raise Damaged(f"it holds step {marker.step}, which does not match its name")
         check_sizes(path, marker)
     except Damaged as error:
         damage = str(error)

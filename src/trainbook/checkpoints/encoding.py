@@ -50,7 +50,7 @@ def encode_state(state: Mapping[str, Any]) -> dict[str, EncodedPart]:
     for name, value in state.items():
         if not isinstance(name, str) or not PART_NAME.fullmatch(name):
             raise CheckpointError(
-                f"A part of a checkpoint is named by lower-case letters, digits, '-' and '_', but got {name!r}."
+                f"The name of a part must consist of lower-case letters, digits, '-' and '_', but got {name!r}."
             )
         encoder = _Encoder(name)
         parts[name] = EncodedPart(encoder.node(value, ()), encoder.tensors)
@@ -110,7 +110,7 @@ class _Encoder:
         tensor = given.values if isinstance(given, Slice) else given
         self._must_be_storable(tensor, path)
         if isinstance(given, Slice) and tensor.dtype not in NATIVE_DTYPES:
-            raise self._refusal(path, f"is a slice of type {tensor.dtype}, which safetensors lacks.")
+            raise self._refusal(path, f"is a slice of type {tensor.dtype}, which safetensors does not support.")
         # Tied tensors are stored once and come back tied. Views that only overlap are stored each on its own.
         view = (
             (given.offsets, given.whole) if isinstance(given, Slice) else None,
@@ -150,7 +150,7 @@ class _Encoder:
         if tensor.layout != torch.strided:
             raise self._refusal(path, f"has the layout {tensor.layout}; make it dense first.")
         if tensor.dtype not in NATIVE_DTYPES and tensor.dtype not in RAW_DTYPES:
-            raise self._refusal(path, f"has the type {tensor.dtype}, which has no bytes of its own to store.")
+            raise self._refusal(path, f"has the type {tensor.dtype}, which cannot be stored as bytes.")
 
     def _refusal(self, path: tuple[str, ...], what: str) -> CheckpointError:
         return CheckpointError(f"The state cannot be saved: {'.'.join((self.part, *path))} {what}")

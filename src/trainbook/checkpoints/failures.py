@@ -1,4 +1,4 @@
-"""What is said of a checkpoint that could not be written or read."""
+"""Messages about checkpoints that could not be written or read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainbook.errors import CheckpointError
 
 
 class New(Protocol):
-    """A checkpoint that is to be written."""
+    """A checkpoint about to be written."""
 
     step: int
     bytes_needed: int
@@ -30,12 +30,12 @@ def refuse_if_too_large(folder: Path, new: New) -> None:
 
 
 def not_written(folder: Path, new: New, error: BaseException, rank: int = 0) -> CheckpointError:
-    """`rank`: of those that write together, the one that met the error."""
+    """`rank` is the one that met the error, if several write together."""
     if isinstance(error, CheckpointError):
         return error
     cause = plain_words(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
     if rank:
-        cause = f"for rank {rank}, {cause}"
+        cause = f"on rank {rank}, {cause}"
     if isinstance(error, OSError) and is_full_disk(error):
         cause = f"{cause}: it needs {human_bytes(new.bytes_needed)} and {_room(folder)} free"
     path = folder / catalogue.step_name(new.step)
@@ -49,14 +49,14 @@ def _room(folder: Path) -> str:
         free = free_bytes(folder)
     except OSError:
         free = None
-    return "an unknown amount is" if free is None else f"{human_bytes(free)} are"
+    return "an unknown amount is" if free is None else f"{human_bytes(free)} is"
 
 
 def last_complete(folder: Path) -> str:
     whole = catalogue.complete(catalogue.scan(folder))
     if not whole:
         return f"There is no complete checkpoint in {folder}."
-    return f"The last complete checkpoint is step {whole[0].step} at {whole[0].path}."
+    return f"The last complete checkpoint is that of step {whole[0].step}, {whole[0].path}."
 
 
 def absent(folder: Path, step: int, entries: Sequence[catalogue.Entry]) -> str:
@@ -70,12 +70,12 @@ def absent(folder: Path, step: int, entries: Sequence[catalogue.Entry]) -> str:
 def all_damaged(which: str | int, damaged: Mapping[Path, str]) -> str:
     listed = "\n".join(f"  {path}: {reason}" for path, reason in damaged.items())
     if which == "latest":
-        return f"No checkpoint can be loaded; every one is damaged:\n{listed}"
-    return f"The checkpoint asked for ({which}) is damaged:\n{listed}"
+        return f"No checkpoint can be loaded: all are damaged:\n{listed}"
+    return f"The requested checkpoint ({which}) is damaged:\n{listed}"
 
 
 def warn(kind: str, facts: Mapping[str, Any]) -> None:
     if kind == "checkpoint_damaged":
         warnings.warn(f"The checkpoint {facts['path']} is damaged and not used: {facts['reason']}", stacklevel=3)
     elif kind == "checkpoint_upkeep_failed":
-        warnings.warn(f"The checkpoints in {facts['path']} could not be tidied: {facts['reason']}", stacklevel=3)
+        warnings.warn(f"Cleaning up the checkpoints in {facts['path']} failed: {facts['reason']}", stacklevel=3)

@@ -1,4 +1,4 @@
-"""Durable files: what these functions return from is on the disk, and what fails is said in plain words."""
+"""Durable files: when these functions return, the data is on disk; errors are described in plain words."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainbook.contained import open_no_link
+
 WRITE_BYTES = 16 * 2**20  # hashed and written piece by piece: the second pass finds the piece in the processor's cache
 
 
 @dataclass(frozen=True)
 class FileFact:
-    """What a file must look like to be believed."""
+    """The size and hash that a file must have."""
 
     size: int
     sha256: str
 
 
 def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileFact:
-    """The hash is of the bytes that were meant, not of those read back, so a faulty write shows as well."""
+    """The hash is of the bytes to be written, not of those read back, so it detects a faulty write as well."""
     digest, size = hashlib.sha256(), 0
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -78,12 +80,12 @@ def remove(path: Path) -> None:
 
 
 def fact_of(path: Path) -> FileFact:
-    with open(path, "rb") as file:
+    with open(open_no_link(path, os.O_RDONLY), "rb") as file:
         return FileFact(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def free_bytes(folder: Path) -> int | None:
-    """None where the file system does not tell."""
+    """None if the file system does not report it."""
     usage = shutil.disk_usage(folder)
     return usage.free if usage.total else None
 
@@ -95,13 +97,13 @@ def is_full_disk(error: OSError) -> bool:
 def plain_words(error: OSError) -> str:
     words = {
         errno.ENOSPC: "the disk is full",
-        errno.EDQUOT: "the disk quota is used up",
-        errno.EACCES: "there is no permission to do so",
-        errno.EPERM: "there is no permission to do so",
+        errno.EDQUOT: "the disk quota is exceeded",
+        errno.EACCES: "permission denied",
+        errno.EPERM: "permission denied",
         errno.EROFS: "the file system is mounted read-only",
-        errno.ENOENT: "the folder is not there (any more)",
-        errno.ENOTDIR: "a part of the path is a file, not a folder",
-        errno.EEXIST: "something else already has this name",
+        errno.ENOENT: "the folder does not exist (any more)",
+        errno.ENOTDIR: "part of the path is a file, not a folder",
+        errno.EEXIST: "something else has this name already",
         errno.EIO: "the disk reported an input/output error",
         errno.ESTALE: "the network file system lost the folder",
     }

@@ -1,4 +1,4 @@
-"""One checkpoint's folder: `<part>.safetensors`, `state.json`, and last `complete.json`, which vouches for them.
+"""One checkpoint's folder: `<part>.safetensors`, `state.json`, and last `complete.json` with their sizes and hashes.
 
 A part of which each rank writes its slices is `<part>-00001-of-00004.safetensors` and so on instead: see sliced.py.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from trainbook.checkpoints.encoding import EncodedPart
 from trainbook.checkpoints.files import FileFact, fact_of, fsync_folder, plain_words, write_file
 from trainbook.checkpoints.tensors import TensorFile
+from trainbook.contained import is_plain_name, open_no_link
+from trainbook.errors import LeadsOut
 
 FORMAT, SLICED_FORMAT = 1, 2  # a version that knows only whole files passes the others over
 STATE = "state.json"
@@ -25,7 +28,7 @@ BLOCK_BYTES = 4096
 
 
 class Damaged(Exception):
-    """A checkpoint that must not be believed; the message says why."""
+    """A damaged checkpoint; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +84,8 @@ def room_for(sizes: Iterable[int]) -> int:
 
 def read_marker(folder: Path) -> Marker:
     """The marker is written in one way only and holds its own hash, so no changed bit of it goes unseen."""
-    if not folder.is_dir():
-        raise Damaged("it is not a folder")
+    if folder.is_symlink() or not folder.is_dir():
+        raise Damaged("it is a link" if folder.is_symlink() else "it is not a folder")
     content = read_file(folder / MARKER)
     try:
         fields = json.loads(content)
@@ -92,9 +95,12 @@ def read_marker(folder: Path) -> Marker:
         files = {name: FileFact(fact["bytes"], fact["sha256"]) for name, fact in fields["files"].items()}
         marker = Marker(fields["step"], fields["save_number"], files, fields["format"])
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{MARKER} is not readable as JSON of the expected form") from error
+        raise Damaged(f"{MARKER} is not valid JSON of the expected form") from error
     if content != _marker_bytes(marker):
         raise Damaged(f"{MARKER} has changed since it was written")
+    for name in marker.files:
+        if not is_plain_name(name) or "/" in name:
+            raise Damaged(f"{MARKER} names {name!r}, which is no file of this folder")
     return marker
 
 
@@ -106,10 +112,12 @@ def check_sizes(folder: Path, marker: Marker) -> None:
 
 def verify(path: Path, fact: FileFact | None) -> None:
     if fact is None:
-        raise Damaged(f"{path.name} is not vouched for by {MARKER}")
+        raise Damaged(f"{path.name} is not listed in {MARKER}")
     _check_size(path, fact)
     try:
         found = fact_of(path)
+    except LeadsOut:
+        raise Damaged(f"{path.name} is a link") from None
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {plain_words(error)}") from error
     if found != fact:
@@ -118,18 +126,23 @@ def verify(path: Path, fact: FileFact | None) -> None:
 
 def _check_size(path: Path, fact: FileFact) -> None:
     try:
-        size = os.stat(path).st_size
+        found = os.lstat(path)
     except FileNotFoundError as error:
         raise Damaged(f"{path.name} is missing") from error
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {plain_words(error)}") from error
-    if size != fact.size:
-        raise Damaged(f"{path.name} has {size} bytes instead of {fact.size}")
+    if not stat.S_ISREG(found.st_mode):
+        raise Damaged(f"{path.name} is {'a link' if stat.S_ISLNK(found.st_mode) else 'no file'}")
+    if found.st_size != fact.size:
+        raise Damaged(f"{path.name} has {found.st_size} bytes instead of {fact.size}")
 
 
 def read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        with open(open_no_link(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+            return file.read()
+    except LeadsOut:
+        raise Damaged(f"{path.name} is a link") from None
     except FileNotFoundError as error:
         raise Damaged(f"{path.name} is missing") from error
     except OSError as error:

@@ -1,4 +1,4 @@
-"""From a checkpoint's folder back to a state: whole tensors, or of each what is asked for, however it was saved."""
+"""Reads a checkpoint's folder back into a state: whole tensors or the requested slices, however it was saved."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def verified(folder: Path, marker: Marker, wanted: Wanted) -> Contents:
         fields = json.loads(content)
         stored: dict[str, Any] = fields["parts"]
     except (ValueError, LookupError, TypeError) as error:
-        raise Damaged(f"{STATE} is not readable as JSON of the expected form") from error
+        raise Damaged(f"{STATE} is not valid JSON of the expected form") from error
     unknown = [name for name in wanted.parts or () if name not in stored]
     if unknown:
         missing, present = ", ".join(map(repr, unknown)), ", ".join(stored) or "none"
@@ -65,7 +65,7 @@ def verified(folder: Path, marker: Marker, wanted: Wanted) -> Contents:
     contents = Contents({name: stored[name] for name in names}, fields["metrics"])
     for file in contents.files:
         if file not in marker.files:
-            raise Damaged(f"{file} is not vouched for by {MARKER}")
+            raise Damaged(f"{file} is not listed in {MARKER}")
     for file in share_of({file: marker.files[file].size for file in contents.files}, wanted.rank, wanted.world):
         verify(folder / file, marker.files[file])
     return contents
@@ -104,7 +104,7 @@ class StoredTensor:
 
     def add(self, file: Any, offsets: Sequence[int], sizes: Sequence[int], dtype: torch.dtype) -> None:
         if self._dtype not in (None, dtype):
-            raise Damaged(f"the slices of {self.name} are of different types")
+            raise Damaged(f"the slices of {self.name} have different types")
         self._dtype = dtype
         self._chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
         self._files.append(file)
@@ -112,7 +112,7 @@ class StoredTensor:
     def must_be_complete(self) -> None:
         held = sum(math.prod(chunk.sizes) for chunk in self._chunks)
         if not self._chunks or held != math.prod(self.shape):
-            raise Damaged(f"{held} of the {math.prod(self.shape)} numbers of {self.name} are there")
+            raise Damaged(f"only {held} of the {math.prod(self.shape)} values of {self.name} are present")
 
     def read(self, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None) -> torch.Tensor:
         """A copy: the tensor must not hang on a mapped file that rotation deletes or someone overwrites."""
@@ -172,11 +172,11 @@ def _open(
         except (SafetensorError, OSError, ValueError, LookupError, TypeError) as error:
             raise Damaged(f"{file_name} cannot be read: {error}") from error
     for name in shapes.keys() - found.keys():
-        raise Damaged(f"no file has the tensor {name}")
+        raise Damaged(f"no file holds the tensor {name}")
     for tensor in found.values():
         tensor.must_be_complete()
     return found
 
 
 def _no_tensor(name: str) -> torch.Tensor:
-    raise Damaged(f"{STATE} names the tensor {name!r} in a place that has no tensors")
+    raise Damaged(f"{STATE} names the tensor {name!r} in a part that has no tensors")

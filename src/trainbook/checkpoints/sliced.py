@@ -1,4 +1,4 @@
-"""A checkpoint that several ranks write together, each the slices that it holds: nobody ever has the whole.
+"""A checkpoint that several ranks write together, each its own slices: no rank ever holds the whole state.
 
 PyTorch's distributed checkpoints (DCP) lead through it: who writes what, with one writer for what several ranks hold;
 and what fails on one rank fails on all. What is written is a folder like any other, with a safetensors file of each

@@ -19,7 +19,7 @@ from trainbook.checkpoints.files import plain_words
 from trainbook.checkpoints.folder import Damaged, NewCheckpoint
 from trainbook.checkpoints.reading import Contents, Wanted, read_state, verified
 from trainbook.checkpoints.sliced import SlicedCheckpoint, write_together
-from trainbook.errors import CheckpointError
+from trainbook.errors import CheckpointError, NoSuchStep
 from trainbook.parallel.ranks import ALONE, Ranks
 
 LOOKS = 3  # how often the folder is listed when a writer removes or replaces what is being read
@@ -175,7 +175,7 @@ class CheckpointStore:
                 if damaged:
                     raise CheckpointError(failures.all_damaged(which, damaged))
                 return None
-        raise CheckpointError(f"The checkpoints in {self.folder} change faster than they can be read.")
+        raise CheckpointError(f"The checkpoints in {self.folder} are replaced faster than they can be read.")
 
     def _read(self, entry: catalogue.Entry, wanted: Wanted) -> LoadedCheckpoint:
         def verify() -> Contents:
@@ -186,7 +186,7 @@ class CheckpointStore:
         contents = self._agreed(verify)
         state, metrics = self._agreed(lambda: read_state(entry.path, contents, wanted))
         if self._has_changed(entry):
-            raise Damaged("another one took its place while it was read")
+            raise Damaged("it was replaced while it was read")
         return LoadedCheckpoint(entry.step, state, entry.path, metrics)
 
     def _has_changed(self, entry: catalogue.Entry) -> bool:
@@ -201,7 +201,7 @@ class CheckpointStore:
             damage = str(error)
         for rank, seen in enumerate(self.ranks.of_all(damage)):
             if seen:
-                raise Damaged(f"rank {rank} finds that {seen}" if rank else seen)
+                raise Damaged(f"rank {rank} reports that {seen}" if rank else seen)
         return cast(Found, found)
 
     def _as_first(self, find: Callable[[], Found]) -> Found:
@@ -279,7 +279,7 @@ class CheckpointStore:
             return [best] if best else []
         wanted = [entry for entry in entries if entry.step == which]
         if not wanted:
-            raise CheckpointError(f"Step {which} cannot be loaded: {failures.absent(self.folder, int(which), entries)}")
+            raise NoSuchStep(f"Step {which} cannot be loaded: {failures.absent(self.folder, int(which), entries)}")
         return wanted
 
     def _refuse_if_too_large(self, new: New) -> None:
@@ -287,6 +287,6 @@ class CheckpointStore:
 
     def _must_be_writable(self) -> None:
         if self.read_only:
-            raise CheckpointError(f"The checkpoint folder {self.folder} was opened for reading only.")
+            raise CheckpointError(f"The checkpoint folder {self.folder} was opened read-only.")
         if self._closed:
-            raise CheckpointError(f"The checkpoint folder {self.folder} was closed; nothing can be saved any more.")
+            raise CheckpointError(f"The checkpoint folder {self.folder} is closed: nothing more can be saved.")

@@ -1,4 +1,4 @@
-"""Tensors as bytes: the safetensors format written piece by piece, and snapshots in host memory.
+"""Tensors as bytes: writing safetensors files tensor by tensor, and snapshots in host memory.
 
 The library's own writer wants every tensor in host memory at once and the file read again for its hash; here one tensor
 at a time goes from the device through the hash to the disk. Reading is the library's.

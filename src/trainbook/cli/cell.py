@@ -28,7 +28,7 @@ def train_cell(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) 
     except Diverged as error:
         return Outcome(None, f"diverged: {error}", path)
     except (TooLarge, OutOfMemory, torch.OutOfMemoryError):
-        return Outcome(None, "too large for the memory of the device", path)
+        return Outcome(None, "out of memory", path)
     finally:
         gc.collect()  # the next one needs the room
         if torch.cuda.is_available():

@@ -11,6 +11,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe
+from trainbook.cli.trust import Trust
 from trainbook.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def check(
     only: Annotated[
         str | None, typer.Option("--only", metavar="NAMES", help="Run only these checks, such as causal_leak,padding.")
     ] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Check model and data before a long run, for wiring mistakes, leaks and unusable data.
@@ -47,6 +49,10 @@ def check(
 
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
+
+    from trainbook.runs.trust import require_trust_of_file
+
+    require_trust_of_file(recipe, loaded)
 
     from trainbook.check.run import run_checks, selected
 

@@ -55,7 +55,10 @@ def compare(
         from trainbook.charts.figure import check_path
 
         check_path(picture)
-    comparison = compare_records([open_record(run, runs_dir) for run in runs], metric, by)
+    records = [open_record(run, runs_dir) for run in runs]
+    for notice in [notice for record in records for notice in record.notices]:
+        typer.echo(f"notice: {notice}", err=True)
+    comparison = compare_records(records, metric, by)
     answer = answer_of(comparison)
     if picture is not None:
         from trainbook.charts.comparison import draw_comparison

@@ -9,6 +9,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
+from trainbook.cli.trust import Trust
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -29,12 +30,13 @@ def convert(
         Path | None,
         typer.Option(
             "--from",
-            help="Add a checkpoint to the run, from a folder of DeepSpeed's engine.save_checkpoint. It is a pickle: "
-            "use only files from sources that you trust.",
+            help="Add a checkpoint to the run, from a folder of DeepSpeed's engine.save_checkpoint. It is a pickle, "
+            "which can run any code: needs --trust.",
         ),
     ] = None,
     checkpoint: Annotated[str, typer.Option(help="With --to: latest, best, or a step.")] = "latest",
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint to or from DeepSpeed's format: weights and optimizer state."""
@@ -43,7 +45,7 @@ def convert(
     from trainbook.runs import RunFolder
 
     if (to is None) == (origin is None):
-        raise UserError("one of --to DIR and --from DIR must be given.")
+        raise UserError("pass either --to DIR or --from DIR.")
     folder = RunFolder.open(run, runs_dir)
     if to is not None:
         done = to_deepspeed(folder, to, checkpoint)
@@ -62,4 +64,4 @@ def convert(
         typer.echo(f"{done.folder}: {what}")
     else:
         typer.echo(f"{folder.path}: a checkpoint from {done.folder}: {what}")
-        typer.echo(f"go on with: trainbook resume {folder.path}")
+        typer.echo(f"to resume: trainbook resume {folder.path}")

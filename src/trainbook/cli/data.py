@@ -59,7 +59,7 @@ def data(
 
         check_path(picture)
     given = _given(overrides or [], task)
-    loaded, is_recipe = _load(source, given, task)
+    loaded, is_recipe = _load(source, given)
 
     from trainbook.data.report.read import report_on
     from trainbook.loop.build import request_of
@@ -84,16 +84,30 @@ def _given(overrides: list[str], task: str | None) -> list[str]:
     return overrides_from_arguments(overrides) + ([f"training.task={task}"] if task else [])
 
 
-def _load(source: str, given: list[str], task: str | None) -> tuple[Loaded, bool]:
+def _load(source: str, given: list[str]) -> tuple[Loaded, bool]:
     """The configuration, and whether it was named; otherwise the defaults with this source."""
     from trainbook.knobs import load, recipes
 
     if source in recipes.names() or source.endswith((".yaml", ".yml")):
         return load(source, given), True
     base: dict[str, Any] = {"data": {"source": source}}
-    if task in MODEL_OF_TASK:
+    if (task := _task(given)) in MODEL_OF_TASK:
         base["model"] = {"type": MODEL_OF_TASK[task]}
     return load(base, given), False
+
+
+def _task(given: list[str]) -> str:
+    """The task that overrides name, by whichever of its names: `regression` is regress."""
+    from trainbook.knobs.aliases import by_path, knobs_named
+
+    name = "training.task"
+    tasks = [value for key, _, value in (each.partition("=") for each in given) if _is(name, knobs_named(key))]
+    task = tasks[-1].strip().lower() if tasks else ""
+    return by_path()[name].knob.value_aliases.get(task, task)
+
+
+def _is(path: str, knobs: tuple[Any, ...]) -> bool:
+    return any(each.path == path for each in knobs)
 
 
 def _command(source: str, given: list[str], facts: dict[str, Any]) -> str | None:
@@ -137,10 +151,10 @@ def _progress() -> Iterator[Progress]:
         yield Silent()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()
     with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task("reading", total=None)
 

@@ -9,6 +9,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, RunsDir
+from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -55,7 +56,11 @@ def doctor(
             show_default=False,
         ),
     ] = None,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also list the rules that were skipped, and what each of them needs.")
+    ] = False,
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Diagnose a run or a configuration: what is wrong, how certain that is, and what to try."""
@@ -65,13 +70,15 @@ def doctor(
     from trainbook.knobs import overrides_from_arguments
 
     record = open_subject(what, runs_dir, overrides_from_arguments(overrides or []))
+    for notice in record.notices:
+        typer.echo(f"notice: {notice}", err=True)
     diagnosis = diagnose(record)
     if try_it:
         from trainbook.cli.tried import try_and_tell
 
         return try_and_tell(what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, as_json=as_json)
     if steps is not None or seeds != 1 or finding is not None:
-        raise UserError("--steps, --seeds and --finding say how to try a change: add --try.")
+        raise UserError("--steps, --seeds and --finding need --try.")
     if as_json:
         from trainbook.cli.output import print_json
 
@@ -80,4 +87,4 @@ def doctor(
 
     from trainbook.doctor.render import render
 
-    render(record, diagnosis, Console())
+    render(record, diagnosis, Console(), show_all)

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from trainbook.knobs import Loaded
 
 HEAD_RECORDS = 100
+HEAD_CHARACTERS = 2000
 NOT_CHECKED = (
-    "the data after its head: lengths, labels and encoding of the rest (trainbook data reads all of it)",
-    "the model itself: nothing was built or computed (trainbook check does so on a small one)",
-    "memory and speed on any other machine; here they are estimates (trainbook plan --measure tries them)",
+    "the rest of the data: its lengths, labels and encoding (trainbook data reads all of it)",
+    "the model itself: nothing was built or computed (trainbook check does that with a small one)",
+    "memory and speed, which are estimates (trainbook plan --measure measures them)",
 )
 
 
@@ -24,7 +25,7 @@ def try_out(
 ) -> list[str]:
     """Sentences about what was checked; the first mistake is raised."""
     return [
-        "the configuration: every value and every law",
+        "the configuration: every value and every constraint",
         *_data(loaded),
         _folder(loaded, recipe, name, runs_dir, resume, accept_changes),
     ]
@@ -40,9 +41,27 @@ def _data(loaded: Loaded) -> list[str]:
     tokenizer_config(data.tokenizer, data.vocab_size)
     request = reading_request(task_name(loaded.config))
     if request is None:
-        return ["the tokenizer; not the data, which a task of your own reads"]
+        return ["the tokenizer; not the data, which a custom task reads itself"]
     sources = [source for source in open_sources(data, request) if source is not None]
-    return [f"the tokenizer, {data.tokenizer}", *(_head(source) for source in sources)]
+    heads = [_head(source) for source in sources]
+    return [_tokenizer(loaded, sources[0]), *heads]
+
+
+def _tokenizer(loaded: Loaded, source: Source) -> str:
+    """That of a pretrained model is tried, also on the first records: transformers must give the same ids."""
+    from trainbook.data import load_tokenizer
+    from trainbook.data.tokenizers.files import NAMES
+
+    name = loaded.config.data.tokenizer
+    if loaded.config.model.pretrained is None or name in NAMES:
+        return f"the tokenizer, {name}"
+    from trainbook.loop.tokenizer_check import check_tokenizer
+
+    records = islice(source.documents(), HEAD_RECORDS) if source.reader.has_fields else ()
+    texts = (document.text[:HEAD_CHARACTERS] for document in records)
+    chat = source.wanted.chat
+    notices = check_tokenizer(loaded.config, load_tokenizer(name), texts, chat.template if chat else None)
+    return f"the tokenizer, {name}" + "".join(f"\n  {notice}" for notice in notices)
 
 
 def _head(source: Source) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +14,8 @@ from trainbook.cli.train import AsJson, Overrides
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from trainbook.knobs import Loaded
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -39,9 +42,15 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Explain what a knob (hyperparameter) does and when to change it, or where a configuration's values come from."""
+    from trainbook.errors import UserError
     from trainbook.knobs import explain_knob, explain_section, json_schema, recipes, section_types
     from trainbook.knobs.render import render_knob, render_section
 
+    is_a_configuration = what is not None and (
+        what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what)
+    )
+    if overrides and not is_a_configuration:
+        raise UserError(f"{overrides[0]}: has no effect here: only a recipe or a configuration file can be changed.")
     if schema:
         _print(json_schema())
     elif what is None and as_json:
@@ -51,7 +60,7 @@ def explain(
             _answer(explain_section(name), render_section, as_json)
     elif what in section_types():
         _answer(explain_section(what), render_section, as_json)
-    elif what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what):
+    elif is_a_configuration:
         _explain_file(what, overrides or [], everything, as_json)
     else:
         _answer(explain_knob(what), render_knob, as_json)
@@ -61,8 +70,20 @@ def _explain_file(source: str, overrides: list[str], everything: bool, as_json: 
     from trainbook.knobs import explain_config, load, overrides_from_arguments
     from trainbook.knobs.render import render_config
 
-    facts = explain_config(load(source, overrides_from_arguments(overrides)))
+    loaded = load(source, overrides_from_arguments(overrides))
+    facts = explain_config(loaded, _stated_by_a_run(source, loaded))
     _answer(facts, lambda shown, console: render_config(shown, console, everything), as_json)
+
+
+def _stated_by_a_run(source: str, loaded: Loaded) -> dict[str, str] | None:
+    """The configuration of a run states behind each value where it came from; None for any other file."""
+    from trainbook.knobs.dumping import origins_in
+    from trainbook.runs import RunFolder
+
+    run = RunFolder(Path(source).parent)
+    if Path(source).name != run.config.name or not run.config.is_file() or not run.manifest.is_file():
+        return None
+    return origins_in(run.config.read_text(encoding="utf-8"), loaded)
 
 
 def _answer(facts: dict[str, Any], render: Callable[[dict[str, Any], Console], None], as_json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
+from trainbook.cli.trust import Trust
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -25,6 +26,7 @@ def export(
     checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
     format: Annotated[str, typer.Option(help="The model family to write: auto, gpt2, llama, bert or t5.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Export a run's model and tokenizer in Hugging Face format, and verify that it computes the same."""

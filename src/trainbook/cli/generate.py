@@ -10,6 +10,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
+from trainbook.cli.trust import Trust
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -33,6 +34,7 @@ def generate(
     checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
     device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate text from a prompt."""

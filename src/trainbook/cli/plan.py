@@ -11,6 +11,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe
+from trainbook.cli.trust import Trust
 
 if TYPE_CHECKING:
     from trainbook.errors import TrainbookError
@@ -86,6 +87,7 @@ def plan(
         ),
     ] = None,
     measured: Measured = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Estimate what a run needs: memory, time, cost, whether it fits a GPU, and what would make it fit."""
@@ -105,6 +107,9 @@ def plan(
     subject, notes = subject_of(loaded, gpu, gpus, world, vocab_size, num_labels, found)
     failure: TrainbookError | None = None
     if measure:
+        from trainbook.runs.trust import require_trust_of_file
+
+        require_trust_of_file(recipe, loaded)
         subject, failure = _measured(subject, largest, noise_after, measured, quiet=as_json)
     _answer(answer.plan(subject, price_per_hour=price, notes=notes), symbol, as_json)
     if failure is not None:
@@ -123,7 +128,7 @@ def subject_of(
     """What is planned, and remarks on what was not said."""
     from trainbook.errors import UserError
     from trainbook.plan.subject import Subject
-    from trainbook.plan.vocabulary import labels, vocabulary
+    from trainbook.plan.vocabulary import assumption, labels, vocabulary
 
     if world < 1:
         raise UserError(f"--world: must be >= 1, but got {world}.")
@@ -131,7 +136,7 @@ def subject_of(
     number, remark = labels(config, num_labels)
     chosen = _gpu(config.training.device, gpu, gpus)
     subject = Subject(config, loaded.origins, vocabulary(config, vocab_size), chosen, world, number, found)
-    return subject, () if remark is None else (remark,)
+    return subject, tuple(each for each in (assumption(config, vocab_size), remark) if each is not None)
 
 
 def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | None, str]:
@@ -159,8 +164,8 @@ def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     here = gpu_here(known) if device != "cpu" else None
     if here is not None and here.gpu is None:
         raise UserError(
-            f"--gpu: this machine has a {here.name}, which is not in the table. Name one that is like it, or state its "
-            f"numbers in a file: --gpus FILE. There are {', '.join(known)}."
+            f"--gpu: this machine has a {here.name}, which is not in the table. Name a similar one, or describe it in "
+            f"a file: --gpus FILE. The known ones are {', '.join(known)}."
         )
     return here.gpu if here is not None else None
 
@@ -228,13 +233,14 @@ def _measured(
     )
     if found["interrupted"] and found["peak_bytes"] is None and not found["out_of_memory"]:
         raise Interrupted(
-            "interrupted: nothing was measured yet, and nothing was written. To start again: the same command"
+            "interrupted: nothing was measured yet, and nothing was written. To start again, run the same command"
         )
     failure: TrainbookError | None = None
     if found["interrupted"]:
         kept = "" if file is None else f" and {file} has it"
         failure = Interrupted(
-            f"interrupted: the plan uses what was measured until then{kept}. To measure the rest: the same command"
+            f"interrupted: the plan uses what was measured until then{kept}. To measure the rest, run the same "
+            "command again"
         )
     if file is not None:
         try:

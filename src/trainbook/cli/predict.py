@@ -13,6 +13,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Quiet, RunsDir
+from trainbook.cli.trust import Trust
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -42,6 +43,7 @@ def predict(
     num_beams: Annotated[int | None, typer.Option(help="For generated answers: the number of beams.")] = None,
     device: Annotated[str, typer.Option(help="The device: auto, cpu or cuda.")] = "auto",
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -88,13 +90,14 @@ def _write(answers: Iterable[dict[str, Any]], output: Path) -> int:
         except KeyboardInterrupt:  # what is done is worth keeping, and every line of it is whole
             interrupted = True
     if interrupted:
-        raise Interrupted(f"Ctrl-C: the first {written:,} predictions are in {output}")
+        raise Interrupted(f"interrupted: the first {written:,} predictions are in {output}")
     return written
 
 
 @contextmanager
 def _whole_file(path: Path) -> Iterator[Callable[[str], None]]:
     """Lines go beside the file, which appears when all is well; otherwise it is as it was."""
+    from trainbook.contained import create_anew
     from trainbook.errors import UserError
     from trainbook.runs.disk import naming_the_file
 
@@ -103,7 +106,7 @@ def _whole_file(path: Path) -> Iterator[Callable[[str], None]]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming_the_file(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = temporary.open("w", encoding="utf-8")
+        stream = open(create_anew(temporary), "w", encoding="utf-8")  # noqa: SIM115 - closed below
 
     def write_line(line: str) -> None:
         with naming_the_file(path):
@@ -131,7 +134,7 @@ def _print(answers: Iterable[dict[str, Any]]) -> int:
             written += 1
         sys.stdout.flush()
     except KeyboardInterrupt:
-        raise Interrupted(f"Ctrl-C: stopped after {written:,} predictions") from None
+        raise Interrupted(f"interrupted after {written:,} predictions") from None
     return written
 
 
@@ -162,4 +165,4 @@ def _summarise(predictions: Any, written: int, output: Path | None) -> None:
             f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True
         )
     if not metrics and predictions.note:
-        typer.echo(f"no metrics: {predictions.note}", err=True)
+        typer.echo(predictions.note, err=True)

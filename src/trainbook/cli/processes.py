@@ -39,14 +39,14 @@ def are_to_be_started(nproc: int, max_restarts: int) -> bool:
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
         raise UserError(
-            f"{option}: must not be given to a process that is one of several already, but the environment's RANK "
-            f"is {rank} and its WORLD_SIZE {world}. Leave {option} out: whoever started this process starts the others."
+            f"{option}: must not be given to a process that is already one of several, but the environment has "
+            f"RANK={rank} and WORLD_SIZE={world}. Leave {option} out: a launcher started this process."
         )
     from trainbook.parallel.place import slurm_tasks
 
     if (tasks := slurm_tasks()) > 1:
         raise UserError(
-            f"{option}: must not be given to a process that is one of several already, but srun has started {tasks} "
+            f"{option}: must not be given to a process that is already one of several, but srun has started {tasks} "
             f"tasks. Leave {option} out, or start one task."
         )
     return True

@@ -17,27 +17,29 @@ def find_with_proxy(
     recipe: str, changes: list[str], width: int, name: str | None, runs_dir: Path, quiet: bool, **options: Any
 ) -> dict[str, Any]:
     """`options` are those of a study. The same command again goes on where it was stopped."""
+    from trainbook.study.tune.study_file import read_question
+
+    asked = read_question(recipe, changes, **options)  # a mistake is answered before PyTorch is imported
     from trainbook.errors import Interrupted
     from trainbook.runs import name_of
     from trainbook.study.transfer.proxy import carry_over, proxy_for
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
     from trainbook.study.tune.run import Study, words_before
-    from trainbook.study.tune.study_file import read_question
 
-    proxy = proxy_for(read_question(recipe, changes, **options), width)
+    proxy = proxy_for(asked, width)
     question, name = proxy.question, name or f"transfer-{name_of(recipe)}"
     say = (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
     lines = _Lines(say)
     job = Study(question, runs_dir / name, say=say, watch=lines.show)
     goes_on = job.prepare()
-    say(f"{job.folder}{' (goes on)' if goes_on else ''}: {question.budget} by {question.method} at width {width}")
+    say(f"{job.folder}{' (resumed)' if goes_on else ''}: {question.budget} with {question.method} at width {width}")
     for line in words_before(question):
         say(f"  {line}")
     try:
         trials = job.run()
     except Interrupted as stop:
-        raise Interrupted(f"{stop}. To resume: the same command, and --name {shlex.quote(name)}") from None
+        raise Interrupted(f"{stop}. To resume, run the same command with --name {shlex.quote(name)}") from None
     with opened(job.url, job.name) as ledger:
         kept = ledger.plan()
     assert kept is not None, "a study that has ended had a plan"
@@ -63,4 +65,4 @@ class _Lines:
                 self.told.add(each.number)
                 values = "  ".join(f"{path}={value}" for path, value in each.values.items())
                 ended = f"{each.loss:.4f}" if each.state == "done" and each.loss is not None else each.state
-                self.say(f"  {each.number:>4}  {ended:<10}  {values or 'the base as it is'}")
+                self.say(f"  {each.number:>4}  {ended:<10}  {values or 'the unchanged base'}")

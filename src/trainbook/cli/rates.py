@@ -30,6 +30,7 @@ def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_js
     found = range_test(config)
     answer: dict[str, Any] = {
         "steepest": found.steepest,
+        "stops_falling": found.stops_falling,
         "lowest": found.lowest,
         "breaks_at": found.breaks_at,
         "search": found.search,
@@ -54,18 +55,23 @@ def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_js
 def _tell_range(found: RateRange, knob: float, scale: float) -> None:
     from trainbook.study.rate_range import BELOW
 
-    typer.echo(f"  {len(found.rates)} steps, the rate growing from {found.rates[0]:.2g} to {found.rates[-1]:.2g}")
+    highest = found.rates[-1]
+    typer.echo(f"  {len(found.rates)} steps, the learning rate growing from {found.rates[0]:.2g} to {highest:.2g}")
     if found.search is None:
-        typer.echo("  the loss never fell: the data, the model or the number of steps are to be looked at first")
+        typer.echo("  the loss never fell: check the data, the model and the number of steps first")
         return
     low, high = found.search
-    breaks = f"breaks at {found.breaks_at:.2g}" if found.breaks_at else "never breaks"
-    typer.echo(f"  the loss falls fastest at {found.steepest:.2g}, is lowest at {found.lowest:.2g}, and {breaks}")
-    typer.echo(f"  search     {low:.2g} to {high:.2g} (from {BELOW} times below the fastest fall to the lowest loss)")
+    diverges = f", and diverges at {found.breaks_at:.2g}" if found.breaks_at else ""
+    typer.echo(f"  the loss falls fastest at {found.steepest:.2g}, stops falling clearly at {high:.2g}{diverges}")
+    if not diverges:
+        typer.echo(f"  it did not diverge up to {highest:.2g} in these few steps; a longer run may, even far below")
+    typer.echo(
+        f"  search     {low:.2g} to {high:.2g} (from {BELOW} times below the fastest fall to the end of the clear fall)"
+    )
     configured = knob * scale
-    where = "inside of it" if low <= configured <= high else "below it" if configured < low else "above it"
+    where = "within" if low <= configured <= high else "below" if configured < low else "above"
     scaled = "" if scale == 1 else f" (optimizer.learning_rate {knob:g}, scaled by {scale:.3g})"
-    typer.echo(f"  configured {configured:g}{scaled}, {where}")
+    typer.echo(f"  configured {configured:g}{scaled}, {where} that range")
 
 
 def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path | None, as_json: bool) -> None:
@@ -105,7 +111,7 @@ def _noise_of(file: Path) -> tuple[float, float | None]:
         content = jsonl.loads(read_file(file))
         noise, tokens_per_row = content.get("noise_scale_tokens"), content.get("noise_tokens_per_row")
     except (ValueError, AttributeError):
-        raise UserError(f"--measured: {file} is not what `trainbook plan --measure --measured` writes.") from None
+        raise UserError(f"--measured: {file} was not written by `trainbook plan --measure --measured`.") from None
     if noise is None:
         raise UserError(f"--measured: {file} has no noise scale: measure it with --noise-after.")
     given = {"noise_scale_tokens": noise, "noise_tokens_per_row": tokens_per_row}

@@ -11,6 +11,7 @@ from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish, passed_on
+from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import parse
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -32,6 +33,7 @@ def resume(
     inject: Inject = None,
     nproc: Nproc = 1,
     max_restarts: MaxRestarts = 0,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -56,5 +58,6 @@ def resume(
         accept_changes=accept_changes,
         quiet=quiet or as_json,
         inject=inject or [],
+        trust=trust,
     )
     finish(result, as_json, quiet)

@@ -11,6 +11,7 @@ import typer
 from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
+from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import KINDS, parse
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -72,24 +73,28 @@ def train(
             "--dry-run", help="Check the configuration, the head of the data and the run folder. Train nothing."
         ),
     ] = False,
+    trust: Trust = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a model, or resume the run of the same name."""
     from trainbook.knobs import load, overrides_from_arguments, require_length
+    from trainbook.runs import check_name, default_name
 
     parse(inject or [])
     starts_others = processes.are_to_be_started(nproc, max_restarts)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
+    if name == "":
+        check_name(name, "run")
     if dry_run:
         from trainbook.cli.dry_run import try_out
+        from trainbook.runs.trust import require_trust_of_file
 
+        require_trust_of_file(recipe, loaded)
         checked = try_out(loaded, recipe, name, runs_dir, resume, accept_changes)
         return _show(loaded, as_json, nproc, checked)
     if starts_others:
-        from trainbook.runs import default_name
-
         # Fixed before they start: all ranks, and those that are started again, must mean the same run.
         name = name or default_name(recipe, runs_dir)
         arguments = ["train", recipe, *(overrides or []), "--name", name, "--resume", resume]
@@ -108,6 +113,7 @@ def train(
         accept_changes=accept_changes,
         quiet=quiet or as_json,
         inject=inject or [],
+        trust=trust,
     )
     finish(result, as_json, quiet)
 

@@ -12,6 +12,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe, RunsDir
+from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def transfer(
     ] = None,
     runs_dir: RunsDir = Path("runs"),
     picture: Annotated[Path | None, typer.Option("--picture", help="Save the figure to this file (.png).")] = None,
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether settings tuned on a small model carry over to a large one, under standard rules or muP."""
@@ -113,7 +115,7 @@ def transfer(
         flag for flag, is_asked in ((CHECK, coordinate_check), (RATES, rates), (PROXY, proxy is not None)) if is_asked
     ]
     if len(asked) != 1:
-        raise UserError(f"say what to look at: one of {CHECK}, {RATES} and {PROXY} WIDTH.")
+        raise UserError(f"pass one of {CHECK}, {RATES} and {PROXY} WIDTH.")
     given = {"--by": by, "--sizes": sizes, "--learning-rates": learning_rates, "--rate": rate, "--steps": steps}
     given |= {"--workers": workers, "--name": name, "--budget": budget, "--method": method, "--picture": picture}
     for flag, value in given.items():
@@ -127,9 +129,13 @@ def transfer(
         from trainbook.charts.figure import check_path
 
         check_path(picture)
+    from trainbook.knobs import load, overrides_from_arguments
+    from trainbook.runs.trust import is_in_run_folder, require_trust_of_file
+
+    if is_in_run_folder(recipe):
+        require_trust_of_file(recipe, load(recipe, overrides_from_arguments(overrides or [])))
     if proxy is not None:
         from trainbook.cli.proxy import find_with_proxy
-        from trainbook.knobs import overrides_from_arguments
 
         changes = overrides_from_arguments(overrides or [])
         options = {"budget": budget, "method": method, "seeds": seeds, "workers": workers}
@@ -160,13 +166,13 @@ def _family(recipe: str, overrides: list[str], by: Any, sizes: str | None) -> Fa
     loaded = load(recipe, overrides_from_arguments(overrides))
     require_length(loaded)
     if loaded.config.model.pretrained is not None:
-        raise UserError("model.pretrained: a pretrained model has the size it has, so it must be null here.")
+        raise UserError("model.pretrained: the size of a pretrained model is fixed, so it must be null here.")
     if sizes is None and by != "width":
         now = loaded.get(AXES[by])
-        raise UserError(f"--sizes: must be stated with --by {by}; the recipe's own is {now}.")
+        raise UserError(f"--sizes: must be given with --by {by}; the recipe has {now}.")
     text = WIDTHS if sizes is None else sizes
     if not re.fullmatch(r"\d+(,\d+)*", text):
-        raise UserError(f"--sizes: must be whole numbers with commas between them, but got {text!r}.")
+        raise UserError(f"--sizes: must be comma-separated whole numbers, but got {text!r}.")
     return Family(loaded, by, tuple(int(size) for size in text.split(",")))
 
 
@@ -191,7 +197,7 @@ def _rates(
         return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say).run()
     except (Interrupted, KeyboardInterrupt) as stop:
         told = str(stop).partition(".")[0] or "interrupted"
-        raise Interrupted(f"{told}. To resume: the same command, and --name {name}") from None
+        raise Interrupted(f"{told}. To resume, run the same command with --name {name}") from None
 
 
 def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:

@@ -71,7 +71,7 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
     except (OutOfMemory, torch.OutOfMemoryError) as error:
         if not is_last_try:
             raise OutOfMemory(str(error)) from None
-        return Outcome(None, _tokens(folder), "too large for the memory of the device", path)
+        return Outcome(None, _tokens(folder), "out of memory", path)
     except RunInUse:
         raise Busy from None
     except Interrupted:
@@ -117,10 +117,12 @@ def _tokens(folder: RunFolder) -> int:
 def main() -> int:
     options = argparse.ArgumentParser()
     options.add_argument("folder", type=Path)
-    options.add_argument("--storage", help="Without it: the first line of the input says it, and its end ends us.")
+    options.add_argument(
+        "--storage", help="Without it: the first line of the input has it, and the end of the input stops the worker."
+    )
     options.add_argument("--worker", required=True)
     options.add_argument("--lease", type=float, required=True)
-    options.add_argument("--most", type=int, help="So many trials, and no more.")
+    options.add_argument("--most", type=int, help="The maximum number of trials.")
     options.add_argument("--objective", default=OURS)
     asked = options.parse_args()
 

@@ -19,7 +19,7 @@ from trainbook.runs.record import Record
 NEXT = {
     "did not help": "another finding: trainbook doctor RUN --try --finding RULE",
     "made it worse": "leave it as it is, or try another finding: trainbook doctor RUN --try --finding RULE",
-    "cannot tell": "more seeds, or more steps: trainbook doctor RUN --try --seeds 3, or --steps N",
+    "cannot tell": "use more seeds or more steps: trainbook doctor RUN --try --seeds 3, or --steps N",
 }
 
 
@@ -36,7 +36,7 @@ def try_and_tell(
     from trainbook.study.remedy import try_remedy
 
     if not record.train and record.origin == "trainbook":
-        raise UserError(f"--try: {what} must be a run that has begun: there is nothing yet to compare a change with.")
+        raise UserError(f"--try: {what} must be a run that has started: there is nothing yet to compare a change with.")
     answer = try_remedy(
         record,
         diagnosis.findings,

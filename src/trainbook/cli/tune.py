@@ -12,6 +12,8 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, RunsDir
+from trainbook.cli.trust import Trust
+from trainbook.folding import folded
 
 if TYPE_CHECKING:
     from trainbook.study.tune.rows import Trial
@@ -41,7 +43,9 @@ def tune(
     budget: Annotated[
         str | None,
         typer.Option(
-            "--budget", help='32 (trials), "2.5 GPU-hours" or "4B tokens"; a larger one extends a study. Default: 32.'
+            "--budget",
+            help='32 (trials of the search; --seeds adds repetitions), "2.5 GPU-hours" or "4B tokens"; a larger one '
+            "extends a study. Default: 32.",
         ),
     ] = None,
     method: Annotated[
@@ -56,7 +60,9 @@ def tune(
     seeds: Annotated[
         int | None,
         typer.Option(
-            "--seeds", help="How often the best three settings and the baseline are repeated at the end. Default: 3."
+            "--seeds",
+            help="How often the best three settings and the baseline are repeated at the end, up to four runs "
+            "per seed; 0: never. Default: 3.",
         ),
     ] = None,
     workers: Annotated[
@@ -104,12 +110,14 @@ def tune(
         str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
     ] = None,
     runs_dir: RunsDir = Path("runs"),
+    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Search for good values of the hyperparameters that matter most, and report how reliable the result is."""
     from trainbook.errors import Interrupted, UserError
     from trainbook.knobs import overrides_from_arguments
     from trainbook.runs import check_name, name_of
+    from trainbook.runs.trust import require_trust_of_file
     from trainbook.study.tune.database import shown
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
@@ -127,7 +135,8 @@ def tune(
         )
     options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
     question = read_question(study, changes, **options)
-    name = name or f"tune-{name_of(study)}"
+    require_trust_of_file(study, question.loaded)
+    name = f"tune-{name_of(study)}" if name is None else name
     check_name(name, "study")
     say = (lambda line: None) if as_json else typer.echo
     with _Table(question, quiet=as_json) as table:
@@ -151,10 +160,10 @@ def tune(
         return print_json(answer)
     typer.echo("")
     for line in answer["conclusion"]:
-        typer.echo(f"  {line}")
+        typer.echo(folded(f"  {line}", 4))
     typer.echo(f"\n  recipe     {answer['recipe']}")
     for remark in answer["remarks"]:
-        typer.echo(f"  remark     {remark}")
+        typer.echo(folded(f"  remark     {remark}", 13))
     for path in answer["pictures"]:
         typer.echo(f"  picture    {path}")
     typer.echo(f"  next       trainbook train {shlex.quote(answer['recipe'])}")
@@ -197,6 +206,8 @@ def _answers_alone(
 
 
 def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
+    from trainbook.study.tune.repeats import num_repetitions
+
     say(f"{folder}{' (resumed)' if goes_on else ''}")
     say(f"  {'base':<10} {question.base}, evaluated by {question.metric}")
     again = (
@@ -204,15 +215,18 @@ def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: 
         if question.seeds
         else ""
     )
+    if question.seeds and question.budget.unit == "trials":
+        most = round(question.budget.amount) + num_repetitions(question)
+        again += f" (at most {most:,} runs in all; --seeds 0 runs the search alone)"
     pruned = f", pruned by {question.pruning}" if question.pruning != "none" else ""
     workers = f"{question.workers} worker{'s' if question.workers > 1 else ''}"
-    say(f"  {'search':<10} {question.budget} by {question.method}{pruned}{again}; {workers}")
+    say(folded(f"  {'search':<10} {question.budget} with {question.method}{pruned}{again}; {workers}", 13))
     if question.budget.meaning is not None:
-        say(f"  {'':<10} {question.budget.meaning}")
+        say(folded(f"  {'':<10} {question.budget.meaning}", 13))
     for each in question.roles.scientific:
         say(f"  {'compared':<10} {each.path}: {each.text}")
     for line in words:
-        say(f"  {'':<10} {line}")
+        say(folded(f"  {'':<10} {line}", 13))
 
 
 class _Table:
@@ -283,7 +297,7 @@ class _Table:
 
 
 def _line(trial: Trial) -> str:
-    what = {"base": "base", "repeat": f"again {trial.of}"}.get(trial.kind, "")
+    what = {"base": "base", "repeat": f"repeat {trial.of}"}.get(trial.kind, "")
     ended = f"{trial.loss:.4f}" if trial.state == "done" and trial.loss is not None else trial.state
     reason = f"  {trial.reason.splitlines()[0][:90]}" if trial.reason else ""
     seed = f"  seed {trial.seed}" if trial.seed is not None else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from trainbook.data.sources import Source, open_source
 from trainbook.data.sources.opening import BUILTIN_PREFIX
 from trainbook.data.sources.reader import FileReader
 from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
+from trainbook.errors import DataError
 from trainbook.knobs.sections.data import Data
 
 __all__ = [
@@ -71,7 +72,9 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
     processes share the work, and each gets the whole."""
     config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
     source, validation = open_sources(data, request)
-    corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter)
+    # Only a tokenizer that was brought puts something before a text by itself.
+    begins = request.begins and config["kind"] == "file" and sample_kind(data, request) == "windows"
+    corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter, begins)
     cached = prepare(corpus, data.cache_dir, crew)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
     check_specials(data.tokenizer, request.specials, cached.tokenizer)
@@ -87,7 +90,9 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
     summary["notices"] = _notices(data, source, validation) + _told(cached, source, validation) + its_notices
     if "pad" in request.specials and cached.tokenizer.special("pad") is None:
         end = cached.tokenizer.special_names.get(cached.tokenizer.padding)
-        summary["notices"].append(f"The tokenizer has no padding token: its end of text {end!r} pads, behind a mask.")
+        summary["notices"].append(
+            f"The tokenizer has no padding token: its end-of-text token {end!r} is used for padding, and masked."
+        )
     return DataBundle(
         train,
         held_out,
@@ -103,7 +108,8 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
 
 
 def open_sources(data: Data, request: Request) -> tuple[Source, Source | None]:
-    """The sources that the `data` section names, to be read as a task asks. Nothing is read yet."""
+    """The sources that the `data` section names, to be read as a task asks. Of two, the first records are read: what
+    both lack is told in one message. Otherwise nothing is read yet."""
     chat = None
     if request.records == "chat":
         config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
@@ -119,7 +125,26 @@ def open_sources(data: Data, request: Request) -> tuple[Source, Source | None]:
         chat,
     )
     source = open_source(data.source, wanted)
-    return source, open_source(data.validation, wanted, "data.validation", source) if data.validation else None
+    if not data.validation:
+        return source, None
+    validation = open_source(data.validation, wanted, "data.validation", source)
+    _must_have_fields(source, validation)
+    return source, validation
+
+
+def _must_have_fields(source: Source, validation: Source) -> None:
+    problem = _missing_in(source)
+    problems = [problem, _missing_in(validation if problem is None else replace(validation, like=None))]
+    if any(problems):
+        raise DataError("\n".join(problem for problem in problems if problem))
+
+
+def _missing_in(source: Source) -> str | None:
+    try:
+        _ = source.fields
+    except DataError as error:
+        return str(error)
+    return None
 
 
 def open_records(data: Data, request: Request) -> Sides:
@@ -138,7 +163,7 @@ def _kept_out(data: Data, train: Samples, cached: CachedCorpus) -> tuple[np.ndar
         return np.empty(0, dtype=np.int64), []
     path, entries = quarantine.open_quarantine(data.quarantine)
     if not entries:
-        return np.empty(0, dtype=np.int64), [f"data.quarantine has no effect: {data.quarantine} has kept out nothing."]
+        return np.empty(0, dtype=np.int64), [f"data.quarantine has no effect: {data.quarantine} excluded no sample."]
     found = quarantine.find(entries, train, cached.train_fingerprint, path)
     notices = []
     if found.missing:
@@ -189,13 +214,15 @@ def _told(cached: CachedCorpus, source: Source, validation: Source | None) -> li
         reader = each.reader
         if isinstance(reader, FileReader) and len(set(reader.formats)) > 1:
             kinds = ", ".join(f"{count:,} *{kind}" for kind, count in reader.kinds.items())
-            told.append(f"{each.knob}: '{each.name}' has files of several kinds, each read as its name says: {kinds}.")
+            told.append(
+                f"{each.knob}: '{each.name}' has files of several kinds, each read according to its suffix: {kinds}."
+            )
         if (empty := cached.index["read"].get(f"{prefix}empty_files")) and not each.name.startswith(BUILTIN_PREFIX):
             among = f"{empty['count']:,} of its {len(reader.files):,} files" if isinstance(reader, FileReader) else ""
             told.append(f"{each.knob}: '{each.name}': {among} have no text, such as {empty['such_as'][0]}.")
     if sample := cached.index["read"].get("tokenizer_sample"):
         share = f"{sample['characters']:,} of {sample['of']:,} characters"
-        told.append(f"data.tokenizer: it was trained on a sample of the text, {share}.")
+        told.append(f"data.tokenizer: trained on a sample of the text: {share}.")
     return told
 
 
@@ -208,7 +235,7 @@ def _samples(
     elif data.validation:
         name = f"data.validation: '{data.validation}'"
     else:
-        name = f"data.validation_ratio={data.validation_ratio}: the validation part of '{data.source}'"
+        name = f"data.validation_ratio={data.validation_ratio}: the validation split of '{data.source}'"
     if sample_kind(data, request) == "documents":
         return TokenDocuments(
             tokens,

@@ -11,6 +11,7 @@ Below the root of the cache:
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 import uuid
@@ -20,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import link_must_stay_inside, open_no_link
 from trainbook.data import gopher
 from trainbook.data.cached import CachedCorpus, total
 from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, Decided, Placed, with_places
@@ -40,6 +42,7 @@ from trainbook.errors import DataError
 
 FORMAT_VERSION = 5
 INDEX_FILE = "index.json"
+_KEY = re.compile(r"[0-9a-f]{64}")
 
 
 def cache_root(cache_dir: str | None) -> Path:
@@ -64,6 +67,8 @@ def prepare(corpus: Corpus, cache_dir: str | None, crew: Crew = ALONE) -> Cached
 class _Preparation:
     def __init__(self, corpus: Corpus, root: Path, crew: Crew) -> None:
         self.corpus, self.root, self.crew = corpus, root, crew
+        for name in ("hashes", "parts", "surveys", "tokens"):
+            link_must_stay_inside(root / name, root)
         self.hashes = Hashes(root / "hashes", crew.rank)
         self.parts_shelf = Shelf(root / "parts", self.hashes)
         self.shelf = Shelf(root / "tokens", self.hashes)
@@ -90,7 +95,7 @@ class _Preparation:
             made = self._load()
         if made is None:
             where = f"the token cache in '{self.folder}'"
-            raise DataError(f"{where} cannot be read back as it was written. Is the disk sound?")
+            raise DataError(f"{where} does not match what was written. Check the disk.")
         return CachedCorpus(made.folder, made.index, made.tokenizer, reused=False)
 
     def _begin(self, held: ExitStack) -> None:
@@ -190,7 +195,7 @@ class _Preparation:
             "read": dict(facts["read"]),
             "sides": {side: its for side, its in sides.items() if side == "train" or self.corpus.has_validation},
             "parts": [{name: part[name] for name in ("key", "sides", "files")} for part in made],
-            "shelf": os.path.relpath(self.parts_shelf.folder, self.folder),
+            "shelf": self._way_to_parts(),
             "files": facts["files"],
         }
         if self.corpus.gopher_filter:
@@ -203,12 +208,17 @@ class _Preparation:
         with self._writing():
             write_checked(self.folder / INDEX_FILE, index)
 
+    def _way_to_parts(self) -> str:
+        return os.path.relpath(self.parts_shelf.folder, self.folder)
+
     def _load(self) -> CachedCorpus | None:
         """The cached corpus, or None where there is none or any file of it is not as it was written."""
         # The first alone looks for it: a file system may remember for others that they did not find it.
         index = of_the_first(self.crew, lambda: read_checked(self.folder / INDEX_FILE))
         if index is None or index.get("key") != self.key or index.get("format") != FORMAT_VERSION:
             return None
+        if index["shelf"] != self._way_to_parts() or not all(_KEY.fullmatch(part["key"]) for part in index["parts"]):
+            return None  # nothing that we wrote
         checks = [(self.shelf, self.key, index["files"])]
         checks += [(self.parts_shelf, part["key"], part["files"]) for part in index["parts"]]
         if not all(share_out(self.crew, checks, lambda check: check[0].is_whole(*check[1:]))):
@@ -235,7 +245,11 @@ def _key(corpus: Corpus, contents: list[Any], validation_contents: list[Any] | N
         "validation_ratio": None if corpus.validation else corpus.validation_ratio,
         "tokenizer": tokenizer,
     }
-    return digest_of({**determining, "gopher_filter": gopher.VERSION} if corpus.gopher_filter else determining)
+    if corpus.gopher_filter:
+        determining["gopher_filter"] = gopher.VERSION
+    if corpus.begins:
+        determining["begins"] = True
+    return digest_of(determining)
 
 
 def _identity(source: Source, contents: Any) -> list[Any]:
@@ -261,7 +275,7 @@ def _added(facts: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _one_at_a_time(path: Path, waiting: Callable[[], None]) -> Iterator[bool]:
     """Hold a lock while making, so that runs that start together do the work once. False: no lock could be had, which
     costs double work and no more: what is published is always whole."""
-    with path.open("a") as stream:
+    with open(open_no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as stream:
         yield _lock(stream.fileno(), waiting)
 
 

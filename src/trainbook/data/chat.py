@@ -69,13 +69,13 @@ class Chat:
                 through = self.text(messages[: index + 1])
                 if not (through.startswith(before) and text.startswith(through)):
                     raise DataError(
-                        f"{self.shown} writes the beginning of a conversation differently when more follows, so the "
-                        f"part of message {index + 1} cannot be found. Choose another one with data.chat_template, or "
-                        "learn the whole text with data.mask_prompt=false."
+                        f"{self.shown} renders the beginning of a conversation differently when more messages follow, "
+                        f"so message {index + 1} cannot be located. Choose another template with data.chat_template, "
+                        "or train on the whole text with data.mask_prompt=false."
                     )
                 ranges.append((len(before), len(through)))
         if not ranges:
-            raise DataError("the conversation has no message of the assistant, so nothing in it can be learned.")
+            raise DataError("the conversation has no assistant message, so there is nothing to train on.")
         return text, tuple(ranges)
 
     def text(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = False) -> str:
@@ -88,7 +88,7 @@ class Chat:
                 eos_token=self.end,
             )
         except Exception as error:  # a template is a program: it may raise anything
-            raise DataError(f"{self.shown} cannot write the conversation: {error}") from None
+            raise DataError(f"{self.shown} cannot render the conversation: {error}") from None
 
     def turn_end(self) -> str | None:
         """The special token that the template writes behind an answer; None where it writes no special token there."""
@@ -108,7 +108,7 @@ class Chat:
             for special in self.specials:
                 if special in (message.get("content") or ""):
                     raise DataError(
-                        f"message {number} of the conversation must not have the special token '{special}' in its text."
+                        f"message {number} of the conversation must not contain the special token '{special}'."
                     )
 
 
@@ -120,8 +120,8 @@ def open_chat(chat_template: str | None, mask_prompt: bool, tokenizer: Mapping[s
     _check_syntax(template, shown)
     if chat_template == "chatml" and (loaded is None or "<|im_end|>" not in special_tokens(loaded)):
         raise DataError(
-            "data.chat_template: chatml needs a tokenizer that has <|im_start|> and <|im_end|> as tokens: as mere text "
-            "they would never end an answer. Take plain, which any tokenizer can write."
+            "data.chat_template: chatml needs a tokenizer with <|im_start|> and <|im_end|> as tokens: as plain text "
+            "they would never end an answer. Use plain, which works with any tokenizer."
         )
     if loaded is None:
         return Chat(template, shown, mask_prompt)
@@ -160,12 +160,11 @@ def check_prompts(documents: Iterable[Document], chat: Chat, tokenizer: Tokenize
     if len(differ) <= len(first) // 2:
         return
     end = differ[0][-1:]
-    what = "a blank" if end == " " else repr(end)
+    what = "a space" if end == " " else repr(end)
     raise DataError(
-        f"data.chat_template: {chat.shown} has {what} at its end where the assistant is to begin "
-        f"({differ[0][-20:]!r}), and the tokenizer joins that with the first word of the answer: a model would be "
-        "asked in other tokens than it was trained on. End the generation prompt before it, and let the answer begin "
-        "with it."
+        f"data.chat_template: {chat.shown} has {what} at the end of its generation prompt ({differ[0][-20:]!r}), and "
+        "the tokenizer merges that with the first word of the answer: the model would be prompted with tokens that "
+        "it was not trained on. End the generation prompt before it, and start the answer with it."
     )
 
 
@@ -274,7 +273,7 @@ def _check_syntax(template: str, shown: str) -> None:
     try:
         _compiled(template)
     except jinja2.TemplateSyntaxError as error:
-        raise DataError(f"data.chat_template: {shown} has a mistake in line {error.lineno}: {error.message}") from None
+        raise DataError(f"data.chat_template: {shown} has an error in line {error.lineno}: {error.message}") from None
 
 
 @lru_cache(maxsize=8)

@@ -17,11 +17,12 @@ from trainbook.data.fields import Wanted
 from trainbook.data.parts import Part
 from trainbook.data.records import Document
 from trainbook.data.shelf import digest_of
-from trainbook.data.sides import Symbols, judged_texts, side_of
+from trainbook.data.sides import Symbols, characters, judged_texts, side_of
 from trainbook.data.sources import Source
 from trainbook.data.split import Split
 from trainbook.data.surveys import Counts
 from trainbook.data.tokenizers import load_tokenizer
+from trainbook.data.tokenizers.around import template
 from trainbook.data.writing import Encoding
 
 TOKENIZER_FOLDER = "tokenizer"
@@ -30,7 +31,7 @@ SIDES = ("train", "validation")
 
 
 # What a tokenizer with an alphabet has one token for: each character, or each word between blanks.
-SYMBOLS: dict[str, Symbols] = {"char": lambda text: text, "word": str.split}
+SYMBOLS: dict[str, Symbols] = {"char": characters, "word": str.split}
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Corpus:
     validation_ratio: float
     tokenizer: dict[str, Any]  # from tokenizer_config, special tokens included
     gopher_filter: bool = False
+    begins: bool = False  # each document, with what the tokenizer puts before a text
 
     @property
     def has_validation(self) -> bool:
@@ -85,7 +87,8 @@ class Decided:
         tokenizer = load_tokenizer(self.folder / TOKENIZER_FOLDER)
         specials = special_tokens(tokenizer) if self.corpus.wanted.records == "chat" else {}
         names = tuple(self.facts["label_names"])
-        return Encoding(tokenizer, self.facts["dtype"], self.corpus.wanted, names, specials)
+        begin = template(tokenizer)[0] if self.corpus.begins else ()
+        return Encoding(tokenizer, self.facts["dtype"], self.corpus.wanted, names, specials, begin=begin)
 
     def split_of(self, one: Placed) -> Split | str:
         """How the documents of a part are divided, or the side that all of them go to."""
@@ -130,4 +133,5 @@ class Decided:
             plan = f"cut {plan.ratio}" if flags is None else hashlib.sha256(np.packbits(flags).tobytes()).hexdigest()
         filtered = gopher.VERSION if self.corpus.gopher_filter and not one.of_validation else None
         tokenizer = encoding.tokenizer.fingerprint
-        return digest_of([survey_key, plan, filtered, tokenizer, encoding.dtype, list(encoding.label_names)])
+        facts = [survey_key, plan, filtered, tokenizer, encoding.dtype, list(encoding.label_names)]
+        return digest_of([*facts, list(encoding.begin)] if encoding.begin else facts)

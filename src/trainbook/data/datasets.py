@@ -57,7 +57,7 @@ class TokenWindows(Samples):
             raise _no_room(frame)
         available = len(tokens) - frame.shift
         if available < 1:
-            at_least = "2 tokens, to read one and predict the next" if frame.shift else "1 token"
+            at_least = "2 tokens (one to read, one to predict)" if frame.shift else "1 token"
             raise DataError(f"{name} must have at least {at_least}, but has {len(tokens)}.")
         whole, remainder = divmod(available, self.stride)
         self.seed = seed
@@ -79,7 +79,9 @@ class TokenWindows(Samples):
         first_epoch = self.ids(np.arange(self.num_samples), np.zeros(self.num_samples, dtype=np.int64))
         self.num_filtered = int(self.filtered.touch(*self.extent(first_epoch)).sum())
         if self.num_filtered == self.num_samples:
-            raise DataError(f"data.repetition_filter: every window of {name} touches a repeat ({RULE}). {_WITHOUT}")
+            raise DataError(
+                f"data.repetition_filter: every window of {name} contains a repetition ({RULE}). {_WITHOUT}"
+            )
 
     def offset(self, epoch: int) -> int:
         if self.num_offsets == 1:
@@ -151,7 +153,9 @@ class TokenDocuments(Samples):
         left_out = usable & self._has_repeat() if repetition_filter else np.zeros(len(documents), dtype=bool)
         self._ids = np.flatnonzero(usable & ~left_out)
         if len(self._ids) == 0:
-            raise DataError(f"data.repetition_filter: every document of {name} has a repeat ({RULE}). {_WITHOUT}")
+            raise DataError(
+                f"data.repetition_filter: every document of {name} contains a repetition ({RULE}). {_WITHOUT}"
+            )
         self.num_samples = len(self._ids)
         self.num_filtered, self.filtered = int(left_out.sum()), Ranges.of(*self.extent(np.flatnonzero(left_out)))
         self.num_left_out = len(documents) - self.num_samples - self.num_filtered
@@ -201,8 +205,8 @@ class TokenDocuments(Samples):
         document = int(np.argmax(lengths > most))
         law = f"{knob} + {shift} = {most}" if shift else f"{knob} = {most}"
         raise DataError(
-            f"{self.documents.origin(document)}: with data.truncation=false a {what} must have at most {law} tokens, "
-            f"but it has {lengths[document]}."
+            f"{self.documents.origin(document)}: with data.truncation=false, a {what} must have at most {law} tokens, "
+            f"but this one has {lengths[document]}."
         )
 
     def _usable(self) -> np.ndarray:
@@ -276,12 +280,12 @@ class TokenDocuments(Samples):
         return description
 
 
-_WITHOUT = "Nothing is left to train on: look at the data with trainbook data, or set data.repetition_filter=false."
+_WITHOUT = "Nothing is left to train on: inspect the data with trainbook data, or set data.repetition_filter=false."
 
 
 def _what_is_usable(frame: Frame, targets: Any, marks: Any) -> str:
     if marks is not None:
-        return f"a document with something to learn in its first {frame.max_positions} positions"
+        return f"a document with a target in its first {frame.max_positions} positions"
     if targets is not None:
         return "a pair of texts of at least 1 token each"
     return f"a document of at least {1 + frame.shift} token{'s' if frame.shift else ''}"
@@ -296,6 +300,6 @@ def _places_of_marks(marks: np.ndarray) -> np.ndarray:
 def _no_room(frame: Frame) -> DataError:
     least = len(frame.prefix) + len(frame.suffix) + 1
     return DataError(
-        f"data.max_seq_length: must be at least {least}, so that a token fits between the {least - 1} around each "
-        f"sample, but got {frame.max_positions}."
+        f"data.max_seq_length: must be at least {least}, so that a token fits beside the {least - 1} special tokens "
+        f"of each sample, but got {frame.max_positions}."
     )

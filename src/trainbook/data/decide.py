@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import numpy as np
 from trainbook.data.chat import check_prompts, special_tokens
 from trainbook.data.corpus import FLAGS_FILE, SYMBOLS, TOKENIZER_FOLDER, Corpus, Decided, Placed
 from trainbook.data.crew import Crew
+from trainbook.data.fields import Wanted
 from trainbook.data.progress import stage
+from trainbook.data.records import Document
 from trainbook.data.shelf import digest_of
 from trainbook.data.sides import divided, facts_of, must_be_for_texts
 from trainbook.data.sources.long import LongDocument
@@ -25,7 +27,7 @@ from trainbook.data.tokenizers import (
     load_tokenizer,
     train_bpe,
 )
-from trainbook.data.tokenizers.training import training_pieces
+from trainbook.data.tokenizers.training import DistinctWords, training_pieces
 from trainbook.data.values import in_order
 from trainbook.data.writing import MARKS_TYPE
 from trainbook.errors import DataError
@@ -77,11 +79,11 @@ def _label_names(corpus: Corpus, names: set[str]) -> tuple[str, ...]:
     if len(names) < least:
         has = f"has only {next(iter(names))!r}" if names else "has none"
         raise DataError(
-            f"{corpus.source.knob}: the training part of '{corpus.source.name}' must have at least {least} "
+            f"{corpus.source.knob}: the training split of '{corpus.source.name}' must have at least {least} "
             f"class{'es' if least > 1 else ''}, but {has}."
         )
     if wanted.records == "tagged" and len(names) > np.iinfo(MARKS_TYPE).max:
-        raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' has {len(names)} tags, more than can be kept.")
+        raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' has {len(names)} tags, more than are supported.")
     return in_order(names)
 
 
@@ -105,24 +107,36 @@ def _make_tokenizer(
         kind = CharTokenizer if config["kind"] == "char" else WordTokenizer
         return kind(alphabet, several or must_end, specials)
     if config["kind"] == "bpe":
-        chosen = _to_learn_from([one for one in placed if not one.of_validation])
-        total = sum(one.counts.characters for one in placed if not one.of_validation)
-        if total > BPE_CHARACTERS:
-            facts["tokenizer_sample"] = {"characters": min(BPE_CHARACTERS, total), "of": total}
-        num_bytes = sum(one.part.num_bytes for one in chosen)
-        with stage("training the BPE", round(num_bytes * min(BPE_CHARACTERS / total, 1)), crew.rank == 0) as bar:
-            texts = _training_texts(corpus, decided, chosen)
-
-            def advance(num_bytes: int) -> None:
-                crew.advance()
-                bar.advance(num_bytes)
-
-            def merging() -> None:
-                crew.advance()
-                bar.note("merging pairs")
-
-            return train_bpe(texts, config["vocab_size"], specials, advance, merging)
+        return _train_bpe(corpus, decided, [one for one in placed if not one.of_validation], facts, crew)
     return load_tokenizer(config["path"])
+
+
+def _train_bpe(
+    corpus: Corpus, decided: Decided, placed: Sequence[Placed], facts: dict[str, Any], crew: Crew
+) -> Tokenizer:
+    config = corpus.tokenizer
+    chosen = _to_learn_from(placed)
+    total = sum(one.counts.characters for one in placed)
+    num_bytes = sum(one.part.num_bytes for one in chosen)
+    words = DistinctWords()
+    with stage("training the BPE tokenizer", round(num_bytes * min(BPE_CHARACTERS / total, 1)), crew.rank == 0) as bar:
+        documents = (document for one in chosen for document in decided.documents(one, "train"))
+
+        def advance(num_bytes: int) -> None:
+            crew.advance()
+            bar.advance(num_bytes)
+
+        def merging() -> None:
+            crew.advance()
+            sample = f"the first {words.num_characters:,} characters, which have very many different words"
+            bar.note(f"merging pairs of {sample}" if words.is_full else "merging pairs")
+
+        texts, specials = training_texts(documents, corpus.wanted), config.get("specials", ())
+        tokenizer = train_bpe(texts, config["vocab_size"], specials, advance, merging, words)
+    if words.is_full or total > BPE_CHARACTERS:
+        used = words.num_characters if words.is_full else BPE_CHARACTERS
+        facts["tokenizer_sample"] = {"characters": used, "of": total}
+    return tokenizer
 
 
 def _to_learn_from(placed: Sequence[Placed]) -> list[Placed]:
@@ -143,14 +157,14 @@ def _by_name(one: Placed) -> str:
     return digest_of([facts[0] for facts in contents] if isinstance(contents, list) else contents)
 
 
-def _training_texts(corpus: Corpus, decided: Decided, chosen: Sequence[Placed]) -> Iterator[str]:
+def training_texts(documents: Iterable[Document], wanted: Wanted) -> Iterator[str]:
+    """What a BPE is trained on, up to its limit."""
     left = BPE_CHARACTERS
-    for one in chosen:
-        for document in decided.documents(one, "train"):
-            is_long = isinstance(document, LongDocument)
-            for text in [document.chunks()] if is_long else ([text] for text in corpus.wanted.texts_of(document)):
-                for piece in training_pieces(text):
-                    yield piece
-                    left -= len(piece)
-                    if left <= 0:
-                        return
+    for document in documents:
+        is_long = isinstance(document, LongDocument)
+        for text in [document.chunks()] if is_long else ([text] for text in wanted.texts_of(document)):
+            for piece in training_pieces(text):
+                yield piece
+                left -= len(piece)
+                if left <= 0:
+                    return

@@ -78,7 +78,7 @@ class _Failure:
     def error(self) -> Exception:
         # Not by calling the class: its constructor may take other things than a message.
         error = self.kind.__new__(self.kind, self.message)
-        error.add_note(f"In a data worker:\n{self.trace}")
+        error.add_note(f"In a data loader worker:\n{self.trace}")
         return error
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from trainbook.data.headers import NO_HEADER, lacks_a_header, may_lack_a_header
 from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document, LabelKind, Record, RecordKind
 from trainbook.data.values import class_of, classes_of, flags_in, is_list, is_number, kind_of, number_of, text_of
@@ -147,6 +148,9 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapp
     else:
         return _find_conversation(search, wanted)
     search.must_be_clear()
+    is_named = None not in (wanted.text_field, wanted.label_field or wanted.target_field)
+    if not is_named and lacks_a_header([*search.roles.values()], first, shown):
+        raise DataError(f"{shown}: the columns are called {_listed(columns)}. {NO_HEADER}")
     separator = ","
     if wanted.labels == "classes":
         labels = search.values(search.roles["label"])
@@ -154,8 +158,8 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapp
         if count := flags_in(labels, separator):
             raise DataError(
                 f"{shown}: the field '{search.roles['label']}' must list the classes of each text by name, such as "
-                f'["a", "b"], but has a flag (0 or 1) for each of {count} classes. Write the names of those that are 1 '
-                "in its place, or name another field with data.label_field."
+                f'["a", "b"], but has a flag (0 or 1) for each of {count} classes. Replace the flags '
+                "by the names of the classes that are 1, or name another field with data.label_field."
             )
     return Fields(search.roles, separator)
 
@@ -179,7 +183,7 @@ def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Docu
     if wanted.records == "pairs":
         target = text_of(_value(record, fields, "target"), fields.roles["target"])
         if not target.strip():
-            raise DataError(f"the field '{fields.roles['target']}' must have a text to produce, but is empty.")
+            raise DataError(f"the field '{fields.roles['target']}' must have a target text, but is empty.")
         return Document(text, **place, target=target)
     if wanted.records == "labelled":
         value, name = _value(record, fields, "label"), fields.roles["label"]
@@ -258,7 +262,7 @@ class _Search:
         ]
 
     def is_unclear(self, role: str, found: Sequence[str]) -> None:
-        what = f"{_listed(found)} could each be {WHAT[role]}" if found else f"no field is known as {WHAT[role]}"
+        what = f"{_listed(found)} could each be {WHAT[role]}" if found else f"no field was recognized as {WHAT[role]}"
         self.problems[role] = _Problem(what, unclear=KNOB_OF_ROLE[role], has_choice=bool(found))
 
     def must_be_clear(self, hint: str = "") -> None:
@@ -271,7 +275,9 @@ class _Search:
             what += f"; its fields are: {_listed(self.columns) or 'none'}"
         hints = [problem.hint for problem in problems]
         if knobs := list(dict.fromkeys(problem.unclear for problem in problems if problem.unclear)):
-            hints.append(f"Name the right {'ones' if knobs[1:] else 'one'} with {' and '.join(knobs)}.")
+            hints.append(f"Set {' and '.join(knobs)}.")
+        if may_lack_a_header(self.columns, self.first, self.shown):
+            hints.append(NO_HEADER)
         raise DataError(" ".join(part for part in (f"{self.shown}: {what}.", *hints, hint) if part))
 
 

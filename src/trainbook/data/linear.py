@@ -46,7 +46,7 @@ class Tfidf:
         numbers: dict[str, int] = {}
         rows = [[numbers.setdefault(word, len(numbers)) for word in words_of(text)] for text in texts]
         if not numbers:
-            raise ValueError("no text has a word of two characters")
+            raise ValueError("no text has a word of two or more characters")
         words, lengths = _flat(rows)
         frequent = _document_counts(words, lengths, len(numbers)) >= self.min_documents
         kept = sorted(word for word, number in numbers.items() if frequent[number])
@@ -61,7 +61,7 @@ class Tfidf:
         self.pairs = found[counts >= self.min_documents]  # first word x number of words + second word, in order
         counted = self._counts(words, lengths)
         if counted.shape[1] == 0:
-            raise ValueError(f"no word is in {self.min_documents} texts")
+            raise ValueError(f"no word occurs in {self.min_documents} texts")
         documents = np.bincount(counted.indices, minlength=counted.shape[1])
         self.weights = 1 + np.log((1 + len(lengths)) / (1 + documents))
         return self._weighted(counted)
@@ -228,7 +228,7 @@ def baseline_accuracy(
     names, counts = np.unique(np.asarray(train_labels), return_counts=True)
     truth = np.asarray(validation_labels)
     majority = names[counts.argmax()]
-    method = "the commonest class"
+    method = "the most frequent class"
     predicted = np.full(len(truth), majority)
     if len(names) > 1:
         # Texts without a single common word leave nothing to fit: the commonest class is then all there is.
@@ -236,7 +236,7 @@ def baseline_accuracy(
             tfidf = Tfidf()
             model = RidgeClassifier().fit(tfidf.fit_transform(train_texts), train_labels)
             predicted = model.predict(tfidf.transform(validation_texts))
-            method = "ridge regression on TF-IDF of words and pairs of words"
+            method = "ridge regression on TF-IDF of words and word pairs"
     return {
         "method": method,
         "accuracy": float((predicted == truth).mean()),

@@ -183,9 +183,9 @@ class BatchPlan:
 
     def _nothing_left(self) -> DataError:
         return DataError(
-            "nothing is left to train on: every sample is kept out, or shares tokens with one that is. Look at what "
-            "the quarantine.jsonl of the run and data.quarantine name: so many bad samples are a fault of the run (a "
-            "rate that is too high, a tokenizer that does not fit), or of the whole source."
+            "nothing is left to train on: every sample is quarantined, or shares tokens with one that is. Look at the "
+            "samples in the run's quarantine.jsonl and in data.quarantine. When so many are bad, the cause is usually "
+            "the run (a learning rate that is too high, a tokenizer that does not fit) or the whole source."
         )
 
     def _indices(self, epochs: np.ndarray, positions: np.ndarray) -> np.ndarray:

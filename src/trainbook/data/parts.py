@@ -67,8 +67,8 @@ def contents_of(source: Source, hashes: Hashes, crew: Crew) -> list[Any]:
         listed = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
         if len({*crew.meet(listed)}) > 1:
             raise DataError(
-                f"{source.knob}: '{source.name}': not all processes see the same files. Are some still being written? "
-                "Try again."
+                f"{source.knob}: '{source.name}': the processes do not see the same files. Check whether files are "
+                "still being written, and try again."
             )
     return share_out(crew, items, lambda item: _contents(item, hashes, book))
 

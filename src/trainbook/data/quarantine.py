@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.contained import link_must_stay_inside
 from trainbook.data.datasets import TokenDocuments, TokenWindows
 from trainbook.data.names import nearest
 from trainbook.data.samples import Samples
@@ -70,14 +71,14 @@ def _parsed(line: str, place: str) -> Entry:
     try:
         entry = json.loads(line)
     except ValueError:
-        raise DataError(f"{place}: must be one JSON object a line, but got {line[:60]!r}.") from None
+        raise DataError(f"{place}: must be one JSON object per line, but got {line[:60]!r}.") from None
     if not isinstance(entry, dict):
         raise DataError(f"{place}: must be a JSON object, but got {line[:60]!r}.")
     laws: dict[str, tuple[bool, str]] = {
         "id": (_is_count(entry.get("id")), "an integer >= 0"),
-        "source": (isinstance(entry.get("source"), str), "a text: where the sample comes from"),
-        "data": (isinstance(entry.get("data"), str), "a text: the fingerprint of the data"),
-        "text": (isinstance(entry.get("text", ""), str), "a text: how the sample begins"),
+        "source": (isinstance(entry.get("source"), str), "a string: where the sample comes from"),
+        "data": (isinstance(entry.get("data"), str), "a string: the fingerprint of the data"),
+        "text": (isinstance(entry.get("text", ""), str), "a string: how the sample begins"),
         "range": ("range" not in entry or _is_range(entry["range"]), "two integers: where a window begins and ends"),
     }
     for name, (is_kept, law) in laws.items():
@@ -102,12 +103,13 @@ def open_quarantine(name: str) -> tuple[Path, list[Entry]]:
         return path, read_entries(path)
     for folder in (path, Path("runs") / path):
         run = RunFolder(folder)
+        link_must_stay_inside(run.quarantine_file, folder)
         if run.quarantine_file.is_file():
             return run.quarantine_file, read_entries(run.quarantine_file)
         if run.manifest.is_file():
             return run.quarantine_file, []
     if path.is_dir():
-        raise DataError(f"{KNOB}: the folder '{name}' is no run's and has no {RunFolder(path).quarantine_file.name}.")
+        raise DataError(f"{KNOB}: the folder '{name}' is not a run and has no {RunFolder(path).quarantine_file.name}.")
     match = nearest(path.name, sorted(os.listdir(path.parent))) if path.parent.is_dir() else None
     hint = f" Did you mean '{path.parent / match}'?" if match else ""
     raise DataError(f"{KNOB}: '{name}' does not exist; it must be a run's folder or its quarantine.jsonl.{hint}")
@@ -158,7 +160,9 @@ def _covering(entry: Entry, samples: TokenWindows, path: Path) -> list[int]:
 
 def _must_be_there(is_there: bool, entry: Entry, path: Path) -> None:
     if not is_there:
-        raise DataError(f"{KNOB}: {path}: the data has no sample {entry['id']} ({entry['source']}). Was it edited?")
+        raise DataError(
+            f"{KNOB}: {path}: the data has no sample {entry['id']} ({entry['source']}). Was the file edited?"
+        )
 
 
 def _by_source(entries: list[Entry], samples: TokenDocuments) -> tuple[list[int], list[Entry]]:
@@ -194,16 +198,16 @@ def _nothing_found(entries: list[Entry], samples: Samples, fingerprint: str, pat
     theirs = entries[0]
     if theirs["data"] == fingerprint:
         kinds = ("windows", "documents") if samples.kind == "documents" else ("documents", "windows")
-        why = f"they are {kinds[0]}, and this run's samples are {kinds[1]}"
+        why = f"they are {kinds[0]}, but this run's samples are {kinds[1]}"
         what = f"Set data.samples={kinds[0]}"
     else:
-        known_by = "an id means another window in other data, and nothing else tells windows"
+        known_by = "a window is identified by its id, which is valid only for the same data"
         if samples.kind == "documents":
-            known_by = "no document here has their source and text"
-        why = f"the data that they were kept out of has the fingerprint {theirs['data'][:12]}, this data has "
+            known_by = "no document here has the same source and text"
+        why = f"the data they were excluded from has the fingerprint {theirs['data'][:12]}, this data has "
         why += f"{fingerprint[:12]}, and {known_by}"
         what = "Train on that data with its tokenizer and filters"
     return DataError(
-        f"{KNOB}: none of the samples in {path} can be found, such as {theirs['source']}: {why}. {what}, or leave "
-        f"{KNOB} out and take the texts that the file names out of the source."
+        f"{KNOB}: none of the samples in {path} can be found, such as {theirs['source']}: {why}. {what}, or omit "
+        f"{KNOB} and remove the texts that the file lists from the source."
     )

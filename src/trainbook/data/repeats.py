@@ -5,7 +5,7 @@ Batches of such text have made losses spike, and the model learns nothing from t
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,6 +96,65 @@ def find_repeats(
     _, first = np.unique(documents[order], return_index=True)
     columns = np.stack([documents, begins - starts[documents], periods, repetitions], axis=1)
     return [Repeat(*row) for row in columns[order[first]].tolist()]
+
+
+class LongestRepeat:
+    """The same of one document whose tokens come chunk by chunk."""
+
+    def __init__(
+        self, excerpt: int, max_period: int = MAX_PERIOD, min_repetitions: int = MIN_REPETITIONS, before: int = 16
+    ) -> None:
+        self.max_period, self.min_repetitions = max_period, min_repetitions
+        self.excerpt, self.before = excerpt, before  # tokens that are shown, and those of them before the repeat
+        self.found: Repeat | None = None
+        self.shown = np.empty(0, dtype=np.int64)  # tokens around it
+        self._open: dict[int, tuple[int, np.ndarray]] = {}  # of each period, the run that the last chunk ended in
+        self._tail = np.empty(0, dtype=np.int64)
+        self._position = 0
+
+    def add(self, chunk: np.ndarray) -> None:
+        part, offset = np.concatenate([self._tail, chunk]), self._position - len(self._tail)
+        for period in range(1, self.max_period + 1):
+            first = max(len(self._tail), period)
+            runs = _equal_runs(part, period, first)
+            begins, ends = runs[:, 0] + offset, runs[:, 1] + offset
+            waiting = self._open.pop(period, None)
+            if waiting is not None and len(runs) and runs[0, 0] == first:
+                begins[0] = waiting[0]
+            elif waiting is not None:
+                self._consider(period, waiting[0], self._position, waiting[1])
+                waiting = None
+            if not len(runs):
+                continue
+
+            def shown(number: int, runs: np.ndarray = runs, waiting: Any = waiting, period: int = period) -> np.ndarray:
+                if number == 0 and waiting is not None:
+                    return waiting[1]
+                start = max(int(runs[number, 0]) - period - self.before, 0)
+                return part[start : start + self.excerpt].copy()
+
+            if runs[-1, 1] == len(part):
+                self._open[period] = int(begins[-1]), shown(len(runs) - 1)
+                begins, ends = begins[:-1], ends[:-1]
+            if len(begins):
+                longest = int(np.argmax(ends - begins))
+                self._consider(period, int(begins[longest]), int(ends[longest]), shown(longest))
+        self._tail = part[-self.max_period :]
+        self._position += len(chunk)
+
+    def close(self) -> None:
+        for period, (begin, tokens) in self._open.items():
+            self._consider(period, begin, self._position, tokens)
+        self._open = {}
+
+    def _consider(self, period: int, begin: int, end: int, tokens: np.ndarray) -> None:
+        repetitions = (end - begin) // period + 1
+        if repetitions < self.min_repetitions:
+            return
+        other = Repeat(0, begin - period, period, repetitions)
+        rank = (period, -repetitions, other.position)
+        if self.found is None or rank < (self.found.period, -self.found.repetitions, self.found.position):
+            self.found, self.shown = other, tokens
 
 
 def _within(

@@ -15,6 +15,7 @@ class Request:
     records: RecordKind = "text"
     labels: LabelKind | None = None  # of labelled records
     specials: tuple[str, ...] = ()  # roles of special tokens that the tokenizer must have
+    begins: bool = False  # in a stream, a document begins with what the tokenizer puts before a text, such as <s>
     frame: Callable[[Tokenizer], Frame] = field(kw_only=True)  # what is put around each sample, once tokens are known
 
 

@@ -11,8 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import is_plain_name, must_stay_inside
 from trainbook.data.hashes import Hashes
 from trainbook.data.sources.files import hashed
+from trainbook.errors import LeadsOut
 
 FACTS_FILE = "facts.json"
 
@@ -34,19 +36,25 @@ class Shelf:
 
     def find(self, key: str) -> dict[str, Any] | None:
         """What is said of it, or None where there is none or any file of it is not as it was written."""
+        if self.place(key).is_symlink():
+            return None
         found = read_checked(self.place(key) / FACTS_FILE)
         if found is None or found.get("key") != key or not self.is_whole(key, found["files"]):
             return None
         return found
 
     def is_whole(self, key: str, files: Files) -> bool:
+        """Of files that lie in its own folder, and nowhere else."""
         place = self.place(key)
+        if place.is_symlink() or not all(is_plain_name(name) for name in files):
+            return False
         try:
+            must_stay_inside(place)
             # Sizes first: they cost nothing.
             if any((place / name).stat().st_size != size for name, (size, _) in files.items()):
                 return False
             return all(list(self.hashes.of(place / name, str(self.folder))) == facts for name, facts in files.items())
-        except OSError:
+        except (OSError, LeadsOut):
             return False
 
     def make(self, key: str, scratch: Path, write: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:

@@ -32,19 +32,25 @@ class Sides:
 
 
 def open_sides(
-    source: Source, validation: Source | None, validation_ratio: float, gopher_filter: bool = False
+    source: Source,
+    validation: Source | None,
+    validation_ratio: float,
+    gopher_filter: bool = False,
+    advance: Callable[[int], None] = lambda num_bytes: None,
 ) -> Sides:
     """Read everything once, to know what is there and to decide where it goes. A filter is for the training side alone:
     both are divided without it."""
-    sides = _divided(source, validation, validation_ratio)
+    sides = _divided(source, validation, validation_ratio, advance)
     return _filtered(sides, source) if gopher_filter else sides
 
 
-def _divided(source: Source, validation: Source | None, validation_ratio: float) -> Sides:
-    seen = survey(source.documents())
+def _divided(
+    source: Source, validation: Source | None, validation_ratio: float, advance: Callable[[int], None]
+) -> Sides:
+    seen = survey(source.documents(), advance=advance)
     facts = facts_of(source, seen.num_documents, source.passed)
     if validation is not None:
-        seen_validation = survey(validation.documents())
+        seen_validation = survey(validation.documents(), advance=advance)
         its_facts = facts_of(validation, seen_validation.num_documents, validation.passed)
         facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
         return Sides(source.documents, validation.documents, facts, (seen, seen_validation))
@@ -57,8 +63,8 @@ def divided(seen: Survey, source: Source, ratio: float) -> Split:
     plan = split(seen, ratio, may_cut=source.wanted.records == "text")
     if plan is None:
         raise DataError(
-            f"data.validation_ratio: '{source.name}' cannot be divided: all of its records have the same text or "
-            "group. Give a source of its own with data.validation, or set data.validation_ratio=0."
+            f"data.validation_ratio: '{source.name}' cannot be split: all of its records have the same text or group. "
+            "Set data.validation to a separate source, or set data.validation_ratio=0."
         )
     return plan
 
@@ -79,8 +85,8 @@ def _filtered(sides: Sides, source: Source) -> Sides:
 def must_be_for_texts(source: Source) -> None:
     if source.wanted.chat is not None:
         raise DataError(
-            "data.gopher_filter: is for texts, but the task reads conversations, whose template repeats itself each "
-            "turn. Set data.gopher_filter=false; data.repetition_filter is for conversations too."
+            "data.gopher_filter: works on plain text, but the task reads conversations, whose template repeats every "
+            "turn. Set data.gopher_filter=false; data.repetition_filter works on conversations too."
         )
 
 
@@ -90,9 +96,9 @@ def judged_texts(source: Source) -> Callable[[Document], list[str]]:
     def texts_of(document: Document) -> list[str]:
         if isinstance(document, LongDocument) and document.num_bytes > JUDGED_BYTES:
             raise DataError(
-                f"data.gopher_filter: '{source.root}{document.origin}' is a plain text, and so one document, of "
+                f"data.gopher_filter: '{source.root}{document.origin}' is plain text, and so one document, of "
                 f"{shown(document.num_bytes)}: too long to be judged as a whole (at most {shown(JUDGED_BYTES)}). "
-                "Divide it into documents, such as the lines of a JSONL file, or set data.gopher_filter=false."
+                "Split it into documents, such as the lines of a JSONL file, or set data.gopher_filter=false."
             )
         return source.wanted.texts_of(document)
 
@@ -103,20 +109,28 @@ def must_leave_something(source: Source, gopher: dict[str, Any]) -> None:
     if gopher["left_out"] == gopher["of"]:
         raise DataError(
             f"data.gopher_filter: nothing is left to train on: each document of '{source.name}' breaks a rule "
-            f"({', '.join(gopher['rules'])}). The rules are for prose from the web; set data.gopher_filter=false."
+            f"({', '.join(gopher['rules'])}). The rules are made for web text: set data.gopher_filter=false."
         )
 
 
 def alphabet_of_texts(source: Source, symbols: Symbols | None) -> Callable[[Document], Iterable[Iterable[str]]] | None:
     if symbols is None:
         return None
-    return lambda document: (symbols(text) for text in _whole_words(document, source.wanted))
+    return lambda document: (symbols(text) for text in pieces_for(symbols, document, source.wanted))
 
 
-def _whole_words(document: Document, wanted: Wanted) -> Iterable[str]:
-    """The texts of a document, a long one in pieces that cut no word."""
+def characters(text: str) -> Iterable[str]:
+    return text
+
+
+def pieces_for(symbols: Symbols, document: Document, wanted: Wanted) -> Iterable[str]:
+    """The texts of a document, a long one in pieces that cut no symbol."""
     if isinstance(document, LongDocument):
-        return in_pieces(document.chunks(), BETWEEN_WORDS, WORDS_CHARACTERS)
+        return (
+            document.chunks()
+            if symbols is characters
+            else in_pieces(document.chunks(), BETWEEN_WORDS, WORDS_CHARACTERS)
+        )
     return wanted.texts_of(document)
 
 
@@ -124,6 +138,8 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
     """What is said of a source that was read; one without any text is refused."""
     if num_documents == 0:
         reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
+        if first := next(iter(passed.reasons.values()), None):
+            reason += f", the first one because {first.places[0]}: {first.reason.rstrip('.')}"
         reason = f"all of its {passed.blank} records are blank" if passed.blank and source.fields else reason
         raise DataError(f"{source.knob}: '{source.name}' has no text: {reason}.")
     facts: dict[str, Any] = {}

@@ -53,8 +53,8 @@ def class_of(value: Any, field: str) -> str:
     if isinstance(value, str) and value.strip():
         return text_of(value, field).strip()
     shown = repr(value) if isinstance(value, str | float) else kind_of(value)
-    hint = " Several classes a record are training.task=classify_many." if is_list(value) else ""
-    hint = " A number to predict is training.task=regress." if isinstance(value, float) else hint
+    hint = " For several classes per record, set training.task=classify_many." if is_list(value) else ""
+    hint = " To predict a number, set training.task=regress." if isinstance(value, float) else hint
     raise DataError(f"the field '{field}' must be a class (a name or a whole number), but got {shown}.{hint}")
 
 
@@ -83,8 +83,8 @@ def listed(value: Any, field: str) -> Any:
         return json.loads(value)
     except (ValueError, RecursionError):
         raise DataError(
-            f'the field \'{field}\' must be a list of classes as JSON writes it, such as ["a", "b"], or names with '
-            f"'|' or ',' between them, but got {value!r}."
+            f"the field '{field}' must be a JSON list of classes, such as "
+            f"""["a", "b"], or names with '|' or ',' between them, but got {value!r}."""
         ) from None
 
 
@@ -107,7 +107,7 @@ def flags_in(values: Sequence[Any], separator: str) -> int:
 def number_of(value: Any, field: str) -> float:
     if not is_number(value):
         shown = repr(value) if isinstance(value, str | float) else kind_of(value)
-        shown = "one that is too large" if isinstance(value, int) and not isinstance(value, bool) else shown
+        shown = "a number that is too large" if isinstance(value, int) and not isinstance(value, bool) else shown
         raise DataError(f"the field '{field}' must be a finite number, but got {shown}.")
     if abs(number := float(value)) > LARGEST_NUMBER:
         raise DataError(

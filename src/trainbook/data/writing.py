@@ -42,6 +42,7 @@ class Encoding:
     label_names: tuple[str, ...] = ()
     specials: Mapping[str, int] = field(default_factory=dict)  # that the text of a conversation may name
     validation_ratio: float | None = None  # on a side that was divided off by it
+    begin: tuple[int, ...] = ()  # before each document of a stream
 
     @property
     def has_marks(self) -> bool:
@@ -79,7 +80,7 @@ def _batches(documents: Iterable[Document], tokenizer: Tokenizer | None, root: s
     batch: list[_Piece] = []
     size = 0
     for document in documents:
-        texts = [document.text] if tokenizer is None else _pieces(document, tokenizer, root)
+        texts = [document.text] if tokenizer is None else pieces_of(document, tokenizer, root)
         for number, text in enumerate(texts):
             batch.append(_Piece(document, text, begins=number == 0))
             size += len(text)
@@ -90,18 +91,20 @@ def _batches(documents: Iterable[Document], tokenizer: Tokenizer | None, root: s
         yield batch
 
 
-def _pieces(document: Document, tokenizer: Tokenizer, root: str) -> Iterator[str]:
+def pieces_of(document: Document, tokenizer: Tokenizer, root: str) -> Iterator[str]:
+    """A document in pieces that encode to the same tokens as the whole, the first as a text and the others as what goes
+    on with one (`encode_rest`)."""
     longest = LONGEST_UNCUT if isinstance(document, LongDocument) else None
     try:
         # Only a long document is worth finding out where it may be cut.
         is_short = longest is None and document.num_characters <= PIECE_CHARACTERS
         yield from in_pieces(document.chunks(), None if is_short else tokenizer.cuts, PIECE_CHARACTERS, longest)
     except CannotCut as error:
-        reason = f"it has {error}" if tokenizer.cuts is not None else "no cut is safe with this tokenizer"
+        reason = f"it has {error}" if tokenizer.cuts is not None else "this tokenizer has no safe place to split a text"
         raise DataError(
-            f"{root}{document.origin}: this text is too long to be tokenised as a whole, and it cannot be tokenised in "
-            f"pieces: {reason}. Divide it into several files or lines of a JSONL file, put line breaks or spaces into "
-            "it, or choose data.tokenizer=byte, char or bpe."
+            f"{root}{document.origin}: this text is too long to be tokenized as a whole, and cannot be tokenized in "
+            f"pieces: {reason}. Split it into several files or into lines of a JSONL file, insert line breaks or "
+            "spaces, or use data.tokenizer=byte or char, with which a text can be split anywhere."
         ) from None
 
 
@@ -164,6 +167,7 @@ class _Writer:
 
     def _begin(self, document: Document) -> None:
         self._end()
+        self._append(self._tokens, np.array(self.encoding.begin, dtype=np.int64), self.encoding.dtype, "tokens")
         self.starts.append(self.facts["tokens"])
         self.lengths.append(0)
         self.first_lines.append(document.first_line)
@@ -194,14 +198,14 @@ class _Writer:
         ratio = self.encoding.validation_ratio
         if number is None and ratio is not None:
             raise DataError(
-                f"{self.root}{document.origin}: the class '{name}' is in the validation part only, which "
-                f"data.validation_ratio={ratio:g} divided off, so nothing could learn it. Add more documents of that "
-                "class, give a source of its own with data.validation, or set data.validation_ratio=0."
+                f"{self.root}{document.origin}: the class '{name}' occurs only in the validation split "
+                f"(data.validation_ratio={ratio:g}), so the model cannot learn it. Add documents of that class, set "
+                "data.validation to a separate source, or set data.validation_ratio=0."
             )
         if number is None:
             raise DataError(
-                f"{self.root}{document.origin}: the class '{name}' is not in the training data, so nothing could learn "
-                f"it; there is {', '.join(map(repr, self.encoding.label_names[:10]))}"
+                f"{self.root}{document.origin}: the class '{name}' is not in the training data, so the model cannot "
+                f"learn it; the training data has {', '.join(map(repr, self.encoding.label_names[:10]))}"
                 + (" and others." if len(self.classes) > 10 else ".")
             )
         return number

@@ -14,10 +14,13 @@ class Cause:
     remedy: str  # what helps
     knob: str | None = None  # the one that treats it; its page says what raising and lowering it do
     explains: frozenset[str] = frozenset()  # causes that look true where this one is: they follow from it
+    is_observed: bool = False  # the sentence only states what was logged: there is nothing to be unsure of
 
 
-def _cause(name: str, sentence: str, remedy: str, knob: str | None = None, explains: str = "") -> Cause:
-    return Cause(name, sentence, remedy, knob, frozenset(explains.split()))
+def _cause(
+    name: str, sentence: str, remedy: str, knob: str | None = None, explains: str = "", is_observed: bool = False
+) -> Cause:
+    return Cause(name, sentence, remedy, knob, frozenset(explains.split()), is_observed)
 
 
 # What a curve looks like when something else is wrong: direct evidence of that comes before any of these.
@@ -25,6 +28,7 @@ CURVES = (
     "overfitting bad-samples learning-rate-high learning-rate-low clipping-off clipping-tight gradients-explode "
     "gradients-vanish evaluation-noisy model-small training-short dataset-tiny units-dead attention-logits-grow "
     "z-drift warmup-short batch-small validation-drift non-finite metric-flat accumulation-wrong dropout-high "
+    "baseline-missed classes-missed "
 )
 RATE, BATCH, CLIP = "optimizer.learning_rate", "batch.global_batch_size", "batch.max_grad_norm"
 
@@ -63,14 +67,14 @@ _ALL = (
     _cause(
         "clipping-tight",
         "The clipping threshold is so low that nearly every gradient is clipped.",
-        "Raise the threshold to about 1, or to the median gradient norm if that is larger.",
+        "Raise the threshold; 1, or the median gradient norm if that is larger, is usual.",
         CLIP,
         "learning-rate-low",
     ),
     _cause(
         "decay-high",
         "Weight decay is too strong: it shrinks the weights away.",
-        "Lower it to about 0.1.",
+        "Lower it; 0.1 or less is usual.",
         "optimizer.weight_decay",
         "model-small learning-rate-low gradients-vanish units-dead rate-unusual z-drift",
     ),
@@ -253,7 +257,7 @@ _ALL = (
     ),
     _cause(
         "evaluation-noisy",
-        "The validation loss is too noisy to show progress.",
+        "The validation loss is noisy: small differences in it are chance.",
         "Evaluate on more samples; decay the learning rate towards the end.",
         "evaluation.eval_max_samples",
     ),
@@ -262,6 +266,21 @@ _ALL = (
         "The loss falls, but the metric does not improve: evaluation may map the labels wrongly.",
         "Compare the label names used in training and in evaluation. See `trainbook check`.",
         None,
+    ),
+    _cause(
+        "baseline-missed",
+        "The model is less accurate than a linear model on the words of the same texts.",
+        "Train longer, search for a better learning rate, or start from a pretrained model; a linear model may be all "
+        "that this data needs.",
+        "training.max_steps",
+    ),
+    _cause(
+        "classes-missed",
+        "Some classes are hardly ever predicted, which the accuracy does not show.",
+        "Train longer; if these classes are rare, get more samples of them or repeat them in the training data; choose "
+        "the best model by f1_macro.",
+        "evaluation.metric_for_best_model",
+        "baseline-missed",
     ),
     # The model
     _cause(
@@ -351,14 +370,22 @@ _ALL = (
         "The loss or the gradients are NaN or infinite.",
         "Lower the learning rate; the guard keeps such updates out of the model.",
         "guard.enabled",
+        is_observed=True,
     ),
     _cause(
         "out-of-memory",
         "The device runs out of memory.",
         "Use a smaller micro-batch: fewer sequences at a time.",
         "batch.per_device_train_batch_size",
+        is_observed=True,
     ),
-    _cause("loader-slow", "The device waits for data.", "Prepare batches in worker processes.", "data.num_workers"),
+    _cause(
+        "loader-slow",
+        "The device waits for data.",
+        "Prepare batches in worker processes.",
+        "data.num_workers",
+        is_observed=True,
+    ),
     _cause(
         "memory-creep",
         "Memory grows from step to step: there is a leak.",
@@ -370,9 +397,14 @@ _ALL = (
         "Training has become slower during the run.",
         "Check other processes, temperature and the disk.",
         None,
+        is_observed=True,
     ),
     _cause(
-        "slow-rank", "One rank is slower than the others, and all wait for it.", "Check the machine of that rank.", None
+        "slow-rank",
+        "One rank is slower than the others, and all wait for it.",
+        "Check the machine of that rank.",
+        None,
+        is_observed=True,
     ),
 )
 
@@ -382,6 +414,11 @@ CAUSES: dict[str, Cause] = {cause.name: cause for cause in _ALL}
 def remedy_of(finding: Finding) -> str:
     """What helps, in words: the finding's own, or that of its cause."""
     return finding.remedy or CAUSES[finding.cause].remedy
+
+
+def certainty_of(finding: Finding) -> str:
+    """What was logged is certain; how sure the doctor is, is said of causes alone."""
+    return "observed" if CAUSES[finding.cause].is_observed else f"likely cause, {finding.confidence:.0%} sure"
 
 
 # What may keep a model from learning: all of these must be ruled out before nothing but its targets is left to suspect.

@@ -12,7 +12,8 @@ Causes are weighed in five steps:
 4. A cause that explains an `error` becomes an `error`, so that a symptom never ranks above its cause.
 5. Among the remaining causes of one symptom, the best supported keeps its confidence; each other keeps three quarters.
 
-Findings are then sorted by severity, and by confidence within a severity. A finding that would turn a knob in the
+Findings are then sorted by severity, and by confidence within a severity. Of several findings with the same cause the
+first stays, with the evidence of the others. A finding that would turn a knob in the
 opposite direction from a finding above it is removed; its evidence is added to that finding after "against it".
 """
 
@@ -59,7 +60,7 @@ def diagnose(record: Record) -> Diagnosis:
             not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
             not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
-    return Diagnosis(without_contradictions(ranked(found), view), not_judged)
+    return Diagnosis(without_contradictions(once_each(ranked(found)), view), not_judged)
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:
@@ -67,6 +68,21 @@ def ranked(found: Iterable[Finding]) -> list[Finding]:
     findings = _explained(findings)
     findings = _with_rivals(findings, RULES)
     return sorted(findings, key=lambda each: (ORDER[each.severity], -each.confidence))
+
+
+def once_each(findings: Iterable[Finding]) -> list[Finding]:
+    """Of findings in order, one for each cause: the first, with what the others saw and the highest confidence."""
+    kept: dict[str, Finding] = {}
+    for each in findings:
+        first = kept.setdefault(each.cause, each)
+        if first is not each:
+            kept[each.cause] = replace(
+                first,
+                confidence=max(first.confidence, each.confidence),
+                override=first.override or each.override,
+                also=first.also if each.evidence in (first.evidence, *first.also) else (*first.also, each.evidence),
+            )
+    return sorted(kept.values(), key=lambda each: (ORDER[each.severity], -each.confidence))
 
 
 def _supported(findings: list[Finding]) -> list[Finding]:
@@ -162,6 +178,7 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
                 "severity": each.severity,
                 "steps": list(each.steps) if each.steps is not None else None,
                 "evidence": each.evidence,
+                "also": list(each.also),
                 "cause": CAUSES[each.cause].sentence,
                 "cause_id": each.cause,
                 "override": each.override,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Severity = Literal["error", "warning", "info"]  # act; look; know
+Severity = Literal["error", "warning", "info"]  # act now; check this; worth knowing
 ORDER: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -21,4 +21,5 @@ class Finding:
     override: str | None = None  # key=value, as `trainbook train` takes it
     numbers: Mapping[str, Any] = field(default_factory=dict)  # what the sentence says, for programs
     remedy: str | None = None  # in words, where it is not that of the cause
+    also: tuple[str, ...] = ()  # the evidence of other rules that name the same cause
     is_by_exclusion: bool = False  # named because nothing else is known that could be: what is known then explains it

@@ -37,9 +37,9 @@ def _index() -> str:
         "findings are written to `events.jsonl` and shown on the terminal. `trainbook doctor FILE` checks a "
         "configuration by itself.",
         "",
-        "Act on an `error`, look at a `warning`; an `info` is good to know. The confidence says how sure the doctor is "
-        "of the cause, given the evidence. A rule whose data is missing is skipped, and the report says what "
-        "was missing.",
+        "Act on an `error`, check a `warning`; an `info` is good to know. The confidence says how sure the doctor is "
+        "of the cause, given the evidence; what was only logged, such as a NaN, is `observed` and has none. A rule "
+        "whose data is missing is skipped; `trainbook doctor RUN --all` lists these rules and what each of them needs.",
         "",
         "## How findings are ranked",
         "",

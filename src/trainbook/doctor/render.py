@@ -8,17 +8,19 @@ import shlex
 from rich.console import Console
 from rich.text import Text
 
-from trainbook.doctor.causes import CAUSES, remedy_of
+from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
 from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
 from trainbook.runs.foreign.vocabulary import where_to_set
 from trainbook.runs.record import Record
 
+INDENT = 10  # columns of a finding's severity
 STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
+def render(record: Record, diagnosis: Diagnosis, console: Console, show_all: bool = False) -> None:
+    """`show_all`: also which rules were skipped, and what each of them lacks."""
     is_run = record.path is not None or bool(record.train or record.evaluations)
     seen = _seen(record) if is_run else "a configuration that has not been run"
     console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
@@ -31,9 +33,11 @@ def render(record: Record, diagnosis: Diagnosis, console: Console) -> None:
         console.print(Text(f"  try     {command}"), soft_wrap=True, highlight=False)
     judged = len(RULES) - len(diagnosis.not_judged)
     console.print()
-    console.print(f"  {judged} of {len(RULES)} rules were checked", highlight=False)
-    for line in _lacking(diagnosis) if is_run else []:
-        console.print(Text(f"  {line}", style="dim"), soft_wrap=True, highlight=False)
+    skipped = len(diagnosis.not_judged) if is_run else 0
+    rest = f"; {skipped} skipped, because what they need was not logged (--all lists them)" if skipped else ""
+    _say(console, Text(f"  {judged} of {len(RULES)} rules were checked{'' if show_all else rest}"), 2)
+    for line in _lacking(diagnosis) if show_all else _failed(diagnosis):
+        _say(console, Text(f"  {line}", style="dim"), 2 + len("skipped: "))
 
 
 def _seen(record: Record) -> str:
@@ -47,14 +51,25 @@ def _print_finding(record: Record, finding: Finding, console: Console) -> None:
         "  ",
         (f"{finding.severity:<8}", STYLES[finding.severity]),
         (CAUSES[finding.cause].sentence, "bold"),
-        (f"  {finding.confidence:.0%} sure, {finding.rule}{steps}", "dim"),
+        (f"  {certainty_of(finding)}; {finding.rule}{steps}", "dim"),
     )
-    console.print(head, soft_wrap=True, highlight=False)
-    console.print(Text(f"          {finding.evidence}"), soft_wrap=True, highlight=False)
+    _say(console, head)
+    for evidence in (finding.evidence, *finding.also):
+        _say(console, Text(f"          {evidence}"))
     remedy = remedy_of(finding)
     change = f"{where_to_set(record, finding.override)}   ({remedy})" if finding.override else remedy
-    console.print(Text(f"          → {change}", style="green"), soft_wrap=True, highlight=False)
+    _say(console, Text(f"          → {change}", style="green"))
     console.print()
+
+
+def _say(console: Console, text: Text, indent: int = INDENT) -> None:
+    """On a terminal broken between words, the next lines under the first; in a file all in one line."""
+    if not console.is_terminal or len(text) <= console.width or console.width < 2 * INDENT:
+        return console.print(text, soft_wrap=True, highlight=False)
+    first, rest = text[:indent], text[indent:]
+    for number, line in enumerate(rest.wrap(console, console.width - indent)):
+        begin = first if number == 0 else Text(" " * indent)
+        console.print(Text.assemble(begin, line), soft_wrap=True, highlight=False)
 
 
 def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
@@ -78,6 +93,12 @@ def _lacking(diagnosis: Diagnosis) -> list[str]:
     return [f"skipped: {reason} ({', '.join(rules)})" for reason, rules in by_reason.items()]
 
 
+def _failed(diagnosis: Diagnosis) -> list[str]:
+    """Rules that stumbled: that is never for lack of data, and always told."""
+    failed = {rule: needs for rule, needs in diagnosis.not_judged.items() if needs[0].startswith(FAILED)}
+    return _lacking(Diagnosis([], failed))
+
+
 def _reason(needs: list[str]) -> str:
     if needs[0].startswith(FAILED):
         return f"the rule {needs[0]}"
@@ -91,6 +112,5 @@ def _in_words(need: str) -> str:
     kind, _, name = need.rpartition(":")
     if " " in need:  # a sentence of the rule's own
         return f"no {need}"
-    return {"eval": f"no validation {name} was logged", "start": f"no {name} was logged at the start"}.get(
-        kind, f"no {need} was logged"
-    )
+    where = {"eval": " by evaluations", "start": " at the start"}.get(kind, "")
+    return f"{name} was not logged{where}"

@@ -10,6 +10,7 @@ from typing import Any
 from trainbook.doctor.finding import Finding, Severity
 from trainbook.doctor.view import View
 
+RATE = "optimizer.learning_rate"
 Judge = Callable[[View], Iterable[Finding]]
 
 SUBJECTS = (
@@ -18,6 +19,7 @@ SUBJECTS = (
     "targets",
     "data",
     "validation",
+    "classes",
     "gradients",
     "optimizer",
     "schedule",
@@ -76,7 +78,9 @@ def finding(
 ) -> Finding:
     """A finding of the rule that returns it."""
     span = None if steps is None else (int(steps[0]), int(steps[1]))
-    return Finding("", severity, cause, confidence, evidence, span, override, numbers, remedy, is_by_exclusion)
+    return Finding(
+        "", severity, cause, confidence, evidence, span, override, numbers, remedy, is_by_exclusion=is_by_exclusion
+    )
 
 
 class Lacking(Exception):
@@ -89,7 +93,8 @@ class Lacking(Exception):
 
 def missing(view: View, needs: Iterable[str]) -> list[str]:
     """What a rule needs and the record lacks: `loss` is a metric of training rows, `eval:loss` of evaluations,
-    `start:vocab_size` a fact of the start, `setting:batch.max_grad_norm` a knob."""
+    `start:vocab_size` a fact of the start, `setting:batch.max_grad_norm` a knob. Of the learning rate, logged values
+    say enough."""
     lacking = []
     for need in needs:
         kind, _, name = need.rpartition(":")
@@ -98,7 +103,7 @@ def missing(view: View, needs: Iterable[str]) -> list[str]:
         elif kind == "start":
             has = view.fact(name) is not None
         elif kind == "setting":
-            has = name in view.record.settings
+            has = name in view.record.settings or (name == RATE and view.peak_rate is not None)
         else:
             has = view.record.has(name)
         if not has:

@@ -15,6 +15,24 @@ def median_and_spread(values: np.ndarray) -> tuple[float, float]:
     return middle, float(NORMAL * np.median(np.abs(values - middle)))
 
 
+def noise_of(values: np.ndarray) -> float:
+    """The standard deviation of single values around their trend, whatever that is: from neighbours' differences."""
+    differences = np.diff(values)
+    return median_and_spread(differences)[1] / 2**0.5 if len(differences) else 0.0
+
+
+def non_rising(values: np.ndarray) -> np.ndarray:
+    """The curve that never rises and is nearest to the values (isotonic regression by pooling neighbours)."""
+    pools: list[tuple[float, int]] = []  # mean, count
+    for value in values:
+        mean, count = float(value), 1
+        while pools and pools[-1][0] < mean:
+            before, many = pools.pop()
+            mean, count = (before * many + mean * count) / (many + count), many + count
+        pools.append((mean, count))
+    return np.repeat([mean for mean, _ in pools], [count for _, count in pools])
+
+
 def quantile_over_steps(steps: np.ndarray, values: np.ndarray, share: float) -> float:
     """Of a value for each step, where a row stands for the steps since the one before: the first steps of a run have a
     row each, and must not weigh as much as all that follow."""

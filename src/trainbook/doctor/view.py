@@ -14,6 +14,7 @@ from trainbook.runs.record import Record
 
 NATIVE = ("gpt", "bert", "t5")  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
+EARLY = 100  # steps
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
@@ -84,6 +85,11 @@ class View:
     def has_ended(self) -> bool:
         """It reached the end that was planned."""
         return self.last_step >= 0.98 * self.total > 0
+
+    @property
+    def is_early(self) -> bool:
+        """The first steps of a run that goes on: noise, and the start itself, look like anything there."""
+        return self.last_step < EARLY and not self.has_ended and not self.events("failure")
 
     @cached_property
     def task(self) -> str | None:

@@ -1,21 +1,24 @@
-"""What keeps a bad update out of the model, and brings a run back that went astray."""
+"""The guard: rejects bad updates, and rolls a run back that has diverged."""
 
 from trainbook.guard.guard import Guard
 from trainbook.guard.judge import Judge, Reading, Rejection
-from trainbook.guard.ladder import Ladder, Policy, RollBack, Stop, Trouble
+from trainbook.guard.ladder import Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion, Trouble
 from trainbook.guard.objects import Trainable
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
 
 __all__ = [
+    "Adopt",
     "Guard",
     "Judge",
     "Ladder",
+    "Observe",
     "Policy",
     "Reading",
     "Rejection",
     "RollBack",
     "SnapshotRing",
     "Stop",
+    "Suspicion",
     "Trainable",
     "Trouble",
     "copied",

@@ -1,4 +1,4 @@
-"""A guard in a trainer that is not ours: what the callbacks for the Hugging Face Trainer and for Lightning share."""
+"""What the guard callbacks for the Hugging Face Trainer and for Lightning share."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ EVENTS_FILE = "guard_events.jsonl"
 
 
 class Gate:
-    """Keeps an update out of an optimizer that its trainer is going to step all the same."""
+    """Turns the next `optimizer.step()` of the trainer into a no-op."""
 
     def __init__(self, optimizer: Any, schedulers: Sequence[HasState]) -> None:
         self.optimizer, self.schedulers = optimizer, schedulers
         self._held: tuple[list[Any], list[Any]] | None = None
 
     def shut(self) -> None:
-        """Optimizers leave a parameter without a gradient alone, with its moments and its count of steps."""
+        """An optimizer skips a parameter without a gradient: its moments and step count stay as they are."""
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 parameter.grad = None
@@ -34,7 +34,7 @@ class Gate:
         self._held = [copied(scheduler.state_dict()) for scheduler in self.schedulers], rates
 
     def open_again(self) -> None:
-        """After the trainer's step. Its schedulers have moved on: they are for applied updates only."""
+        """After the trainer's step: undo what it did to the schedulers, which count applied updates only."""
         if self._held is None:
             return
         schedules, rates = self._held
@@ -46,7 +46,7 @@ class Gate:
 
 
 class Attached:
-    """A guard, the gate that it opens and shuts, and a file of what it did."""
+    """A guard, its gate, and the file of its events."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Attached:
         self._global_step = 0
 
     def judge(self, losses: Sequence[Tensor], grad_norm: Tensor, *, are_shares: bool, global_step: int) -> None:
-        """Of the micro-batches of one update. `are_shares`: they add up to its loss; otherwise that is their mean."""
+        """The losses of an update's micro-batches: `are_shares` if its loss is their sum, otherwise their mean."""
         self._global_step = global_step
         together = torch.stack([loss.float() for loss in losses])
         if not self.guard.accepts(together.sum() if are_shares else together.mean(), grad_norm):
@@ -85,7 +85,7 @@ class Attached:
 
 
 class WithGuard:
-    """Of both callbacks: their options, and what a user looks at."""
+    """The options and public attributes of both callbacks."""
 
     def __init__(self, **options: Any) -> None:
         Guard(**{**options, "lower_rate": None})  # mistakes are told here, not when the training begins
@@ -95,9 +95,9 @@ class WithGuard:
 
     @property
     def guard(self) -> Guard:
-        """Of the present or last training."""
+        """The guard of the current or last training."""
         if self._attached is None:
-            raise UserError("GuardCallback: there is a guard only once the training has begun.")
+            raise UserError("GuardCallback: the guard exists only once training has started.")
         return self._attached.guard
 
     @property

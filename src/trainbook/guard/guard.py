@@ -1,4 +1,4 @@
-"""The guard for anybody's loop.
+"""The guard for any training loop.
 
     guard = Guard(model, optimizer)
     for batch in batches:
@@ -9,14 +9,15 @@
             optimizer.step()
         optimizer.zero_grad()
 
-It judges tensors that it is given, and keeps copies of state dicts that it is handed: it knows no model, no optimizer
-and no folder.
+It judges the loss and the gradient norm, and keeps copies of state dicts: it needs to know nothing else about the model
+and the optimizer.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -26,9 +27,10 @@ from torch import Tensor
 
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
 from trainbook.guard.judge import Judge, Reading
-from trainbook.guard.ladder import SMOOTHED, Ladder, Policy, RollBack, Stop
-from trainbook.guard.objects import Averages, HasState, has_rates, lower_rates
+from trainbook.guard.ladder import SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
+from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
+from trainbook.guard.trial import Trial
 
 SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
@@ -37,7 +39,7 @@ logger = logging.getLogger("trainbook.guard")
 
 
 class Guard:
-    """Says of each update whether to apply it, and brings the objects back to a good state if that is not enough."""
+    """Decides for each update whether to apply it, and rolls the objects back to a good state if that is not enough."""
 
     def __init__(
         self,
@@ -46,27 +48,32 @@ class Guard:
         window: int = 128,
         max_consecutive_skips: int = 10,
         max_rollbacks: int = 6,
+        drift: bool = True,
         snapshot_steps: int = 50,
         num_snapshots: int = 3,
         lower_rate: bool | Callable[[float], None] | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """`objects` (a model, an optimizer, a scheduler, a GradScaler, …) are what a rollback restores; without any,
-        updates are only kept out.
+        """`objects` (model, optimizer, scheduler, GradScaler, …) are what a rollback restores. Without any, the guard
+        can only skip updates.
 
-        `threshold`: how many robust standard deviations of the last `window` accepted updates a loss or gradient norm
-        may lie away; None: only what is not finite is rejected. So many rejections in a row as `max_consecutive_skips`
-        lead to a rollback, and at most `max_rollbacks` of these are tried from one place.
+        `threshold`: how far a loss or gradient norm may be from the last `window` accepted ones, in robust standard
+        deviations. None: only values that are not finite are rejected. After a few rejections in a row, or, with
+        `drift`, after a slow rise of the loss, a trial decides whether the model or the data is the cause: the next few
+        batches are given to an earlier state and to the current one in turn. If the earlier state is better and the
+        current one does not recover by itself, the guard rolls back, and stops after `max_rollbacks` rollbacks to the
+        same state. If not, the data has changed, and the guard adapts. `max_consecutive_skips` values in a row that are
+        not finite lead to a rollback at once.
 
-        `lower_rate` is for a second rollback from one place, and for a loss that slowly gave back what was learned;
-        without it the guard gives up there. True: the optimizers and schedulers among the objects go on with half of
-        their rate; a loop that sets rates itself multiplies them by `guard.rate_factor`. A function: it is called with
-        a factor to put on the rate that the restored objects have.
+        `lower_rate` is the remedy if a rollback to the same state is needed again, or if the loss slowly rises; without
+        it the guard stops then. True: halve the learning rate of the optimizers and schedulers among the objects; a
+        loop that sets learning rates itself multiplies them by `guard.rate_factor`. A function: the guard calls it with
+        the factor by which to multiply the learning rate of the restored objects.
 
-        A copy of the objects' states is taken every `snapshot_steps`; at most `num_snapshots` and one more are kept, on
-        `device`. None: each beside its original, or, where they would fill a tenth of a GPU's memory, on the host and
-        ten times rarer.
+        The objects' states are copied every `snapshot_steps` steps; at most `num_snapshots` + 1 copies are kept, on
+        `device`. None: on the device of each tensor, or, if they would take more than a tenth of a GPU's memory, on the
+        host and ten times less often.
         """
         whole_numbers = {
             "window": (window, SMOOTHED),  # fewer losses tell neither a drift nor what was learned
@@ -85,7 +92,10 @@ class Guard:
         self._judge: Judge | None = None  # made where the first loss lies
         self._to_restore: dict[str, Any] | None = None  # into that judge
         rate_factor = 0.5 if self._lower_rate else None
-        self._ladder = Ladder(Policy(max_consecutive_skips, max_rollbacks, rate_factor=rate_factor, same_place=window))
+        drift_share = Policy.drift_share if drift else None
+        self._ladder = Ladder(Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window))
+        self._trial: tuple[Trial, Suspicion] | None = None
+        self._kept_out_by_trials = 0
         self._ring = SnapshotRing(num_snapshots, torch.device(device) if device is not None else None)
         self._place_is_chosen = device is not None
         self._averages = Averages(objects)
@@ -93,17 +103,16 @@ class Guard:
 
     @property
     def step(self) -> int:
-        """Updates judged so far; after a rollback it goes on counting."""
+        """Updates judged so far; a rollback does not reset it."""
         if self._judge is not None:
             return self._judge.judged
         return self._to_restore["judged"] if self._to_restore else 0
 
     @property
     def rejected(self) -> int:
-        """Updates kept out so far."""
-        if self._judge is not None:
-            return int(self._judge.rejected)
-        return int(self._to_restore["counts"][0]) if self._to_restore else 0
+        """Updates rejected so far."""
+        known = self._judge.rejected if self._judge is not None else (self._to_restore or {"counts": [0]})["counts"][0]
+        return int(known) + self._kept_out_by_trials
 
     @property
     def rollbacks(self) -> int:
@@ -111,19 +120,22 @@ class Guard:
 
     @property
     def rate_factor(self) -> float:
-        """What all remedies so far have made of the rate: 1, ½, ¼, …"""
+        """What all remedies so far multiply the learning rate by: 1, ½, ¼, …"""
         return math.prod(self._ladder.remedies)
 
     def accepts(self, loss: Tensor | float, grad_norm: Tensor | float, ids: Any = None) -> bool:
-        """Whether to apply the update. One flag is read from the device. After many rejections in a row, or a loss that
-        gave back what was learned, the objects are loaded with a state from before the trouble, and the answer is no.
+        """Whether to apply the update. One flag is read from the device. After many rejections in a row, or a slow rise
+        of the loss, the objects are rolled back to a state from before the trouble, and the answer is False.
 
-        All processes of a distributed run must ask, each with its own loss: they get the same answer. `ids`, of the
-        batch's samples, are only written down.
+        All processes of a distributed run must call it, each with its own loss; all get the same answer. `ids` are
+        those of the batch's samples; they are only logged.
         """
         loss = _scalar("loss", loss)
         grad_norm = _scalar("grad_norm", grad_norm).to(loss.device)
         judge = self._ready(loss.device)
+        if self._trial is not None:
+            self._go_on_with_trial(judge, *self._trial, loss)
+            return False
         if self.objects and (judge.judged % self.snapshot_steps == 0 or not self._ring.steps):
             self._take_snapshot(judge)
         verdict = judge.judge(loss, grad_norm, self._may_overflow(loss.device))
@@ -133,16 +145,72 @@ class Guard:
             return True
         reading = judge.read()
         self._tell_of(reading, ids)
-        decision = self._ladder.decide(self.step, reading)
-        if decision is None:
-            return accepted
+        decision = self._ladder.decide(self.step, reading, highest_rate(self.objects))
+        if isinstance(decision, Suspicion) and not decision.trouble.is_of_the_model:
+            decision = self._ladder.confirm(decision)  # no healthy run has so many in a row that are not finite
+        if isinstance(decision, Suspicion) and not self._begin_trial(decision):
+            decision = self._ladder.dismiss(decision, highest_rate(self.objects))
+        if isinstance(decision, Suspicion):
+            self._kept_out_by_trials += accepted
+        self._act_on(judge, decision)
+        # In a trial the next forward pass is of another state: this update belongs to the present one.
+        return accepted and (decision is None or isinstance(decision, Adopt))
+
+    def _act_on(self, judge: Judge, decision: Adopt | Observe | Suspicion | RollBack | Stop | None) -> None:
         if isinstance(decision, Stop):
-            raise Diverged(f"{decision.verdict} The model is as the last accepted update left it.")
-        self._go_back(judge, decision)
-        return False
+            raise Diverged(f"{decision.verdict} The model has the weights of the last accepted update.")
+        if isinstance(decision, Adopt):
+            judge.adopt(decision.row)
+            self._tell("adapt", self.step, decision.reason)
+        elif isinstance(decision, Observe):
+            judge.observe(decision.updates)
+            self._tell("observe", self.step, decision.reason)
+        elif isinstance(decision, RollBack):
+            self._go_back(judge, decision)
+
+    def _begin_trial(self, suspicion: Suspicion) -> bool:
+        """False: there is no earlier state to compare with."""
+        found = self._ring.newest(suspicion.trouble.healthy_before) or self._ring.newest(
+            min(self._ring.steps, default=0)
+        )
+        if found is None:
+            return False
+        target, earlier = found
+        present = {str(number): copied(each.state_dict()) for number, each in enumerate(self.objects)}
+        self._trial = Trial(present, earlier["objects"], target), suspicion
+        self._load(earlier["objects"])
+        return True
+
+    def _go_on_with_trial(self, judge: Judge, trial: Trial, suspicion: Suspicion, loss: Tensor) -> None:
+        if judge.agree is not None:
+            loss = judge.agree(loss.float())
+        judge.judged += 1
+        self._kept_out_by_trials += 1
+        trial.add(float(loss))
+        if trial.is_worse is None:
+            self._load(trial.earlier if trial.is_earlier else trial.present)
+            return
+        self._end_trial()
+        self._tell("trial", self.step, _outcome(trial, suspicion), worse=trial.is_worse)
+        rate = highest_rate(self.objects)
+        self._act_on(
+            judge, self._ladder.confirm(suspicion) if trial.is_worse else self._ladder.dismiss(suspicion, rate)
+        )
+
+    def _end_trial(self) -> None:
+        if self._trial is not None:
+            self._load(self._trial[0].present)
+            self._trial = None
+
+    def _load(self, states: dict[str, Any]) -> None:
+        for number, each in enumerate(self.objects):
+            # A copy: optimizers go on to work in the very tensors that they are given.
+            each.load_state_dict(copied(states[str(number)]))
+        self._averages.keep()
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: what is usual, what was rejected and what was tried. Snapshots are not part of it."""
+        """For a checkpoint: recent values, rejections and remedies. Snapshots are not part of it."""
+        self._end_trial()  # the objects are to be saved as they were; what it was about will be noticed again
         judge = self._judge.state_dict() if self._judge is not None else self._to_restore
         return {"judge": copied(judge), "ladder": copied(self._ladder.state_dict())}
 
@@ -151,6 +219,7 @@ class Guard:
         self._to_restore = copied(state_dict["judge"])
         if self._judge is not None and self._to_restore is not None:
             self._judge.load_state_dict(self._to_restore)
+        self._trial = None
         self._ring.forget_after(-1)  # they are of another past
         self._averages.keep()
 
@@ -163,7 +232,7 @@ class Guard:
         return self._judge
 
     def _may_overflow(self, device: torch.device) -> Tensor | None:
-        """A gradient that is not finite is a matter of the loss scale, as long as that can still come down."""
+        """Whether a gradient that is not finite is an fp16 overflow: the loss scale can still be lowered."""
         if not self._scalers:
             return None
         return torch.full((), any(scaler.get_scale() > 1 for scaler in self._scalers), dtype=torch.bool, device=device)
@@ -183,7 +252,9 @@ class Guard:
         if size * (self._ring.size + 1) > SHARE_OF_DEVICE * memory:
             self._ring.device = torch.device("cpu")
             self.snapshot_steps *= FROM_DEVICE_TO_HOST
-            logger.warning("guard: states are large: copies are kept on the host, every %d steps", self.snapshot_steps)
+            logger.warning(
+                "guard: large states: snapshots are kept in host memory and taken every %d steps", self.snapshot_steps
+            )
 
     def _go_back(self, judge: Judge, decision: RollBack) -> None:
         reason = decision.trouble.reason
@@ -191,24 +262,21 @@ class Guard:
         if found is None and self._ring.steps:
             found = self._ring.newest(self._ring.steps[0])
         if found is None:
-            raise Diverged(f"{reason}. There is no earlier state to go back to: give the guard objects to keep.")
+            raise Diverged(
+                f"{reason}. There is no earlier state to roll back to: pass the model and the optimizer to Guard(…)."
+            )
         target, state = found
-        for number, each in enumerate(self.objects):
-            # A copy: optimizers go on to work in the very tensors that they are given.
-            each.load_state_dict(copied(state["objects"][str(number)]))
-        self._averages.keep()
+        self._load(state["objects"])
         self._ring.forget_after(target)
         self._ladder.went_back(target)
         judge.go_back(state["judge"])
         self._tell(
-            "rollback", self.step, f"{reason}; back to the state of step {target}", to=target, attempt=decision.attempt
+            "rollback", self.step, f"{reason}; rolled back to step {target}", to=target, attempt=decision.attempt
         )
         factor = self.rate_factor / state["rate_factor"]  # the state may be from before an earlier remedy
         if factor != 1 and self._lower_rate is not None:
             self._lower_rate(factor)
-            self._tell(
-                "remedy", self.step, f"the rate is {self.rate_factor:.3g} of what it was", factor=self.rate_factor
-            )
+            self._tell("remedy", self.step, f"learning rate × {self.rate_factor:.3g}", factor=self.rate_factor)
 
     def _lower_own_rates(self, factor: float) -> None:
         lower_rates(self.objects, factor)
@@ -230,10 +298,18 @@ class Guard:
 
 
 def mean_over_ranks(signals: Tensor) -> Tensor:
-    """What is not a number on one rank is none on all: they reject together."""
+    """The mean is NaN on all ranks if it is on one, so they reject together."""
     total = signals.clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
+
+
+def _outcome(trial: Trial, suspicion: Suspicion) -> str:
+    earlier, present = (statistics.median(trial.losses[is_earlier]) for is_earlier in (True, False))
+    costs = (
+        f"the next batches cost {earlier:.4g} at the state of step {trial.target} and {present:.4g} at the present one"
+    )
+    return f"{suspicion.trouble.reason}; {costs}: the {'model is worse' if trial.is_worse else 'data has changed'}"
 
 
 def _scalar(name: str, value: Tensor | float) -> Tensor:
@@ -260,6 +336,6 @@ def _check(
         if not isinstance(value, int) or value < least:
             problems.append(Problem("Guard", name, f"must be a whole number >= {least}, but got {value}"))
     if lower_rate is True and not has_rates(objects):
-        problems.append(Problem("Guard", "lower_rate", "True needs an optimizer among the objects, but there is none"))
+        problems.append(Problem("Guard", "lower_rate", "True needs an optimizer among the objects, but got none"))
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,4 @@
-"""Which samples of a rejected batch are to blame: those whose own loss is unlike that of other samples."""
+"""Which samples of a rejected batch are to blame: those whose own loss is unlike that of accepted samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ ENOUGH = 8  # samples to compare with
 
 
 def guilty(losses: np.ndarray, usual: np.ndarray) -> np.ndarray:
-    """A flag for each loss: not finite, or far from those of samples that were accepted, on either side."""
+    """A flag for each loss: not finite, or far above or below the losses of accepted samples, and beyond all of them.
+    Where one accepted sample in a hundred has such a loss, as in a rare class, it is part of the data."""
     found = ~np.isfinite(losses)
     usual = usual[np.isfinite(usual)]
     if len(usual) < ENOUGH:
@@ -23,5 +24,7 @@ def guilty(losses: np.ndarray, usual: np.ndarray) -> np.ndarray:
     least = max(deviation, LEAST_SPREAD * abs(median), 1e-12)
     above = max(least, (float(np.quantile(usual, EDGE)) - median) * EDGE_TO_SIGMA)
     below = max(least, (median - float(np.quantile(usual, 1 - EDGE))) * EDGE_TO_SIGMA)
-    distance = np.where(np.isfinite(losses), losses - median, 0.0)
-    return found | (distance > THRESHOLD * above) | (distance < -THRESHOLD * below)
+    finite = np.where(np.isfinite(losses), losses, median)
+    too_high = (finite - median > THRESHOLD * above) & (finite > usual.max())
+    too_low = (median - finite > THRESHOLD * below) & (finite < usual.min())
+    return found | too_high | too_low

@@ -5,7 +5,7 @@
     trainer = Trainer(model, args, train_dataset=dataset, callbacks=[GuardCallback()])
 
 A rejected update leaves weights, moments, step counts and the schedule as they were; the Trainer's own `global_step`
-and the data go on. After repeated rejections model, optimizer and scheduler go back to a state from before the trouble.
+and the data advance. After repeated rejections, model, optimizer and scheduler are rolled back to an earlier state.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ logger = logging.getLogger("trainbook.guard")
 
 
 class GuardCallback(WithGuard, TrainerCallback):
-    """Takes the options of `Guard`; `lower_rate=True` lowers the rate of the Trainer's optimizer and scheduler.
+    """Takes the options of `Guard`; `lower_rate=True` lowers the Trainer's learning rate and schedule.
 
-    What happened is in `events`, in the log, and in guard_events.jsonl of the output folder.
+    Every action is in `events`, in the log, and in guard_events.jsonl in the output folder.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -46,7 +46,7 @@ class GuardCallback(WithGuard, TrainerCallback):
         self._max_grad_norm: float | None = None  # the Trainer's, while it is borrowed
 
     def add_loss(self, loss: Tensor) -> None:
-        """For a loss that the model itself does not return: call this once for each micro-batch, with its mean."""
+        """For a loss that the model does not return: call this once per micro-batch, with the mean loss."""
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
@@ -79,8 +79,8 @@ class GuardCallback(WithGuard, TrainerCallback):
         self._give_back(args)
         if not self._losses:
             raise UserError(
-                "GuardCallback: the model returned no loss, so there is nothing to judge. Where the loss is computed "
-                "outside of the model (label smoothing, compute_loss_func), call GuardCallback.add_loss(loss) there."
+                "GuardCallback: the model returned no loss, so there is nothing to judge. If the loss is computed "
+                "outside the model (label smoothing, compute_loss_func), call GuardCallback.add_loss(loss) there."
             )
         most = args.max_grad_norm if args.max_grad_norm and args.max_grad_norm > 0 else float("inf")
         norm = nn.utils.clip_grad_norm_(model.parameters(), most)
@@ -128,11 +128,11 @@ def _must_be_supported(args, optimizer: Any) -> None:
     kind = getattr(getattr(optimizer, "accelerator_state", None), "distributed_type", None)
     name = getattr(kind, "name", "NO")
     if name in NOT_SUPPORTED:
-        raise UserError(f"GuardCallback works on one device and with DDP, but this is a training with {name}.")
+        raise UserError(f"GuardCallback works on one device and with DDP, but this training uses {name}.")
     if args.n_gpu > 1:
         raise UserError(
-            f"GuardCallback needs one process for each GPU, but this is one process for {args.n_gpu}. Start the "
-            "training with torchrun, or let it see one GPU (CUDA_VISIBLE_DEVICES=0)."
+            f"GuardCallback needs one process per GPU, but this is one process for {args.n_gpu} GPUs. Start the "
+            "training with torchrun, or make one GPU visible (CUDA_VISIBLE_DEVICES=0)."
         )
 
 
@@ -144,4 +144,4 @@ def _restore(guard: Guard, file: Path) -> None:
     if file.exists():
         guard.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
     else:
-        logger.warning("there is no %s: the guard learns anew what is usual.", file)
+        logger.warning("%s not found: the guard starts without a history of losses and gradient norms.", file)

@@ -1,9 +1,10 @@
-"""The judge: says of each update whether it may be applied. All on the device: judging never waits for it."""
+"""The judge: decides for each update whether to apply it, on the device and without a host sync."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,12 +21,15 @@ DEVIATIONS = "standard deviations"
 TOGETHER = 1 / 3  # of the threshold is enough where loss and gradient norm are both that far above: not by chance
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
 BEGINNING = 4  # losses that the run began with
+LINGER = 0.4  # of its limit, from which on an update is suspicious: several in a row add up
+MOST_SUSPICION = 2.0
+ALONE = 2  # rejections in a row, at most, that came and went without harm: values like them belong to the data
 LEDGER_ROWS = 64  # rejections that are remembered between two readings
 
 
 @dataclass(frozen=True)
 class Rejection:
-    """One update that was kept out, and why."""
+    """One rejected update, and why."""
 
     step: int
     loss: float
@@ -43,34 +47,36 @@ class Rejection:
             if not math.isfinite(value):
                 return f"the {name} is {'NaN' if math.isnan(value) else 'infinite'}"
         if min(self.loss_deviation, self.grad_norm_deviation) > TOGETHER * max(abs(self.loss_deviation), 1.0):
-            both = f"the loss of {self.loss:.4g} and the gradient norm of {self.grad_norm:.4g}"
+            both = f"the loss ({self.loss:.4g}) and the gradient norm ({self.grad_norm:.4g})"
             by = f"{self.loss_deviation:.1f} and {self.grad_norm_deviation:.1f} {DEVIATIONS}"
-            return f"{both} are {by} above the recent ones"
+            return f"{both} are {by} above recent values"
         name, value, deviation = (
             ("loss", self.loss, self.loss_deviation)
             if abs(self.loss_deviation) >= self.grad_norm_deviation
             else ("gradient norm", self.grad_norm, self.grad_norm_deviation)
         )
         side = "above" if deviation > 0 else "below"
-        found = f"the {name} of {value:.4g} is {abs(deviation):.1f} {DEVIATIONS} {side} the recent ones"
+        found = f"the {name} ({value:.4g}) is {abs(deviation):.1f} {DEVIATIONS} {side} recent values"
         if name == "loss" and self.loss > self.beginning:
-            found += f", and above the {self.beginning:.4g} that training began with"
+            found += f", and above the initial loss ({self.beginning:.4g})"
         return found
 
 
 class Reading(NamedTuple):
-    """What the judge has seen, as the host knows it."""
+    """What the judge has seen so far, copied to the host."""
 
     rejected: int  # updates, in all
     troubled_in_a_row: int  # rejected in a row up to now, overflows of fp16 left out
     rejections: list[Rejection]  # since the last reading; only the newest LEDGER_ROWS are remembered
     recent_losses: list[float]  # accepted ones, oldest first
+    row: Sequence[Rejection] = ()  # those in a row up to now
+    beginning: float = math.inf  # the loss that the run began with
 
 
 class Judge:
-    """Rejects what is not finite, always, and what lies too far from the recent accepted values, on either side for the
-    loss: one that is suddenly too low means broken data as well. Less is enough where both signals say so at once, or
-    where the model would be better off knowing nothing."""
+    """Rejects values that are not finite, and values too far from the recent accepted ones: above them, and for the
+    loss also below, since a sudden drop means broken data as well. A smaller distance is enough if loss and gradient
+    norm are both too high, if the loss is above the initial one, or if several updates in a row are suspicious."""
 
     def __init__(
         self,
@@ -81,20 +87,19 @@ class Judge:
         window: int = 128,
         agree: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """`threshold` None: only what is not finite. `agree` makes the signals the same on all ranks; it is not needed
-        where they are already means and norms over the global batch."""
+        """With `threshold` None, only values that are not finite are rejected. `agree` makes the signals the same on
+        all ranks; it is not needed if they are already means and norms over the global batch."""
         self.enabled, self.agree = enabled, agree
         self.window = RobustWindow(LEAST_SPREADS, window, device)
         self.judged = 0  # updates so far, which is also the number of the step
+        self.observes_until = 0  # up to this update, only what is not finite is rejected, and nothing counts as usual
         self.told = 0  # rejections that the host has been told of
         self.counts = torch.zeros(2, dtype=torch.int64, device=device)  # rejected, troubled in a row
         self.deviations = torch.zeros(len(SIGNALS), device=device)  # of the last update judged
         self.beginning = torch.zeros(len(SIGNALS), device=device)  # the mean of the first signals accepted
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
-        far = math.inf if threshold is None else threshold
-        self._highest = torch.full((len(SIGNALS),), far, device=device)
-        self._lowest = torch.tensor([-far, -math.inf], device=device)  # a small gradient harms nobody
-        self._highest_together, self._highest_untrained = TOGETHER * far, UNTRAINED * far
+        self.evidence = torch.zeros(2, device=device)  # suspicion of the last updates; the excess of those in a row
+        self._threshold = math.inf if threshold is None else threshold
 
     @property
     def rejected(self) -> Tensor:
@@ -109,23 +114,39 @@ class Judge:
             signals = self.agree(signals)
         self.judged += 1
         finite = signals.isfinite()
+        # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
+        learned = self.window.deviations(self.beginning)[0] > UNTRAINED * self._threshold
         self.deviations.copy_(self.window.deviations(signals))
-        usual = (self.deviations <= self._highest) & (self.deviations >= self._lowest) & finite
-        together = self.deviations.min() > self._highest_together
-        accepted = usual.all() & ~together & ~self._is_worse_than_untrained(signals[0])
+        excess = self._excess(learned & (signals[0] > self.beginning[0]))
+        suspicion, furthest = self.evidence.unbind()
+        # What is beyond the limit speaks for itself, and says nothing of its neighbours.
+        added = torch.where(excess <= 1, excess - LINGER, 0.0)
+        suspicion = (suspicion + added).clamp(0.0, MOST_SUSPICION)
+        accepted, observes = finite.all(), self.judged <= self.observes_until
+        if not observes:
+            accepted = accepted & (excess <= 1) & ((suspicion <= 1) | (excess <= LINGER))
         overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
         self.beginning += share * torch.where(accepted, signals - self.beginning, 0.0)
-        self.window.add(signals, accepted, refresh=self.judged % REFRESH == 0)
+        came_alone = accepted & (self.counts[1] > 0) & (self.counts[1] <= ALONE)
+        self.window.widen(torch.where(came_alone, furthest, 0.0))
+        self.window.add(signals, accepted, refresh=self.judged % REFRESH == 0, learn=not observes)
+        furthest = torch.where(accepted, 0.0, torch.maximum(furthest, torch.where(finite.all(), excess, 0.0)))
+        self.evidence.copy_(torch.stack([suspicion, furthest]))
         if not self.enabled:
             return torch.ones_like(accepted)
         self._write_down(signals, ~accepted, overflow)
         return accepted
 
-    def _is_worse_than_untrained(self, loss: Tensor) -> Tensor:
-        """Above the loss of the beginning, which is itself far from the usual by now."""
-        learnt = self.window.deviations(self.beginning)[0]
-        return (loss > self.beginning[0]) & (learnt > self._highest_untrained)
+    def _excess(self, is_worse_than_untrained: Tensor) -> Tensor:
+        """How far the update is on the way to being rejected: 1 is the limit."""
+        loss, norm = self.deviations.unbind()
+        untrained = is_worse_than_untrained
+        distances = torch.stack(
+            # A small gradient harms nobody.
+            [loss.abs(), norm, torch.minimum(loss, norm) / TOGETHER, torch.where(untrained, loss / UNTRAINED, loss)]
+        )
+        return distances.amax() / self._threshold
 
     def _write_down(self, signals: Tensor, rejected: Tensor, overflow: Tensor) -> None:
         place = self.counts[:1] % LEDGER_ROWS
@@ -138,40 +159,68 @@ class Judge:
         self.counts.copy_(torch.stack([in_all + rejected, in_a_row]))
 
     def read(self) -> Reading:
-        """What happened since the last reading. The host waits here, for one small copy."""
+        """What happened since the last reading. The host waits here for one small copy."""
         parts = (self.counts, self.window.count, self.beginning[:1], self.ledger.flatten(), self.window.values[0])
         everything = torch.cat([part.double() for part in parts]).cpu()
         rejected, in_a_row, count = (int(number) for number in everything[:3])
         beginning, ledger, losses = everything[3:].split([1, self.ledger.numel(), self.window.size])
         rows = ledger.view_as(self.ledger).tolist()
-        new = range(max(self.told, rejected - LEDGER_ROWS), rejected)
         known = float(beginning) or math.inf  # nothing was accepted yet, or an older version has not kept it
-        found = [
+        remembered = [
             Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=known)
-            for row in (rows[n % LEDGER_ROWS] for n in new)
+            for row in (rows[n % LEDGER_ROWS] for n in range(max(0, rejected - LEDGER_ROWS), rejected))
         ]
+        new = remembered[max(0, len(remembered) - (rejected - self.told)) :]
+        in_row = [each for each in remembered if not each.is_overflow][-in_a_row:] if in_a_row else []
         self.told = rejected
-        return Reading(rejected, in_a_row, found, in_order(losses[None], count)[0].tolist())
+        recent = in_order(losses[None], count)[0].tolist()
+        return Reading(rejected, in_a_row, new, recent, in_row, known)
+
+    def observe(self, updates: int) -> None:
+        """What is not finite is rejected, and nothing else, for so many updates."""
+        self.window.relax()
+        self.observes_until = self.judged + updates
+        self.counts[1:] = 0
+        self.evidence.zero_()
+
+    def adopt(self, row: Sequence[Rejection]) -> None:
+        """What was rejected in a row is usual from here on: the level has changed for good."""
+        if not row:
+            return
+        means = [
+            statistics.fmean(values) for values in zip(*((each.loss, each.grad_norm) for each in row), strict=True)
+        ]
+        self.window.adopt(torch.tensor(means, device=self.deviations.device))
+        self.window.relax()
+        self.counts[1:] = 0
+        self.evidence.zero_()
 
     def go_back(self, state: dict[str, Any], *, judged: int | None = None) -> None:
-        """What is usual is again as it was in an earlier `state`; what was rejected since stays counted."""
+        """Restore the window of an earlier `state`; rejections since then stay counted."""
+        self.evidence.copy_(state.get("evidence", torch.zeros_like(self.evidence)))
         self.window.load_state_dict(state["window"])
         self.judged = self.judged if judged is None else judged
+        self.observes_until = 0
         self.counts[1:] = 0
+        self.evidence.zero_()
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "judged": self.judged,
+            "observes_until": self.observes_until,
             "told": self.told,
             "counts": self.counts,
             "ledger": self.ledger,
             "beginning": self.beginning,
+            "evidence": self.evidence,
             "window": self.window.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.judged, self.told = state["judged"], state["told"]
+        self.observes_until = state.get("observes_until", 0)
         self.counts.copy_(state["counts"])
         self.ledger.copy_(state["ledger"])
         self.beginning.copy_(state.get("beginning", self.beginning))  # what an older version saved has none
+        self.evidence.copy_(state.get("evidence", torch.zeros_like(self.evidence)))
         self.window.load_state_dict(state["window"])

@@ -1,18 +1,24 @@
-"""The ladder: what to do when keeping single updates out is not enough.
+"""The ladder: how the guard escalates when skipping single updates is not enough.
 
-    1. an update is kept out; nothing else happens
-    2. so many in a row: back to before the trouble, without its data
-    3. again from the same place, or a loss that gives back what was learned, for which no data is to blame: back, and
-       on with a lower rate that is warmed up anew, if that is allowed
-    4. still, or not allowed, or nothing was ever learned, or nothing more at the lower rate: stop, and say why
+    1. Skip the update.
+    2. After a few rejections in a row at losses below the initial one: the data has changed; take them for usual.
+    3. After several at higher losses, or if the loss drifts up: test whether the model is worse than it was. The caller
+       does that. If it is not, the data has changed.
+    4. If it is worse: give it some updates to recover by itself.
+    5. If it has not: roll back to a state from before the trouble, and exclude its data. If trouble returns from the
+       same state, or after a drift (which no single batch explains): also lower the learning rate and warm it up again,
+       if the policy allows it.
+    6. If that does not help or is not allowed, or if the model never learned anything: stop, and report why.
 
-It decides from what it is told at readings, and from nothing else: a run that is resumed takes the same steps again.
+Decisions depend on the readings alone, so a resumed run takes the same actions again.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,9 +27,16 @@ from trainbook.guard.window import MAD_TO_SIGMA
 
 LEAD = 8  # updates before the first rejection that may have caused it: spikes follow their cause by a few
 SMOOTHED = 32  # accepted losses that a smoothed one is the median of
+BEGINNING = 8  # accepted losses whose median a run began with
 LEAST_RISE = 0.05  # of the first loss: less is no divergence
 LEAST_LEARNED = 0.01  # of the first loss; a model that was trained before learns little more
 NOISE = 3.0  # standard deviations of the loss that a smoothed loss must rise by
+SURE = 0.9  # of all pairs of a loss of now and one of the best, in which the one of now is higher
+SAME_RATE = 1.2  # a learning rate that was raised by more explains a loss that rises, up to that of the beginning
+MUCH = (
+    0.5  # of the first loss: a run that has learned less gives little back; its loss must double, as counted from there
+)
+RECOVERED = 0.5  # of what the loss rose by, that must be gone then
 LEAST_GAIN = 0.1  # of what was learned: what a lower rate must add to it early in training, where that is easy
 
 
@@ -34,22 +47,55 @@ class Policy:
     drift_share: float | None = 0.25  # of what was learned, given back: a divergence; None: do not look
     rate_factor: float | None = 0.5  # the remedy; None: not allowed
     same_place: int = 128  # trouble so many steps after the last one is the same trouble
+    patience: int = 2  # rejections in a row, at losses of a model that knows something, until they are taken for usual
+    # Of the first loss: a run that has learned less gives little back. Its loss must rise by all of the first one, as
+    # there are losses that rise by design: those of two networks that play against each other.
+    much: float = 0.3
+    probation: int = 32  # updates that a model which is worse has to recover by itself
+    suspicious: int = 3  # rejections in a row, at whatever loss, until it is asked whether the model is worse
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """What was noticed, and where it began."""
+    """What the ladder noticed, and the step at which it began."""
 
     kind: str  # "rejections", "drift", or "stuck"
     first_step: int
     last_step: int
     reason: str
     is_of_the_model: bool = True  # its loss went up; False: what is not finite may come from the data alone
+    usual: float = math.nan  # the loss from before it
+    now: float = math.nan  # and since
 
     @property
     def healthy_before(self) -> int:
-        """The last step whose state is taken to be good."""
+        """The last step whose state is assumed to be good."""
         return max(0, self.first_step - 1 - LEAD) if self.kind == "rejections" else self.first_step
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """What was rejected in a row belongs to the data: it is usual from here on."""
+
+    row: Sequence[Rejection]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Observe:
+    """The model is worse, but may recover by itself: for so many updates only what is not finite is rejected."""
+
+    trouble: Trouble
+    updates: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Suspicion:
+    """To be tested: is the model worse than before? Then `Ladder.confirm` or `Ladder.dismiss` it."""
+
+    trouble: Trouble
+    row: Sequence[Rejection] = ()
 
 
 @dataclass(frozen=True)
@@ -72,7 +118,13 @@ class Ladder:
     first_loss: float | None = None
     best_loss: float | None = None  # smoothed
     best_step: int = 0
+    best_rate: float | None = None  # the learning rate at that step
+    best_losses: list[float] = field(default_factory=list)  # sorted: those that the best one is the median of
     lowest_loss: float | None = None  # smoothed, of all that was ever reached
+    settles_at: int = (
+        0  # the step up to which smoothed losses are of two levels: one that was left, and the present one
+    )
+    dismissed: int = 0  # suspicions of a slow rise that were wrong: each doubles what the next one needs
     rising: int = 0  # readings in a row at which the smoothed loss was far above its best
     attempts: int = 0  # rollbacks from the place of the last trouble
     rollbacks: int = 0  # in all
@@ -82,24 +134,43 @@ class Ladder:
     to_reach: float | None = None  # the smoothed loss that the remedy must lead to
     to_reach_by: int = 0  # the step
     must_gain: bool = False  # and not only be back where it was
+    pending: Trouble | None = None  # from which the model may yet recover by itself
+    recovers_by: int = 0  # the step
 
-    def decide(self, step: int, reading: Reading) -> RollBack | Stop | None:
-        trouble = self._rejections(step, reading) or self._drift(step, reading)
-        if trouble is None:
-            return None
-        if trouble.kind == "stuck":
-            return Stop(trouble, self.attempts, self._verdict(trouble, self.attempts))
-        is_same = self.last_trouble is not None and (
-            step <= self.last_trouble + self.policy.same_place
-            or (self.last_target is not None and trouble.healthy_before <= self.last_target)
-            or (self.to_reach is not None and step <= self.to_reach_by)
-        )
+    def decide(
+        self, step: int, reading: Reading, rate: float | None = None
+    ) -> Adopt | Suspicion | RollBack | Stop | None:
+        """`rate`: the present learning rate, where it is known."""
+        found = self._rejections(step, reading) or self._drift(step, reading, rate)
+        if not isinstance(found, Trouble):
+            return found
+        if found.kind == "stuck":
+            return Stop(found, self.attempts, self._verdict(found, self.attempts))
+        if found is self.pending:
+            return self.back(found)
+        return Suspicion(found, reading.row)
+
+    def confirm(self, suspicion: Suspicion) -> Observe | RollBack | Stop:
+        """The model is worse than it was. The first time, it may recover by itself."""
+        trouble = suspicion.trouble
+        if self.pending is not None or not trouble.is_of_the_model or self._is_same(trouble):
+            return self.back(trouble)
+        self.pending, self.recovers_by = trouble, trouble.last_step + self.policy.probation
+        self.settles_at, self.rising = self.recovers_by, 0
+        reason = f"{trouble.reason}; the model is worse: it has {self.policy.probation} updates to recover by itself"
+        return Observe(trouble, self.policy.probation, reason)
+
+    def back(self, trouble: Trouble) -> RollBack | Stop:
+        """To a state from before the trouble, or no further."""
+        step = trouble.last_step
+        self.pending = None
+        is_same = self._is_same(trouble)
         self.attempts = self.attempts + 1 if is_same else 1
         self.last_trouble = max(step, self.last_trouble or 0) if is_same else step
         # Without other data, the same steps would lead to the same place.
         needs_remedy = self.attempts > 1 or trouble.kind == "drift"
         remedy = self.policy.rate_factor if needs_remedy else None
-        is_over = self.attempts > self.policy.max_rollbacks or (needs_remedy and remedy is None)
+        is_over = self.attempts > self.policy.max_rollbacks or (self.attempts > 1 and remedy is None)
         if is_over or (needs_remedy and not self.has_learned):
             return Stop(trouble, self.attempts - 1, self._verdict(trouble, self.attempts - 1))
         self.rollbacks += 1
@@ -108,60 +179,124 @@ class Ladder:
             self._ask_for_gain(trouble)
         return RollBack(trouble, self.attempts, remedy)
 
+    def _is_same(self, trouble: Trouble) -> bool:
+        """As the last one, from which the run went back."""
+        return self.last_trouble is not None and (
+            trouble.last_step <= self.last_trouble + self.policy.same_place
+            or (self.last_target is not None and trouble.healthy_before <= self.last_target)
+            or (self.to_reach is not None and trouble.last_step <= self.to_reach_by)
+        )
+
+    def dismiss(self, suspicion: Suspicion, rate: float | None = None) -> Adopt | None:
+        """The model is as good as it was: the loss is what the data costs now."""
+        trouble = suspicion.trouble
+        if trouble.kind == "rejections":
+            self._settle(trouble.last_step)
+            return Adopt(suspicion.row, f"{trouble.reason}; the model is as good as before, so the data has changed")
+        self.best_loss, self.best_step, self.best_rate, self.rising = trouble.now, trouble.last_step, rate, 0
+        self.best_losses = []
+        self.dismissed += 1
+        return None
+
+    def _settle(self, step: int) -> None:
+        """The loss has another level from here on: what was the best at the old one says nothing of the new one."""
+        self.settles_at, self.rising = step + SMOOTHED, 0
+        self.best_loss, self.best_losses = None, []
+
     def went_back(self, target: int) -> None:
-        """To the state of this step: what was seen since is forgotten, what was tried is not."""
-        self.last_target = target
+        """The run is back at this step: forget the losses seen since, but not the remedies tried."""
+        self.last_target, self.pending = target, None
         self.rising = 0
         self.to_reach_by = target + self.policy.same_place + SMOOTHED
+        self.settles_at = min(self.settles_at, target)
         if self.best_step > target:  # it belongs to a past that was given up
-            self.best_loss, self.best_step = self.first_loss, target
+            self.best_loss, self.best_step, self.best_losses = self.first_loss, target, []
 
-    def _rejections(self, step: int, reading: Reading) -> Trouble | None:
+    def _rejections(self, step: int, reading: Reading) -> Trouble | Adopt | None:
         count = reading.troubled_in_a_row  # up to now: a row that has ended was a bad stretch of data, and is over
-        if count < self.policy.max_consecutive_skips:
+        row = reading.row
+        is_finite = all(math.isfinite(each.loss) and math.isfinite(each.grad_norm) for each in row)
+        is_mild = is_finite and all(each.loss <= reading.beginning for each in row)
+        if row and is_mild and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
+            self._settle(step)
+            return Adopt(row, f"{count} updates in a row were rejected, but none is worse than an untrained model")
+        enough = self.policy.suspicious if is_finite else self.policy.max_consecutive_skips
+        if is_finite and len({each.loss for each in row}) == 1 < count:
+            enough = count  # the same batch again: it will not change while the model does not
+        if count < min(enough, self.policy.max_consecutive_skips):
             return None
-        row = [rejection for rejection in reading.rejections if not rejection.is_overflow][-count:]
         first = row[0].step if len(row) == count else step - count + 1
-        is_finite = all(math.isfinite(rejection.loss) for rejection in row)
-        return Trouble("rejections", first, step, f"{count} updates in a row were rejected{_last(row)}", is_finite)
+        usual = statistics.median(reading.recent_losses) if reading.recent_losses else math.nan
+        now = statistics.median(each.loss for each in row) if is_finite and row else math.nan
+        reason = f"{count} updates in a row were rejected{_last(row)}"
+        return Trouble("rejections", first, step, reason, is_finite, usual, now)
 
-    def _drift(self, step: int, reading: Reading) -> Trouble | None:
-        """A loss that rises slowly takes its window along: no single value is far from the ones before it."""
+    def _drift(self, step: int, reading: Reading, rate: float | None) -> Trouble | None:
+        """Finds a slow rise of the loss: the window follows it, so no single value is far from the previous ones."""
         losses = reading.recent_losses
-        if self.first_loss is None and losses:
-            self.first_loss = self.best_loss = losses[0]
-        if self.policy.drift_share is None or self.first_loss is None or len(losses) < SMOOTHED:
+        if self.pending is not None and step >= self.recovers_by:
+            pending, newest = self.pending, statistics.median(losses[-max(1, self.policy.probation // 2) :])
+            if newest > pending.usual + RECOVERED * (pending.now - pending.usual):
+                return pending
+            self.pending = None
+        if self.first_loss is None and len(losses) >= min(BEGINNING, self.policy.max_consecutive_skips):
+            self.first_loss = self.best_loss = statistics.median(losses[:BEGINNING])
+            self.best_rate = rate
+        if self.first_loss is None or len(losses) < SMOOTHED or step < self.settles_at:
             return None
         newest = losses[-SMOOTHED:]
         smoothed = statistics.median(newest)
         if self.best_loss is None or smoothed < self.best_loss:
-            self.best_loss, self.best_step, self.rising = smoothed, step, 0
+            self.best_loss, self.best_step, self.best_rate, self.rising = smoothed, step, rate, 0
+            self.best_losses = sorted(newest)
             self.lowest_loss = smoothed if self.lowest_loss is None else min(smoothed, self.lowest_loss)
         noise = MAD_TO_SIGMA * statistics.median(abs(loss - smoothed) for loss in newest)
-        if self.to_reach is not None and (smoothed <= self.to_reach or step >= self.to_reach_by):
+        looked_for = self.policy.drift_share is not None
+        if looked_for and self.to_reach is not None and (smoothed <= self.to_reach or step >= self.to_reach_by):
             wanted, self.to_reach = self.to_reach, None
             # To be back where it was, noise is allowed for; but it is no excuse for a model that should still learn.
             if smoothed > wanted + (0.0 if self.must_gain else noise):
-                reason = f"at the lower rate the loss did not come down to {wanted:.4g}: it is {smoothed:.4g}"
+                reason = f"at the lower learning rate the loss did not fall to {wanted:.4g}: it is {smoothed:.4g}"
                 return Trouble("stuck", self.last_target or 0, step, reason)
-        if self.best_step == step:
+        if self.best_step == step or not looked_for:
             return None
-        learned = self.first_loss - self.best_loss
         rise = smoothed - self.best_loss
-        bound = max(self.policy.drift_share * learned, NOISE * noise, LEAST_RISE * abs(self.first_loss))
-        bound = min(bound, abs(self.first_loss))  # noise may be as large as the loss, but not healthy then
-        self.rising = self.rising + 1 if rise > bound else 0
+        noise = max(noise, self._noise_at_best())
+        bound = max(self._allowed_rise(rate), NOISE * noise, LEAST_RISE * abs(self.first_loss)) * 2**self.dismissed
+        self.rising = self.rising + 1 if rise > bound and self._is_sure(newest) else 0
         if self.rising < 2:
             return None
         reason = (
-            f"the loss rose from {self.best_loss:.4g} at step {self.best_step} to {smoothed:.4g}, "
-            f"having begun at {self.first_loss:.4g}"
+            f"the loss rose from {self.best_loss:.4g} at step {self.best_step} to {smoothed:.4g} "
+            f"(initial loss {self.first_loss:.4g})"
         )
-        return Trouble("drift", self.best_step, step, reason)
+        return Trouble("drift", self.best_step, step, reason, usual=self.best_loss, now=smoothed)
+
+    def _allowed_rise(self, rate: float | None) -> float:
+        """A share of what was learned; all of it where the learning rate was raised, since that costs by itself."""
+        assert self.first_loss is not None and self.best_loss is not None and self.policy.drift_share is not None
+        learned = self.first_loss - self.best_loss
+        if learned < self.policy.much * abs(self.first_loss):
+            return learned + abs(self.first_loss)
+        was_raised = rate is not None and self.best_rate is not None and rate > SAME_RATE * self.best_rate
+        return (1.0 if was_raised else self.policy.drift_share) * learned
+
+    def _noise_at_best(self) -> float:
+        if not self.best_losses or self.best_loss is None:
+            return 0.0
+        return MAD_TO_SIGMA * statistics.median(abs(loss - self.best_loss) for loss in self.best_losses)
+
+    def _is_sure(self, newest: Sequence[float]) -> bool:
+        """Not by chance: of all pairs of a loss of now and one of then, nearly all say the same (Mann and Whitney)."""
+        if not self.best_losses:
+            return True
+        then = self.best_losses
+        higher = sum(bisect_left(then, loss) + bisect_right(then, loss) for loss in newest) / 2
+        return higher > SURE * len(then) * len(newest)
 
     def _ask_for_gain(self, trouble: Trouble) -> None:
-        """Of a model that was brought back to its best state: to be as good again at the lower rate. Early in training,
-        unless its data may be to blame, to be better."""
+        """Sets the loss that the rolled-back model must reach at the lower learning rate: its earlier best. Early in
+        training, unless the data may be to blame, it must be better than that."""
         if self.first_loss is None or self.lowest_loss is None or (self.to_reach is not None and self.must_gain):
             return
         self.must_gain = trouble.healthy_before <= self.policy.same_place and trouble.is_of_the_model
@@ -169,20 +304,22 @@ class Ladder:
 
     @property
     def has_learned(self) -> bool:
-        """A run that has not is not healed by halves of its rate: nothing tells how far it is from a good one."""
+        """Whether the loss ever fell. If not, halving the learning rate is no remedy: it may be far too high."""
         if self.first_loss is None or self.lowest_loss is None:
             return False
         return self.first_loss - self.lowest_loss > LEAST_LEARNED * abs(self.first_loss)
 
     def _verdict(self, trouble: Trouble, again: int) -> str:
-        tried = f"going back to before the trouble {again} time{'s' if again != 1 else ''}" if again else "nothing"
+        tried = f"{again} rollback{'s' if again != 1 else ''}" if again else "nothing"
         if self.remedies:
-            tried += f", down to {math.prod(self.remedies):.3g} of the rate"
+            tried += f", learning rate × {math.prod(self.remedies):.3g}"
         why = ""
         if not self.has_learned:
-            why = " Nothing was learned before it: the rate is far too high, or the data is broken."
+            why = (
+                " The model had learned nothing before that: the learning rate is far too high, or the data is broken."
+            )
         elif trouble.kind == "stuck":
-            why = " The rate is far too high, or the data has changed."
+            why = " The learning rate is far too high, or the data has changed."
         return f"step {trouble.last_step}: {trouble.reason}.{why} Tried: {tried}."
 
     def state_dict(self) -> dict[str, Any]:
@@ -193,7 +330,9 @@ class Ladder:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             setattr(self, name, list(value) if isinstance(value, list) else value)
+        if state.get("pending") is not None:
+            self.pending = Trouble(**state["pending"])
 
 
-def _last(rejections: list[Rejection]) -> str:
-    return f"; at step {rejections[-1].step} {rejections[-1].reason}" if rejections else ""
+def _last(rejections: Sequence[Rejection]) -> str:
+    return f" (step {rejections[-1].step}: {rejections[-1].reason})" if rejections else ""

@@ -5,7 +5,7 @@
     trainer = Trainer(callbacks=[GuardCallback()])
 
 A rejected update leaves weights, moments, step counts and the schedule as they were; Lightning's own `global_step` and
-the data go on. After repeated rejections module, optimizer and schedulers go back to a state from before the trouble.
+the data advance. After repeated rejections, module, optimizer and schedulers are rolled back to an earlier state.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NOT_SUPPORTED = {"DeepSpeedStrategy"}  # which is a DDPStrategy by name only
 
 
 def _callback_class() -> Any:
-    """Of the package that is in use: it goes by two names, whose classes are not the same."""
+    """The Callback of the package in use: `lightning` and `pytorch_lightning` have different classes."""
     try:
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
             import pytorch_lightning
@@ -45,9 +45,9 @@ else:
 
 
 class GuardCallback(WithGuard, Callback):
-    """Takes the options of `Guard`; `lower_rate=True` lowers the rate of the optimizer and its schedulers.
+    """Takes the options of `Guard`; `lower_rate=True` lowers the learning rate of the optimizer and its schedulers.
 
-    What happened is in `events`, in the log, and in guard_events.jsonl of the logger's folder. The guard's state is
+    Every action is in `events`, in the log, and in guard_events.jsonl in the logger's folder. The guard's state is
     part of Lightning's checkpoints.
     """
 
@@ -110,9 +110,9 @@ def _must_be_supported(trainer: Any, module: Any) -> None:
     kinds = {each.__name__ for each in type(trainer.strategy).__mro__}
     if not kinds & SUPPORTED or kinds & NOT_SUPPORTED:
         name = type(trainer.strategy).__name__
-        raise UserError(f"GuardCallback works on one device and with DDP, but this is a training with {name}.")
+        raise UserError(f"GuardCallback works on one device and with DDP, but this training uses {name}.")
     if not module.automatic_optimization:
         raise UserError(
-            "GuardCallback needs Lightning's automatic optimization. A module that steps its optimizers itself can ask "
-            "trainbook.Guard before each step."
+            "GuardCallback needs Lightning's automatic optimization. If your module steps its optimizers itself, "
+            "call trainbook.Guard before each step."
         )

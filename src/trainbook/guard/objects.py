@@ -1,4 +1,4 @@
-"""What a guard does with the objects of somebody's loop: keep their states, lower their rates, undo a forward pass."""
+"""What the guard does with a loop's objects: keep their states, lower learning rates, undo a forward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HasState(Protocol):
 
 
 class Trainable:
-    """A model's state without its frozen parameters: enough to go back to, and small where adapters are trained."""
+    """A model's state without its frozen parameters: enough for a rollback, and small if only adapters are trained."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -34,7 +34,7 @@ class Trainable:
 
 
 class Averages:
-    """Running averages of batch norms: the forward pass of a batch has changed them before the batch is judged."""
+    """Running statistics of batch norm: the forward pass changes them before the batch is judged."""
 
     def __init__(self, objects: Iterable[HasState]) -> None:
         self._norms = [part for each in objects for part in _parts(each) if isinstance(part, _NormBase)]
@@ -46,7 +46,7 @@ class Averages:
 
     @torch.no_grad()
     def settle(self, accepted: Tensor) -> None:
-        """Keep them as they are now, or bring back what was kept: without asking the host."""
+        """Keep the new statistics, or restore the old ones if the update was rejected, without a host sync."""
         for average, kept in zip(self._live(), self._kept, strict=True):
             average.copy_(torch.where(accepted, average, kept.to(average.device)))
         self.keep()
@@ -64,8 +64,14 @@ def has_rates(objects: Iterable[Any]) -> bool:
     return any(hasattr(each, "param_groups") for each in objects)
 
 
+def highest_rate(objects: Iterable[Any]) -> float | None:
+    """Of all groups of all optimizers; None: there is none."""
+    rates = [float(group["lr"]) for each in objects for group in getattr(each, "param_groups", ()) if "lr" in group]
+    return max(rates, default=None)
+
+
 def lower_rates(objects: Sequence[Any], factor: float) -> None:
-    """Of every optimizer among the objects, and of every scheduler that would otherwise raise them again."""
+    """In every optimizer among the objects, and in every scheduler that would otherwise raise them again."""
     for each in objects:
         for group in getattr(each, "param_groups", ()):
             for name in RATES_OF_A_GROUP:

@@ -1,4 +1,4 @@
-"""Recent states of a training in memory, to go back to."""
+"""Recent training states in memory, for rollbacks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class SnapshotRing:
-    """The last few snapshots, and one more for as long as it is wanted: the newest up to a step that is known good."""
+    """The last few snapshots, and one more: the newest up to a step that is known to be good."""
 
     def __init__(self, size: int = 3, device: torch.device | None = None) -> None:
-        """`device`: where copies are kept; None: each beside its original."""
+        """`device`: where copies are kept; None: on the device of each tensor."""
         self.size, self.device = size, device
         self._kept: dict[int, Any] = {}
 
@@ -22,7 +22,7 @@ class SnapshotRing:
         return sorted(self._kept)
 
     def take(self, step: int, state: Mapping[str, Any], *, spare: int | None = None) -> None:
-        """Keep a copy; older ones go, but for the newest up to `spare`."""
+        """Keep a copy and drop older ones, except the newest one up to step `spare`."""
         self._kept[step] = copied(state, self.device)
         spared = max((known for known in self._kept if spare is not None and known <= spare), default=None)
         others = [known for known in self.steps if known != spared]
@@ -41,7 +41,7 @@ class SnapshotRing:
         return size_of(self._kept)
 
     def moved_to(self, device: torch.device) -> SnapshotRing:
-        """One by one: at no time are there two copies of all of them."""
+        """Moved one by one, so there are never two copies of all of them."""
         moved = SnapshotRing(self.size, device)
         for step in self.steps:
             moved._kept[step] = copied(self._kept.pop(step), device)
@@ -60,7 +60,7 @@ def copied(value: Any, device: torch.device | None = None) -> Any:
 
 
 def size_of(value: Any) -> int:
-    """Bytes of its tensors."""
+    """Bytes of the tensors in it."""
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     if isinstance(value, Mapping):

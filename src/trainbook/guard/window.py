@@ -7,6 +7,11 @@ middle says (median absolute deviation) and what the edge says (the 97.5th perce
 scaled to be the standard deviation of a Gaussian: noise with heavy tails earns itself a wider band. And all is done
 twice, with the values and with their logarithms, and the milder answer counts: losses and norms are positive and
 skewed, and while they fall towards zero only ratios mean anything.
+
+Two more things keep a healthy run from being taken for a sick one. A run whose losses scatter widely (a batch of one
+sample, a rare class, a loss around zero) has tails that no window of this size knows: a value that was far away, came
+alone and did no harm widens the band to include its like (`widen`). And a loss may change its level for good, as data
+changes: the bands of the last levels are kept (`adopt`), and what was usual at any of them is usual still.
 """
 
 from __future__ import annotations
@@ -19,14 +24,25 @@ from torch import Tensor
 
 MAD_TO_SIGMA = 1.4826
 EDGE = 0.975
+FEW = 8  # values: a spread that is known from so many is taken twice as wide
 BEYOND_EDGE = 3  # values at least that lie further out than the edge: a few odd ones must not say what is usual
 TINY = 1e-12
 AVERAGED = 4  # values that the level is about the average of: few, so that a sudden good turn is soon the usual
 REFRESH = 8  # values between two looks at the window: sorting it each time would cost more than it tells
+MOST_PULL = 1.0  # standard deviations by which one value can pull the level: a few bad ones must not carry it off
+LEVELS = (
+    5  # the present one, three that the run has left, and a slow one that a stretch of bad values cannot drag along
+)
+SLOW = 64  # values that the slow level is about the average of
+WIDE = 0.25  # of the level, what a standard deviation is where single samples show: an average of many is narrower
+MOST_WIDENED = 3.0  # times the limit: what lies beyond is no tail of anything
+MOST_RELAXED = 16.0  # times as wide as usual
+ROOM = 1.5  # times a value that came alone: the next one like it may be a little further away
+FORGET = 0.9995  # of what was widened, kept at each accepted value
 
 
 class RobustWindow:
-    """The last `size` accepted values of several signals, and the band in which the next ones are expected."""
+    """The last `size` accepted values of several signals, and the bands in which the next ones are expected."""
 
     def __init__(self, least_spreads: Sequence[float], size: int, device: torch.device, *, enough: int = 32) -> None:
         """`least_spreads`: of each signal, as a share of its level. A curve that hardly moves must not make every
@@ -36,62 +52,111 @@ class RobustWindow:
         # Infinite where nothing was written yet: sorting puts that behind all values.
         self.values = torch.full((num_signals, size), math.inf, device=device)
         self.surprises = torch.full((rows, size), math.inf, device=device)
-        self.level = torch.zeros(rows, device=device)
+        self.levels = torch.zeros(LEVELS, rows, device=device)  # the present one first
         self.count = torch.zeros(1, dtype=torch.int64, device=device)  # of accepted values so far
-        # Median, and what one standard deviation is above and below it; infinite: nothing is far away yet.
-        self.band = torch.tensor([0.0, math.inf, math.inf], device=device).repeat(rows, 1)
+        # Median, and what one standard deviation is above and below it; infinite: nothing is far away yet; 0: there is
+        # no such level, and everything is.
+        self.bands = torch.zeros(LEVELS, rows, 3, device=device)
+        self.bands[0, :, 1:] = math.inf
+        self.width = torch.ones(num_signals, device=device)  # of the bands, in standard deviations
         self.least_spreads = torch.tensor([*least_spreads, *least_spreads], device=device)
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
+        self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
     def deviations(self, now: Tensor) -> Tensor:
         """Of each signal, in robust standard deviations, positive above the usual; 0 while there are too few values to
         tell. What is not finite gives what is not finite."""
-        distance = _with_logarithms(now) - self.level - self.band[:, 0]
-        plain, logarithmic = (distance / torch.where(distance > 0, self.band[:, 1], self.band[:, 2])).chunk(2)
-        return torch.where(logarithmic.abs() < plain.abs(), logarithmic, plain)
+        distance = _with_logarithms(now) - self.levels - self.bands[..., 0]
+        views = distance / torch.where(distance > 0, self.bands[..., 1], self.bands[..., 2])
+        views = views.view(2 * LEVELS, self.num_signals)
+        sizes = views.abs()
+        mildest = torch.where(sizes.isnan(), math.inf, sizes).argmin(0, keepdim=True)
+        self._nearest = (mildest // 2).repeat(1, 2)
+        return views.gather(0, mildest)[0] / self.width
 
-    def add(self, now: Tensor, accepted: Tensor, *, refresh: bool) -> None:
+    def add(self, now: Tensor, accepted: Tensor, *, refresh: bool, learn: bool = True) -> None:
+        """Of what `deviations` was asked last: it knows which level is the nearest. Without `learn`, the value is
+        written down, but what is usual stays as it is."""
         place = self.count % self.size
-        surprise = torch.where(self.count > 0, _with_logarithms(now) - self.level, 0.0)
+        level, band = self.levels.gather(0, self._nearest)[0], self.bands[0]
+        surprise = torch.where(self.count > 0, _with_logarithms(now) - level, 0.0)
         _put(self.values, place, now, accepted)
+        if not learn:
+            self.count += accepted
+            return
         _put(self.surprises, place, surprise, accepted)
-        nearer = torch.where(self.count > 0, surprise / (self.count + 1).clamp(max=AVERAGED), _with_logarithms(now))
-        self.level.copy_(torch.where(accepted, self.level + nearer, self.level))
+        pull = surprise.clamp(band[:, 0] - MOST_PULL * band[:, 2], band[:, 0] + MOST_PULL * band[:, 1])
+        nearer = torch.where(self.count > 0, pull / (self.count + 1).clamp(max=AVERAGED), _with_logarithms(now))
+        self.levels.scatter_(0, self._nearest, torch.where(accepted, level + nearer, level)[None])
+        slow = self.levels[-1]
+        slow.copy_(
+            torch.where(accepted, slow + (_with_logarithms(now) - slow) / (self.count + 1).clamp(max=SLOW), slow)
+        )
+        self.width.copy_(torch.where(accepted, 1 + (self.width - 1) * FORGET, self.width))
         self.count += accepted
         if refresh:
             self.refresh()
 
+    def widen(self, factor: Tensor) -> None:
+        """Where values scatter widely: the band is so many times wider from here on, and forgets it slowly."""
+        spread, level = self.bands[0, : self.num_signals, 1], self.levels[0, : self.num_signals].abs()
+        # The first surprise is none, and a band that is not known yet is infinite.
+        scatters = (spread > WIDE * level) & spread.isfinite() & (factor <= MOST_WIDENED)
+        self.width.copy_(torch.where(scatters, self.width * (ROOM * factor).clamp(min=1.0), self.width))
+
+    def relax(self) -> None:
+        """After an alarm that was none: this run's values jump by nature. Forgotten as slowly as what was widened."""
+        self.width.copy_((self.width * 2).clamp(max=MOST_RELAXED))
+
+    def adopt(self, level: Tensor) -> None:
+        """Values around `level` are usual from here on, and so is what was usual before."""
+        for kept in (self.levels, self.bands):
+            kept[:-1] = kept[:-1].roll(1, dims=0)
+        old, new = self.levels[1], _with_logarithms(level)
+        ratio = (new / old).abs().clamp(min=1.0).nan_to_num(1.0, posinf=1.0)
+        ratio[self.num_signals :] = 1.0  # of logarithms, a spread is a ratio already
+        self.bands[0] = self.bands[1]
+        self.bands[0, :, 1:] *= ratio[:, None]
+        self.levels[0] = new
+
     def refresh(self) -> None:
-        known = self.count.clamp(max=self.size)
+        known = self.surprises[:1].isfinite().sum(-1)
         edge, edge_in_sigmas = _edge(known)
         median, high, low = _places(self.surprises.sort(-1).values, known, edge)
         deviation = _places((self.surprises - median).abs().sort(-1).values, known, edge)[0]
-        level = torch.cat([self.level[: self.num_signals].abs(), torch.ones_like(self.level[self.num_signals :])])
+        level = self.levels[0].abs()
+        level = torch.cat([level[: self.num_signals], torch.ones_like(level[self.num_signals :])])
         least = torch.maximum(deviation * MAD_TO_SIGMA, (level * self.least_spreads)[:, None] + TINY)
         above, below = (torch.maximum(least, far / edge_in_sigmas) for far in (high - median, median - low))
-        fresh = torch.cat([median, above, below], dim=1)
+        unsure = 1 + FEW / known
+        fresh = torch.cat([median, above * unsure, below * unsure], dim=1)
         # A loss that was not positive has no logarithm: a band without width never gives the milder answer.
         has_logarithm = (self.values.amin(-1) > TINY).repeat(2)
         has_logarithm[: self.num_signals] = True
         fresh[:, 1:] *= has_logarithm[:, None]
-        self.band.copy_(torch.where(known >= self.enough, fresh, self.band))
+        self.bands[0] = torch.where(known >= self.enough, fresh, self.bands[0])
+        self.bands[-1] = torch.where(self.count >= SLOW, self.bands[0], self.bands[-1])
 
     def state_dict(self) -> dict[str, Tensor]:
-        names = ("values", "surprises", "level", "count", "band")
+        names = ("values", "surprises", "levels", "count", "bands", "width")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, value in self.state_dict().items():
-            saved = state[name]
-            if saved.shape == value.shape:
-                value.copy_(saved)
+        self.count.copy_(state["count"])
+        for rows, saved in ((self.values, state["values"]), (self.surprises, state["surprises"])):
+            newest = in_order(saved, int(state["count"]))[:, -self.size :]
+            if saved.shape == rows.shape:
+                rows.copy_(saved)
                 continue
             # The window has another size now: as many of the newest as fit.
-            newest = in_order(saved, int(state["count"]))[:, -self.size :]
-            value.fill_(math.inf)
-            value[:, : newest.shape[1]] = newest.to(value)
-        if state["values"].shape != self.values.shape:
-            self.count.fill_(int(self.values[0].isfinite().sum()))
+            rows.fill_(math.inf)
+            rows[:, : newest.shape[1]] = newest.to(rows)
+            self.count.fill_(newest.shape[1])
+        if "bands" in state:
+            for name in ("levels", "bands", "width"):
+                getattr(self, name).copy_(state[name])
+        else:  # of a version that knew one level
+            self.levels[0], self.bands[0] = state["level"].to(self.levels), state["band"].to(self.bands)
 
 
 def in_order(values: Tensor, count: int) -> Tensor:

@@ -66,9 +66,11 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 # What belongs elsewhere, and where.
 _OF_A_STUDY = "It belongs in a study file, for `trainbook tune` and `trainbook transfer`."
 ELSEWHERE: Mapping[str, str] = {
-    "recipe": "Name the recipe in the command, and what differs after it: trainbook train gpt-tiny learning_rate=1e-3.",
+    "recipe": "Name the recipe in the command, followed by overrides: trainbook train gpt-tiny learning_rate=1e-3.",
     **dict.fromkeys(("base", "scientific", "nuisance", "budget"), _OF_A_STUDY),
 }
+
+MIN_LETTERS, MAX_SUGGESTED = 4, 5  # of a word that names contain; of the names
 
 # Unique in the tree, but saying nothing without its section.
 NEEDS_SECTION = frozenset({"enabled"})
@@ -120,6 +122,28 @@ def nearest_path(name: str, section: str | None = None) -> str | None:
             declaration = knob_in_section(section, near[0])
             return declaration.path if declaration else None
     return _nearest_anywhere(name.lower())
+
+
+def did_you_mean(name: str, section: str | None = None) -> str:
+    """What follows an unknown name: the nearest knob, or those whose names contain the word; empty if there is none."""
+    near = nearest_path(name, section)
+    paths = [near] if near else _paths_containing(name)
+    several = f"{', '.join(paths[:-1])} or " if paths[1:] else ""
+    return f"Did you mean {several}{paths[-1]}?" if paths else ""
+
+
+def _paths_containing(name: str) -> list[str]:
+    """Of `warm-up`: warmup_steps and warmup_ratio. Aliases count where no knob's own name contains the word."""
+    word = _letters(name)
+    if len(word) < MIN_LETTERS:
+        return []
+    own = [path for path, knob in by_path().items() if word in _letters(knob.name)]
+    aliased = (path for path, knob in by_path().items() if any(word in _letters(each) for each in knob.knob.aliases))
+    return (own or list(aliased))[:MAX_SUGGESTED]
+
+
+def _letters(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "").replace(" ", "")
 
 
 def _nearest_anywhere(name: str) -> str | None:

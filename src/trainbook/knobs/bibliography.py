@@ -1,4 +1,5 @@
-"""The sources that knobs cite, each once, with a link: https://…, or a page of this repository for what we measured."""
+"""The sources that knobs and the doctor's rules cite, each once, with a link: https://…, or a page of this repository
+for what we measured."""
 
 from __future__ import annotations
 
@@ -79,6 +80,7 @@ MEASURED_BATCHES = "Shallue et al. 2018, https://arxiv.org/abs/1811.03600"
 MUON = "Jordan et al. 2024, Muon, https://kellerjordan.github.io/posts/muon/"
 MUON_AT_SCALE = "Liu et al. 2025, Muon is scalable, https://arxiv.org/abs/2502.16982"
 NORM_CLIPPING = "Pascanu et al. 2013, https://arxiv.org/abs/1211.5063"
+RADAM = "Liu et al. 2019, RAdam, https://arxiv.org/abs/1908.03265"
 SGD_MOMENTUM = "Sutskever et al. 2013, https://proceedings.mlr.press/v28/sutskever13.html"
 SGDR = "Loshchilov & Hutter 2016, SGDR, https://arxiv.org/abs/1608.03983"
 SMALL_BATCHES = "Marek et al. 2025, https://arxiv.org/abs/2507.07101"
@@ -125,7 +127,7 @@ DEEPSPEED_CONFIG_DOCS = "DeepSpeed's configuration, https://www.deepspeed.ai/doc
 DEEPSPEED_ZERO_DOCS = "DeepSpeed's ZeRO, https://deepspeed.readthedocs.io/en/latest/zero3.html"
 HF_GENERATION_DOCS = "transformers, https://huggingface.co/docs/transformers/main_classes/trainer"
 HF_TRAINER = "transformers, https://github.com/huggingface/transformers/blob/main/src/transformers/trainer.py"
-HF_TRUNCATION_DOCS = "transformers, https://huggingface.co/docs/transformers/pad_truncation"
+HF_TRUNCATION_DOCS = "transformers, https://huggingface.co/docs/transformers/main_classes/tokenizer"
 HF_CONFIGS = "published configurations, https://github.com/huggingface/transformers/tree/main/src/transformers/models"
 LEVANTER = "Levanter, https://github.com/stanford-crfm/levanter"
 LLM_C = "llm.c, https://github.com/karpathy/llm.c"
@@ -148,6 +150,13 @@ TORCH_REPRODUCIBILITY_DOCS = (
 )
 TORCH_SYNC_BN_DOCS = (
     "PyTorch's SyncBatchNorm, https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html"
+)
+
+# Training problems and their thresholds
+AUTOTRAINER = "AutoTrainer (2021), https://github.com/shiningrain/AUTOTRAINER"
+CS231N = "CS231n's notes, https://cs231n.github.io/neural-networks-3/"
+SAGEMAKER_DEBUGGER = (
+    "SageMaker Debugger's rules, https://docs.aws.amazon.com/sagemaker/latest/dg/debugger-built-in-rules.html"
 )
 
 # Measured here

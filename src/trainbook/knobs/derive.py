@@ -13,6 +13,7 @@ from trainbook.knobs.duration import Duration
 
 MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
 DEFAULT_MICRO_BATCH = 32
+USUAL_WARMUP = Fraction(1, 10)  # of the run, where the length that a warm-up was chosen for is unknown
 
 
 def intermediate_size(config: Config) -> int:
@@ -82,7 +83,7 @@ TASK_OF_MODEL = {"gpt": "causal", "bert": "masked", "t5": "span", "hf": "causal"
 
 
 def task_name(config: Config) -> str:
-    """What is learned: as stated, or what follows from the data and the kind of the model."""
+    """What is learned: as set, or what follows from the data and the kind of the model."""
     if config.training.task != "auto":
         return config.training.task
     if config.data.label_field is not None:
@@ -118,7 +119,7 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
         batch.gradient_accumulation_steps,
     )
     if size is None:
-        reason = "as stated" if micro else f"{DEFAULT_MICRO_BATCH} sequences, because no batch size is stated"
+        reason = "as set" if micro else f"{DEFAULT_MICRO_BATCH} sequences, because no batch size is set"
         micro, accumulation = micro or DEFAULT_MICRO_BATCH, accumulation or 1
         return BatchShape(micro * accumulation * world, micro, accumulation, reason)
     share = _divide(size, world, "the number of devices", size)
@@ -127,7 +128,7 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
             parts = "per_device_train_batch_size x gradient_accumulation_steps x devices"
             product = f"{micro} x {accumulation} x {world} = {micro * accumulation * world}"
             raise _cannot_be_cut(f"must be {parts}, but {size} is not {product}.")
-        return BatchShape(size, micro, accumulation, "as stated")
+        return BatchShape(size, micro, accumulation, "as set")
     if micro:
         rounds = _divide(share, micro, "per_device_train_batch_size x devices", size, world)
         return BatchShape(size, micro, rounds, f"accumulation follows from {size} sequences, {micro} at a time")
@@ -156,7 +157,7 @@ def _largest_micro_batch(share: int, length: int) -> int:
 
 def _divide(share: int, by: int, name: str, size: int, world: int = 1) -> int:
     if share % by:
-        raise _cannot_be_cut(f"must be a multiple of {name}, but {size} is not one of {by * world}.")
+        raise _cannot_be_cut(f"must be a multiple of {name}, but {size} is not a multiple of {by * world}.")
     return share // by
 
 
@@ -169,8 +170,14 @@ def tokens_per_batch(config: Config, world: int = 1) -> int:
 
 
 def warmup_steps(config: Config, total_steps: int) -> int:
-    """The warm-up in updates; a ratio is rounded up, so that a small one is not lost."""
+    """The warm-up in updates; a ratio is rounded up, so that a small one is not lost.
+
+    The updates of a run of epochs or tokens are known only with the data. If they are no more than the warm-up, the
+    warm-up takes its usual share of them.
+    """
     schedule = config.schedule
+    if schedule.warmup_steps is not None and schedule.warmup_steps >= total_steps:
+        return min(max(1, round(total_steps * USUAL_WARMUP)), total_steps - 1)
     if schedule.warmup_steps is not None:
         return schedule.warmup_steps
     if schedule.warmup_ratio is not None:
@@ -202,7 +209,7 @@ def _on_one_device(config: Config) -> str:
 
 
 def _tokens_a_batch(config: Config) -> str:
-    return f"{tokens_per_batch(config):,} tokens a batch{_on_one_device(config)}"
+    return f"{tokens_per_batch(config):,} tokens per batch{_on_one_device(config)}"
 
 
 def _shape(config: Config) -> str:
@@ -213,16 +220,16 @@ def _shape(config: Config) -> str:
 
 def _inner_width(config: Config) -> str:
     size = intermediate_size(config)
-    return f"{size:,} = {size / config.model.hidden_size:.3g} x the width"
+    return f"{size:,} = {size / config.model.hidden_size:.3g} x the hidden size"
 
 
 def _shared_heads(config: Config) -> str:
     shared, heads = key_value_heads(config), config.model.num_attention_heads
-    return f"{shared} for {heads} heads" + (f": {heads // shared} share one" if heads > shared else ": one each")
+    return f"{shared} for {heads} heads" + (f": {heads // shared} share each" if heads > shared else ": one each")
 
 
 def _head_width(config: Config) -> str:
-    return f"{head_width(config)} numbers a head"
+    return f"{head_width(config)} dimensions per head"
 
 
 def _width_ratio(config: Config) -> str | None:
@@ -251,7 +258,7 @@ def _ratios(config: Config) -> str | None:
     if config.model.parametrization == "standard" or config.model.base_hidden_size is None:
         return None
     if Scaling.of(config).is_base:
-        return "at the base, where mup is the standard rule"
+        return "at the base width, where mup equals the standard parametrization"
     return "; ".join(fact for of in (_width_ratio, _head_ratio, _depth_ratio) if (fact := of(config)) is not None)
 
 
@@ -260,7 +267,7 @@ def _depth_ratio(config: Config) -> str | None:
     if model.parametrization == "standard" or model.base_num_hidden_layers is None:
         return None
     ratio = model.num_hidden_layers / model.base_num_hidden_layers
-    return f"{ratio:.3g} x the base depth: what a block adds is multiplied by {ratio**-model.depth_exponent:.3g}"
+    return f"{ratio:.3g} x the base depth: the output of each block is multiplied by {ratio**-model.depth_exponent:.3g}"
 
 
 def _warmup_share(config: Config) -> str | None:
@@ -310,5 +317,7 @@ _FACTS: dict[str, Callable[[Config], str | None]] = {
     "data.max_seq_length": _tokens_a_batch,
     "training.max_steps": _length_in_tokens,
     "training.max_tokens": _length_in_steps,
-    "precision.initial_scale_power": lambda config: f"the first scale is {2**config.precision.initial_scale_power:,}",
+    "precision.initial_scale_power": lambda config: (
+        f"the initial loss scale is {2**config.precision.initial_scale_power:,}"
+    ),
 }

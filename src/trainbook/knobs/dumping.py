@@ -45,6 +45,14 @@ def untrue(old: str, loaded: Loaded, changes: Sequence[Change]) -> list[str]:
     return [path for path in by_path() if path not in known]
 
 
+def origins_in(text: str, loaded: Loaded) -> dict[str, str]:
+    """Where the values of a dumped configuration came from; empty for a default. What was edited since is left out."""
+    found = {path: line.partition("  # ")[2] for path, line in _true_lines(text, loaded).items()}
+    return {
+        path: origin for path, origin in found.items() if origin or loaded.get(path) == by_path()[path].field.default
+    }
+
+
 def _true_lines(text: str, loaded: Loaded) -> dict[str, str]:
     """By knob: the line that has its value."""
     lines, section = {}, ""

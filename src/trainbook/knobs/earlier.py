@@ -46,7 +46,7 @@ def recorded(run: Path) -> Config:
     except OSError as error:
         raise RunFolderError(f"{manifest} cannot be read: {error.strerror}.") from None
     except (ValueError, AttributeError):
-        raise RunFolderError(f"{manifest} is damaged. Resume that run: a checkpoint restores the file.") from None
+        raise RunFolderError(f"{manifest} is damaged. Resume that run to restore the file from a checkpoint.") from None
     return as_config(known, manifest) if known else load(run / "config.yaml").config
 
 

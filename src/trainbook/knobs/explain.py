@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from trainbook.errors import UserError
-from trainbook.knobs.aliases import SPECIAL, by_path, knobs_named, nearest_path, nearest_section, section_named
+from trainbook.knobs.aliases import SPECIAL, by_path, did_you_mean, knobs_named, nearest_section, section_named
 from trainbook.knobs.config import Config, Declaration, section_types
 from trainbook.knobs.derive import derived_facts
 from trainbook.knobs.dumping import origin_text
@@ -74,21 +75,22 @@ def explain_section(name: str) -> dict[str, Any]:
     }
 
 
-def explain_config(loaded: Loaded) -> dict[str, Any]:
-    """Each value with its origin; a remark where it is unusual, and the number that helps to judge it."""
+def explain_config(loaded: Loaded, stated: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Each value with its origin; a remark where it is unusual, and the number that helps to judge it. `stated` has the
+    origins that the file of a run states."""
     values: dict[str, dict[str, Any]] = {}
     for path, declaration in by_path().items():
-        value, origin = loaded.config.get(path), loaded.origins[path]
+        value, origin = loaded.config.get(path), origin_text(path, loaded.origins[path])
+        if stated is not None and loaded.origins[path].kind == "file":
+            origin = stated.get(path, origin)
         entry: dict[str, Any] = {
             "value": _plain(value),
-            "origin": origin_text(path, origin) or "default",
+            "origin": origin or "default",
             "law": law_text(declaration),
         }
         details = {
             "remark": _remark(declaration, value),
-            "usual_for": [case.when for case in declaration.knob.cases if case.value == value]
-            if origin.kind != "default"
-            else [],
+            "usual_for": [case.when for case in declaration.knob.cases if case.value == value] if origin else [],
             "derived": derived_facts(path, loaded.config),
         }
         values[path] = entry | {key: detail for key, detail in details.items() if detail}
@@ -117,12 +119,9 @@ def _one_knob(name: str) -> Declaration:
     if special or owners:
         paths = special or [owner.path for owner in owners]
         raise UserError(f"{name}: stands for several knobs. Name one of {', '.join(paths)}.")
-    meant = (
-        nearest_path(name.rsplit(".", 1)[-1], section_named(name.split(".", 1)[0]))
-        if "." in name
-        else nearest_path(name)
-    )
-    raise UserError(f"{name}: no such knob." + (f" Did you mean {meant}?" if meant else ""))
+    head, _, rest = name.rpartition(".")
+    meant = did_you_mean(rest, section_named(head.split(".")[0]) if head else None)
+    raise UserError(f"{name}: no such knob." + (f" {meant}" if meant else ""))
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 from trainbook.errors import ConfigError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape, default_heads, has_windows
+from trainbook.knobs.derive import USUAL_WARMUP, batch_shape, default_heads, has_windows
 from trainbook.knobs.duration import Duration
 from trainbook.knobs.laws import LAWS, LENGTHS, Law, Settings
 from trainbook.knobs.values import show
@@ -27,7 +27,6 @@ SIZE, MICRO, ACCUMULATION = (
 WIDTH, HEADS, KEY_VALUE_HEADS = (
     f"model.{name}" for name in ("hidden_size", "num_attention_heads", "num_key_value_heads")
 )
-USUAL_WARMUP = Fraction(1, 10)  # of the run, where the length that a warm-up was chosen for is unknown
 
 
 class GivingWay:

@@ -35,7 +35,7 @@ def find_folder(name: str, patterns: Sequence[str] = SMALL_FILES) -> Path:
     if path.is_dir():
         return path
     if path.is_file():
-        raise UserError(f"model.pretrained: {name} is a file, but the folder that holds it is needed: {path.parent}.")
+        raise UserError(f"model.pretrained: {name} is a file, but a folder is needed: the one that holds the model.")
     if _can_only_be_a_path(name):
         raise UserError(f"model.pretrained: there is no folder {name}.{_nearest_folder(path)}")
     return _fetch(name, patterns)
@@ -68,8 +68,8 @@ def has_tokenizer(folder: Path) -> bool:
 
 def _what_it_is(folder: Path) -> str:
     if (folder / "adapter_config.json").is_file():
-        return "because it holds an adapter only. Name the folder of the model that it was trained on."
-    return "so it is no model in Hugging Face format."
+        return "because it holds only an adapter. Use the folder of the model that the adapter was trained on."
+    return "so it is not a model in Hugging Face format."
 
 
 def _can_only_be_a_path(name: str) -> bool:
@@ -100,6 +100,6 @@ def _fetch(name: str, patterns: Sequence[str]) -> Path:
     except failures as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise UserError(
-            f"model.pretrained: {name} is no folder here, and could not be fetched from the Hugging Face hub: "
+            f"model.pretrained: {name} is not a local folder, and could not be downloaded from the Hugging Face hub: "
             f"{reason.rstrip('.')}.{_nearest_folder(Path(name))}"
         ) from None

@@ -97,4 +97,7 @@ def unknown_target(target: str, known: Sequence[str]) -> str:
     last = sorted({name.rpartition(".")[2] for name in known})
     near = get_close_matches(target, last, n=1)
     hint = f" Did you mean '{near[0]}'?" if near else ""
-    return f"model.lora_targets: no linear layer's name ends with '{target}'. There are {', '.join(last)}.{hint}"
+    return (
+        f"model.lora_targets: no linear layer has a name that ends with '{target}'. The names end with "
+        f"{', '.join(last)}.{hint}"
+    )

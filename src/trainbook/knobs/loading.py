@@ -66,8 +66,8 @@ def require_length(loaded: Loaded) -> None:
         raise ConfigError([Problem("configuration", "model.pretrained", message)])
     if training.max_steps is None and training.num_train_epochs is None and training.max_tokens is None:
         message = (
-            "the length of the run is not stated. Set one of training.max_steps (updates), "
-            "training.num_train_epochs (passes over the data) or training.max_tokens (tokens seen)."
+            "the length of the run is not set. Set one of training.max_steps (updates), training.num_train_epochs "
+            "(passes over the data) or training.max_tokens (tokens seen)."
         )
         raise ConfigError([Problem("configuration", "training", message)])
 
@@ -88,8 +88,8 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
     except ConfigError:
         if is_of_python or not looks_like_python(text):
             raise
-        message = "the file holds Python assignments, not YAML."
-        raise ConfigError([Problem(origin.where, "YAML", message, "Name it .py.")]) from None
+        message = "the file contains Python assignments, not YAML."
+        raise ConfigError([Problem(origin.where, "YAML", message, "Give it the suffix .py.")]) from None
     resolver.problems += problems
     resolver.read(block)
     if origin.kind == "file":

@@ -19,9 +19,40 @@ NOT_IN_FIT = {
 }
 SECTIONS_NOT_IN_FIT = {"model", "data", "memory", "distributed"}
 
+# What `fit` takes instead of a knob, where it takes something.
+EVAL_DATA = "Pass the validation batches as eval_data."
+INSTEAD = {
+    "data.source": "The batches are the second argument of fit.",
+    "data.validation": EVAL_DATA,
+    "data.validation_ratio": EVAL_DATA,
+    "batch.global_batch_size": "Each item of the data is a batch; gradient_accumulation_steps of them make an update.",
+    "batch.per_device_train_batch_size": "Each item of the data is a batch.",
+    "evaluation.per_device_eval_batch_size": "Each item of eval_data is a batch.",
+    "evaluation.eval_max_samples": "All of eval_data is used: pass fewer batches.",
+    "training.task": "What is learned is what the loss function computes.",
+    "training.label_smoothing": "Apply it in the loss function.",
+    "training.z_loss": "Add it in the loss function.",
+}
+# What validation data is called elsewhere.
+_VALIDATION = ("val", "valid", "validation", "eval", "dev")
+NAMES_OF_EVAL_DATA = {
+    "validation",
+    "val",
+    "dev",
+    *(
+        f"{which}_{what}"
+        for which in _VALIDATION
+        for what in ("data", "dataset", "loader", "dataloader", "set", "batches", "iter")
+    ),
+}
+
 
 def applies_to_fit(path: str) -> bool:
     return path not in NOT_IN_FIT and path.split(".")[0] not in SECTIONS_NOT_IN_FIT
+
+
+def instead_of(path: str) -> str:
+    return INSTEAD.get(path, "Leave it out.")
 
 
 def keyword_of(path: str) -> str:

@@ -94,7 +94,7 @@ def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
         if is_named or (reason := _lacks_the_task(result, reading)) is None:
             return reading
         place = str(reading.folder / CONFIG)
-    result.notices.append(f"{place}  model.type: hf (transformers computes this model), because {reason}.")
+    result.notices.append(f"{place}  model.type: hf (the model runs in transformers), because {reason}.")
     return _left_to_transformers(result, name)
 
 
@@ -118,7 +118,7 @@ def _lacks_the_task(result: Settlement, reading: Reading) -> str | None:
         or task not in TASKS_OF_MODEL["hf"]
     ):
         return None
-    return f"the built-in {kind} learns {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}"
+    return f"the built-in {kind} supports {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}"
 
 
 def _asked(result: Settlement, path: str) -> Any:
@@ -150,12 +150,12 @@ def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None
     if old is None or old.value is None or not old.origin.is_the_users:
         result.assigned[path] = Assignment(path, value, Origin("pretrained", place))
     elif old.value != value and _is_overridden(result, old):
-        remark = f"{path} {show(old.value)} -> {show(value)}: model.pretrained settles it"
+        remark = f"{path} {show(old.value)} -> {show(value)}: model.pretrained decides it"
         result.notices.append(f"{old.origin.place}, {place}  {remark}.")
         result.assigned[path] = Assignment(path, value, Origin("pretrained", place))
     elif old.value != value:
-        message = f"is {show(old.value)} here, but {show(value)} in {place}, and model.pretrained settles it."
-        result.problems.append(Problem(old.origin.place, path, message, "Leave it out."))
+        message = f"is {show(old.value)} here, but {show(value)} in {place}, and model.pretrained decides it."
+        result.problems.append(Problem(old.origin.place, path, message, "Omit it."))
         result.broken.add(path)
 
 
@@ -185,12 +185,12 @@ def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
     place = reading.place or str(reading.folder / CONFIG)
     if old is None or not old.origin.is_the_users or _is_overridden(result, old):
         if old is not None and old.origin.is_the_users:
-            remark = f"{LENGTH} {length} -> {longest}: the model has learned positions for {longest} tokens only"
+            remark = f"{LENGTH} {length} -> {longest}: the model has learned positions for only {longest} tokens"
             result.notices.append(f"{old.origin.place}, {place}  {remark}.")
         result.assigned[LENGTH] = Assignment(LENGTH, longest, Origin("pretrained", place))
         return
-    message = f"is {length} here, but {place} has learned positions for {longest} tokens only."
-    result.problems.append(Problem(old.origin.place, LENGTH, message, f"Take {longest} or less."))
+    message = f"is {length} here, but {place} has learned positions for only {longest} tokens."
+    result.problems.append(Problem(old.origin.place, LENGTH, message, f"Use {longest} or less."))
     result.broken.add(LENGTH)
 
 
@@ -200,7 +200,7 @@ def _settle_tokenizer(result: Settlement, reading: Reading) -> None:
     if old is not None and old.origin.is_the_users:
         return
     if reading.tokenizer is None and not has_tokenizer(reading.folder):
-        message = f"must be set: {reading.folder} holds no tokenizer, and another one than the model's does not fit it."
+        message = f"must be set: {reading.folder} has no tokenizer, and the model needs its own."
         result.problems.append(Problem(str(reading.folder), TOKENIZER, message))
         result.broken.add(TOKENIZER)
         return

@@ -100,7 +100,7 @@ class _Reader:
             return ast.literal_eval(node)
         except (ValueError, TypeError):
             message = (
-                f"{name} must be a literal (a number, a string, True, None, a list or a dict): nothing is executed"
+                f"{name} must be a literal (a number, a string, True, None, a list or a dict): files are not executed"
             )
             raise _error(self.where, node.lineno, message) from None
 

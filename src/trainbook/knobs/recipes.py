@@ -22,7 +22,7 @@ def path(name: str) -> Path:
         raise UserError(f"{name}: no such file.")
     near = nearest(name)
     meant = f" Did you mean {near}?" if near else ""
-    raise UserError(f"{name}: no such recipe, and no such file.{meant} Packaged recipes: {', '.join(known)}.")
+    raise UserError(f"{name}: no such recipe or file.{meant} Packaged recipes: {', '.join(known)}.")
 
 
 def nearest(name: str) -> str | None:

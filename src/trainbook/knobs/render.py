@@ -110,7 +110,7 @@ def render_config(facts: dict[str, Any], console: Console, everything: bool = Fa
 
     table = _table("knob", "value", "from")
     hidden = 0
-    remarks: list[tuple[str, str]] = []
+    remarks: dict[str, list[tuple[str, str]]] = {"remark": [], "derived": []}
     for path, entry in facts["values"].items():
         if entry["origin"] == "default" and not everything:
             hidden += 1
@@ -118,16 +118,17 @@ def render_config(facts: dict[str, Any], console: Console, everything: bool = Fa
         table.add_row(
             Text(path, style="bold"), Text(yaml_value(entry["value"]), style="cyan"), Text(entry["origin"], style="dim")
         )
-        for kind, style in (("derived", ""), ("remark", "unusual: ")):
+        for kind, found in remarks.items():
             if kind in entry:
-                remarks.append((path, style + entry[kind]))
+                found.append((path, entry[kind]))
     if table.row_count:
         console.print(table)
     if hidden:
-        console.print(Text(f"{hidden} more knobs have their default.", style="dim"))
-    if remarks:
-        _heading(console, "What follows from it")
-        _pairs(console, remarks)
+        console.print(Text(f"{hidden} more knobs have their default; --all shows them.", style="dim"))
+    for title, kind in (("Unusual", "remark"), ("What follows from the values", "derived")):
+        if remarks[kind]:
+            _heading(console, title)
+            _pairs(console, remarks[kind])
     for notice in facts["notices"]:
         console.print(Text(f"note: {notice}", style="yellow"))
 

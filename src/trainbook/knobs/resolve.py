@@ -14,8 +14,8 @@ from trainbook.knobs.aliases import (
     WRAPPERS,
     by_name,
     by_path,
+    did_you_mean,
     knob_in_section,
-    nearest_path,
     nearest_section,
     section_named,
     special_in_section,
@@ -135,8 +135,8 @@ class Resolver:
         meant = owners[0].path if len(owners) == 1 else next(iter(SPECIAL.get(entry.name, ())), None)
         if meant is None and isinstance(entry.value, Block) and not scope.section:
             meant = nearest_section(entry.name)
-        meant = meant or nearest_path(entry.name, scope.section)
-        self._problem(entry, scope, "no such knob.", f"Did you mean {meant}?" if meant else "")
+        hint = f"Did you mean {meant}?" if meant else did_you_mean(entry.name, scope.section)
+        self._problem(entry, scope, "no such knob.", hint)
 
     # Values
 

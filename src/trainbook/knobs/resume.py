@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
+from trainbook.knobs.sections.model_rope import ROPE
 
 # free: may change. schedule: only with --accept-changes. fixed: never.
 Policy = Literal["free", "schedule", "fixed"]
@@ -26,11 +27,11 @@ ROUNDING = Rule("free", "only speed, memory and rounding depend on it")
 SAME_DATA = Rule("free", "allowed if the data stays the same, which is checked by its fingerprint")
 
 REST_OF_RUN = Rule("schedule", "changes the rest of the run")
-ROUNDS_MORE = Rule("schedule", "changes how coarsely the rest of the run is rounded")
+ROUNDS_MORE = Rule("schedule", "changes the rounding in the rest of the run")
 REGULARIZATION = Rule("schedule", "the weights still fit; the rest of the run is regularized differently")
 JUDGED_BY_OLD = Rule("schedule", "the best checkpoint so far was chosen by the old value")
 
-SHAPE = Rule("fixed", "the model would have other parameters than the checkpoint, or other shapes")
+SHAPE = Rule("fixed", "the model's parameters or their shapes would not match the checkpoint")
 FUNCTION = Rule("fixed", "the weights were trained with the old value; another value changes what they compute")
 STARTING_POINT = Rule("fixed", "it acts only when a run starts, so a new value would have no effect")
 FROZEN_WEIGHTS = Rule("fixed", "the adapters were trained on top of the frozen weights as they were stored")
@@ -63,14 +64,7 @@ _EXCEPTIONS: Mapping[Rule, tuple[str, ...]] = {
         "model.activation",
         "model.attention_scale",
         "model.rope_theta",
-        "model.rope_scaling",
-        "model.rope_factor",
-        "model.rope_original_positions",
-        "model.rope_low_frequency",
-        "model.rope_high_frequency",
-        "model.rope_beta_fast",
-        "model.rope_beta_slow",
-        "model.rope_attention_factor",
+        *ROPE,
         "model.sliding_window",
         "model.logit_soft_cap",
         "model.parametrization",

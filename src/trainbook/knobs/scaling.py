@@ -11,7 +11,7 @@ The base model has the same proportions as this one; m says how many times wider
 Gradients of all of these are m times smaller than at the base, and so is Adam's epsilon. The rate and the decay of a
 tensor move against each other, so that each update takes the same share of every weight. With r times as many layers
 and the exponent alpha, what a block adds is multiplied by r^-alpha; inside blocks an Adam's rate gets r^(alpha - 1),
-its epsilon r^-alpha (Yang et al. 2022; Dey et al. 2025). At the base everything is 1.
+its epsilon r^-alpha (arXiv 2203.03466 and 2505.01618). At the base everything is 1.
 
 A model whose every neuron is copied m times shows why: with these rules it computes and learns what the base does.
 """

@@ -48,7 +48,7 @@ def notices(s: Settings) -> list[str]:
             if s.is_set(path):
                 found.append(((path,), "has no effect, because data.samples is windows: all have the same length."))
     elif s.get("data.padding") == "bucketed" and not s.get("data.shuffle"):
-        remark = "bucketed has no effect, because data.shuffle is false: the order is the source's."
+        remark = "bucketed has no effect, because data.shuffle is false: samples stay in the order of the source."
         found.append((("data.padding", "data.shuffle"), remark))
     if s.is_set("data.validation_ratio") and s.get("data.validation_ratio") and s.get("data.validation") is not None:
         remark = "has no effect, because data.validation is set: all of data.source is trained on."
@@ -57,11 +57,11 @@ def notices(s: Settings) -> list[str]:
         remark = "selective is the same as full with model.type hf, whose blocks are recomputed whole."
         found.append((("memory.gradient_checkpointing", "model.type"), remark))
     if s.get("model.type") == "bert" and s.get("model.norm_position") == "pre" and s.is_written("model.type"):
-        remark = "pre is not what BERT is elsewhere, so this model cannot be exported; with post it can."
+        remark = "pre differs from the published BERT, so this model cannot be exported; with post it can."
         found.append((("model.norm_position", "model.type"), remark))
     eval_steps, steps = s.get("evaluation.eval_steps"), s.get("training.max_steps")
     if eval_steps is not None and steps is not None and eval_steps > steps:
-        remark = f"{eval_steps} is more than the {steps} steps of the run, which is evaluated at its end only."
+        remark = f"{eval_steps} is more than the {steps} steps of the run, which is evaluated only at its end."
         found.append((("evaluation.eval_steps", "training.max_steps"), remark))
     if _evaluation_goes_off(s):
         found.append(

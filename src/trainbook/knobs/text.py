@@ -38,7 +38,7 @@ def read_file(path: Path) -> str:
     except IsADirectoryError:
         raise UserError(f"{path}: is a folder, but a YAML or Python file is needed.") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: is not a text file in UTF-8.") from None
+        raise UserError(f"{path}: is not a UTF-8 text file.") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
 

@@ -102,13 +102,14 @@ def check(declaration: Declaration, value: Any) -> Any:
 LARGEST = 10**15  # of anything that is counted; nothing here can be larger
 LARGEST_SIZE = 2**31 - 1  # of what a tensor has a dimension of
 LARGEST_FLOAT = 1e30
+SIZES = ("data.max_seq_length", "data.max_target_length", "data.vocab_size")
 
 
 def _must_have_an_end(declaration: Declaration, value: Any) -> None:
     """A number that nothing can be sized by is refused before anything is computed with it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return
-    of_tensors = declaration.section in ("model", "batch") or declaration.path == "data.max_seq_length"
+    of_tensors = declaration.section in ("model", "batch") or declaration.path in SIZES
     largest = LARGEST_FLOAT if isinstance(value, float) else LARGEST_SIZE if of_tensors else LARGEST
     if abs(value) > largest and value == value and abs(value) != float("inf"):
         given = show(float(f"{value:.3e}")) if abs(value) < 1e300 else "a larger number"

@@ -1,1 +1,1 @@
-"""One run: its state, its step, its life."""
+"""One run: its state, its step, and everything from its start to its end."""

@@ -1,4 +1,4 @@
-"""What a classifier has to beat: a linear model on the words of the same texts."""
+"""The baseline of a classifier: a linear bag-of-words model on the same texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainbook.knobs.derive import task_name
 
 
 def baseline(config: Config, request: Request) -> dict[str, float]:
-    """Fitted before training begins, on the texts that training sees, and judged on those that it is judged on."""
+    """Its accuracy: fitted before training on the training split, measured on the validation split."""
     if not config.evaluation.baseline or task_name(config) != "classify":
         return {}
     sides = open_records(config.data, request)

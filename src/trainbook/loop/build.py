@@ -37,7 +37,9 @@ from trainbook.loop.restore import build_task, has_checkpoint, write_facts
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
+from trainbook.loop.tokenizer_check import check_tokenizer
 from trainbook.loop.watch import probe
+from trainbook.models.formats.token_ids import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
@@ -64,18 +66,19 @@ class Built:
 
 
 def request_of(config: Config) -> Request:
-    """What a configuration's task asks of the data."""
+    """What the configured task needs from the data."""
     task = task_class(config)
     return Request(
         records=task.records,
         labels=task.labels,
         specials=task.specials,
+        begins=task.begins_documents,
         frame=lambda tokenizer: task.frame(config, tokenizer),
     )
 
 
 def build(config: Config, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE) -> Built:
-    """`run` is the folder to train in, which may have begun already."""
+    """`run` is the folder to train in; it may hold an earlier part of the run."""
     must_fit_task(task_name(config), config.evaluation)
     must_suit(config, ranks, device, resolve_compute(config.precision.compute, config.precision.weights, device))
     if run is not None and has_checkpoint(run):
@@ -84,11 +87,14 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
     data = prepared(ranks, config, lambda crew: build_data(config.data, seed, request, crew))
     _must_be_the_models_tokenizer(config, data)
     must_fit_labels(task_name(config), config.evaluation, data.label_names)
+    if run is None or not has_checkpoint(run):
+        sample = sample_texts(data.tokenizer, data.train.tokens)
+        data.summary["notices"] += check_tokenizer(config, data.tokenizer, sample, data.chat_template)
     return assemble(config, data, device, run, ranks)
 
 
 def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
-    """A run keeps its tokenizer, and does not need the folder that it came from any more."""
+    """A run keeps a copy of its tokenizer, so the original folder is no longer needed."""
     named = config.data.tokenizer
     if named in NAMES or Path(named).expanduser().exists() or not has_tokenizer(run.tokenizer):
         return config
@@ -96,14 +102,14 @@ def _with_own_tokenizer(config: Config, run: RunFolder) -> Config:
 
 
 def _with_own_quarantine(config: Config, run: RunFolder) -> Config:
-    """What the quarantine named when the run began is in its checkpoints. The file may be gone or longer by now."""
+    """The samples excluded when the run started, as its checkpoints have them: the file may have changed since."""
     if config.data.quarantine is None or config.data.quarantine != run.recorded().data.quarantine:
         return config
     return config.model_copy(update={"data": config.data.model_copy(update={"quarantine": None})})
 
 
 def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
-    """Where the user names another one than the folder's. A run that goes on no longer needs that folder."""
+    """The tokenizer that the user named, if it is not the run's own. A resumed run no longer needs that folder."""
     model = config.model.pretrained
     if model is None or ":" in config.model.type or not (folder := Path(model).expanduser()).is_dir():
         return
@@ -145,6 +151,7 @@ def assemble(
     precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
+    task.must_fit_frame(data.train.frame)
     counted = _count(task)  # before it is cut up
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
@@ -244,7 +251,7 @@ def with_scaled_rate(config: Config, global_batch: int) -> Config:
 
 
 class Sizes:
-    """Rows that are computed at a time: fewer, once memory was not enough."""
+    """Set the rows of a micro-batch: fewer after the run ran out of memory."""
 
     def __init__(self, state: TrainState, evaluation: int | None) -> None:
         self.state, self._evaluation = state, evaluation
@@ -276,7 +283,7 @@ class Sizes:
 def in_step(
     batches: Generator[StepBatch], plan: BatchPlan, start: int, micro_batch: int, ranks: Ranks
 ) -> Generator[StepBatch]:
-    """A rank's batches, with as many micro-batches as any rank has: all of them must compute and exchange together."""
+    """A rank's batches, with the same number of micro-batches on every rank: all must communicate equally often."""
     with closing(batches):
         for step, batch in enumerate(batches, start):
             batch.num_rows = plan.batch_size(step)
@@ -290,7 +297,7 @@ def in_step(
 
 
 def _compiled(function: Callable[..., Any], dynamic: bool | None) -> Callable[..., Any]:
-    """How many positions are chosen differs from batch to batch: said at once, it is compiled for any number."""
+    """The number of chosen positions differs from batch to batch: mark it dynamic, to compile only once."""
     # What is made for any width is made again where another width allows another kernel. After 8 of these PyTorch would
     # go on uncompiled; the widths of buckets are more, but not many.
     torch._dynamo.config.recompile_limit = max(MOST_GRAPHS, torch._dynamo.config.recompile_limit)
@@ -306,7 +313,7 @@ def _compiled(function: Callable[..., Any], dynamic: bool | None) -> Callable[..
 
 
 def _count(task: Task) -> tuple[int, int]:
-    """All parameters, and those that are trained. Packed 4-bit weights count as the numbers that they stand for."""
+    """The numbers of all and of trainable parameters. A packed 4-bit weight counts as the values it holds."""
     sizes = [(_numel(parameter), parameter.requires_grad) for parameter in task.parameters()]
     return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
 

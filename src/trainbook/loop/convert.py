@@ -1,4 +1,4 @@
-"""Between a run's checkpoint and a folder of DeepSpeed's own format."""
+"""Conversion between a run's checkpoint and a DeepSpeed checkpoint folder."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class _Engine:
 
 
 def to_deepspeed(run: RunFolder, folder: Path, checkpoint: str = "latest") -> Converted:
-    """Write the model and the optimizer's state of a checkpoint as DeepSpeed's engine of one process would."""
+    """Write the model and optimizer state of a checkpoint as a DeepSpeed engine of one process would."""
     if folder.exists():
-        raise UserError(f"--to: {folder} exists already: name a folder that does not.")
+        raise UserError(f"--to: {folder} already exists. Name a new folder.")
     with _engine_of(run, checkpoint) as engine:
         from trainbook.parallel.native import save_native
 
@@ -68,9 +68,9 @@ def to_deepspeed(run: RunFolder, folder: Path, checkpoint: str = "latest") -> Co
 
 
 def from_deepspeed(run: RunFolder, folder: Path) -> Converted:
-    """A new checkpoint of the run, with the model and the optimizer's state from DeepSpeed's folder.
+    """A new checkpoint of the run, with the model and optimizer state from a DeepSpeed folder.
 
-    The run's newest checkpoint says the rest, counted on to the number of updates that the folder says.
+    Everything else comes from the run's newest checkpoint, advanced to the folder's number of updates.
     """
     from trainbook.parallel.native import load_native, stage_of
 
@@ -79,7 +79,7 @@ def from_deepspeed(run: RunFolder, folder: Path) -> Converted:
         strategy, optimizer, step = engine.strategy, engine.optimizer, engine.step
         reached = load_native(strategy, optimizer, folder)
         if reached <= step:
-            raise UserError(f"--from: {folder} has made {reached} updates, but {run.path} is at step {step} already.")
+            raise UserError(f"--from: {folder} is at {reached} updates, but {run.path} is already at step {step}.")
         state = _checkpoint(run, step)
         state |= {
             "model": strategy.whole_model(saved_state(engine.task)),
@@ -94,7 +94,7 @@ def from_deepspeed(run: RunFolder, folder: Path) -> Converted:
 
 @contextmanager
 def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]:
-    """With the weights of that checkpoint, and an optimizer that has made no step yet."""
+    """A job with the weights of that checkpoint, and a new optimizer."""
     asked = load(run.config, [*HERE, *more]).config
     config = with_scaled_rate(asked, batch_shape(asked).global_batch)
     with joined(Place(), config.distributed, "cpu") as ranks:
@@ -115,12 +115,12 @@ def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]
 def _checkpoint(run: RunFolder, step: int, parts: tuple[str, ...] | None = None) -> dict[str, Any]:
     found = CheckpointStore(run.checkpoints, read_only=True).load(step, parts=parts)
     if found is None:
-        raise RunFolderError(f"{run.path} has no checkpoint of step {step} any more.")
+        raise RunFolderError(f"{run.path} no longer has a checkpoint of step {step}.")
     return found.state
 
 
 def _counted_on(loop: Mapping[str, Any], updates: int, rows: int) -> dict[str, Any]:
-    """As if the run had made these updates itself, each of the usual number of tokens."""
+    """Advance the counters as if the run had made these updates itself, each with the usual number of tokens."""
     tokens = math.ceil(loop["tokens"] / max(1, loop["step"]))
     return {
         **loop,

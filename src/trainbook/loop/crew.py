@@ -1,4 +1,4 @@
-"""The processes of a run as they prepare its data: those that share a cache work as one crew."""
+"""How the ranks of a run prepare its data: ranks that share a cache divide the work."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ PIECE_BYTES = 1 << 20  # a store takes no value of more than some megabytes
 
 
 class Meeting:
-    """A crew that talks through a store of torch.distributed. There is no limit on how long the work takes: somebody
-    is given up only when nobody has done anything for `timeout` seconds."""
+    """Ranks that coordinate through a torch.distributed store. The work may take any time; a rank is given up only if
+    no rank makes progress for `timeout` seconds."""
 
     def __init__(self, store: Any, run: str, ranks: list[int], rank: int, timeout: float) -> None:
         self.store, self.ranks, self.timeout = store, ranks, timeout
@@ -62,14 +62,14 @@ class Meeting:
             elif time.monotonic() - since > self.timeout:
                 who = ", ".join(str(self.ranks[number]) for number in sorted(missing))
                 raise RunError(
-                    f"the data could not be prepared: nothing was heard of rank {who} for {self.timeout:g} seconds "
+                    f"the data could not be prepared: rank {who} did not respond for {self.timeout:g} seconds "
                     "(distributed.timeout)."
                 )
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _set(self, key: str, value: bytes) -> None:
-        """The key itself last: where it is, all of the value is."""
+        """The key itself is written last: if it is there, the whole value is."""
         starts = range(0, len(value), PIECE_BYTES)
         for number, start in enumerate(starts):
             self.store.set(f"{key}/{number}", value[start : start + PIECE_BYTES])
@@ -80,8 +80,8 @@ class Meeting:
 
 
 def prepared(ranks: Ranks, config: Config, build: Callable[[Crew], DataBundle]) -> DataBundle:
-    """The data, prepared by all ranks together where they see one cache; otherwise by those of each machine, which
-    then makes by itself what it needs."""
+    """The data, prepared by all ranks together if they share a cache; otherwise by the ranks of each machine for
+    themselves."""
     if not ranks.are_several:
         return build(ALONE)
     from torch.distributed.distributed_c10d import _get_default_store
@@ -96,14 +96,14 @@ def prepared(ranks: Ranks, config: Config, build: Callable[[Crew], DataBundle]) 
     for rank, fingerprint in enumerate(found):
         if fingerprint != found[0]:
             raise UserError(
-                f"data.source: all ranks must have the same data, but that of rank {rank} has the fingerprint "
-                f"{fingerprint[:12]}, that of rank 0 {found[0][:12]}. Are the files the same on every machine?"
+                f"data.source: all ranks must have the same data, but rank {rank} has the fingerprint "
+                f"{fingerprint[:12]} and rank 0 has {found[0][:12]}. Are the files the same on every machine?"
             )
     return bundle
 
 
 def _that_share(meeting: Meeting, folder: Path) -> list[int]:
-    """The ranks that see the same files in a folder as this one, which is one of them: each leaves a mark there."""
+    """The ranks, including this one, that see the same files in a folder: each writes a marker file there."""
     mark = folder / f"{uuid.uuid4().hex}.mark"
     with suppress(OSError):  # what cannot be written is said when there is something to write
         folder.mkdir(parents=True, exist_ok=True)

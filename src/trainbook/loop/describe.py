@@ -1,4 +1,4 @@
-"""What is about to be trained: every derived number, with its reason, before the first step."""
+"""The summary before the first step: task, model, data, batch, length and device, with every derived number."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
 from trainbook.loop.build import Built
 
-COST_OF_THE_SAME_BITS = "the same bits each time (on one H200, GPT-2 124M then makes 7 % fewer tokens a second)"
+COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
 
 
 def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
-    """Label and text, a line each."""
+    """A label and a text for each line."""
     job, data, batch = built.job, built.data, built.batch
     config, total = job.config, job.total_updates
     tokens = data.train.num_tokens
     tokens_per_step = tokens / built.num_samples * batch.global_batch
     ranks = job.state.strategy.ranks
     parts = [f"{batch.micro_batch}"]
-    parts += [f"{batch.accumulation} accumulated"] if batch.accumulation > 1 else []
+    parts += [f"{batch.accumulation} accumulation steps"] if batch.accumulation > 1 else []
     parts += [f"{ranks.world} processes"] if ranks.are_several else []
     micro = f" = {' x '.join(parts)}" if len(parts) > 1 else ""
-    validation = f"{data.validation.num_tokens:,} for validation" if data.validation is not None else "no validation"
+    validation = (
+        f"{data.validation.num_tokens:,} for validation" if data.validation is not None else "no validation split"
+    )
     warmup = warmup_steps(config, total)
     epochs = config.training.num_train_epochs or float(
         total / job.steps_per_epoch
@@ -32,13 +34,17 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     rows = "packed rows" if config.data.padding == "packed" and not data.train.equally_long else "sequences"
     compiled = ", compiled" if built.compiled else ""
     exact = f", {COST_OF_THE_SAME_BITS}" if config.training.deterministic else ""
-    where = f"CPU, {torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    where = (
+        f"CPU, {_count(torch.get_num_threads(), 'thread')}"
+        if device.type == "cpu"
+        else torch.cuda.get_device_name(device)
+    )
     lines = [
         ("task", _task(built)),
         ("model", _model(built)),
         (
             "data",
-            f"{config.data.source}: {tokens:,} tokens to train on, {validation}; "
+            f"{config.data.source}: {tokens:,} tokens for training, {validation}; "
             f"{config.data.tokenizer} tokenizer with {data.tokenizer.vocab_size:,} entries"
             f"{_skipped(built)}{_cut(built)}",
         ),
@@ -46,7 +52,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         (
             "length",
             f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
-            f"rate {_rate(built)}, {config.schedule.type}, {warmup:,} warm-up",
+            f"learning rate {_rate(built)}, {config.schedule.type}, {_count(warmup, 'warm-up step')}",
         ),
         ("device", f"{_spread(built)}{where}, {job.state.precision.compute}{compiled}{exact}"),
     ]
@@ -57,7 +63,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     if built.baseline_accuracy is not None:
         lines.insert(
             len(lines) - 3 - len(built.needed),
-            ("baseline", f"a linear model on words is right in {built.baseline_accuracy:.1%} of cases"),
+            ("baseline", f"a linear bag-of-words model reaches an accuracy of {built.baseline_accuracy:.1%}"),
         )
     return lines
 
@@ -67,7 +73,7 @@ def _rate(built: Built) -> str:
     if scale == 1.0:
         return f"{knobs.learning_rate:g}"
     scaled = f"{knobs.learning_rate * scale:.4g} = {knobs.learning_rate:g} x {scale:.4g}"
-    return f"{scaled} (a batch of {built.batch.global_batch}, tuned at {knobs.tuned_batch_size})"
+    return f"{scaled} (batch of {built.batch.global_batch}, tuned at a batch of {knobs.tuned_batch_size})"
 
 
 def _spread(built: Built) -> str:
@@ -76,12 +82,12 @@ def _spread(built: Built) -> str:
 
 
 def _task(built: Built) -> str:
-    """What is learned from which fields, so that a wrong guess is seen at once."""
+    """The task and the fields it reads, so that a wrong guess is seen at once."""
     data, name = built.data, task_name(built.job.config)
     fields = data.summary.get("fields", {})
     others = data.summary.get("validation_fields", {})
     differ = {role: field for role, field in others.items() if fields and fields.get(role) != field}
-    classes = f"{len(data.label_names)} classes" if data.label_names else ""
+    classes = _count(len(data.label_names), "class", "classes") if data.label_names else ""
     unused = ", ".join(f"'{field}'" for field in data.summary.get("unused_fields", ()))
     parts = (
         name,
@@ -98,22 +104,22 @@ def _from_fields(fields: Mapping[str, str]) -> str:
 
 
 def _skipped(built: Built) -> str:
-    """Records that data.bad_lines left out, of both sides."""
+    """Records that data.bad_lines skipped, in both splits."""
     summary = built.data.summary
     count = summary.get("skipped_records", 0) + summary.get("validation_skipped_records", 0)
-    return f"; {count:,} bad {'record' if count == 1 else 'records'} skipped" if count else ""
+    return f"; {_count(count, 'bad record')} skipped" if count else ""
 
 
 def _cut(built: Built) -> str:
-    """What no step will see, of both sides."""
+    """What is left out or truncated, in both splits."""
     data, config = built.data, built.job.config
     kind = data.summary.get("records", "text")
     longest, longest_target = config.data.max_seq_length, max_target_length(config)
     texts = {"chat": "conversations", "pairs": "pairs", "tagged": "sentences"}.get(kind, "texts")
     lacking = {
-        "chat": f"no answer within {longest} positions",
-        "tagged": f"no tag within {longest} positions",
-    }.get(kind, "nothing to learn")
+        "chat": f"no answer within {longest} tokens",
+        "tagged": f"no tag within {longest} tokens",
+    }.get(kind, "no targets")
     told = ""
     for where, samples in (("", data.train), (" for validation", data.validation)):
         if samples is None:
@@ -123,11 +129,11 @@ def _cut(built: Built) -> str:
         everything += samples.num_filtered if samples.kind == "documents" else 0
         for count, of, rest in (
             (samples.num_left_out, everything, f"{texts}{where} have {lacking} and are left out"),
-            (samples.num_cut, samples.num_samples, f"texts{where} are longer than {longest} tokens and are cut"),
+            (samples.num_cut, samples.num_samples, f"texts{where} are longer than {longest} tokens and are truncated"),
             (
                 samples.num_targets_cut,
                 samples.num_samples,
-                f"targets{where} are longer than {longest_target} tokens and are cut",
+                f"targets{where} are longer than {longest_target} tokens and are truncated",
             ),
         ):
             told += f"; {count:,} of {of:,} {rest}" if count else ""
@@ -138,7 +144,8 @@ def _model(built: Built) -> str:
     model = built.job.config.model
     sizes = ""
     if model.type in ("gpt", "bert", "t5"):
-        sizes = f", {model.num_hidden_layers} layers, width {model.hidden_size}, {model.num_attention_heads} heads"
+        sizes = f", {_count(model.num_hidden_layers, 'layer')}, width {model.hidden_size}, "
+        sizes += _count(model.num_attention_heads, "head")
     start = f" from {model.pretrained}" if model.pretrained is not None else ""
     trained = ""
     if built.num_trained < built.num_parameters:
@@ -147,9 +154,13 @@ def _model(built: Built) -> str:
 
 
 def _scaled(built: Built) -> str:
-    """What muP makes of the rates, once for each that differs."""
+    """The learning rate multipliers of muP."""
     if built.job.config.model.parametrization == "standard":
         return ""
     found = sorted({group["rate_multiplier"] for group in built.job.state.optimizer.param_groups})
     fact = derived_facts("model.parametrization", built.job.config)
-    return f"; mup: {fact}; rates x {', '.join(f'{each:.3g}' for each in found)}"
+    return f"; mup: {fact}; learning rates x {', '.join(f'{each:.3g}' for each in found)}"
+
+
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -21,13 +21,13 @@ COMPILE_MIN_STEPS = 1000  # compiling takes about half a minute: a shorter run w
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:
-    """`local_rank`: of several processes on this machine, each takes the GPU of its number."""
+    """Each process of this machine takes the GPU with the number of its `local_rank`."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise UserError(f"training.device: must be one of auto, cpu, cuda, but got {name!r}.")
     if name == "cuda" and not torch.cuda.is_available():
-        raise UserError("training.device: must be a device that is here, but got 'cuda' and PyTorch sees no GPU.")
+        raise UserError("training.device: must be a device of this machine, but got 'cuda' and PyTorch sees no GPU.")
     return torch.device(name) if local_rank is None or name == "cpu" else torch.device(name, local_rank)
 
 
@@ -38,9 +38,9 @@ def device_kind(name: str) -> str:
 
 @contextmanager
 def prepared_device(config: Config, device: torch.device, width: int | None) -> Iterator[dict[str, Any]]:
-    """Set what the configuration asks for, and say what is set: the manifest keeps it, and resume compares it.
+    """Set the determinism switches of the configuration and yield them: the manifest keeps them, and resume compares.
 
-    The switches are the process's: afterwards they are as the caller had them. `width` is the model's, if it is ours.
+    They are global to the process, and restored afterwards. `width` is the model's, if it is one of ours.
     """
     backends: Any = torch.backends
     before = (
@@ -85,7 +85,7 @@ def _described(config: Config, device: torch.device) -> dict[str, Any]:
 
 
 def should_compile(config: Config, device: torch.device, total_updates: int, widths_vary: bool = False) -> bool:
-    """By itself only where it pays: a model for rows of any width takes minutes to compile and gains little."""
+    """`auto` compiles only where it pays: with rows of any width it takes minutes and gains little."""
     if config.memory.compile == "auto":
         if config.distributed.strategy == "deepspeed":
             return False  # see its contract
@@ -94,7 +94,7 @@ def should_compile(config: Config, device: torch.device, total_updates: int, wid
 
 
 def memory_in_use(device: torch.device) -> tuple[int, str]:
-    """Bytes, and of what: the process's resident memory, or the device's peak since the last call."""
+    """Bytes and their kind: the process's resident memory, or the device's peak since the last call."""
     if device.type == "cuda":
         peak = torch.cuda.max_memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -122,7 +122,7 @@ def host_memory() -> int:
 
 
 def gpu_utilisation(device: torch.device) -> float | None:
-    """The share of the last second in which the GPU was busy; None where nvidia-ml-py is not there to read it."""
+    """The share of the last second in which the GPU was busy; None if nvidia-ml-py is not installed."""
     if device.type != "cuda":
         return None
     try:

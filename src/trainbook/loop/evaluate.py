@@ -42,15 +42,15 @@ def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dic
 
 
 def shown(batches: Iterable[Batch], total: int, doing: str, show: Callable[[str], None]) -> Iterator[Batch]:
-    """The batches, while a terminal counts them."""
+    """The batches; the terminal shows how many are done."""
     for number, batch in enumerate(batches, start=1):
         show(f"{doing} {number}/{total}")
         yield batch
 
 
 def in_step(batches: Iterable[Batch], collate: Collate, stand_in: Callable[[], Batch]) -> Iterator[StepBatch]:
-    """A rank's batches. Where the last is too short for all ranks, those without a row compute one that does not count:
-    weights are brought together by all of them or by none."""
+    """A rank's batches. If the last one has too few rows for all ranks, the others compute a row that does not count:
+    with sharded weights, all ranks must take part."""
     last: Batch | None = None
     for batch in batches:
         is_idle = not batch.num_rows
@@ -62,7 +62,7 @@ def in_step(batches: Iterable[Batch], collate: Collate, stand_in: Callable[[], B
 
 
 def _added_up(ranks: Ranks, num_targets: int, sums: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
-    """Over all ranks. One that had no sample has no sums either."""
+    """Sums over all ranks. A rank without a sample has no sums."""
     of_all = ranks.of_all((num_targets, {name: total.cpu() for name, total in sums.items()}))
     together: dict[str, Tensor] = {}
     for _, found in of_all:
@@ -82,8 +82,8 @@ def evaluate_writing(
     batch_size: int,
     show: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
-    """Let the model write its answers and compare them with the targets. Samples with the same input are one question
-    with several right answers, and the nearest of them counts."""
+    """Generate answers and compare them with the targets. Samples with the same input are one question with several
+    references; the nearest one counts."""
     knobs = config.evaluation
     references: dict[bytes, list[str]] = {}
     outputs: dict[bytes, str] = {}

@@ -1,4 +1,4 @@
-"""A run's model as a folder that other people's tools load."""
+"""Exports a run's model as a folder that transformers can load."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import torch
 
-from trainbook.loop.restore import load_task
+from trainbook.loop.restore import BASE_PREFIX, load_task
 from trainbook.models.formats import Exported, export_network, export_task
+from trainbook.models.formats.base_settings import BaseSettings
 from trainbook.models.formats.exporting import check_target
 from trainbook.runs import RunFolder
 from trainbook.tasks.adapters import merged
@@ -23,4 +24,5 @@ def export_run(run: RunFolder, to: str | Path, *, checkpoint: str = "best", form
     task = merged(restored.task)
     if restored.config.model.type == "hf":
         return export_network(task, restored.tokenizer, restored.config, to)
-    return export_task(task, restored.tokenizer, restored.config, to, format=format)
+    base = BaseSettings.read(run.network, BASE_PREFIX)
+    return export_task(task, restored.tokenizer, restored.config, to, format=format, base=base)

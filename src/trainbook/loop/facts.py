@@ -1,4 +1,4 @@
-"""What is known of model and data before the first step, for whoever judges the run later: the `start` event has it."""
+"""Facts about model and data before the first step, for the doctor: part of the `start` event."""
 
 from __future__ import annotations
 

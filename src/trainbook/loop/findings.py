@@ -1,4 +1,4 @@
-"""The doctor at the bedside: the same rules on the rows so far, at each evaluation and at the end."""
+"""The doctor during a run: the same rules on the rows so far, at each evaluation and at the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Log(Protocol):
 
 
 class Bedside:
-    """Says each finding once: a rule and a cause that were told of are not told again, also not after a resume."""
+    """Reports each cause once, and again only if it has become more severe; also after a resume."""
 
     def __init__(
         self,
@@ -40,12 +40,15 @@ class Bedside:
         self._kept: dict[Split, list[tuple[int, Row]]] = {"train": [], "eval": []}  # each with its number
         self._every: dict[Split, int] = {"train": 1, "eval": 1}
         self.events: list[Row] = list(events)
-        self.told = {(event.get("rule"), event.get("cause_id")) for event in self.events if event["kind"] == "finding"}
+        self.told: set[tuple[str | None, str | None]] = set()  # cause, severity
+        for event in self.events:
+            if event["kind"] == "finding":
+                self._note_told(event.get("cause_id"), event.get("severity"))
         for row in rows:
             self.note(row["split"], row)
 
     def note(self, split: Split, row: Mapping[str, Any]) -> None:
-        """Spread evenly over the run, however long it is, and the newest ones."""
+        """Keep the newest rows, and of the older ones an even selection over the run."""
         kept = self._kept[split]
         kept.append((kept[-1][0] + 1 if kept else 0, dict(row)))
         if len(kept) > NEWEST and kept[-NEWEST - 1][0] % self._every[split]:
@@ -62,24 +65,28 @@ class Bedside:
         self.events.append(dict(row))
 
     def go_back(self, step: int) -> None:
-        """What came after it did not happen."""
+        """Forget the rows after a step that the run rolled back to."""
         for split, kept in self._kept.items():
             self._kept[split] = [each for each in kept if each[1]["step"] <= step]
 
     def speak(self, step: int, log: Log) -> None:
-        """Write what is new. Whatever goes wrong here, the run goes on."""
+        """Log new findings. An error here does not stop the run."""
         try:
             record = self._record()
             found = diagnose(record).findings
         except Exception as error:
             if not any(key == ("doctor", None) for key in self.told):
                 self.told.add(("doctor", None))
-                log("notice", step, reason=f"the doctor could not look at the run: {type(error).__name__}: {error}")
+                log("notice", step, reason=f"the doctor failed on this run: {type(error).__name__}: {error}")
             return
         for each in found:
-            if each.severity in SPOKEN and (each.rule, each.cause) not in self.told:
-                self.told.add((each.rule, each.cause))
+            if each.severity in SPOKEN and (each.cause, each.severity) not in self.told:
+                self._note_told(each.cause, each.severity)
                 log("finding", step, **as_event(record, each))
+
+    def _note_told(self, cause: str | None, severity: str | None) -> None:
+        """What was told as an error is not told as a warning later."""
+        self.told |= {(cause, severity), (cause, "warning")}
 
     def _record(self) -> Record:
         facts: Row = {"recipe": self.recipe, "determinism": {"world": self.world}}
@@ -91,7 +98,7 @@ class Bedside:
 
 
 def as_event(record: Record, finding: Finding) -> dict[str, Any]:
-    """With a `reason` that says it in a line."""
+    """The fields of a `finding` event; `reason` is the finding in one line."""
     cause = CAUSES[finding.cause]
     try_it = f" Try {where_to_set(record, finding.override)}." if finding.override else ""
     return {

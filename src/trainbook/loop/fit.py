@@ -15,7 +15,7 @@ from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
-from trainbook.knobs.own_module import applies_to_fit
+from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.seeding import seed_everything
 from trainbook.precision import Precision
@@ -29,10 +29,17 @@ CountFunction = Callable[[Any], int]
 EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart from those of steps
 
 
+def must_not_be_eval_data(keywords: Iterable[str]) -> None:
+    """Validation data under the name that another trainer has for it: told before it is read as the value of a knob."""
+    for name in keywords:
+        if name in NAMES_OF_EVAL_DATA:
+            raise UserError(f"{name}: fit has no such argument. Did you mean eval_data?")
+
+
 def must_apply_to_fit(loaded: Loaded) -> None:
-    """A knob that the caller set and nothing would obey is a mistake, not a wish."""
+    """Refuse knobs that the caller set and that have no effect in `fit`."""
     problems = [
-        Problem(origin.place, path, "has no effect on a module and data of your own.", "Leave it out.")
+        Problem(origin.place, path, "has no effect on a module and data of your own.", instead_of(path))
         for path, origin in loaded.origins.items()
         if origin.is_the_users and loaded.get(path) != by_path()[path].field.default and not applies_to_fit(path)
     ]
@@ -74,7 +81,7 @@ def fit_job(
             shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"loss(model, batch) must return a tensor with a single number, but got {shape}.")
         if torch.is_grad_enabled() and not value.requires_grad:
-            raise UserError("loss(model, batch) must depend on the model's parameters, but nothing leads back to them.")
+            raise UserError("loss(model, batch) must depend on the model's parameters, but it has no gradient.")
         return {"loss": value}
 
     state = build_state(config, model, losses, total_updates, precision, device)
@@ -92,7 +99,7 @@ def fit_job(
             targets += int(count_targets(item)) if count_targets else 1
         model.train()
         if targets == 0:
-            raise UserError("eval_data has no targets: a loss over nothing would count as the best of all.")
+            raise UserError("eval_data has no targets, so there is no loss to compute.")
         return {"loss": total / targets, "targets": targets}
 
     job = Job(
@@ -109,14 +116,14 @@ def fit_job(
 
 
 def load_weights(model: nn.Module, run: RunFolder) -> None:
-    """Give a module the weights that a finished run left: a program that is started again gets its trained model."""
+    """Load the weights of a finished run into a module: a script that is run again gets its trained model."""
     found = CheckpointStore(run.checkpoints, read_only=True).load("latest", parts=("model",))
     if found is not None:
         load_saved_state(model, found.state["model"])
 
 
 class UserBatches:
-    """Steps out of an iterable that is read again for each epoch.
+    """Makes steps from an iterable that is read again for each epoch.
 
     Each pass and each item is read under a seed of its own (Python's, NumPy's and PyTorch's), so that a shuffling or
     augmenting loader gives the same items again: a resumed run goes through those it has already used and continues
@@ -143,7 +150,7 @@ class UserBatches:
         return StepBatch(items, num_targets=targets, num_tokens=targets, epoch=epoch)
 
     def _items(self, first: int) -> Iterator[Any]:
-        """Every item from number `first` on, over as many passes as it takes."""
+        """All items from number `first` on, over as many passes as needed."""
         number, epoch = 0, 0
         if self.items_per_epoch:
             epoch = first // self.items_per_epoch
@@ -166,7 +173,7 @@ class UserBatches:
             epoch += 1
 
     def _seed_own_generators(self) -> None:
-        """A DataLoader may shuffle by a generator of its own, which no global seed reaches."""
+        """A DataLoader may shuffle with its own generator, which global seeds do not affect."""
         for owner in (self.data, getattr(self.data, "sampler", None), getattr(self.data, "batch_sampler", None)):
             generator = getattr(owner, "generator", None)
             if isinstance(generator, torch.Generator):
@@ -177,16 +184,16 @@ class UserBatches:
             raise UserError("data has no items: the iterable ended before its first one.")
         if self.items_per_epoch is not None and num_items != self.items_per_epoch:
             raise UserError(
-                f"data must give as many items in each pass as its len() says, {self.items_per_epoch}, but gave "
-                f"{num_items}: a resumed run could not find its place."
+                f"data must yield as many items per pass as its len() says, {self.items_per_epoch}, but yielded "
+                f"{num_items}: a resumed run could not find its position."
             )
 
 
 def _must_be_readable_again(data: Iterable[Any], name: str) -> None:
     if isinstance(data, Iterator):
         raise UserError(
-            f"{name} must be an iterable that can be read from its start again (a list, a DataLoader, an object with "
-            f"__iter__), but got {type(data).__name__}, which is used up after one pass and could not be resumed."
+            f"{name} must be an iterable that can be restarted (a list, a DataLoader, an object with __iter__), but "
+            f"got {type(data).__name__}, which is exhausted after one pass and could not be resumed."
         )
 
 

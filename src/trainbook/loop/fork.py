@@ -1,4 +1,4 @@
-"""A new run that begins at another run's checkpoint, with all that came before it."""
+"""A new run that starts at another run's checkpoint, with its history."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainbook.runs import RunFolder, write_text_atomically
 
 
 def newest_whole(run: RunFolder, at_most: int) -> int | None:
-    """The step of the newest checkpoint up to `at_most` that can be read to its last byte."""
+    """The step of the newest undamaged checkpoint up to `at_most`."""
     store = CheckpointStore(run.checkpoints, read_only=True, on_event=lambda kind, facts: None)
     for step in sorted((step for step in store.steps() if 0 < step <= at_most), reverse=True):
         try:
@@ -26,16 +26,16 @@ def newest_whole(run: RunFolder, at_most: int) -> int | None:
 
 
 def fork(parent: RunFolder, step: int, child: RunFolder) -> None:
-    """Make `child` what `parent` was when it saved this step: a run that was stopped there, and can be resumed.
+    """Make `child` a copy of `parent` as of this step: a run that was stopped there, and can be resumed.
 
-    The parent is only read. The manifest is written last: a child that has none was not finished, and is made anew.
+    The parent is only read. The manifest is written last: a child without one is incomplete, and is copied again.
     """
     if child.has_begun:
         raise RunFolderError(f"{child.path} already holds a run.")
     found = CheckpointStore(parent.checkpoints, read_only=True).load(step, parts=(PART, "healing"))
     kept = Kept.of(found, parent) if found is not None else None
     if found is None or kept is None:
-        raise CheckpointError(f"Step {step} of {parent.path} is no checkpoint that a new run can begin at.")
+        raise CheckpointError(f"{parent.path} has no usable checkpoint of step {step} to start a new run from.")
     shutil.rmtree(child.path, ignore_errors=True)
     child.checkpoints.mkdir(parents=True)
     shutil.copytree(found.path, child.checkpoints / step_name(step))

@@ -1,4 +1,4 @@
-"""A run's model, read from its folder and let write."""
+"""Generates text with a run's model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from trainbook.data import Tokenizer
 from trainbook.data.chat import chat_with, encode_with_specials, special_tokens
+from trainbook.data.tokenizers.around import template
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
@@ -15,10 +16,11 @@ from trainbook.loop.judges import framed_tokens
 from trainbook.loop.restore import Restored, load_task
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling, Task, generate_tokens
-from trainbook.tasks.around import template
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 from trainbook.tasks.span import SpanTask
+
+CONTEXT = 16  # tokens of the prompt that a continuation is decoded behind
 
 
 def generate_text(
@@ -33,7 +35,7 @@ def generate_text(
     checkpoint: str = "best",
     device: str = "auto",
 ) -> Iterator[str]:
-    """Yield the text piece by piece, as it is written. `checkpoint` is best, latest, or a step."""
+    """Yield the text piece by piece, as it is generated. `checkpoint` is best, latest, or a step."""
     sampling = Sampling(temperature, top_k, top_p, seed)
     if max_new_tokens < 1:
         raise UserError(f"max-new-tokens: must be >= 1, but got {max_new_tokens}.")
@@ -41,28 +43,38 @@ def generate_text(
     restored = load_task(run, checkpoint, where)
     task, tokenizer, config = restored.task, restored.tokenizer, restored.config
     if not isinstance(task, CausalTask | Seq2SeqTask):
-        raise UserError(f"{run.path} has the task {task_name(config)}, which writes no text: try trainbook predict.")
+        raise UserError(
+            f"{run.path} has the task {task_name(config)}, which does not generate text. Use trainbook predict."
+        )
     ids = _prompt(task, tokenizer, config, prompt)
+    before = [] if isinstance(task, ChatTask | Seq2SeqTask) else ids[-CONTEXT:]  # an answer is a text of its own
     written: list[int] = []
     shown = ""
     with prepared_device(config, where, config.model.hidden_size), _computing(restored):
         for token in generate_tokens(task, ids, max_new_tokens, sampling, task.facts.ends):
             written.append(token)
-            text = tokenizer.decode_plain(written)
+            text = continuation(tokenizer, before, written)
             if not text.endswith("\ufffd"):  # a character whose bytes are not all there yet waits for the rest
                 yield text[len(shown) :]
                 shown = text
-    if written and len(text := tokenizer.decode_plain(written)) > len(shown):
+    if written and len(text := continuation(tokenizer, before, written)) > len(shown):
         yield text[len(shown) :]
 
 
+def continuation(tokenizer: Tokenizer, before: list[int], written: list[int]) -> str:
+    """The text of tokens behind others. Alone they may be another text: the tokenizers of Llama 2 and T5 leave out a
+    blank at the beginning, those of words have blanks only between two."""
+    text, whole = tokenizer.decode_plain(before), tokenizer.decode_plain([*before, *written])
+    return whole[len(text) :] if whole.startswith(text) else tokenizer.decode_plain(written)
+
+
 def answers(run: RunFolder) -> bool:
-    """Whether the model answers a prompt, rather than writing on from it."""
+    """Whether the model answers a prompt, rather than continuing it."""
     return task_name(run.recorded()) in ("chat", "seq2seq")
 
 
 def _computing(restored: Restored) -> AbstractContextManager[object]:
-    """Adapters are fp32 beside 16-bit weights: without autocast the two do not multiply."""
+    """Adapters are fp32 next to 16-bit weights: without autocast, the two cannot be multiplied."""
     return restored.precision.autocast() if restored.config.model.lora_rank is not None else nullcontext()
 
 

@@ -1,39 +1,45 @@
 """Healing a run: what the judge rejected is written down, its samples are found and kept out, and where that is not
-enough, the run goes back to a state from before the trouble."""
+enough and the model has come to harm, the run goes back to a state from before the trouble."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from trainbook.checkpoints import CheckpointStore
-from trainbook.data.quarantine import write_entries
 from trainbook.errors import Diverged
-from trainbook.guard import Ladder, Policy, Reading, Rejection, RollBack, SnapshotRing, Stop, Trouble, size_of
-from trainbook.guard.guilty import guilty
-from trainbook.guard.ladder import LEAD
+from trainbook.guard import (
+    Adopt,
+    Ladder,
+    Observe,
+    Policy,
+    Reading,
+    Rejection,
+    RollBack,
+    SnapshotRing,
+    Stop,
+    Suspicion,
+    Trouble,
+    size_of,
+)
+from trainbook.loop.blame import Blame
 from trainbook.loop.device import available_host_memory
-from trainbook.loop.job import Job
+from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.state import Remedy
 
 NUM_SNAPSHOTS = 3
 SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
-SEARCHED_BATCHES = 4  # rejected batches whose samples are looked at one by one, at a reading
 HOPELESS = 50  # rejections in a row after which a run without a guard is given up: the model stays as it is in them
-COMPARED_SAMPLES = 32  # of accepted batches, that they are compared with
-MOST_KEPT_OUT = 0.1  # of all samples: a run that leaves out more would no longer be trained on its data
-
-
-class Log(Protocol):
-    def __call__(self, kind: str, step: int | None = None, **fields: Any) -> None: ...
+WORSE = 0.5  # of what the loss rose by, that data from before must cost more, for the model to be worse
+LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
 
 
 class Healer:
@@ -48,22 +54,19 @@ class Healer:
     ) -> None:
         self.job, self.state, self.progress = job, job.state, progress
         self.store, self.log, self.begin_segment = store, log, begin_segment
-        self.quarantine_file = quarantine_file
         self.knobs = job.config.guard
         self.ladder = Ladder(_policy(job))
-        self.entries: list[dict[str, Any]] = []  # of the quarantine
+        self.blame = Blame(job, log, quarantine_file)
         self._ring: SnapshotRing | None = None
         self._cadence = self.knobs.snapshot_steps
 
     def restore(self, saved: dict[str, Any]) -> None:
-        """As a checkpoint holds it. What the quarantine's file says beyond that will be found again."""
+        """As a checkpoint holds it."""
         self.ladder.load_state_dict(saved["ladder"])
-        self.entries = list(saved["entries"])
-        if self.quarantine_file is not None and (self.entries or self.quarantine_file.exists()):
-            write_entries(self.quarantine_file, self.entries)
+        self.blame.restore(saved)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ladder": self.ladder.state_dict(), "entries": self.entries}
+        return {"ladder": self.ladder.state_dict(), **self.blame.state_dict()}
 
     def reading_is_due(self, step: int) -> bool:
         return self.state.judge.enabled and step % self.knobs.max_consecutive_skips == 0
@@ -103,118 +106,77 @@ class Healer:
         return True
 
     def read(self, step: int) -> bool:
-        """See what was rejected, and act. True: the run is no longer where it was."""
+        """Read the rejections and act on them. True: the run was rolled back, or its data order has changed."""
         reading = self.state.judge.read()
         for rejection in reading.rejections:
             self.log("skip", rejection.step, reason=rejection.reason, **_evidence(rejection), total=reading.rejected)
         if not self.knobs.enabled:
             self._must_get_on(reading)
             return False
-        changed = self._keep_out_guilty([each for each in reading.rejections if not each.is_overflow])
-        decision = self.ladder.decide(step, reading)
+        changed = self.blame.search([each for each in reading.rejections if not each.is_overflow])
+        changed |= not reading.rejections and self.blame.look_again(step)
+        rate = self.state.rates.at(int(self.state.applied))
+        decision = self.ladder.decide(step, reading, rate)
+        if isinstance(decision, Suspicion):
+            decision = self._tested(step, decision, rate, reading.troubled_in_a_row)
         if isinstance(decision, Stop):
             raise Diverged(f"{decision.verdict} {self._advice(decision.trouble)}")
-        if decision is not None:
+        if isinstance(decision, Adopt):
+            self.state.judge.adopt(decision.row)
+            self.log("adapt", step, reason=decision.reason)
+        if isinstance(decision, Observe):
+            self.state.judge.observe(decision.updates)
+            self.log("observe", step, reason=decision.reason)
+        if isinstance(decision, RollBack):
             self._go_back(decision)
-        return changed or decision is not None
+        return changed or isinstance(decision, RollBack)
+
+    def _tested(
+        self, step: int, suspicion: Suspicion, rate: float | None, in_a_row: int
+    ) -> Adopt | Observe | RollBack | Stop | None:
+        """Is the model worse than it was, or is it the data?"""
+        trouble = suspicion.trouble
+        if not trouble.is_of_the_model:  # no healthy run has so many updates in a row that are not finite
+            return self.ladder.confirm(suspicion)
+        cost = self._cost_of_earlier_data(trouble)
+        if cost is None:  # nobody can tell: what is worse than an untrained model is
+            is_worse = self.ladder.first_loss is None or trouble.now > self.ladder.first_loss
+        else:
+            is_worse = not cost - trouble.usual <= WORSE * (trouble.now - trouble.usual)
+        if is_worse:
+            return self.ladder.confirm(suspicion)
+        told = "" if cost is None else f"; data from before it still costs {cost:.4g}, so it is not the model"
+        self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
+        longest = LONGEST_STRETCH * self.knobs.max_consecutive_skips
+        if trouble.kind == "rejections" and self.job.config.data.shuffle and in_a_row < longest:
+            return None  # where batches are drawn at random, no healthy stretch of them is so different
+        return self.ladder.dismiss(suspicion, rate)
+
+    def _cost_of_earlier_data(self, trouble: Trouble) -> float | None:
+        """What samples of batches from before the trouble cost now."""
+        if self.job.samples is None:
+            return None
+        losses = self.blame.usual_losses(trouble.healthy_before + 1, newest=True)
+        if not len(losses):
+            return None
+        return float(np.mean(self.state.strategy.ranks.of_first(losses.tolist())))
 
     def _must_get_on(self, reading: Reading) -> None:
-        """Without the guard, fp16 still rejects what is not finite. Were that all, the run would not end."""
+        """Without the guard, fp16 still rejects values that are not finite. Endless rejections must end the run."""
         if reading.troubled_in_a_row < HOPELESS:
             return
         lower = self.job.config.optimizer.learning_rate / 10
         raise Diverged(
-            f"{reading.troubled_in_a_row} updates in a row were not finite, at a loss scale that cannot be lowered. "
+            f"{reading.troubled_in_a_row} updates in a row were not finite, and the loss scale is at its minimum. "
             f"Try optimizer.learning_rate={lower:.2g}, precision.compute=bf16 or fp32, or guard.enabled=true."
         )
-
-    # Samples
-
-    def _keep_out_guilty(self, rejections: Sequence[Rejection]) -> bool:
-        samples = self.job.samples
-        if samples is None or not self.knobs.quarantine or not rejections:
-            return False
-        rejected = {rejection.step for rejection in rejections}
-        usual: np.ndarray | None = None
-        found: list[dict[str, Any]] = []
-        for rejection in rejections[:SEARCHED_BATCHES]:
-            ids, epochs = samples.of_step(rejection.step)
-            if usual is None:
-                usual = self._usual_losses(rejection.step, rejected)
-            losses = samples.losses(ids, epochs)
-            blamed = guilty(losses, usual)
-            for at in np.flatnonzero(blamed):
-                reason = f"its loss is {losses[at]:.4g}; samples of accepted batches have {_median(usual):.4g}"
-                found.append(samples.entry(int(ids[at]), rejection.step, reason, float(losses[at])))
-            if not blamed.any():
-                self.log(
-                    "quarantine", rejection.step, reason="no sample of the batch stands out: none is kept out", count=0
-                )
-        # Losses may differ in their last bits from rank to rank; who is to blame may not.
-        found = self.state.strategy.ranks.of_first(found)
-        return self._keep_out(found, "their own loss is unlike that of other samples")
-
-    def _usual_losses(self, step: int, rejected: set[int]) -> np.ndarray:
-        assert self.job.samples is not None
-        losses: list[np.ndarray] = []
-        before = step - 1
-        while before >= 1 and sum(map(len, losses)) < COMPARED_SAMPLES and step - before <= COMPARED_SAMPLES:
-            if before not in rejected:
-                ids, epochs = self.job.samples.of_step(before)
-                losses.append(self.job.samples.losses(ids[:COMPARED_SAMPLES], epochs[:COMPARED_SAMPLES]))
-            before -= 1
-        return np.concatenate([*losses, np.empty(0)])
-
-    def _keep_out_window(self, trouble: Trouble) -> None:
-        """The samples of the batches from shortly before the trouble to its end."""
-        samples = self.job.samples
-        if samples is None or not self.knobs.quarantine or trouble.kind != "rejections":
-            return
-        reason = f"its batch led to a rollback at step {trouble.last_step}"
-        for first in (trouble.first_step - LEAD, trouble.first_step):
-            steps = range(max(1, first), trouble.last_step + 1)
-            by_id = {int(sample): step for step in steps for sample in samples.of_step(step)[0]}
-            if len(self.entries) + len(by_id) <= MOST_KEPT_OUT * samples.num_samples:
-                entries = [samples.entry(sample, step, reason, None) for sample, step in by_id.items()]
-                self._keep_out(entries, "their batches led to the trouble")
-                return
-        self.log(
-            "quarantine",
-            trouble.last_step,
-            reason=f"the samples of the trouble are more than {MOST_KEPT_OUT:.0%} of all, so they are not kept out",
-            count=0,
-        )
-
-    def _keep_out(self, entries: list[dict[str, Any]], reason: str) -> bool:
-        known = set(self.state.kept_out)
-        new = {entry["id"]: entry for entry in entries if entry["id"] not in known}
-        assert self.job.samples is not None
-        room = int(MOST_KEPT_OUT * self.job.samples.num_samples) - len(self.entries)
-        fresh = list(new.values())[: max(0, room)]
-        if not fresh:
-            return False
-        self.state.kept_out = sorted(known | {entry["id"] for entry in fresh})
-        self.entries += fresh
-        if self.quarantine_file is not None:
-            write_entries(self.quarantine_file, self.entries)
-        ids = [entry["id"] for entry in fresh]
-        first = {key: fresh[0][key] for key in ("source", "text") if key in fresh[0]}
-        self.log(
-            "quarantine",
-            fresh[0]["step"],
-            reason=f"{len(ids)} samples: {reason}",
-            count=len(ids),
-            ids=ids[:20],
-            **first,
-        )
-        return True
 
     # Going back
 
     def _go_back(self, decision: RollBack) -> None:
         noticed, trouble = self.state.step, decision.trouble
         if decision.attempt == 1:
-            self._keep_out_window(trouble)
+            self.blame.keep_out_window(trouble)
         target, saved, source = self._earlier_state(trouble.healthy_before)
         self.state.go_back(saved, is_held=source == "memory")
         load_progress(self.progress, saved["progress"])
@@ -225,7 +187,7 @@ class Healer:
         self.log(
             "rollback",
             target,
-            reason=f"{trouble.reason}. Back from step {noticed} to step {target}, from {source}",
+            reason=f"{trouble.reason}. Rolled back from step {noticed} to step {target}, from {source}",
             noticed=noticed,
             attempt=decision.attempt,
             kept_out=len(self.state.kept_out),
@@ -238,12 +200,12 @@ class Healer:
             self.log(
                 "remedy",
                 target,
-                reason=f"the rate is {factor:.3g} of the schedule's from here on, after a warm-up of {remedy.rewarm}",
+                reason=f"learning rate × {factor:.3g} from here on, after a warm-up of {remedy.rewarm} steps",
                 factor=factor,
             )
 
     def _earlier_state(self, at_most: int) -> tuple[int, dict[str, Any], str]:
-        """The newest from before the trouble; if there is none, the oldest that there is."""
+        """The newest state from before the trouble; if there is none, the oldest one."""
         in_memory = self._ring.newest(at_most) if self._ring is not None else None
         self.store.wait()  # a save in flight may remove the very one that is chosen
         # One rank looks: while it is writing another one, the others would see what it does not.
@@ -258,15 +220,15 @@ class Healer:
             oldest = self._ring.newest(self._ring.steps[0])
             assert oldest is not None
             return *oldest, "memory"
-        raise Diverged("updates were rejected again and again, and there is no earlier state to go back to.")
+        raise Diverged("updates were rejected repeatedly, and there is no earlier state to roll back to.")
 
     def _make_ring(self, size: int) -> SnapshotRing:
-        """Where there is room for it on every rank."""
+        """A ring on the device or the host, wherever every rank has room for it."""
         places = self.state.strategy.ranks.of_all(self._room_for(size * (NUM_SNAPSHOTS + 1)))
         if "nowhere" in places:
             self.log(
                 "notice",
-                reason="the model's state is too large to keep copies in memory: a rollback is from checkpoints",
+                reason="not enough memory for snapshots of the training state: rollbacks use checkpoints",
             )
             return SnapshotRing(0)
         if "host" in places and self.state.device.type == "cuda":
@@ -285,14 +247,15 @@ class Healer:
         config = self.job.config
         rate = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies)
         lower = rate / (2 if self.ladder.has_learned and trouble.kind != "stuck" else 10)
-        advice = f"Try optimizer.learning_rate={lower:.2g}, a longer warm-up"
+        is_own = self.job.samples is None  # the user's own module: knobs are keywords, and those of models do nothing
+        advice = f"Try {'' if is_own else 'optimizer.'}learning_rate={lower:.2g}, a longer warm-up"
         if self.state.precision.compute == "fp16":
             advice += ", precision.compute=bf16 or fp32"
-        if not config.model.qk_norm:
+        if not (is_own or config.model.qk_norm):
             advice += ", model.qk_norm=true"
-        if self.entries:
-            advice += f"; and look at the {len(self.entries)} samples in quarantine.jsonl"
-        return f"The model is as the last accepted update left it. {advice}."
+        if self.blame.entries:
+            advice += f"; also check the {len(self.blame.entries)} samples in quarantine.jsonl"
+        return f"The model has the weights of the last accepted update. {advice}."
 
 
 def _policy(job: Job) -> Policy:
@@ -303,12 +266,13 @@ def _policy(job: Job) -> Policy:
         drift_share=knobs.drift_share,
         rate_factor=knobs.rate_factor if knobs.remedy == "lower_rate" else None,
         same_place=knobs.window,
+        # Here a suspicion can be tested on the same data, so it may come sooner; a skipped batch costs nothing.
+        patience=knobs.max_consecutive_skips,
+        suspicious=knobs.max_consecutive_skips,
+        probation=knobs.max_consecutive_skips,
+        much=0.0,
     )
 
 
 def _evidence(rejection: Rejection) -> dict[str, float]:
     return {name: getattr(rejection, name) for name in ("loss", "grad_norm", "loss_deviation", "grad_norm_deviation")}
-
-
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values)) if len(values) else math.nan

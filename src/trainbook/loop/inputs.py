@@ -1,4 +1,4 @@
-"""Records to predict: what a task reads of each, and the right answer where the record has one."""
+"""Records to predict: the fields that the task reads, and the label if the record has one."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Input:
 
 
 class Inputs:
-    """The records of a file, in its order. Afterwards, `note` says why there were no right answers to compare with.
+    """The records of a file, in order. Afterwards, `note` says if there were no labels to compare with.
 
-    `known` are the fields that the model was trained on: they are taken where the file has them, others are searched.
+    `known` are the fields that the model was trained on: they are used if the file has them, otherwise guessed.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Inputs:
 
     @cached_property
     def found(self) -> tuple[Fields | None, str | None]:
-        """The fields, and the column with the right answers; None where there are none."""
+        """The fields, and the column with the labels; None if there is none."""
         if not self.reader.has_fields or not (first := self.reader.first(FIRST_RECORDS)):
             return None, None
         self.wanted = preferring(self.wanted, self.known, columns_of(first))
@@ -77,8 +77,7 @@ class Inputs:
             raise _for_the_command_line(error) from None
 
     def other_fields(self) -> list[str]:
-        """Fields that had to be searched, because nobody named them and the file has not those of training: a line
-        each."""
+        """A line for each guessed field: it was not named, and the file lacks the one that the model was trained on."""
         fields, truth_column = self.found
         lines = []
         for role, column in (fields.roles if fields is not None else {}).items():
@@ -105,7 +104,7 @@ class Inputs:
                 raise _for_the_command_line(DataError(f"{place}: {error}")) from None
 
     def _lines(self, record: Record) -> Iterator[Input]:
-        """Of a plain text, each line is a record; blank ones are none."""
+        """In a plain text file, each line is a record; blank lines are skipped."""
         # Other characters at which Python would divide a text, such as a form feed, stand inside a line.
         for number, line in enumerate(record.fields["text"].split("\n"), start=record.first_line):
             line = line.removesuffix("\r")
@@ -128,30 +127,29 @@ class Inputs:
                 known = ", ".join(f"'{known}'" for known in self.label_names[:10])
                 known += " and others" if len(self.label_names) > 10 else ""
                 raise DataError(
-                    f"the class '{name}' is none that the model has learned; those are {known}."
-                    f"{did_you_mean(name, self.label_names)}"
+                    f"the model has no class '{name}'; its classes are {known}.{did_you_mean(name, self.label_names)}"
                 )
         return Input(place, document.text, document.words, truth, identity)
 
     def _find(self, first: Sequence[Record]) -> tuple[Fields, str | None]:
-        """The fields, and the column with the right answers, if it is beyond doubt that there is one."""
+        """The fields, and the column with the labels, if there certainly is one."""
         wanted, shown = self.wanted, f"{self.reader.root}{first[0].origin}"
         if wanted.records != "text":
             try:
                 found = find_fields(first, wanted, shown)
-            except DataError as error:
+            except DataError:
                 if self.must_have_truth:
                     raise
-                self.note = str(_for_the_command_line(error))
             else:
                 role = {"pairs": "target", "tagged": "tags"}.get(wanted.records, "label")
                 if self._is_truth(found.roles[role], first):
                     return found, found.roles[role]
-                self.note = f"{shown}: no field is known to have the right answers. Name it with --label-field."
+            truth = {"pairs": "target texts", "tagged": "tags"}.get(wanted.records, "labels")
+            self.note = f"no {truth} to compare with, so no metrics. If the file has {truth}: --label-field NAME"
         return self._find_text(first, shown), None
 
     def _is_truth(self, column: str, first: Sequence[Record]) -> bool:
-        """By its name or its values. That it is the only column besides the text says nothing here."""
+        """Guessed from names or values. That it is the only column besides the text is not enough here."""
         wanted = self.wanted
         values = [record.fields[column] for record in first if record.fields.get(column) is not None]
         # Published test sets without labels have -1 everywhere.
@@ -200,7 +198,7 @@ def _names_of_truth(wanted: Wanted) -> Sequence[str]:
 
 
 def with_options(wanted: Wanted, text_field: str | None, label_field: str | None) -> Wanted:
-    """What the command line says of the fields goes before what the run's configuration says."""
+    """Field names from the command line take precedence over those of the run's configuration."""
     if text_field is not None:
         wanted = replace(wanted, text_field=text_field)
     if label_field is not None:

@@ -1,6 +1,6 @@
-"""What can be read off a batch, and off one forward pass of a few of its rows: what the doctor asks a running model.
+"""Measurements of a batch and of one forward pass over a few of its rows, which the doctor's rules need.
 
-Nothing here draws a random number or waits for the device.
+No random numbers, no host sync.
 """
 
 from __future__ import annotations

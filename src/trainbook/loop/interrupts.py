@@ -45,7 +45,7 @@ class Interrupts:
             _say("stopped at once; the last complete checkpoint is kept")
             os._exit(130)
         self.requested, self._asked_at = name, time.monotonic()
-        _say(f"{name}: finishing this step and saving; again to stop at once")
+        _say(f"{name}: finishing this step and saving; interrupt again to stop at once")
 
     def _is_echo(self, name: str) -> bool:
         """Slurm and systemd signal every process of a job, and then our launcher passes on what it was sent itself."""

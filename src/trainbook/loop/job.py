@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.errors import UserError
 from trainbook.guard import Judge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import warmup_steps
@@ -27,8 +27,14 @@ from trainbook.precision import Precision
 from trainbook.tasks import StepBatch
 
 
+class Log(Protocol):
+    """Writes an event."""
+
+    def __call__(self, kind: str, step: int | None = None, **fields: Any) -> None: ...
+
+
 class Samples(Protocol):
-    """What can be said of the samples that a run is trained on, by their ids."""
+    """The training samples of a run, by their ids."""
 
     num_samples: int
 
@@ -37,11 +43,15 @@ class Samples(Protocol):
         ...
 
     def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
-        """Of each sample alone, in nats a target, by the model as it is now."""
+        """The loss of each sample by itself under the current model, in nats per target."""
+        ...
+
+    def not_finite(self, sample_id: int, epoch: int) -> str:
+        """The inputs of a sample that hold NaN or an infinity; empty: none does."""
         ...
 
     def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
-        """A line of the quarantine: where the sample comes from, and how it begins."""
+        """A line of the quarantine file: the sample's source and the beginning of its text."""
         ...
 
 
@@ -72,8 +82,17 @@ class Job:
 
     @property
     def last_step(self) -> int:
-        """Where it ends if no update is skipped."""
+        """The last step if no update is skipped."""
         return self.total_updates if self.stop_at is None else min(self.stop_at, self.total_updates)
+
+    @property
+    def notices(self) -> list[str]:
+        """What was not known before the data was read, worth a line."""
+        asked, warmup = self.config.schedule.warmup_steps, warmup_steps(self.config, self.total_updates)
+        if asked is None or asked == warmup:
+            return []
+        updates = f"{self.total_updates:,} {'update' if self.total_updates == 1 else 'updates'}"
+        return [f"schedule.warmup_steps {asked:,} -> {warmup:,}: the run has {updates}."]
 
     @property
     def eval_steps(self) -> int:
@@ -117,15 +136,10 @@ def build_state(
 ) -> TrainState:
     """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
-    # Known only now for a run of epochs or tokens. A ratio is rounded up, and may fill a run of one update.
-    if config.schedule.warmup_steps is not None and warmup >= total_updates:
-        message = f"warm-up must be shorter than the run, but it is {warmup:,} of {total_updates:,} updates."
-        hint = "Set schedule.warmup_ratio=0.1 instead."
-        raise ConfigError([Problem("configuration", "schedule.warmup_steps", message, hint)])
     rates = RateTable(config.optimizer.learning_rate, shares(config.schedule, total_updates, warmup), device)
     groups = parameter_groups(task, named_roles(task), config.optimizer, Scaling.of(config))
     if not groups:
-        raise UserError("the model has nothing to train: no parameter of it requires a gradient.")
+        raise UserError("the model has nothing to train: none of its parameters requires a gradient.")
     strategy = strategy or SingleDevice()
     groups = strategy.slices_of(groups)
     for group in groups:

@@ -1,4 +1,4 @@
-"""From texts to a model's answers, and how good they are where the right ones are known: what all tasks share."""
+"""Prediction on texts, with metrics if the labels are known: what all tasks share."""
 
 from __future__ import annotations
 

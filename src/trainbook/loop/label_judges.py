@@ -1,4 +1,4 @@
-"""Answers that are labels: a class, several, a number, or a class for each word."""
+"""Prediction of labels: a class, several classes, a number, or a class for each word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job in its run folder: locked, tracked, resumed from its newest checkpoint, and closed whatever happens."""
+"""Runs a job in its run folder: locked, tracked, resumed from its newest checkpoint, and closed whatever happens."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
 from trainbook.errors import Interrupted, OutOfMemory, RunError, TrainbookError
 from trainbook.knobs import Change, Config
+from trainbook.loop.data_paths import are_here
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.findings import Bedside
@@ -29,6 +30,7 @@ from trainbook.loop.shortage import Shortage, shortages_in
 from trainbook.loop.train import PAUSED, Training, must_be_the_same_data, must_not_be_over
 from trainbook.parallel import ALONE, Ranks
 from trainbook.runs import Manifest, RunFolder, differences, write_text_atomically
+from trainbook.runs.trust import remember_training
 from trainbook.tracking import Trackers
 
 # A change of these is a reason to try again what there was no memory for.
@@ -37,7 +39,7 @@ MAKES_ROOM = ("memory.", "precision.", "distributed.", "batch.per_device_train_b
 
 @dataclass(frozen=True)
 class Launch:
-    """What is known of a run before its job is built."""
+    """What is known about a run before its job is built."""
 
     run: RunFolder
     config: Config
@@ -52,7 +54,7 @@ class Launch:
 
 
 class StoreEvents:
-    """What the checkpoint store reports, perhaps from its own thread, written by the loop's thread when it comes by."""
+    """Events of the checkpoint store, which may come from its own thread; the loop's thread writes them."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
@@ -68,7 +70,7 @@ class StoreEvents:
 
 
 def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks = ALONE) -> str:
-    """Run the job to its end and say how it ended. Every way out leaves the manifest true."""
+    """Run the job and return how it ended. Whatever happens, the manifest has the right status afterwards."""
     if not ranks.is_first:
         return _follow(plan, build_job, ranks)
     run, config = plan.run, plan.config
@@ -92,7 +94,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
         try:
             job = build_job(device)
         except torch.OutOfMemoryError as error:
-            raise OutOfMemory(OUT_OF_MEMORY.format(when="while the model was built")) from error
+            raise OutOfMemory(OUT_OF_MEMORY.format(when="while building the model")) from error
         store_events = StoreEvents()
         # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
         found = _newest(run, job, ranks, store_events)
@@ -107,7 +109,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
         shortages = _limit_rows(run, job, ranks, has_new_room)
         tracking.must_be_installed(config.logging)
         gone, segment = _newer_than(found, run), run.next_segment()
-        manifest, differing = _manifest(run, fresh)
+        manifest, differing = _manifest(run, fresh, config)
         store = CheckpointStore(
             run.checkpoints,
             save_total_limit=config.checkpoint.save_total_limit,
@@ -116,6 +118,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             ranks=ranks.aside,
         )
         with closing(store):
+            lost += run.set_skipped_aside()
             bedside = _bedside(run, config, plan.recipe, found, ranks.world)
             trackers = tracking.build(
                 config.logging,
@@ -163,12 +166,15 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 _put_in(plan.faults, job, store, trackers)
                 store_events.write(trackers)  # such as damaged checkpoints that were passed over
                 if gone is not None and not (run.checkpoints / step_name(gone)).exists():
-                    where = f"it goes on from step {found.step}" if found else "it begins anew"
-                    reason = f"the checkpoint of step {gone}, the newest that the run wrote, is gone: {where}"
+                    where = f"resumed from step {found.step}" if found else "training starts over"
+                    reason = f"the checkpoint of step {gone}, the newest one written, is missing: {where}"
                     trackers.log_event("checkpoint_damaged", found.step if found else 0, reason=reason)
                 if not is_locked:
-                    trackers.log_event("notice", reason="this file system has no locks: start no second writer here")
-                for line in [*lost, *plan.notices]:
+                    trackers.log_event(
+                        "notice",
+                        reason="this file system does not support locks: do not start a second process on this run",
+                    )
+                for line in [*lost, *plan.notices, *job.notices]:
                     trackers.log_event("notice", reason=line)
                 for line in [*differing, *(f"{change.path}: {change.old} -> {change.new}" for change in plan.changes)]:
                     trackers.log_event("config_change", reason=line)
@@ -176,13 +182,16 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 write_text_atomically(run.config, plan.config_text)
                 job.write_files(run.path)
                 run.write_manifest(manifest)
+                remember_training(run, config)
                 detail = training.run()
                 store_events.write(trackers)
                 plan.faults.write_events()
                 for fault in plan.faults.not_met:
-                    trackers.log_event("notice", job.state.step, reason=f"the run ended before {fault} could strike")
+                    trackers.log_event(
+                        "notice", job.state.step, reason=f"the run ended before {fault} could be injected"
+                    )
                 if detail == PAUSED:  # it can be resumed, and then goes on to the end
-                    status, detail = "interrupted", f"paused after step {job.state.step}, as asked"
+                    status, detail = "interrupted", f"paused after step {job.state.step}, as requested"
                     trackers.log_event("notice", job.state.step, reason=detail)
                 else:
                     trackers.log_event("finish", job.state.step, reason=detail)
@@ -214,7 +223,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
 
 
 def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks) -> str:
-    """Beside the first rank, which alone writes: the same job, from the same checkpoint, the same way."""
+    """The job on any rank but the first, which alone writes files: from the same checkpoint, in the same way."""
     config = plan.config
     with ExitStack() as held:
         interrupts = held.enter_context(Interrupts())
@@ -243,7 +252,7 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
 
 
 def _bedside(run: RunFolder, config: Config, recipe: str | None, found: LoadedCheckpoint | None, world: int) -> Bedside:
-    """The doctor of this run, who remembers what was before it was resumed."""
+    """The doctor of this run; it knows the rows and findings from before a resume."""
     if found is None:
         return Bedside(run.name, config, world=world, recipe=recipe)
     events = [event for event in run.events() if event["step"] <= found.step]
@@ -252,7 +261,7 @@ def _bedside(run: RunFolder, config: Config, recipe: str | None, found: LoadedCh
 
 
 def _facts(job: Job) -> dict[str, Any]:
-    """For whoever judges the run. Nothing that is trained depends on them, so they cannot stop it."""
+    """Facts for the doctor. Training does not depend on them, so an error here cannot stop the run."""
     counted = {} if job.counted == "tokens" else {"counted": job.counted}
     try:
         return {**job.facts(), **counted}
@@ -263,18 +272,18 @@ def _facts(job: Job) -> dict[str, Any]:
 def _newest(
     run: RunFolder, job: Job, ranks: Ranks, on_event: Callable[[str, dict[str, Any]], None]
 ) -> LoadedCheckpoint | None:
-    """For all ranks the same one."""
+    """The newest checkpoint, the same one for all ranks."""
     store = CheckpointStore(run.checkpoints, read_only=True, on_event=on_event, ranks=ranks.aside)
     return store.load("latest", unread=job.state.unread_parts)
 
 
 def _has_new_room(plan: Launch) -> bool:
-    """The user has changed what memory depends on: what there was no room for before is tried again."""
+    """Whether the user changed a knob that memory depends on: then the full micro-batch is tried again."""
     return any(change.path.startswith(MAKES_ROOM) for change in plan.changes)
 
 
 def _load(job: Job, found: LoadedCheckpoint, has_new_room: bool) -> None:
-    """What is large is held twice for no longer than that takes."""
+    """Load the state; large tensors are held twice only while they are copied."""
     if has_new_room:
         found.state["loop"]["most_rows"] = None
     job.state.load_state_dict(found.state)
@@ -282,8 +291,8 @@ def _load(job: Job, found: LoadedCheckpoint, has_new_room: bool) -> None:
 
 
 def _limit_rows(run: RunFolder, job: Job, ranks: Ranks, has_new_room: bool) -> list[Shortage]:
-    """What memory was not enough for when the ranks were started before. Whether the run may go on at all is for the
-    first one to say: the others wait for it here."""
+    """Apply the smaller batches of earlier starts that ran out of memory. Only the first rank checks whether the run
+    can continue; the others wait for it here."""
     if has_new_room and ranks.is_first:
         run.shortage_file.unlink(missing_ok=True)
     shortages = ranks.of_first(shortages_in(run.shortage_file) if ranks.is_first else [])
@@ -293,14 +302,14 @@ def _limit_rows(run: RunFolder, job: Job, ranks: Ranks, has_new_room: bool) -> l
 
 
 def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers) -> None:
-    """The faults that were asked for, into a job that is where the run goes on from."""
+    """Set up the requested faults in a job that is at the step where the run continues."""
     if not faults.faults:
         return
     faults.log = trackers.log_event
-    trackers.log_event("notice", reason=f"faults are put in on purpose: {', '.join(faults.names)}")
+    trackers.log_event("notice", reason=f"injected faults: {', '.join(faults.names)}")
     faults.install(job.state)
     for fault in faults.behind:
-        trackers.log_event("notice", reason=f"{fault} is left out: the run goes on from step {job.state.step}")
+        trackers.log_event("notice", reason=f"{fault} is ignored: the run continues from step {job.state.step}")
     if isinstance(job.samples, PlannedSamples):
         faults.spoil(job.samples.plan, job.state)
     faults.fill_disk(store)
@@ -309,9 +318,9 @@ def _put_in(faults: Faults, job: Job, store: CheckpointStore, trackers: Trackers
 
 
 def _newer_than(found: LoadedCheckpoint | None, run: RunFolder) -> int | None:
-    """The step of the checkpoint that the run said last that it wrote, if that was after the one that was found.
+    """The step of the last checkpoint in the events, if it is newer than the one that was found.
 
-    A process that was killed may not have come to tell of its last ones: what it had told of is older then.
+    A killed process may not have logged its last checkpoints: then the last one in the events is older.
     """
     told = [event["step"] for event in run.events(raw=True) if event["kind"] == "checkpoint"]
     is_newer = bool(told) and (found is None or found.step in told or told[-1] > found.step)
@@ -320,7 +329,7 @@ def _newer_than(found: LoadedCheckpoint | None, run: RunFolder) -> int | None:
 
 @contextmanager
 def _leaving_nothing_behind(run: RunFolder) -> Iterator[None]:
-    """A run that fails before it begins leaves no folder. Only under the lock: it may be another process's."""
+    """Remove the folder of a run that failed before it began. Only under the lock: another process may own it."""
     try:
         yield
     except BaseException:
@@ -328,11 +337,13 @@ def _leaving_nothing_behind(run: RunFolder) -> Iterator[None]:
         raise
 
 
-def _manifest(run: RunFolder, fresh: Manifest) -> tuple[Manifest, list[str]]:
-    """The run's manifest, and what differs around it since it was last written that can change its numbers."""
+def _manifest(run: RunFolder, fresh: Manifest, config: Config) -> tuple[Manifest, list[str]]:
+    """The run's manifest, and what has changed in its environment that can change its numbers."""
     if not run.has_begun:
         return fresh, []
     manifest = run.read_manifest()
     differing = [str(change) for change in differences(manifest, fresh)]
     manifest.continue_with(fresh)
+    if are_here(config):
+        manifest.working_directory = fresh.working_directory
     return manifest, differing

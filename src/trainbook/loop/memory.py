@@ -1,4 +1,4 @@
-"""When memory is not enough: the same step again, in smaller parts.
+"""Out of memory: the same step again, with smaller micro-batches.
 
 The global batch stays what it is, so that the training is the same; only more micro-batches are added up.
 """
@@ -20,15 +20,15 @@ from trainbook.parallel.endings import ask_to_start_again
 Found = TypeVar("Found")
 
 OUT_OF_MEMORY = (
-    "the GPU ran out of memory {when}. Nothing saved is lost. In this order, try: a smaller "
-    "batch.per_device_train_batch_size with batch.global_batch_size kept (same training, less memory); "
+    "the GPU ran out of memory {when}. Saved checkpoints are kept. Try, in this order: a smaller "
+    "batch.per_device_train_batch_size with the same batch.global_batch_size (same training, less memory); "
     "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
 )
 OF_NO_MORE_HELP = (
-    "the GPU ran out of memory {when}, with {rows} at a time. Nothing saved is lost. In this order, try: "
+    "the GPU ran out of memory {when}, with a batch of {rows}. Saved checkpoints are kept. Try, in this order: "
     "memory.gradient_checkpointing=selective or full; precision.compute=bf16; a smaller data.max_seq_length."
 )
-AGAIN = "Start the same run again: it goes on from its newest checkpoint, with {rows} at a time and the same results."
+AGAIN = "Resume the run: it continues from its newest checkpoint, in batches of {rows}, with the same results."
 
 
 class Memory:
@@ -37,7 +37,7 @@ class Memory:
         self.shortage_file = shortage_file
 
     def attempt(self, step: Callable[[], Found]) -> Found | None:
-        """None: memory was not enough, and there is more of it now: the same step is to be tried again."""
+        """None: the step ran out of memory, some was freed, and the caller should retry the same step."""
         try:
             return step()
         except torch.OutOfMemoryError:
@@ -48,7 +48,7 @@ class Memory:
         if strategy.ranks.are_several or not strategy.can_begin_anew:
             raise self._out_of_memory("training", number, self.job.state.micro_batch, self.job.halve_batch())
         if self.healer.free_memory():
-            self.log("oom", number, reason="copies of earlier states are moved to the host; the step is tried again")
+            self.log("oom", number, reason="out of memory: snapshots were moved to host memory; retrying the step")
             return None
         before, now = self.job.state.micro_batch, self.job.halve_batch()
         if now is None:
@@ -59,9 +59,8 @@ class Memory:
         self.log(
             "oom",
             number,
-            reason=f"{before} sequences at a time are too many: {now} from here on, with the same global batch. "
-            "The step is tried again. If that is too slow: memory.gradient_checkpointing=selective, "
-            "precision.compute=bf16",
+            reason=f"out of memory with a micro-batch of {before}: retrying with {now} and the same global batch. "
+            "If that is too slow, try memory.gradient_checkpointing=selective or precision.compute=bf16",
             rows_before=before,
             rows=now,
         )
@@ -77,15 +76,15 @@ class Memory:
             if self.job.state.strategy.ranks.are_several:
                 raise self._out_of_memory("evaluation", self.job.state.step, None, self.job.halve_evaluation())
             if self.healer.free_memory():
-                self.log("oom", reason="in an evaluation: copies of earlier states are moved to the host")
+                self.log("oom", reason="out of memory in an evaluation: snapshots were moved to host memory")
                 continue
             rows = self.job.halve_evaluation()
             if rows is None:
                 raise OutOfMemory(OF_NO_MORE_HELP.format(when="in an evaluation", rows="1 sequence"))
-            self.log("oom", reason=f"in an evaluation: {rows} sequences at a time from here on", rows=rows)
+            self.log("oom", reason=f"out of memory in an evaluation: batches of {rows} from here on", rows=rows)
 
     def _out_of_memory(self, kind: Kind, step: int, before: int | None, rows: int | None) -> OutOfMemory:
-        """On one of several ranks. The others are in the middle of the step, and wait for it."""
+        """One of several ranks ran out of memory; the others wait for it in the middle of the step."""
         rank = self.job.state.strategy.ranks.rank
         when = f"at step {step}" if kind == "training" else "in an evaluation"
         if rows is None or self.shortage_file is None:
@@ -93,8 +92,8 @@ class Memory:
             return OutOfMemory(f"rank {rank}: {text.format(when=when, rows='1 sequence')}")
         shortage = Shortage(kind, step, rank, rows, before)
         shortage.keep(self.shortage_file)
-        is_heard = ask_to_start_again(f"{shortage.told}.", f"with {rows} at a time and the same results")
-        return OutOfMemory(f"{shortage.told}. Nothing saved is lost. {AGAIN.format(rows=rows)}", is_heard=is_heard)
+        is_heard = ask_to_start_again(f"{shortage.told}.", f"in batches of {rows}, with the same results")
+        return OutOfMemory(f"{shortage.told}. Saved checkpoints are kept. {AGAIN.format(rows=rows)}", is_heard=is_heard)
 
 
 def _release() -> None:

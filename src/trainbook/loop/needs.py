@@ -1,7 +1,7 @@
-"""What a run needs, on paper, before anything is allocated: one line, a warning, or a refusal.
+"""The memory that a run needs, estimated before anything is allocated: one line, a warning, or a refusal.
 
-Refused is only what cannot fit even with one row at a time. What else does not fit may still train: the loop takes
-fewer rows at a time where memory is not enough. A model that cannot be planned, and a plan that fails, stop nobody.
+A run is refused only if it cannot fit even with a micro-batch of 1. Otherwise it may still train: when it runs out of
+memory, the loop makes the micro-batch smaller. A model without an estimate is trained without one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OURS = ("gpt", "bert", "t5", "hf")
 
 
 def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) -> list[str]:
-    """The line and perhaps a warning; TooLarge if one row at a time is too much for this GPU."""
+    """The line and perhaps a warning; raises TooLarge if even a micro-batch of 1 does not fit."""
     if config.model.type not in OURS:
         return []
     try:
@@ -35,9 +35,9 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
         at_least = min(_surely(found, config), _surely(least, config))  # fewer rows may need more, where they add up
         if subject.gpu is None:
             _must_fit_the_host(at_least)
-            return [f"about {size(found.allocated)} of memory beside PyTorch itself, at {found.peak}"]
+            return [f"about {size(found.allocated)} of memory besides PyTorch itself; peak during {found.peak}"]
         room = round(subject.gpu.memory_gb * GB)
-        line = f"about {size(found.total)} of the GPU's {size(room)}, at {found.peak}"
+        line = f"about {size(found.total)} of the GPU's {size(room)}; peak during {found.peak}"
         if found.total <= room:
             return [line]
         ways = [f"{_devices(each.devices, world)}{' '.join(each.overrides)}" for each in suggestions(subject)[:2]]
@@ -48,10 +48,10 @@ def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) ->
     advice = f" Try {', or '.join(ways)}." if ways else ""
     if at_least > SURELY * room and not _is_offloaded(config):
         raise TooLarge(
-            f"the run needs at least {size(at_least)}, with one row at a time, but the GPU has {size(room)}."
-            f"{advice or ' It takes a smaller model or a larger GPU.'}"
+            f"the run needs at least {size(at_least)}, even with a micro-batch of 1, but the GPU has {size(room)}."
+            f"{advice or ' Use a smaller model or a larger GPU.'}"
         )
-    return [line, f"that may not fit: if it does not, fewer rows are taken at a time.{advice}"]
+    return [line, f"this may not fit; if it does not, the micro-batch is made smaller.{advice}"]
 
 
 def _must_fit_the_host(at_least: int) -> None:
@@ -59,8 +59,8 @@ def _must_fit_the_host(at_least: int) -> None:
     room = host_memory()
     if at_least > SURELY * room:
         raise TooLarge(
-            f"the run needs at least {size(at_least)}, with one row at a time, but this machine has {size(room)} of "
-            "memory. Use a smaller model (model.hidden_size, model.num_hidden_layers) or a larger machine."
+            f"the run needs at least {size(at_least)}, even with a micro-batch of 1, but this machine has {size(room)} "
+            "of memory. Use a smaller model (model.hidden_size, model.num_hidden_layers) or a larger machine."
         )
 
 
@@ -71,7 +71,7 @@ def _subject(config: Config, facts: Facts, device: torch.device, world: int) -> 
 
 
 def _gpu(device: torch.device) -> Gpu:
-    """With the memory that it really has; of one that no table knows, no more than that counts here."""
+    """The GPU with its actual memory. For a GPU that is not in the table, only the memory matters here."""
     name, memory = torch.cuda.get_device_name(device), torch.cuda.get_device_properties(device).total_memory
     has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
     unknown = Gpu(name, memory / GB, 1000, 300, 100, 20, 100 if has_bf16 else None)
@@ -79,8 +79,8 @@ def _gpu(device: torch.device) -> Gpu:
 
 
 def _surely(found: Memory, config: Config) -> int:
-    """Bytes of tensors that training takes at its highest moment, come what may: copies can be given up, evaluation
-    goes on in smaller parts, and texts may be much shorter than they are allowed to be."""
+    """A lower bound of the peak, in bytes: snapshots can be dropped, evaluation can use smaller batches, and texts may
+    be much shorter than the maximum length."""
     not_sure = ("snapshots", *BESIDES, *(() if has_windows(config) else ("activations", "logits", "temporary")))
     return max(
         sum(bytes for name, bytes in parts.items() if name not in not_sure)
@@ -90,7 +90,7 @@ def _surely(found: Memory, config: Config) -> int:
 
 
 def _is_offloaded(config: Config) -> bool:
-    """What then lies in the host's memory is a matter of DeepSpeed's."""
+    """DeepSpeed then keeps part of the state in host memory, which is not estimated."""
     knobs = config.distributed
     return knobs.strategy == "deepspeed" and (knobs.offload_optimizer, knobs.offload_parameters) != ("none", "none")
 

@@ -1,4 +1,4 @@
-"""What a run's model says of the records of a file: classes, numbers, tags, answers, or how likely a text is."""
+"""Predictions of a run's model for the records of a file: classes, numbers, tags, answers, or the loss of a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BATCHES_AT_A_TIME = 32  # records are sorted by length within so many batches, s
 
 
 class Prediction:
-    """Iterate over it for the answers, in the order of the file; afterwards there are metrics, if it had the truth."""
+    """Iterate over it for the predictions, in file order; afterwards it has metrics, if the file has labels."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Prediction:
         self.judge = judge_of(restored, device)
         if num_beams is not None:
             if not isinstance(self.judge, AnswerJudge):
-                raise UserError("num-beams: is for models that answer with a text, and this one does not.")
+                raise UserError("num-beams: only applies to models that generate text, and this one does not.")
             self.judge.num_beams = num_beams
         data, task = self.config.data, restored.task
         wanted = Wanted(task.records, task.labels, data.text_field, data.label_field, data.target_field)
@@ -79,7 +79,7 @@ class Prediction:
             yield answer
 
     def metrics(self) -> dict[str, float]:
-        """Over all records that had the truth; of texts, over all of them. Empty where there was none."""
+        """Over all records with labels; for plain texts, over all records. Empty if there are none."""
         return self.judge.metrics()
 
     @property
@@ -87,12 +87,10 @@ class Prediction:
         return self.inputs.note
 
     def must_not_be(self, output: Path) -> None:
-        """What is read must not be written over: with the predictions in its place, the records would be gone."""
+        """The predictions must not overwrite an input file."""
         for file in getattr(self.inputs.reader, "files", ()):
             if output.exists() and file.path.exists() and output.samefile(file.path):
-                raise UserError(
-                    f"--output: must be another file than those that are read, but {output} is one of them."
-                )
+                raise UserError(f"--output: must not be an input file, but got {output}.")
 
 
 def predict(
@@ -105,7 +103,7 @@ def predict(
     label_field: str | None = None,
     num_beams: int | None = None,
 ) -> Prediction:
-    """`checkpoint` is best, latest, or a step; a field is found where it is not named; one beam is greedy."""
+    """`checkpoint` is best, latest, or a step; a field that is not named is guessed; one beam means greedy decoding."""
     if num_beams is not None and num_beams < 1:
         raise UserError(f"num-beams: must be >= 1, but got {num_beams}.")
     where = choose_device(device)
@@ -122,7 +120,7 @@ def _batched(inputs: Inputs, size: int) -> Iterator[list[Input]]:
 def judge_of(restored: Restored, device: torch.device) -> Judge:
     task = restored.task
     if task.records == "chat":
-        raise UserError("predict: a model of conversations answers with trainbook generate.")
+        raise UserError("predict: this is a chat model. Use trainbook generate.")
     if task.records == "labelled":
         kind = {"class": ClassJudge, "classes": ClassesJudge, "number": NumberJudge}[task.labels or "class"]
     else:

@@ -1,4 +1,4 @@
-"""What a run has learnt about itself."""
+"""The progress of a run: best metric, patience, fingerprint of its data."""
 
 from __future__ import annotations
 

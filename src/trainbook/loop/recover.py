@@ -1,4 +1,4 @@
-"""What a run has lost of its own files: brought back where a checkpoint holds it as well, told in any case."""
+"""Lost or damaged files of a run: restored if a checkpoint holds a copy, and reported in any case."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
+from trainbook.contained import must_stay_inside
 from trainbook.data.quarantine import write_entries
 from trainbook.errors import CheckpointError, NewerRun, RunFolderError
 from trainbook.knobs import Loaded, difference, dump, dump_changes
@@ -22,12 +23,12 @@ from trainbook.runs.jsonl import Extent
 from trainbook.tracking import FileTracker, Trackers
 
 PART = "run"  # of a checkpoint
-OR_ELSE = "bring it back, or start anew under another --name"
+OR_ELSE = "restore it, or start a new run under another --name"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a checkpoint holds of its run's own files."""
+    """What a checkpoint holds of its run's other files."""
 
     step: int
     config_text: str
@@ -56,16 +57,17 @@ class Recovery:
 def record(
     config_text: str, manifest: Manifest, extents: Mapping[str, Extent], base_step: int | None
 ) -> dict[str, Any]:
-    """What each checkpoint keeps of the run's own files: some whole, and of others how far they had come."""
+    """What each checkpoint keeps of the run's other files: copies of some, and the extent of those that grow."""
     rows = {name: asdict(extent) for name, extent in extents.items()}
     return {"config": config_text, "manifest": asdict(manifest), "rows": rows, "base_step": base_step}
 
 
 def recover(run: RunFolder) -> Recovery:
-    """What is missing of manifest.json and config.yaml. Nothing is written: whoever goes on with the run does that.
+    """Find what is missing of manifest.json and config.yaml. Nothing is written here: resuming the run does that.
 
-    A manifest that was brought back stands in for the file.
+    A restored manifest is used in place of the file.
     """
+    must_stay_inside(run.path)
     kept = newest_kept(run)
     manifest, lines = _manifest(run, kept)
     if manifest is None:
@@ -75,7 +77,7 @@ def recover(run: RunFolder) -> Recovery:
 
 
 def put_back(run: RunFolder, recovery: Recovery, quiet: bool) -> None:
-    """Into a run that has nothing else to do, with a word of what cannot be put back."""
+    """Restore the files of a finished run, and report what cannot be restored."""
     told = {event.get("reason") for event in run.events(raw=True)}
     lost_for_good = [line for line in lost_rows(run, recovery.kept) if line not in told]
     quarantine = lost_quarantine(run, recovery.kept)
@@ -97,18 +99,18 @@ def put_back(run: RunFolder, recovery: Recovery, quiet: bool) -> None:
 
 
 def lost_rows(run: RunFolder, kept: Kept | None) -> list[str]:
-    """A sentence for each file whose rows are no longer what they were when the checkpoint was saved."""
+    """A sentence for each file that has lost or changed rows since the checkpoint was saved."""
     if kept is None:
         return []
     lines = []
     for name, extent in kept.rows.items():
         if lost := jsonl.lost_since(run.path / name, extent):
-            lines.append(f"{name} {lost} when step {kept.step} was saved: what is lost cannot be brought back")
+            lines.append(f"{name} {lost} when step {kept.step} was saved. Lost rows cannot be restored")
     return lines
 
 
 def base_file(run: RunFolder) -> Path:
-    """In the network's folder: which checkpoint of an earlier run the weights come from."""
+    """The file that records which checkpoint of an earlier run the weights come from."""
     return run.network / "base.json"
 
 
@@ -123,15 +125,15 @@ def lost_base(run: RunFolder, kept: Kept | None) -> list[str]:
     if kept is None or kept.base_step is None or base_step_of(run) is not None:
         return []
     file = base_file(run)
-    return [f"{file.relative_to(run.path)} {_harm(file) or 'was damaged'}: brought back from {step_name(kept.step)}"]
+    return [f"{file.relative_to(run.path)} {_harm(file) or 'was damaged'}: restored from {step_name(kept.step)}"]
 
 
 def lost_quarantine(run: RunFolder, kept: Kept | None) -> list[str]:
-    """A checkpoint has every sample that was kept out when it was saved, and puts them back by itself."""
+    """A checkpoint holds all quarantine entries from before it was saved; loading it restores them."""
     if kept is None or not kept.quarantined or jsonl.has_rows(run.quarantine_file):
         return []
     harm = _harm(run.quarantine_file) or "was damaged"
-    return [f"{run.quarantine_file.name} {harm}: brought back from {step_name(kept.step)}"]
+    return [f"{run.quarantine_file.name} {harm}: restored from {step_name(kept.step)}"]
 
 
 def newest_kept(run: RunFolder) -> Kept | None:
@@ -166,12 +168,12 @@ def _stand_in(run: RunFolder, kept: Kept | None, error: RunFolderError) -> tuple
         raise _beyond_help(run, error) from None
     run.stand_in = kept.manifest
     harm = _harm(run.manifest) or "was damaged"
-    return kept.manifest, (f"{run.manifest.name} {harm}: brought back from {step_name(kept.step)}, as it stood then",)
+    return kept.manifest, (f"{run.manifest.name} {harm}: restored from {step_name(kept.step)}, as saved then",)
 
 
 def _beyond_help(run: RunFolder, error: RunFolderError) -> RunFolderError:
     if not run.manifest.exists():
-        return RunFolderError(f"{run.path} holds checkpoints, but its manifest.json is gone: {OR_ELSE}")
+        return RunFolderError(f"{run.path} holds checkpoints, but its manifest.json is missing: {OR_ELSE}")
     return RunFolderError(f"{str(error).rstrip('.')}. No checkpoint holds a copy: {OR_ELSE}.")
 
 
@@ -180,30 +182,30 @@ def _config(run: RunFolder, manifest: Manifest, kept: Kept | None) -> tuple[str 
     if not harm:
         return None, ()
     if not manifest.config:
-        raise RunFolderError(f"{run.config} {harm}, and manifest.json knows nothing of it: {OR_ELSE}.")
+        raise RunFolderError(f"{run.config} {harm}, and manifest.json has no copy of the configuration: {OR_ELSE}.")
     # The manifest has every value; the checkpoint's copy, which may be older, knows where they came from.
     config, unset = as_config(manifest.config, run.manifest), as_config({}, run.manifest)
     told = Origin("file", run.manifest.name)
     origins = {path: DEFAULT if config.get(path) == unset.get(path) else told for path in by_path()}
     loaded = Loaded(config, origins)
     if kept is None:
-        return dump(loaded), (f"{run.config.name} {harm}: written anew from {run.manifest.name}",)
+        return dump(loaded), (f"{run.config.name} {harm}: rewritten from {run.manifest.name}",)
     text = dump_changes(kept.config_text, loaded, difference(as_config(kept.manifest.config, run.manifest), config))
-    return text, (f"{run.config.name} {harm}: brought back from {step_name(kept.step)}",)
+    return text, (f"{run.config.name} {harm}: restored from {step_name(kept.step)}",)
 
 
 def _harm(path: Path, wanted: str | None = None) -> str:
-    """Of a text file, in words; empty if it may well be as somebody meant it."""
+    """What is wrong with a text file; empty if it may be as somebody meant it."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return "was gone"
+        return "was missing"
     except UnicodeDecodeError:
-        return "was no text any more"
+        return "was not valid text"
     except OSError as error:
         raise RunFolderError(f"{path} cannot be read: {error.strerror}.") from None
     if not text.strip("\0 \n"):
         return "was empty"
     if wanted is not None and text != wanted and wanted.startswith(text):
-        return "was cut short"
+        return "was truncated"
     return ""

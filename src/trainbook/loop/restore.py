@@ -1,4 +1,4 @@
-"""A task with its weights: newly built, from pretrained ones, or from a run's checkpoint."""
+"""A task with its weights: initialized, pretrained, or from a run's checkpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import CONFIG, is_folder
 from trainbook.loop.recover import base_file, base_step_of, newest_kept
 from trainbook.models.formats import load_pretrained
+from trainbook.models.formats.base_settings import BaseSettings
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder, write_text_atomically
+from trainbook.runs.trust import OF_THE_MODEL, require_trust
 from trainbook.tasks import Facts, Task, task_class
 from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_state, merged
 from trainbook.tasks.tokens import TokenTask
 
 FACTS_FILE = "facts.json"  # beside the tokenizer: what the task needs to know of its data
+BASE_PREFIX = "base_"  # in the network's folder: the settings of the pretrained model that the run began with
 
 
 @dataclass(frozen=True)
@@ -43,9 +46,9 @@ def build_task(
     say: Callable[[str], None] = lambda line: None,
     run: RunFolder | None = None,
 ) -> Task:
-    """The task as training begins: with pretrained weights where they are asked for, and adapters around them.
+    """The task as training starts: with pretrained weights and adapters, if configured.
 
-    Once its run has a checkpoint, that has every weight which is trained, and only frozen ones are read again.
+    If the run has a checkpoint, it holds all trained weights, and only frozen ones are read from the original again.
     """
     if run is not None and has_checkpoint(run):
         if config.model.lora_rank is None:
@@ -57,9 +60,10 @@ def build_task(
         if is_run(pretrained):
             task.base_step = _recorded_base(run)
             task.fresh = tuple(load_run(task, pretrained))
-            lines = [f"a new head, which starts from scratch: {', '.join(task.fresh)}"] if task.fresh else []
+            lines = [f"new head, randomly initialized: {', '.join(task.fresh)}"] if task.fresh else []
         else:
             imported = load_pretrained(task, pretrained, config)
+            task.base_settings = BaseSettings.read(imported.folder)
             task.fresh, lines = tuple(imported.new), imported.lines()
         for line in lines:
             say(line)
@@ -72,7 +76,7 @@ def has_checkpoint(run: RunFolder) -> bool:
 
 
 def _without_weights(config: Config, facts: Facts, precision: Precision, run: RunFolder) -> Task:
-    """What the run once started from may be gone: its own folder says what to build."""
+    """Build from the run's own folder: the pretrained model that it started from may be gone."""
     kind = task_class(config)
     if config.model.type in ("gpt", "bert", "t5"):
         config = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": None})})
@@ -88,8 +92,8 @@ def _base_must_be_there(config: Config, run: RunFolder) -> None:
     base = config.model.pretrained
     if base is not None and ":" not in config.model.type and Path(base).is_absolute() and not is_folder(base):
         raise RunFolderError(
-            f"{run.path} holds adapters only, and the model that they were trained beside is gone: there is no folder "
-            f"{base}. Bring it back to that place."
+            f"{run.path} holds adapters only, and their base model is missing: there is no folder {base}. "
+            "Restore it there."
         )
 
 
@@ -103,9 +107,9 @@ def _recorded_base(run: RunFolder | None) -> int | None:
 
 @torch.no_grad()
 def load_run(task: Task, path: str) -> list[str]:
-    """The body of an earlier run's model, and its head if it is for the same work. Says what starts anew.
+    """Load the body of an earlier run's model, and its head if the task is the same. Returns what is newly initialized.
 
-    Its best checkpoint at first, and the same one ever after: the earlier run may go on, and have a better one.
+    At first the best checkpoint, and after a resume the same one, even if the earlier run has a better one by then.
     """
     run = RunFolder.open(Path(path).expanduser(), "runs")
     try:
@@ -114,15 +118,16 @@ def load_run(task: Task, path: str) -> list[str]:
         if task.base_step is None:
             raise
         raise RunFolderError(
-            f"model.pretrained: the weights of step {task.base_step} of {run.path}, from which this run began, cannot "
-            f"be read any more. {error}"
+            f"model.pretrained: the weights of step {task.base_step} of {run.path}, which this run started from, can "
+            f"no longer be read. {error}"
         ) from None
     task.base_step = restored.step
+    task.base_settings = BaseSettings.read(run.network, BASE_PREFIX)
     earlier, facts, theirs = merged(restored.task), task.facts, restored.facts
     if facts.vocab_size > theirs.vocab_size:
         raise DataError(
-            f"a tokenizer that doesn't fit the model: it has {facts.vocab_size} tokens, but {run.path} was trained "
-            f"with {theirs.vocab_size} only. Take the model's own tokenizer: leave data.tokenizer out."
+            f"data.tokenizer: must fit the model, but it has {facts.vocab_size} tokens and {run.path} was trained with "
+            f"{theirs.vocab_size}. Leave data.tokenizer out to use the model's own tokenizer."
         )
     given, new = dict(earlier.state_dict()), []
     same_work = type(earlier) is type(task) and theirs.label_names == facts.label_names
@@ -140,13 +145,15 @@ def load_run(task: Task, path: str) -> list[str]:
 
 
 def write_facts(folder: Path, task: Task, tokenizer: Tokenizer) -> None:
-    """What is needed to build the task again, and not in its checkpoints."""
+    """What is needed to build the task again and is not in its checkpoints."""
     run = RunFolder(folder)
     tokenizer.save(run.tokenizer)
     write_text_atomically(run.tokenizer / FACTS_FILE, json.dumps(asdict(task.facts), indent=1))
     save_plan = getattr(task, "save_plan", None)  # of a network that our knobs do not describe
     if save_plan is not None:
         save_plan(run.network)
+    if task.base_settings is not None:
+        task.base_settings.write(run.network, BASE_PREFIX)
     if task.base_step is not None:
         run.network.mkdir(exist_ok=True)
         write_text_atomically(base_file(run), json.dumps({"step": task.base_step}))
@@ -155,12 +162,11 @@ def write_facts(folder: Path, task: Task, tokenizer: Tokenizer) -> None:
 def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> Restored:
     """The task of a run with the weights of a checkpoint: best, latest, or a step."""
     if run.read_manifest().recipe == "fit":
-        raise RunFolderError(
-            f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here."
-        )
+        raise RunFolderError(f"{run.path} was made by trainbook.fit with your own module, which cannot be built here.")
     if not run.tokenizer.exists():
-        raise RunFolderError(f"{run.path} has lost its tokenizer: resume the run, and it is written again.")
+        raise RunFolderError(f"{run.path} has no tokenizer any more. Resume the run to write it again.")
     config = run.recorded()
+    require_trust(run, config, OF_THE_MODEL)
     tokenizer = load_tokenizer(run.tokenizer)
     facts = _read_facts(run.tokenizer / FACTS_FILE, tokenizer)
     step, weights = weights_of(run, checkpoint)
@@ -178,7 +184,7 @@ def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
         facts = json.loads(path.read_text(encoding="utf-8"))
         return Facts(**{**facts, "label_names": tuple(facts["label_names"])})
     except (ValueError, LookupError, TypeError):
-        raise RunFolderError(f"{path} is damaged: resume the run, and it is written again.") from None
+        raise RunFolderError(f"{path} is damaged. Resume the run to write it again.") from None
 
 
 def weights_of(run: RunFolder, checkpoint: str) -> tuple[int, dict[str, torch.Tensor]]:

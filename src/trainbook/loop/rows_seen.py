@@ -1,11 +1,15 @@
-"""What batches are made of, as they pass: rows that were met before, and rows in the order of the source.
+"""Counts repeated rows, repeated batches and rows in source order, as batches pass.
 
 A few hashes a step, made where the batch was; nothing of the device is asked.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
+from torch import Tensor
 
 from trainbook.tasks import StepBatch
 
@@ -23,7 +27,7 @@ def of_batch(batch: StepBatch, *, is_packed: bool) -> dict[str, float]:
 
 
 class RowsSeen:
-    """Counts since the last metrics row; memory is of this process, and so of what came since it was started."""
+    """Counts since the last metrics row. What it remembers is part of a checkpoint: a resumed run counts the same."""
 
     def __init__(self) -> None:
         self._older: set[int] = set()
@@ -57,5 +61,20 @@ class RowsSeen:
         self._start()
         return found
 
+    def state_dict(self) -> dict[str, Any]:
+        counts = [self._num_rows, self._num_batches, self._repeated, self._repeated_batches]
+        return {"older": _table(self._older), "newer": _table(self._newer), "counts": counts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._older, self._newer = (
+            {int(row) for row in state[name].numpy().view(np.uint64)} for name in ("older", "newer")
+        )
+        self._num_rows, self._num_batches, self._repeated, self._repeated_batches = state["counts"]
+
     def _start(self) -> None:
         self._num_rows = self._num_batches = self._repeated = self._repeated_batches = 0
+
+
+def _table(rows: set[int]) -> Tensor:
+    """Hashes have 64 bits without a sign, which tensors on disk have not: the same bits, with one."""
+    return torch.from_numpy(np.sort(np.fromiter(rows, dtype=np.uint64, count=len(rows))).view(np.int64).copy())

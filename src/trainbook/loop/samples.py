@@ -1,4 +1,4 @@
-"""The samples of a run by their ids: which ones a step was fed, what each of them costs, and where it comes from."""
+"""The samples of a run by their ids: those of a step, the loss of each, and its source."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ class PlannedSamples:
                 found.append(total / max(1, alone.num_targets))
         self.state.task.train(is_training)
         return torch.stack(found).double().cpu().numpy() if found else np.empty(0)
+
+    def not_finite(self, sample_id: int, epoch: int) -> str:
+        alone = self.collate(self.plan.alone(np.array([sample_id]), np.array([epoch])))
+        inputs = alone.micro_batches[0].items()
+        return ", ".join(name for name, value in inputs if isinstance(value, Tensor) and not value.isfinite().all())
 
     def entry(self, sample_id: int, step: int, reason: str, loss: float | None) -> dict[str, Any]:
         return entry_of(self.plan.dataset, sample_id, step, reason, loss, self.fingerprint)

@@ -1,4 +1,4 @@
-"""Random numbers as a function of where the run stands, so that no generator state has to be saved."""
+"""Random seeds as a function of the run's position, so that no generator state has to be saved."""
 
 from __future__ import annotations
 

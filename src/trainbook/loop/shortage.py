@@ -1,7 +1,7 @@
-"""What memory was not enough for on one of several ranks, kept in the run folder until all are started again.
+"""Out of memory on one of several ranks: what was too large is kept in the run folder until all ranks are restarted.
 
 A rank that runs out of memory leaves the others waiting in the middle of a step: they cannot be told, and cannot go
-back together. So all end. Whoever starts them again, each time, goes on from the newest checkpoint in smaller parts.
+back together. So all ranks end. When they are restarted, they resume from the newest checkpoint with smaller batches.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class Shortage:
     def told(self) -> str:
         if self.kind == "evaluation":
             return f"rank {self.rank} ran out of memory in the evaluation after step {self.step}"
-        return f"rank {self.rank} ran out of memory at step {self.step}, with {self.rows_before} sequences at a time"
+        return f"rank {self.rank} ran out of memory at step {self.step}, with a micro-batch of {self.rows_before}"
 
     @property
     def reason(self) -> str:
-        """Of the event."""
+        """The text of the event."""
         kept = ", with the same global batch" if self.kind == "training" else ""
         return (
-            f"{self.told}: {self.rows} from here on{kept}. All ranks were started again. If that is too slow: "
-            "memory.gradient_checkpointing=selective, precision.compute=bf16, or distributed.strategy=fsdp"
+            f"{self.told}: {self.rows} from here on{kept}. All ranks were restarted. If that is too slow, try "
+            "memory.gradient_checkpointing=selective, precision.compute=bf16 or distributed.strategy=fsdp"
         )
 
     @property
     def facts(self) -> dict[str, int | None]:
-        """Of the event too."""
+        """The other fields of the event."""
         return {"rank": self.rank, "rows": self.rows, "rows_before": self.rows_before}
 
     def keep(self, file: Path) -> None:
-        """Any rank may do so: should several of them, they have the same to say."""
+        """Any rank may call it; if several do, they write the same."""
         others = [each for each in shortages_in(file) if each.kind != self.kind]
         write_text_atomically(file, json.dumps([asdict(each) for each in [*others, self]], indent=1) + "\n")
 
@@ -55,7 +55,7 @@ class Shortage:
 
 
 def shortages_in(file: Path) -> list[Shortage]:
-    """At most one of a kind, its newest. What cannot be read is met again."""
+    """The newest of each kind. If the file cannot be read, the run finds out again."""
     try:
         return [Shortage(**each) for each in json.loads(file.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):

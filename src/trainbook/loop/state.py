@@ -18,7 +18,7 @@ from trainbook.tasks.adapters import load_saved_state, saved_state
 
 
 class Remedy(NamedTuple):
-    """A lower rate, from an update on."""
+    """A lower learning rate, from an update on."""
 
     update: int
     factor: float
@@ -26,7 +26,7 @@ class Remedy(NamedTuple):
 
 
 class RateTable:
-    """The whole schedule on the device, looked up by the number of applied updates without asking the host."""
+    """The whole schedule on the device, looked up by the number of applied updates without a host sync."""
 
     def __init__(self, peak: float, shares: list[float], device: torch.device) -> None:
         self.scheduled = [peak * share for share in shares]
@@ -36,13 +36,13 @@ class RateTable:
         self.multiplied: dict[float, Tensor] = {}
 
     def times(self, multiplier: float) -> Tensor:
-        """The rate of a group that learns by so much faster, wherever the schedule and remedies move the rate."""
+        """The learning rate times a group's multiplier; it follows the schedule and remedies."""
         if multiplier == 1.0:
             return self.rate
         return self.multiplied.setdefault(multiplier, self.rate * multiplier)
 
     def apply(self, remedies: Iterable[Remedy]) -> None:
-        """Put these on the schedule, in place of what was put on it before."""
+        """Apply these remedies to the schedule, in place of earlier ones."""
         self.rates = list(self.scheduled)
         for update, factor, rewarm in remedies:
             for later in range(update, len(self.rates)):
@@ -59,7 +59,7 @@ class RateTable:
         return self.rates[min(applied, len(self.rates) - 1)]
 
     def factor(self, applied: int) -> float:
-        """What remedies have made of the schedule's rate."""
+        """What remedies multiply the scheduled learning rate by."""
         scheduled = self.scheduled[min(applied, len(self.rates) - 1)]
         return self.at(applied) / scheduled if scheduled else 1.0
 
@@ -95,7 +95,7 @@ class TrainState:
         self.clipped = torch.zeros((), dtype=torch.int64, device=self.device)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a bit-exact continuation needs. Random numbers need none: each step seeds them from (seed, step)."""
+        """Everything a bit-exact resume needs. Random numbers need no state: each step seeds them from (seed, step)."""
         return {
             "model": self.strategy.whole_model(saved_state(self.task)),
             "optimizer": self.strategy.whole_optimizer(optimizer_state(self.optimizer)),
@@ -104,11 +104,11 @@ class TrainState:
 
     @property
     def unread_parts(self) -> tuple[str, ...]:
-        """Of a checkpoint: those of which this rank reads only what it holds, when it loads them."""
+        """The parts of a checkpoint of which this rank reads only its own slices."""
         return ("model", "optimizer") if self.strategy.reads_slices else ()
 
     def held_state(self) -> dict[str, Any]:
-        """The same of what this rank holds, to `go_back` to."""
+        """The same for what this rank holds, for `go_back`."""
         return {
             "model": self.strategy.held_model(saved_state(self.task)),
             "optimizer": optimizer_state(self.optimizer),
@@ -149,9 +149,9 @@ class TrainState:
         load_optimizer_state(self.optimizer, self.strategy.own_optimizer(state["optimizer"]))
 
     def go_back(self, state: dict[str, Any], *, is_held: bool) -> None:
-        """To an earlier state of this run. What it has learnt of its data, its memory and its rate since then stays.
+        """Roll back to an earlier state of this run. Quarantine, micro-batch size and remedies since then stay.
 
-        `is_held`: it is a `held_state`, and not that of a checkpoint.
+        `is_held`: the state is a `held_state`, not that of a checkpoint.
         """
         if is_held:
             load_saved_state(self.task, dict(self.strategy.from_held(state["model"])))

@@ -18,7 +18,7 @@ from trainbook.tasks import StepBatch, to_device
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step found, still on the device: the host reads it only when a row is due."""
+    """The measurements of one step, still on the device: the host reads them only when a row is due."""
 
     step: int
     losses: dict[str, Tensor]  # named means over the targets of the global batch

@@ -1,4 +1,4 @@
-"""Answers that are texts, and how likely a text is."""
+"""Prediction of texts, and the likelihood of a text."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainbook.data.tokenizers.around import template
 from trainbook.errors import UserError
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.inputs import Input
@@ -16,11 +17,10 @@ from trainbook.loop.judges import Answer, Judge, windows
 from trainbook.loop.restore import Restored
 from trainbook.tasks import IGNORED
 from trainbook.tasks import metrics as measures
-from trainbook.tasks.around import template
 
 
 class AnswerJudge(Judge):
-    """Texts. Records with the same input are one question with several right answers, and the nearest counts."""
+    """Generated texts. Records with the same input are one question with several references; the nearest counts."""
 
     def __init__(self, restored: Restored, device: torch.device) -> None:
         super().__init__(restored, device)
@@ -55,7 +55,7 @@ class AnswerJudge(Judge):
 
 
 class LikelihoodJudge(Judge):
-    """How likely a text is. A long one is read in parts, each without what came before it."""
+    """The loss of each text. A long text is read in parts, each without the context before it."""
 
     def answers(self, inputs: Sequence[Input], size: int) -> list[Answer]:
         encoded = self.tokenizer.encode_many([each.text for each in inputs])
@@ -78,7 +78,7 @@ class LikelihoodJudge(Judge):
         return windows(tokens, self.frame, self.facts.end, begin)
 
     def losses(self, entries: dict[str, Tensor], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """For each row the sum of its losses, and of how many targets."""
+        """For each row the sum of its losses and its number of targets."""
         targets = entries.pop("targets")
         logits = self.task.logits(**entries).float()
         losses = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
@@ -87,7 +87,7 @@ class LikelihoodJudge(Judge):
         elif "chosen" in entries:
             rows = entries["chosen"] // entries["input_ids"].shape[1]
         else:
-            raise UserError(f"predict: the targets of {type(self.task).__name__} cannot be told apart by their texts.")
+            raise UserError(f"predict: {type(self.task).__name__} does not tell which targets belong to which text.")
         sums = torch.zeros(num_rows, dtype=torch.float64, device=targets.device).index_add_(0, rows, losses.double())
         is_target = (targets.flatten() != IGNORED).double()
         counts = torch.zeros_like(sums).index_add_(0, rows, is_target)

@@ -1,4 +1,4 @@
-"""One run from its first step, or from its newest checkpoint, to its end."""
+"""The training loop: one run from its first step, or its newest checkpoint, to its end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Training:
         shortage_file: Path | None = None,
         bedside: Bedside | None = None,
     ) -> None:
-        """`record` gives what each checkpoint keeps of the run's own files; `bedside` watches, on the first rank."""
+        """`record` returns what a checkpoint keeps of the run's other files; `bedside` is the first rank's doctor."""
         self.bedside = bedside
         self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
@@ -75,7 +75,7 @@ class Training:
         self._start_row()
 
     def run(self) -> str:
-        """Train to the end; says how it ended. Interruption and failure are raised, after what can be saved was."""
+        """Train to the end and return how it ended. Interruption and failure are raised, after a last save."""
         self.interrupts.can_save = True
         self._stop_early_if_due()  # it was about to, if it was killed between its last evaluation and its end
         self._pause_if_asked()
@@ -105,7 +105,7 @@ class Training:
         return self.stop_reason or "finished"
 
     def _evaluation_is_owed(self) -> bool:
-        """Before the first step if asked for; and where a run failed in the very evaluation that was due."""
+        """Evaluate before the first step if configured, and after a resume if an evaluation was due."""
         job, step = self.job, self.state.step
         if job.evaluate is None or self.progress.evaluated_step == step:
             return False
@@ -115,7 +115,7 @@ class Training:
         return (is_last and job.config.evaluation.eval_strategy != "no") or job.evaluation_is_due(step)
 
     def steps(self) -> Generator[StepReport]:
-        """Attempt updates until the asked number was applied; the device is asked how many after so many tries."""
+        """Attempt updates until the requested number is applied; the device is asked only after that many attempts."""
         state = self.state
         while self.stop_reason is None and (remaining := self.job.total_updates - int(state.applied)) > 0:
             self._planned_end = min(state.step + remaining, self.job.stop_at or state.step + remaining)
@@ -182,7 +182,7 @@ class Training:
             raise Interrupted(f"{requested}: saved at step {step}")
 
     def _interruption(self, step: int) -> str | None:
-        """What was asked of any rank: they stop together, so they ask each other every few steps."""
+        """The signal that any rank received: ranks stop together, so they exchange it every few steps."""
         if not self.ranks.are_several:
             return self.interrupts.requested
         if step % ASKED_EVERY != 0:
@@ -190,7 +190,7 @@ class Training:
         return next((asked for asked in self.ranks.of_all(self.interrupts.requested) if asked is not None), None)
 
     def _heal(self, step: int) -> bool:
-        """Act on what was rejected. True: the run went back, and this step is no more."""
+        """Act on rejected updates. True: the run was rolled back to before this step."""
         started = self._clock()
         self._feed_is_stale |= self.healer.read(step)
         went_back = self.state.step < step
@@ -205,7 +205,7 @@ class Training:
         return went_back
 
     def write_row(self, report: StepReport) -> None:
-        """The one place where the host waits for the device: everything the row needs, in one copy."""
+        """The one place where the host waits for the device: one copy has everything that the row needs."""
         state, scale = self.state, self.state.precision.loss_scale
         self._count_tokens()
         must_be_metrics(report.losses, "losses")
@@ -310,7 +310,7 @@ class Training:
             self.trackers.log_event(
                 "early_stop",
                 self.state.step,
-                reason=f"no gain in {patience} evaluations",
+                reason=f"no improvement in {patience} evaluations",
                 metric=knobs.metric_for_best_model,
                 best=self.progress.best_value,
             )
@@ -329,6 +329,7 @@ class Training:
             **self.state.state_dict(),
             "progress": asdict(self.progress),
             "healing": self.healer.state_dict(),
+            "rows": self._rows_seen.state_dict(),
             "segment": self.trackers.segment,
             PART: self.record(),
         }
@@ -339,7 +340,7 @@ class Training:
         self._row_started += time.perf_counter() - started
 
     def _must_be_the_same_everywhere(self) -> None:
-        """Of weights that several ranks hold, before they are saved: what went apart unseen must not be kept."""
+        """Before a save: ranks that hold the same weights must agree on them, bit for bit."""
         mine = self.state.strategy.fingerprint()
         if mine is None:
             return
@@ -349,13 +350,13 @@ class Training:
         if odd:
             named = ", ".join(map(str, odd))
             raise RunError(
-                f"at step {self.state.step} the weights of rank {named} are no longer those of the others: a fault "
-                "of its memory or GPU, or code that changes weights on one rank alone. Nothing of this step was saved; "
-                "the newest checkpoint is from before."
+                f"at step {self.state.step} the weights of rank {named} differ from those of the other ranks: a "
+                "hardware fault, or code that changes weights on one rank only. This step was not saved; the newest "
+                "checkpoint is from before."
             )
 
     def _save_what_is_good(self) -> None:
-        """A step that fails has changed nothing yet: what was trained so far is kept, if it still can be written."""
+        """A failed step has not changed the state: save the training so far, if it can still be written."""
         if self._saved_at == self.state.step or self.ranks.are_several:  # others may be in the middle of a step
             return
         with suppress(Exception):  # the failure itself is what the user has to hear of
@@ -364,9 +365,11 @@ class Training:
             self.store.wait()
 
     def restore(self, found: LoadedCheckpoint) -> None:
-        """All but the state that steps change, which was loaded before anything was written."""
+        """Restore everything except the training state, which was loaded before anything was written."""
         load_progress(self.progress, found.state["progress"])
         self.healer.restore(found.state["healing"])
+        if "rows" in found.state:  # older checkpoints have none
+            self._rows_seen.load_state_dict(found.state["rows"])
         metric = self.job.config.evaluation.metric_for_best_model
         if self.progress.metric != metric:  # values of another metric say nothing about this one
             self.progress.best_value = self.progress.best_step = self.progress.patience_value = None
@@ -376,13 +379,13 @@ class Training:
         self._counted_tokens = self.state.tokens
 
     def _count_tokens(self) -> None:
-        """Add what the other ranks have seen since the last time."""
+        """Add the tokens of the other ranks since the last call."""
         since = self.state.tokens - self._counted_tokens
         self.state.tokens = self._counted_tokens + sum(self.ranks.of_all(since))
         self._counted_tokens = self.state.tokens
 
     def _clock(self) -> float:
-        """Now, after the steps that are still under way: they are training time, not that of what follows."""
+        """The time once the device has finished its steps: they are training time, not that of what follows."""
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)
         return time.perf_counter()
@@ -400,7 +403,7 @@ class Training:
 
 
 def read_together(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Numbers of the device as the host's, one level of nesting included, in a single copy."""
+    """Device numbers as Python floats, including one level of nesting, in a single copy."""
     flat = [item for value in values.values() for item in (value.values() if isinstance(value, Mapping) else (value,))]
     numbers = iter(torch.stack([item.double() for item in flat]).tolist())
     return {
@@ -410,7 +413,7 @@ def read_together(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updates_seen(optimizer: Any, device: torch.device) -> dict[str, Tensor]:
-    """How many updates its averages have seen, if it counts them."""
+    """The number of updates in the optimizer's moving averages, if it counts them."""
     state = getattr(optimizer, "state", None)
     first = next(iter(state.values()), None) if isinstance(state, Mapping) else None
     count = first.get("step") if isinstance(first, Mapping) else None
@@ -418,13 +421,13 @@ def updates_seen(optimizer: Any, device: torch.device) -> dict[str, Tensor]:
 
 
 def must_be_metrics(names: Iterable[str], what: str) -> None:
-    """A task of the user's own may name its numbers only as the run folder's schema does: readers know them by that."""
+    """The metrics of a user's own task must be named as in the schema, so that readers know them."""
     for name in names:
         if name not in METRICS or METRICS[name].per:
             near = get_close_matches(name, METRICS, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise UserError(
-                f"training.task: its {what} must be named as in trainbook.runs.schema, but one is '{name}'.{hint}"
+                f"training.task: its {what} must have names from trainbook.runs.schema, but got '{name}'.{hint}"
             )
 
 
@@ -434,7 +437,7 @@ def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
     if before == now:
         return
     data = job.config.data
-    remedy = "Bring the data back, or start a new run under another --name."
+    remedy = "Restore the data, or start a new run under another --name."
     if saved.get("split_version", 1) != SPLIT_VERSION and data.validation is None and data.validation_ratio > 0:
         remedy = (
             "The run was made by an earlier version of Trainbook, which chose the validation split by file name and "
@@ -451,5 +454,5 @@ def must_not_be_over(job: Job, found: LoadedCheckpoint) -> None:
     applied = int(found.state["loop"]["applied"])
     if applied > job.total_updates:
         raise ResumeError(
-            f"the run has made {applied:,} updates already, more than the {job.total_updates:,} that are asked for now."
+            f"the run has already applied {applied:,} updates, more than the {job.total_updates:,} requested now."
         )

@@ -1,6 +1,6 @@
-"""What a watched step measures beside its loss: cheap enough for each row, too dear for each step.
+"""What a watched step measures besides its loss: cheap enough for each row, too expensive for each step.
 
-Everything stays on the device: nothing here waits for it.
+Everything stays on the device: no host sync.
 """
 
 from __future__ import annotations

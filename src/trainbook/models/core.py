@@ -58,6 +58,18 @@ def make_norm(shape: Shape, width: int) -> nn.Module:
     return (WideLayerNorm if shape.wide_norms else nn.LayerNorm)(width, eps=shape.norm_epsilon, bias=shape.bias)
 
 
+class WideResidualLinear(ResidualLinear):
+    """Computes in fp32 what other layers compute in fp16, where its output would overflow. It does so itself, not the
+    block that calls it: an adapter around this layer must be called too."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dtype is not torch.float16:
+            return super().forward(x)
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.float(), self.weight.float(), bias)
+
+
 class FeedForward(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -65,9 +77,9 @@ class FeedForward(nn.Module):
         self.activation = PLAIN.get(shape.activation)
         parts = [shape.intermediate_size] * (2 if self.gate else 1)  # gate and up projection in one matrix product
         self.up = FusedLinear(shape.hidden_size, parts, bias=shape.bias)
-        self.down = ResidualLinear(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
-        # T5's answers here grow beyond 65,504: that product stays in fp32 where all others are fp16.
-        self.overflows_fp16 = shape.initializer == "fan_in"
+        # T5's outputs grow beyond 65,504 here.
+        down = WideResidualLinear if shape.initializer == "fan_in" else ResidualLinear
+        self.down = down(shape.intermediate_size, shape.hidden_size, bias=shape.bias)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         inner = self.up(x_BLD)
@@ -77,14 +89,7 @@ class FeedForward(nn.Module):
         else:
             assert self.activation is not None
             inner = self.activation(inner)
-        if self.overflows_fp16 and inner.dtype is torch.float16:
-            with torch.autocast(inner.device.type, enabled=False):
-                return F.linear(inner.float(), self.down.weight.float(), _float(self.down.bias))
         return self.down(inner)
-
-
-def _float(bias: Tensor | None) -> Tensor | None:
-    return None if bias is None else bias.float()
 
 
 @dataclass

@@ -100,9 +100,9 @@ def shape_of(config: Config, vocab_size: int, *, causal: bool, initializer: str 
     model = config.model
     if model.vocab_rows is not None and vocab_size > model.vocab_rows:
         raise DataError(
-            f"a tokenizer that doesn't fit the model: it has {vocab_size} tokens, but "
-            f"{model.pretrained or 'model.vocab_rows'} has rows for {model.vocab_rows} only. Take the model's own "
-            "tokenizer: leave data.tokenizer out."
+            f"the tokenizer does not fit the model: it has {vocab_size} tokens, but "
+            f"{model.pretrained or 'model.vocab_rows'} has only {model.vocab_rows} embedding rows. Omit "
+            "data.tokenizer to use the model's own tokenizer."
         )
     rows, multiple = vocab_rows(config, vocab_size), model.vocab_multiple
     return Shape(

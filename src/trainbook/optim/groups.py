@@ -84,7 +84,7 @@ def row_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[int
     parts = getattr(module.get_submodule(owner), "row_parts", None) if attribute == "weight" else None
     if parts is None:
         return [parameter.shape[0]]
-    assert sum(parts) == parameter.shape[0], f"{name} has {parameter.shape[0]} rows, its row_parts are {parts}"
+    assert sum(parts) == parameter.shape[0], f"{name} has {parameter.shape[0]} rows, but its row_parts are {parts}"
     return list(parts)
 
 
@@ -92,5 +92,7 @@ def column_parts(module: nn.Module, name: str, parameter: nn.Parameter) -> list[
     """The same of a layer whose weight lies the other way, if it says so: its matrices are side by side."""
     owner, _, attribute = name.rpartition(".")
     parts = getattr(module.get_submodule(owner), "column_parts", None) if attribute == "weight" else None
-    assert parts is None or sum(parts) == parameter.shape[1], f"{name} has other columns than its column_parts {parts}"
+    assert parts is None or sum(parts) == parameter.shape[1], (
+        f"{name} has columns that do not match its column_parts {parts}"
+    )
     return parts

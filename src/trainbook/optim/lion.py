@@ -1,4 +1,4 @@
-"""Lion (Chen et al. 2023): every weight moves by exactly the rate, in the direction of a sign.
+"""Lion (Chen et al. 2023, arXiv 2302.06675): every weight moves by exactly the rate, in the direction of a sign.
 
 Keeps one average: 4 bytes a parameter in fp32, half of AdamW's.
 """

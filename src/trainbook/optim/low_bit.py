@@ -30,8 +30,8 @@ def low_bit_adamw(
         for name, parameter in zip(group["names"], group["params"], strict=True):
             if parameter.dtype not in TYPES:
                 raise UserError(
-                    f"8-bit AdamW takes weights of fp32, bf16 or fp16, but {name} is {parameter.dtype}. "
-                    "Choose optimizer.type adamw."
+                    f"8-bit AdamW needs fp32, bf16 or fp16 weights, but {name} is {parameter.dtype}. Set "
+                    "optimizer.type=adamw."
                 )
     on_gpu = groups[0]["params"][0].is_cuda
     return _low_bit_class()(groups, lr=rate, betas=betas, eps=epsilon, is_paged=paged and on_gpu)

@@ -3,7 +3,7 @@
 A gradient matrix has a few strong directions and many weak ones; with all singular values near 1, every direction
 learns. That has a meaning for hidden matrices only: embeddings, the output matrix, norms and biases are AdamW's.
 
-The update is scaled by 0.2 x sqrt(max(rows, columns)) (Liu et al. 2025), whose root mean square is about 0.2 as of an
+The update is scaled by 0.2 x sqrt(max(rows, columns)) (arXiv 2502.16982), whose root mean square is about 0.2 as of an
 AdamW update, so that one rate and one weight decay serve both parts.
 
 Keeps one average for a hidden matrix (4 bytes a parameter in fp32) and two for all others (8 bytes).

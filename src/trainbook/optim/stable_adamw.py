@@ -1,4 +1,4 @@
-"""StableAdamW (Wortsman et al. 2023): AdamW whose rate shrinks, tensor by tensor, while the second average lags.
+"""StableAdamW (arXiv 2304.13013): AdamW whose rate shrinks, tensor by tensor, while the second average lags.
 
 After gradients grow suddenly, AdamW divides by yesterday's scale and takes steps several times too long. Here the root
 mean square of gradient / scale, which is about 1 in calm times, says so at once, and the tensor's rate (of its decay

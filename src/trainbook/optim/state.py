@@ -28,13 +28,16 @@ def load_optimizer_state(optimizer: Optimizer, state: Mapping[str, Mapping[str, 
     for name, parameter in _named(optimizer):
         saved = state.get(name)
         if saved is None:
-            raise ResumeError(f"the checkpoint has no optimizer state for {name}: it was not trained then.")
+            raise ResumeError(f"the checkpoint has no optimizer state for {name}: that parameter was not trained then.")
         own = optimizer.state[parameter]
         for key, value in own.items():
             if not saved:
                 break  # nothing was kept of it then, as of SGD without momentum: it starts anew
             if key not in saved:
-                raise ResumeError(f"the checkpoint's optimizer state of {name} has no {key}: it is of another kind.")
+                raise ResumeError(
+                    f"the checkpoint's optimizer state of {name} has no {key}: it was saved by a different optimizer "
+                    "type."
+                )
             if isinstance(value, Tensor):
                 if value.shape != saved[key].shape:
                     shapes = f"{tuple(saved[key].shape)}, not {tuple(value.shape)}"

@@ -1,4 +1,4 @@
-"""Who holds what, and when ranks speak to each other."""
+"""Distributed strategies: what each rank holds, and when ranks communicate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def must_suit(config: Config, ranks: Ranks, device: torch.device, compute: str) -> None:
-    """Refuse what a strategy cannot do here, before anything is built. `compute`: the type that is computed in."""
+    """Refuse what the strategy cannot do here, before anything is built. `compute` is the compute dtype."""
     if config.distributed.strategy == "deepspeed":
         from trainbook.parallel.engine import must_suit_engine
 
@@ -34,11 +34,11 @@ def must_suit(config: Config, ranks: Ranks, device: torch.device, compute: str) 
 
 
 def strategy_for(config: Config, ranks: Ranks) -> SingleDevice:
-    """`auto`: one device alone where there is one process, data parallel where there are several."""
+    """`auto` means a single device with one process, and data parallel with several."""
     knobs = config.distributed
     if knobs.strategy == "single" and ranks.are_several:
         raise UserError(
-            f"distributed.strategy: single is one process, but this is one of {ranks.world}. Take auto or ddp."
+            f"distributed.strategy: single needs one process, but there are {ranks.world}. Use auto or ddp."
         )
     if knobs.strategy in ("auto", "single") and not ranks.are_several:
         return SingleDevice(ranks)

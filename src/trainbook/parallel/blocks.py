@@ -1,4 +1,4 @@
-"""The blocks that a model repeats: what is sharded, compiled and timed piece by piece."""
+"""The repeated blocks of a model, which are sharded, compiled and timed one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainbook.parallel.single import Compile
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:
-    """The blocks of a stack, wherever it lies: members of a list of several of one kind. The outermost ones."""
+    """The blocks of a stack, wherever it is: the members of the outermost ModuleList with several of one class."""
     found: list[nn.Module] = []
     inside: set[nn.Module] = set()
     for module in task.modules():

@@ -1,7 +1,7 @@
-"""How long a rank computes by itself, where every block waits for others before it begins.
+"""The compute time of a rank without its waiting time, when every block waits for other ranks before it begins.
 
-A block's span begins once its weights are there, and ends before its gradients are sent: what lies between is this
-rank's own work. On a GPU the moments are events of its stream, which the host never waits for in a step.
+A block is timed from when its weights have arrived until its gradients are sent: the time between is this rank's own
+work. On a GPU the times are CUDA events, which the host never waits for during a step.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Moment = float | torch.cuda.Event
 
 class BlockClock:
     def __init__(self, blocks: Iterable[nn.Module], device: torch.device) -> None:
-        """After the blocks were sharded: hooks run in the order in which they were registered."""
+        """Call it after sharding the blocks: hooks run in the order in which they were registered."""
         self.device = device
         self._spans: list[tuple[Moment, Moment]] = []
         self._begun: dict[nn.Module, Moment] = {}
@@ -31,7 +31,7 @@ class BlockClock:
         self._spans, self._begun, self._going_back = [], {}, set()
 
     def seconds(self) -> float | None:
-        """Of the last step, with its forward and backward passes; None before the first one."""
+        """Seconds of the last step, forward and backward; None before the first step."""
         if not self._spans:
             return None
         if self.device.type == "cuda":

@@ -1,4 +1,4 @@
-"""Data parallel: every rank has all of the model and its part of the batch; gradients are added up."""
+"""Data parallel: every rank has the whole model and its part of the batch; gradients are summed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DeepSpeed: its engine exchanges gradients, clips them and steps; what is learned is what one device learns.
+"""DeepSpeed: its engine exchanges gradients, clips them and steps; the result is that of a single device.
 
-ZeRO cuts the optimizer's state over ranks (stage 1), then the gradients (2), then the weights (3). The engine is given
+ZeRO shards the optimizer state over ranks (stage 1), also the gradients (2), also the weights (3). The engine is given
 an empty optimizer: when it has a slice of clipped gradients ready, ours updates that slice, or leaves it as it is if
 the guard has said so. So the verdict, the rates and the optimizers are those of every other strategy. What the engine
 honours and what it does not is written down in knobs/deepspeed/contract.py.
@@ -181,7 +181,7 @@ class ZeroShard(DataParallel):
         answer: dict[str, dict[str, Any]] = {NAME.format(number): {} for number in range(len(self.slices))}
         for name in self._trained:
             if name not in state:
-                raise ResumeError(f"the checkpoint has no optimizer state for {name}: it was not trained then.")
+                raise ResumeError(f"the checkpoint has no optimizer state for {name}, which was frozen then.")
             piece, into = self._pieces[name], answer[NAME.format(self._pieces[name].slice)]
             flat = self.slices[piece.slice]
             for key, value in state[name].items():
@@ -233,5 +233,5 @@ def _named(dtype: torch.dtype | None) -> str | None:
 
 def _must_fit(name: str, whole: Tensor, piece: Piece) -> None:
     if whole.shape != piece.shape:
-        shapes = f"{tuple(whole.shape)} there and {tuple(piece.shape)} here"
-        raise ResumeError(f"the checkpoint is of another model: {name} is {shapes}.")
+        shapes = f"{tuple(whole.shape)} in the checkpoint and {tuple(piece.shape)} in the model"
+        raise ResumeError(f"the checkpoint belongs to another model: the shape of {name} is {shapes}.")

@@ -1,4 +1,4 @@
-"""How the processes of a run ended, and what of it is told."""
+"""How the processes of a run ended, and how to report it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Verdict:
 
 
 def judge(endings: Sequence[Ending], sent: int | None = None) -> Verdict:
-    """The exit code of the whole, and which process is to blame. `sent`: the signal that was passed on to all."""
+    """The overall exit code, and the process to blame. `sent` is the signal that was forwarded to all."""
     by_itself = sorted((ending for ending in endings if not ending.by_us), key=lambda ending: ending.at)
     killed = [ending for ending in endings if ending.by_us or (sent and ending.code == -sent)]
     failed = [ending for ending in by_itself if ending.has_failed and ending not in killed]
@@ -74,7 +74,7 @@ def judge(endings: Sequence[Ending], sent: int | None = None) -> Verdict:
 def reason(ending: Ending) -> str:
     if ending.code < 0:
         name = _signal_name(-ending.code)
-        from_system = ", as the system does when memory runs out" if ending.code == -signal.SIGKILL else ""
+        from_system = ", perhaps because the machine ran out of memory" if ending.code == -signal.SIGKILL else ""
         return f"was killed ({name}{from_system})"
     if ending.error:
         return f"failed: {ending.error}"
@@ -89,15 +89,15 @@ def _signal_name(number: int) -> str:
 
 
 def message(ending: Ending, nproc: int, log: Path) -> list[str]:
-    """Lines that say who has ended, why, and what it last said."""
+    """Lines that name the rank, why it ended, and its last output."""
     lines = last_lines(log)
     if lines:
         where = f"{log} ends with:"
     elif ending.rank == 0:
-        where = f"What it said is above; what the others said is in {log.parent}."
+        where = f"Its output is above; the output of the other ranks is in {log.parent}."
     else:
         where = f"{log} is empty."
-    return [f"rank {ending.rank} of {nproc} {reason(ending)}. The others were ended.", where, *lines]
+    return [f"rank {ending.rank} of {nproc} {reason(ending)}. The other ranks were stopped.", where, *lines]
 
 
 def last_lines(log: Path, number: int = LAST_LINES) -> list[str]:
@@ -111,11 +111,11 @@ def last_lines(log: Path, number: int = LAST_LINES) -> list[str]:
 
 
 def ask_to_start_again(why: str, how: str) -> bool:
-    """Of the launcher, by a rank that is about to end. False: there is none that would hear it."""
+    """A rank that is about to end asks the launcher for a restart. False: there is no launcher."""
     note = os.environ.get(NOTE)
     if note is None:
         return False
-    _asking(Path(note)).write_text(f"{why} All ranks are started again, {how}.", encoding="utf-8")
+    _asking(Path(note)).write_text(f"{why} All ranks are restarted, {how}.", encoding="utf-8")
     return True
 
 
@@ -128,7 +128,7 @@ def _asking(note: Path) -> Path:
 
 
 def read_ending(rank: int, code: int, note: Path) -> Ending:
-    """What a process left about its end; nothing, if it was killed."""
+    """What a process recorded about its end; nothing if it was killed."""
     again = _asking(note).read_text(encoding="utf-8") if asks_for_start(note) else ""
     try:
         left = loads(note.read_text(encoding="utf-8"))

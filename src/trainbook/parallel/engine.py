@@ -1,4 +1,4 @@
-"""DeepSpeed's engine: started in silence, on the device that was chosen, beside the process group that there is."""
+"""DeepSpeed's engine: started without output, on the chosen device and in the existing process group."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class EngineOptimizer(Optimizer):
 
 
 def must_suit_engine(config: Config, world: int, device: torch.device, compute: str) -> None:
-    """All that can be refused before the engine is there."""
+    """Checks that need no engine."""
     if find_spec("deepspeed") is None:
         raise MissingExtra(*EXTRA)
     for path in ("offload_optimizer", "offload_parameters"):
         if getattr(config.distributed, path) != "none" and device.type == "cpu":
-            message = "needs GPUs, but there is none: on a CPU everything is in the host's memory already."
+            message = "needs a GPU, but there is none: on a CPU everything is in host memory already."
             raise ConfigError([Problem("configuration", f"distributed.{path}", message)])
     must_agree(config, world, compute)
 
@@ -72,7 +72,7 @@ def start_engine(
     device: torch.device,
     limit: timedelta,
 ) -> Any:
-    """`limit`: how long a process is waited for."""
+    """`limit` is the timeout of communication, in seconds."""
     deepspeed = import_deepspeed(device)
     os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))  # Slurm and a process alone do not say it
     with silent():
@@ -90,7 +90,7 @@ def start_engine(
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """It prints, and logs to stdout, which may be read by a program: `--json`."""
+    """DeepSpeed prints and logs to stdout, which a program may be reading (`--json`)."""
     log = logging.getLogger("DeepSpeed")
     with redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")

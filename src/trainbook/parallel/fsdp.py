@@ -1,6 +1,6 @@
 """Fully sharded: every rank holds a slice of each parameter, of its gradient and of the optimizer's state.
 
-PyTorch's FSDP2 brings a block's weights together for as long as it computes, and adds its gradients up into slices. The
+PyTorch's FSDP2 gathers a block's weights while it computes, and reduces its gradients into slices. The
 optimizer never hears of it: it is given the slices as plain tensors, which share their memory with the sharded
 parameters. That is exact for optimizers that treat every number by itself, and for no others.
 """
@@ -97,7 +97,7 @@ class FullyShard(DataParallel):
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """Block by block as in training; afterwards no rank holds more than its slices."""
+        """Gathered block by block as in training; afterwards each rank holds only its slices."""
         assert self._root is not None
         try:
             yield
@@ -108,7 +108,7 @@ class FullyShard(DataParallel):
 
     @contextmanager
     def whole(self) -> Iterator[None]:
-        """All weights on every rank, for what ranks do not do in step with each other."""
+        """All weights on every rank, for work that ranks do not do in lockstep."""
         root = cast(Any, self._root)
         root._get_fsdp_state()._lazy_init()  # else a block that is asked before the first step thinks it is the root
         modules = [module for module in root.modules() if isinstance(module, FSDPModule)]
@@ -213,8 +213,8 @@ class FullyShard(DataParallel):
     def _cut(self, name: str, value: Tensor | Unread) -> Tensor:
         like = self._parameters[name]
         if value.shape != like.shape:
-            shapes = f"{tuple(value.shape)} there and {tuple(like.shape)} here"
-            raise ResumeError(f"the checkpoint is of another model: {name} is {shapes}.")
+            shapes = f"{tuple(value.shape)} in the checkpoint and {tuple(like.shape)} in the model"
+            raise ResumeError(f"the checkpoint belongs to another model: the shape of {name} is {shapes}.")
         shape, offset = compute_local_shape_and_global_offset(value.shape, like.device_mesh, like.placements)
         if not isinstance(value, Tensor):
             return value.read(offset, shape).to(like.device)

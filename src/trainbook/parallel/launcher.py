@@ -1,4 +1,4 @@
-"""Several processes on this machine, through torch's elastic agent, that behave as one program on the terminal.
+"""Starts several processes on this machine with torch's elastic agent; on the terminal they behave as one program.
 
 What the agent does by itself, and what is done here instead:
 
@@ -49,9 +49,9 @@ PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_processes(command: Sequence[str], nproc: int, *, max_restarts: int = 0) -> int:
-    """Run a command as `nproc` ranks and give the exit code of the whole; what failed is told on stderr.
+    """Run a command as `nproc` ranks and return the overall exit code; failures are reported on stderr.
 
-    The first rank has the terminal. What the others print is kept in a folder that is told when one of them fails.
+    The first rank has the terminal. The output of the others goes to a folder, which is named if one of them fails.
     """
     folder = Path(tempfile.mkdtemp(prefix="trainbook-ranks-"))
     sys.stdout.flush()
@@ -205,7 +205,7 @@ class Agent(LocalElasticAgent):
             told += message(guilty, self.spec.local_world_size, log)
             self.has_told = True
         if is_tried_again:
-            told += [f"All ranks are started again: {self.restarts + 1} of {self.spec.max_restarts} times."]
+            told += [f"Restarting all ranks ({self.restarts + 1} of {self.spec.max_restarts} restarts)."]
         elif told:
             told[0] = f"error: {told[0]}"
         if told:

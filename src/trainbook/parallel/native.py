@@ -11,12 +11,13 @@ from torch.optim import Optimizer
 from trainbook.errors import UserError
 from trainbook.parallel.deepspeed import ZeroShard
 from trainbook.parallel.engine import import_deepspeed, silent
+from trainbook.runs.trust import require_trust_of_pickle
 
 OF_A_RANK = "*zero_pp_rank_*_optim_states.pt"
 
 
 def save_native(strategy: ZeroShard, optimizer: Optimizer, folder: Path, step: int) -> None:
-    """With the state of our optimizer: AdamW's and SGD's have the form of PyTorch's."""
+    """Includes the optimizer state: AdamW's and SGD's have the format of PyTorch's."""
     own = strategy.engine.basic_optimizer
     own.state = optimizer.state
     for number, group in zip(strategy.group_of, optimizer.param_groups, strict=True):
@@ -32,12 +33,12 @@ def load_native(strategy: ZeroShard, optimizer: Optimizer, folder: Path) -> int:
     with silent():
         loaded, _ = strategy.engine.load_checkpoint(str(folder), load_lr_scheduler_states=False)
     if loaded is None:
-        raise UserError(f"{folder}: DeepSpeed could not load a checkpoint from there.")
+        raise UserError(f"{folder}: DeepSpeed could not load a checkpoint from this folder.")
     found = strategy.engine.basic_optimizer.state
     for flat, group in zip(strategy.slices, optimizer.param_groups, strict=True):
         for key, value in optimizer.state[group["params"][0]].items():
             if key not in found[flat]:
-                raise UserError(f"{folder}: its optimizer has no {key}: it is of another kind than this run's.")
+                raise UserError(f"{folder}: its optimizer state has no {key}, which this run's optimizer needs.")
             value.copy_(found[flat][key])
     return strategy.engine.global_steps
 
@@ -45,15 +46,18 @@ def load_native(strategy: ZeroShard, optimizer: Optimizer, folder: Path) -> int:
 def stage_of(folder: Path) -> int:
     """Of the newest checkpoint in the folder, which must have been written by one process.
 
-    It is a pickle: whoever wrote it can make this process do anything.
+    It is a pickle: whoever wrote it can make this process do anything. Untrusted: the user has to agree first.
     """
     latest = folder / "latest"
     if not latest.is_file():
-        raise UserError(f"{folder}: has no file `latest`, as a folder of DeepSpeed's save_checkpoint has.")
+        raise UserError(
+            f"{folder}: must be a folder written by DeepSpeed's save_checkpoint, but it has no file `latest`."
+        )
     files = sorted((folder / latest.read_text(encoding="utf-8").strip()).glob(OF_A_RANK))
     if len(files) != 1:
         written = f"was written by {len(files)} processes" if files else "has no optimizer state"
         raise UserError(f"{folder}: must be a checkpoint of one process, but it {written}.")
+    require_trust_of_pickle(folder)
     import_deepspeed(torch.device("cpu"))  # whose classes are in it
     kept: dict[str, Any] = torch.load(files[0], map_location="cpu", weights_only=False)
     return int(kept["optimizer_state_dict"]["zero_stage"])

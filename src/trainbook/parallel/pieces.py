@@ -1,4 +1,4 @@
-"""Where a parameter lies in the flat slices of an optimizer whose state is cut over ranks."""
+"""Where a parameter is in the flat slices of an optimizer whose state is sharded over ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this process stands among those of its run, as whoever started it says in the environment."""
+"""Rank and world size of this process, from the environment variables of its launcher."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Place:
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """torchrun, Kubeflow's PyTorchJob and Ray Train set RANK and WORLD_SIZE; Slurm's srun has names of its own.
+    """torchrun, Kubeflow's PyTorchJob and Ray Train set RANK and WORLD_SIZE; Slurm's srun has its own names.
 
-    A Slurm job that starts one task, such as an interactive shell, is no world of several.
+    A Slurm job with a single task, such as an interactive shell, counts as one process.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
@@ -61,11 +61,11 @@ def first_host(nodes: str) -> str:
 def _number(environment: Mapping[str, str], name: str) -> int:
     value = environment.get(name, "")
     if not value.isdecimal():
-        raise UserError(f"the environment's {name} must be a whole number >= 0, but got {value!r}.")
+        raise UserError(f"the environment variable {name} must be a whole number >= 0, but got {value!r}.")
     return int(value)
 
 
 def _checked(place: Place, rank: str, world: str) -> Place:
     if not place.rank < place.world:
-        raise UserError(f"the environment's {rank} must be < {world}, but got {place.rank} of {place.world}.")
+        raise UserError(f"the environment variable {rank} must be < {world}, but got {place.rank} of {place.world}.")
     return place

@@ -1,4 +1,4 @@
-"""The processes of a run, and what they tell each other."""
+"""The processes of a run, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ ASIDE_LIMIT = timedelta(minutes=30)
 
 
 class Ranks:
-    """One of them is the first: it alone writes. With one process alone there is nobody to talk to."""
+    """The first rank is the only one that writes files. With one process there is no communication."""
 
     def __init__(self, place: Place, group: dist.ProcessGroup | None = None, limit: timedelta = ASIDE_LIMIT) -> None:
-        """`group`: over which they talk; None: that of the training. `limit`: how long one is waited for."""
+        """`group` is the process group; None: that of training. `limit` is its timeout in seconds."""
         self.rank, self.local_rank, self.world = place.rank, place.local_rank, place.world
         self.local_world = place.local_world
         self.group = group
@@ -78,7 +78,7 @@ ALONE = Ranks(Place())
 
 @contextmanager
 def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
-    """All processes of the run, met. One alone meets nobody, unless its strategy is made for several."""
+    """All processes of the run, joined. A single process joins no group, unless its strategy needs one."""
     if place.world == 1 and knobs.strategy in ("auto", "single"):
         yield Ranks(place)
         return
@@ -86,8 +86,8 @@ def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
         here = torch.cuda.device_count()
         if place.local_rank >= here:
             raise UserError(
-                f"distributed.strategy: there must be a GPU for each process of a machine, but process "
-                f"{place.local_rank + 1} was started and PyTorch sees {here}."
+                f"distributed.strategy: needs a GPU for each process of a machine, but this is process "
+                f"{place.local_rank + 1} and PyTorch sees {here}."
             )
         torch.cuda.set_device(place.local_rank)
     store = dist.HashStore() if place.world == 1 else None  # nobody has to be met, and perhaps nobody said where
@@ -100,7 +100,7 @@ def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world, timeout=limit)
     except (ValueError, RuntimeError) as error:
         raise RunError(
-            f"the {place.world} processes of this run could not meet: {str(error).splitlines()[0]} Whoever starts "
+            f"the {place.world} processes of this run could not connect: {str(error).splitlines()[0]} Whoever starts "
             "them must set MASTER_ADDR and MASTER_PORT, as torchrun and trainbook --nproc do."
         ) from error
     try:
@@ -116,6 +116,6 @@ def _leave() -> None:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether an exchange was given up because somebody did not take part in it."""
+    """Whether a collective timed out because a rank did not take part."""
     said = str(error).lower()
     return isinstance(error, RuntimeError) and ("timed out" in said or "timeout" in said)

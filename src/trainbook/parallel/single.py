@@ -1,4 +1,4 @@
-"""One device: nothing to agree on."""
+"""The strategy for one device, without communication."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Compile = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class SingleDevice:
-    """Also what every strategy is, but for what it does differently."""
+    """Also the base of the other strategies, which override what they do differently."""
 
     name = "single"
     can_begin_anew = True  # a step that failed halfway: nothing of it is left where nobody can drop it

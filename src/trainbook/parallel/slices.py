@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor, and what a checkpoint holds of one: so a state is saved and loaded part by part."""
+"""Slices of tensors, as ranks and checkpoints hold them: for saving and loading a sharded state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Slice:
-    """A box of a larger tensor. Ranks that hold the same box of it hold the same values."""
+    """A rectangular slice of a larger tensor. Ranks that hold the same slice hold the same values."""
 
     values: Tensor
     offsets: tuple[int, ...]  # where the box begins
@@ -21,7 +21,7 @@ class Slice:
 
 @runtime_checkable
 class Unread(Protocol):
-    """A tensor that lies on the disk: each rank reads the box that it needs."""
+    """A tensor on disk: each rank reads the slice that it needs."""
 
     @property
     def shape(self) -> torch.Size: ...
@@ -30,10 +30,10 @@ class Unread(Protocol):
     def ndim(self) -> int: ...
 
     def read(self, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None) -> Tensor:
-        """The box that begins at `offsets`; everything, if nothing is said."""
+        """The slice that begins at `offsets`; the whole tensor by default."""
         ...
 
 
 def read_whole(value: Any) -> Any:
-    """What lies on the disk; anything else as it is."""
+    """Read a tensor that is on disk; return anything else as it is."""
     return value.read() if isinstance(value, Unread) else value

@@ -6,10 +6,11 @@ from trainbook.plan.layout import Layout, layout
 from trainbook.plan.machines import FIGURES, H100, H200, Cluster, Figure
 from trainbook.plan.memory import Memory, memory
 from trainbook.plan.network import Network, Weight, network
-from trainbook.plan.speed import Efficiency, Operations, efficiency, operations
+from trainbook.plan.operations import Operations, operations
 from trainbook.plan.states import held_states
 from trainbook.plan.subject import Subject
 from trainbook.plan.suggest import Suggestion, suggestions
+from trainbook.plan.time import Time, time_of
 from trainbook.plan.traffic import Collective, Traffic, traffic
 
 __all__ = [
@@ -19,7 +20,6 @@ __all__ = [
     "H200",
     "Cluster",
     "Collective",
-    "Efficiency",
     "Figure",
     "Gpu",
     "Layout",
@@ -28,9 +28,9 @@ __all__ = [
     "Operations",
     "Subject",
     "Suggestion",
+    "Time",
     "Traffic",
     "Weight",
-    "efficiency",
     "find_gpu",
     "gpu",
     "held_states",
@@ -40,5 +40,6 @@ __all__ = [
     "operations",
     "plan",
     "suggestions",
+    "time_of",
     "traffic",
 ]

@@ -12,7 +12,7 @@ stream (r: 4 with fp32 weights) and of computing (c: 2 in 16 bits):
       gated           4 c f                         gate, up, activated gate, their product
     dropout           2 h                           two masks
 
-GPT-2's block (q = k = h, f = 4h, no dropout) is 36 h bytes in bf16: near the 34 h of Korthikanti et al. 2022, which has
+GPT-2's block (q = k = h, f = 4h, no dropout) is 36 h bytes in bf16: near the 34 h of arXiv 2205.05198, which has
 dropout and a 16-bit stream. The square of the length appears nowhere: attention is PyTorch's fused one.
 
 Recomputed in full, a block keeps its input alone (r h), and the whole of one block is there while it is computed again.

@@ -97,9 +97,9 @@ def _questions(subject: Subject, tokens: int) -> list[str]:
     if measurement is not None:
         tokens = round(measurement.real_tokens(subject))
     if tokens > low:
-        how = "more than any published run of its size gains from" if tokens > high else "as much as the largest runs"
+        how = "more than published runs of this size benefit from" if tokens > high else "as much as the largest runs"
         asked.append(
-            f"batch.global_batch_size: {tokens / 1e6:.1f} million tokens per update are {how}. Beyond the gradient "
+            f"batch.global_batch_size: {tokens / 1e6:.1f} million tokens per update is {how}. Beyond the gradient "
             "noise scale, a larger batch hardly improves the step. Is this intended?"
         )
     noise = measurement.noise_scale_tokens if measurement is not None else None
@@ -116,22 +116,28 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
     notes = []
     config, duration = subject.config, Duration.of(subject.config)
     if duration is None:
-        notes.append("the length of the run is not stated: no hours")
+        notes.append("the length of the run is not set, so its duration is unknown")
     elif duration.unit == "epochs":
-        notes.append(f"how many updates {duration} are depends on the data: no hours, and counted as not compiled")
+        notes.append(
+            f"the number of updates in {duration} depends on the data, so the duration is unknown; the plan assumes "
+            "no compilation"
+        )
     if subject.gpu is None:
         found = subject.measurement
         timed = found is not None and found.gpu is None and found.seconds_per_step is not None
         missing = [*(() if timed else ("time",)), *(("price",) if has_price else ()), "fit"]
-        notes.append(f"pass --gpu to estimate {' and '.join(missing)}")
+        notes.append(f"to estimate {' and '.join(missing)}, name a GPU: trainbook plan … --gpu H100")
     if config.distributed.deepspeed_config is not None:
-        notes.append("what the DeepSpeed file says beyond the knobs is not counted")
+        notes.append("settings of the DeepSpeed file that have no knob are not counted")
     if subject.measurement is not None:
         notes += _measured_notes(subject, subject.measurement)
     if config.model.type == "hf" and config.model.lora_targets is not None:
-        notes.append("adapters are counted beside every linear layer, whatever model.lora_targets names")
+        notes.append("adapters are counted on every linear layer, regardless of model.lora_targets")
     if config.model.type == "hf":
-        notes.append("activations are those of our own model of these shapes: transformers' are about as large")
+        notes.append(
+            "activations are estimated from the built-in model of the same shape; in transformers they are about as "
+            "large"
+        )
     return notes
 
 
@@ -168,7 +174,7 @@ def _measured_notes(subject: Subject, found: Measurement) -> list[str]:
     notes, other = [], found.other_knobs(subject)
     rounds, asked = found.rounds(subject), batch_shape(subject.config, subject.devices).accumulation
     if subject.gpu is not None and not found.is_of(subject):
-        notes.append(f"measured on {found.gpu or 'a CPU'}: that says nothing of time on {subject.gpu.name}")
+        notes.append(f"measured on {found.gpu or 'a CPU'}, which says nothing about time on {subject.gpu.name}")
     if other:
         named = [f"{path}={show(value)}" for path, value in other.items()]
         more = [] if len(named) <= MOST_NAMED else [f"{len(named) - MOST_NAMED} more"]
@@ -176,15 +182,19 @@ def _measured_notes(subject: Subject, found: Measurement) -> list[str]:
         notes.append(f"measured with another configuration ({', '.join([*named[:MOST_NAMED], *more])}){speed}")
         if found.seconds_on_cpu(subject) is not None:
             is_short = (found.seconds_per_step or 0.0) / rounds < SHORT
-            doubt = "; steps as short as that wait for Python, and longer ones take less than this" if is_short else ""
-            notes.append(f"the time of a step is taken to grow with its FLOPs{doubt}")
+            doubt = (
+                "; steps this short are limited by Python overhead, so longer ones take less than estimated"
+                if is_short
+                else ""
+            )
+            notes.append(f"step time is assumed to grow with FLOPs{doubt}")
     elif rounds != asked:
-        notes.append(f"measured with {rounds} micro-batches an update, not {asked}: a step there is one of {rounds}")
+        notes.append(f"measured with {rounds} micro-batches per update, not {asked}")
     if found.paces and max(found.paces) > UNEVEN * min(found.paces):
         notes.append(
-            f"the machine's pace changed while it was measured, between {min(found.paces):.3g} and "
-            f"{max(found.paces):.3g} s a step: the plan takes the mean, and a run may be as much faster or slower"
+            f"the speed varied during the measurement, between {min(found.paces):.3g} and {max(found.paces):.3g} s "
+            "per step: the plan uses the mean, and a run may be faster or slower by as much"
         )
     if found.repeated:
-        notes.append("the training is over before what was measured: its data was read again")
+        notes.append("the run is shorter than the measurement, so its data was repeated")
     return notes

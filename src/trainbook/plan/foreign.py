@@ -23,8 +23,7 @@ def as_ours(config: Config) -> Config:
     name = config.model.pretrained
     if name is None:
         raise UserError(
-            "plan: model.pretrained must be set with model.type hf: the folder of a model, or its name on the Hugging "
-            "Face hub."
+            "plan: model.type hf needs model.pretrained: the folder of a model, or its name on the Hugging Face hub."
         )
     values = _values(name)
     knobs: dict[str, Any] = {path.removeprefix("model."): value for path, value in values.items() if path != LENGTH}

@@ -44,7 +44,7 @@ class Gpu:
         """FLOP/s of products in this type."""
         tera = {"bf16": self.bf16, "fp16": self.fp16, "fp32": (self.tf32 if tf32 else None) or self.fp32}[compute]
         if tera is None:
-            raise UserError(f"precision.compute: the {self.name} has no {compute}. Take fp16 or fp32.")
+            raise UserError(f"precision.compute: the {self.name} does not support {compute}. Use fp16 or fp32.")
         return TERA * tera
 
     def cluster(self, compute: str, *, tf32: bool = True) -> Cluster:
@@ -157,8 +157,8 @@ def find_gpu(name: str, known: Mapping[str, Gpu] = GPUS) -> Gpu:
     near = _nearest(name, known)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     raise UserError(
-        f"--gpu: must be one of {', '.join(known)}, but got {name}.{hint} "
-        f"A GPU of your own goes into a file: --gpus FILE, or {OWN_FILE}."
+        f"--gpu: must be one of {', '.join(known)}, but got {name}.{hint} Describe other GPUs in a file: --gpus FILE, "
+        f"or {OWN_FILE}."
     )
 
 

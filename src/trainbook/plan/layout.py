@@ -47,7 +47,7 @@ def layout(config: Config, world: int) -> Layout:
         raise UserError(f"plan: the number of devices must be >= 1, but got {world}.")
     strategy = ("ddp" if world > 1 else "single") if knobs.strategy == "auto" else knobs.strategy
     if strategy == "single" and world > 1:
-        raise UserError(f"distributed.strategy: single is one process, but this is one of {world}. Take auto or ddp.")
+        raise UserError(f"distributed.strategy: single means one process, but there are {world}. Use auto or ddp.")
     bucket_bytes = knobs.bucket_mb * 2**20
     if strategy == "deepspeed":
         return Layout(

@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GB, GIB = 10**9, 2**30
+H100_SHEET = "NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100/"
+H200_SHEET = "NVIDIA H200 data sheet, https://www.nvidia.com/en-us/data-center/h200/"
+NCCL = "NCCL's cost model, https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"
 
 
 @dataclass(frozen=True)
@@ -21,44 +24,39 @@ class Figure:
 
 FIGURES: dict[str, Figure] = {
     "peak": Figure(
-        989e12, "bf16 throughput of an H100 or H200 SXM, dense", "989 TFLOP/s", "NVIDIA H100 and H200 data sheets", True
+        989e12, "bf16 throughput of an H100 or H200 SXM, dense", "989 TFLOP/s", f"{H100_SHEET}, {H200_SHEET}", True
     ),
     "H100": Figure(
-        79.11 * GIB, "memory of an H100 SXM, as a program sees it", "84.9 GB", "PyTorch, in a public log", True
+        79.11 * GIB,
+        "memory of an H100 SXM, as a program sees it",
+        "84.9 GB",
+        "PyTorch, in a public log, https://github.com/vllm-project/vllm/issues/27508",
+        True,
     ),
     "H200": Figure(
         139.80 * GIB, "memory of an H200 SXM, as a program sees it", "150.1 GB", "PyTorch, on our own H200", True
     ),
-    "bandwidth": Figure(3.35e12, "memory bandwidth of an H100 SXM", "3.35 TB/s", "NVIDIA H100 data sheet", True),
+    "bandwidth": Figure(3.35e12, "memory bandwidth of an H100 SXM", "3.35 TB/s", H100_SHEET, True),
     "inside": Figure(
         450e9,
         "NVLink bandwidth of a GPU, each way",
         "450 GB/s",
-        "NVIDIA H100 data sheet: 900 GB/s both ways together",
+        f"900 GB/s both ways together: {H100_SHEET}",
         True,
     ),
     "between": Figure(
         50e9, "InfiniBand bandwidth of a GPU, each way", "400 Gb/s = 50 GB/s", "one NDR port for each GPU", True
     ),
     "gpus_per_machine": Figure(8, "GPUs in a machine", "8", "HGX H100 and H200", True),
-    "base_latency": Figure(8.4e-6, "start-up of a collective", "8.4 µs", "NCCL's cost model (Simple protocol)", True),
-    "inside_latency": Figure(3.4e-6, "a hop over NVLink", "3.4 µs", "NCCL's cost model (ring, Simple)", True),
-    "between_latency": Figure(14e-6, "a hop between machines", "14 µs", "NCCL's cost model (ring, Simple)", True),
-    "tree_share": Figure(
-        0.92, "bandwidth of a tree, relative to a ring", "0.92", "NCCL's cost model (all-reduce, trees)", True
-    ),
+    "base_latency": Figure(8.4e-6, "start-up of a collective", "8.4 µs", f"Simple protocol: {NCCL}", True),
+    "inside_latency": Figure(3.4e-6, "a hop over NVLink", "3.4 µs", f"ring, Simple: {NCCL}", True),
+    "between_latency": Figure(14e-6, "a hop between machines", "14 µs", f"ring, Simple: {NCCL}", True),
+    "tree_share": Figure(0.92, "bandwidth of a tree, relative to a ring", "0.92", f"all-reduce, trees: {NCCL}", True),
     "bandwidth_share": Figure(
         0.8,
         "share of a link's bandwidth that collectives reach",
         "0.8",
         "ours; NCCL's own model has 360 of 450 GB/s for NVLink",
-        False,
-    ),
-    "utilisation": Figure(
-        0.40,
-        "share of the peak that computing alone reaches, including recomputation",
-        "0.40",
-        "ours; torchtitan publishes .33 to .39 for Llama 3.1 8B on 8 and on 128 H100 (.30 to .35 as counted here)",
         False,
     ),
     "overlap": Figure(
@@ -92,7 +90,6 @@ class Cluster:
     between_latency: float = FIGURES["between_latency"].value
     tree_share: float = FIGURES["tree_share"].value
     bandwidth_share: float = FIGURES["bandwidth_share"].value
-    utilisation: float = FIGURES["utilisation"].value
     overlap: float = FIGURES["overlap"].value
     context: float = FIGURES["context"].value
     fragmentation: float = FIGURES["fragmentation"].value

@@ -22,7 +22,7 @@ from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import BESIDES, Memory, memory
 from trainbook.plan.network import network
-from trainbook.plan.speed import operations
+from trainbook.plan.operations import operations
 from trainbook.plan.time import Time, time_of
 from trainbook.runs import jsonl
 
@@ -167,7 +167,7 @@ def read_measurement(file: Path) -> Measurement:
     try:
         content = jsonl.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{file}: no such file. Make it with: trainbook plan ... --measure") from None
+        raise UserError(f"{file}: no such file. Create it with: trainbook plan ... --measure") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: must be a measurement in JSON, but it cannot be read ({error}).") from None
     return measurement_of(content, str(file))
@@ -177,9 +177,7 @@ def measurement_of(content: Any, where: str) -> Measurement:
     """UserError where it is none: each law that it breaks, with the value."""
     missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
     if missing:
-        raise UserError(
-            f"{where}: must be a measurement as `plan --measure` writes it, but has no {', '.join(missing)}."
-        )
+        raise UserError(f"{where}: must be a measurement written by `plan --measure`, but has no {', '.join(missing)}.")
     broken = [
         f"{key}: must be {law}{_bound(content[key])}, but got {_shown(content[key])}."
         for key, (law, holds) in LAWS.items()
@@ -217,7 +215,7 @@ def _knobs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     known, found, broken = by_path(), {}, []
     for path, value in values.items():
         if path not in known:
-            raise UserError(f"{where}: config names {path}, which is no knob.")
+            raise UserError(f"{where}: config has {path}, which is not a knob.")
         try:
             found[path] = check(known[path], value)
         except BrokenLaw as error:
@@ -228,7 +226,7 @@ def _knobs(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _no_measurement(where: str, *broken: str) -> UserError:
-    return UserError(f"{where}: {' '.join(broken)} It must be a measurement as `plan --measure` writes it.")
+    return UserError(f"{where}: {' '.join(broken)} It must be a measurement written by `plan --measure`.")
 
 
 # What each key must be. Null: it was not measured (on a CPU, out of memory, stopped, not asked for).

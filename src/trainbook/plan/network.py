@@ -40,8 +40,8 @@ def network(config: Config, vocab_size: int, num_labels: int = 1) -> Network:
     model, task = config.model, task_name(config)
     if model.type not in ("gpt", "bert", "t5") or task not in TASKS:
         raise UserError(
-            f"plan: model.type must be gpt, bert or t5 with a task of theirs, but got {model.type} with {task}. The "
-            "size of any other model is known only once it is built."
+            f"plan: model.type must be gpt, bert or t5 with one of its tasks, but got {model.type} with {task}. The "
+            "size of other models is known only after they are built."
         )
     parts = _Parts(config, vocab_size, positions)
     if model.type == "t5":

@@ -155,7 +155,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
         "paged_adamw_8bit": "optimizer state in 8 bits, paged out to host memory where needed",
     },
     "distributed.strategy": {
-        "fsdp": "each GPU holds a slice of weights, gradients and optimizer state",
+        "fsdp": "each GPU holds a shard of weights, gradients and optimizer state",
         "ddp": "each GPU holds the whole model, and only gradients are exchanged",
         "deepspeed": "DeepSpeed's ZeRO",
     },
@@ -169,11 +169,11 @@ WORDS: dict[str, str | dict[Any, str]] = {
         True: "blocks are released after their forward pass",
         False: "weights are gathered once per step instead of twice",
     },
-    "distributed.shard_over": {None: "slices over all GPUs"},
+    "distributed.shard_over": {None: "sharded over all GPUs"},
     "distributed.zero_stage": {
-        1: "optimizer state in slices",
-        2: "optimizer state and gradients in slices",
-        3: "optimizer state, gradients and weights in slices",
+        1: "optimizer state sharded",
+        2: "optimizer state and gradients sharded",
+        3: "optimizer state, gradients and weights sharded",
     },
     "distributed.offload_optimizer": {"cpu": "optimizer state in host memory", "none": "optimizer state on the GPU"},
     "distributed.offload_parameters": {"cpu": "weights in host memory", "none": "weights on the GPU"},
@@ -191,7 +191,7 @@ def words_of(change: Change, subject: Subject) -> str | None:
     if path == "precision.weights" and subject.config.model.lora_rank is not None:
         return "frozen weights in 16 bits"
     if path == "distributed.shard_over" and value is not None:
-        return f"slices over {value} GPUs, copies across machines"
+        return f"sharded over {value} GPUs, replicated across machines"
     told = WORDS.get(path)
     return told.get(value) if isinstance(told, dict) else told
 

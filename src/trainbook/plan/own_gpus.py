@@ -44,9 +44,9 @@ def _own_gpu(name: str, numbers: Mapping[str, Any], file: Path) -> Gpu:
         if key not in (*NUMBERS, "source"):
             near = get_close_matches(str(key), NUMBERS, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise UserError(f"{file}: {name} has no {key}: it must be one of {', '.join(NUMBERS)}, source.{hint}")
+            raise UserError(f"{file}: {name}: unknown key {key}; it must be one of {', '.join(NUMBERS)}, source.{hint}")
     if missing := [key for key in NEEDED if key not in numbers]:
-        raise UserError(f"{file}: {name} must have {', '.join(missing)} as well. Peaks are in TFLOP/s, dense.")
+        raise UserError(f"{file}: {name} lacks {', '.join(missing)}. Peaks are dense, in TFLOP/s.")
     for key in set(numbers) & set(NUMBERS):
         value = numbers[key]
         is_absent = value is None and key in ("bf16", "tf32")

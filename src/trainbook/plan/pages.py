@@ -18,11 +18,12 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.loading import load
 from trainbook.plan.fitting import largest_micro_batch, with_micro_batch
+from trainbook.plan.gpus import find_gpu
 from trainbook.plan.layout import layout
 from trainbook.plan.machines import FIGURES, GB, H100, H200
 from trainbook.plan.memory import held_states, memory
 from trainbook.plan.network import network
-from trainbook.plan.speed import efficiency
+from trainbook.plan.time import time_of
 from trainbook.plan.traffic import traffic
 from trainbook.plan.types import types_of
 
@@ -98,7 +99,7 @@ def section() -> str:
         count = network(config_of(model), model.vocab_size).parameters
         lines += ["", f"### {model.name}: {count:,} parameters", "", f"{model.what[0].upper()}{model.what[1:]}.", ""]
         lines += [
-            "| GPUs | strategy | rows × accumulated | slices | peak | fits | sent inside | between | efficiency |"
+            "| GPUs | strategy | rows × accumulated | shards | peak | fits | sent inside | between | efficiency |"
         ]
         lines += ["|--:|---|--:|--:|--:|---|--:|--:|--:|"]
         lines += _rows(model)
@@ -112,11 +113,11 @@ def _about() -> list[str]:
         All tables use a global batch of {ROWS:,} sequences of {LENGTH:,} tokens ({millions:.1f} million), AdamW, fp32
         weights with bf16 computation, and machines with 8 GPUs; `fsdp` with `gather_dtype=compute`, `deepspeed` with
         `bucket_mb=500`. *Rows × accumulated* is the largest micro-batch that fits, and the number of micro-batches per
-        update. *Slices* are the weights, gradients and optimizer state that a GPU holds permanently; *peak* is the
+        update. *Shards* are the weights, gradients and optimizer state that a GPU holds permanently; *peak* is the
         memory at the worst moment of a step; both are in GB. *Fits* names the smallest GPU that is large enough:
         H100 ({H100.memory / GB:.1f} GB), H200 ({H200.memory / GB:.1f} GB), or no. *Sent* is the GB that a GPU sends per
-        update, inside the machine (NVLink) and between machines. *Efficiency* is computing time divided by
-        computing time plus time spent waiting for other GPUs.
+        update, inside the machine (NVLink) and between machines. *Efficiency* is the share of an
+        H100's step that is not spent waiting for other GPUs, with the step times of `trainbook plan`.
     """
     return fill(" ".join(words.split()), 136).splitlines()
 
@@ -152,7 +153,7 @@ def _cell(config: Config, vocab_size: int, world: int) -> Cell:
     needed = memory(chosen, world, vocab_size=vocab_size)
     held = held_states(chosen, network(chosen, vocab_size), layout(chosen, world), types_of(chosen))
     sent = traffic(chosen, world, vocab_size=vocab_size)
-    time = efficiency(chosen, world, vocab_size=vocab_size)
+    time = time_of(chosen, world, find_gpu("H100"), vocab_size=vocab_size)
     return Cell(
         batch=f"{batch.micro_batch} × {batch.accumulation}" if fits != "no" else "–",
         held=_gb(sum(held.values())),
@@ -160,7 +161,7 @@ def _cell(config: Config, vocab_size: int, world: int) -> Cell:
         fits=fits,
         inside=_gb(sent.inside) if fits != "no" else "–",
         between=_gb(sent.between) if fits != "no" else "–",
-        efficiency=f"{time.share:.2f}" if fits != "no" else "–",
+        efficiency=f"{time.efficiency:.2f}" if fits != "no" else "–",
     )
 
 

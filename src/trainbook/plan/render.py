@@ -6,29 +6,31 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from trainbook.plan.machines import GB
+from trainbook.plan.memory import LOGITS
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
 BAR = 20  # columns
-PAPER = "on paper, fitted on an H200"
+PAPER = "estimated, calibrated on an H200"
 SMALLEST = 0.005  # of the unit: what would be shown as 0.00 is left to --json
+MOMENTS = {LOGITS: "the computation of the loss"}  # where `--json` has a shorter name
 PARTS = {  # what each part of the memory is
     "weights": "the parameters themselves",
-    "optimizer state": "what an optimizer remembers",
-    "gradients": "of what is trained",
+    "optimizer state": "moments and other state",
+    "gradients": "of trainable parameters",
     "whole weights": "gathered from other GPUs",
-    "rounded weights": "16-bit copies for products",
+    "rounded weights": "16-bit copies for matrix products",
     "activations": "kept for the backward pass",
-    "logits": "of each target, and the loss",
-    "temporary": "comes and goes at that moment",
+    "logits": "logits of each target, and the loss",
+    "temporary": "held only at that moment",
     "snapshots": "the guard's copies",
-    "rounding": "of sizes, by PyTorch",
+    "rounding": "allocation rounding in PyTorch",
     "workspace": "of matrix products",
     "fragmentation": "lost between tensors",
     "context": "CUDA and its libraries",
-    "beyond the formula": "what was measured beside it",
+    "beyond the formula": "measured, but not explained by the formula",
 }
 
 
@@ -39,8 +41,8 @@ def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> No
     console.print()
     console.print(_parameters(facts))
     console.print()
-    of = "Memory of a GPU" if facts["gpu"] else "Memory beside PyTorch itself,"
-    console.print(Text(f"{of} at its highest moment, {facts['moment']}", style="bold"))
+    of = "Peak memory of a GPU" if facts["gpu"] else "Peak memory without PyTorch itself"
+    console.print(Text(f"{of}, at {_moment(facts)}", style="bold"))
     console.print(_memory(facts))
     console.print(Text(fitting(facts), style={True: "green", False: "red"}.get(facts["fits"], "")))
     if facts["time"] is not None:
@@ -59,6 +61,11 @@ def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> No
         console.print(Text(f"note: {note}", style="dim"))
 
 
+def _moment(facts: dict[str, Any]) -> str:
+    moment: str = facts["moment"]
+    return MOMENTS.get(moment, moment)
+
+
 def title(facts: dict[str, Any]) -> str:
     batch, gpus = facts["batch"], facts["gpu"] or "CPU"
     where = f"one {gpus}" if facts["world"] == 1 else f"{facts['world']} × {gpus}"
@@ -72,7 +79,7 @@ def rows_of(batch: dict[str, Any]) -> str:
 
 def line(facts: dict[str, Any]) -> str:
     """What a run needs, in one line."""
-    text = f"{count(facts['parameters'])} parameters, {size(facts['peak'])} of memory at {facts['moment']}"
+    text = f"{count(facts['parameters'])} parameters, {size(facts['peak'])} of memory at {_moment(facts)}"
     if facts["capacity"]:
         text += f" of {size(facts['capacity'])}"
     time = facts["time"]
@@ -119,13 +126,13 @@ def _memory(facts: dict[str, Any]) -> Table:
 
 def time_lines(facts: dict[str, Any], symbol: str = "") -> list[tuple[str, str]]:
     time, batch = facts["time"], facts["batch"]
-    paper = "on paper; steps this short may take several times as long" if time["is_short"] else PAPER
+    paper = "estimated; steps this short may take several times as long" if time["is_short"] else PAPER
     how = "as measured" if time["from"] == "measured" else paper
     lines = [
         ("a step", f"{time['flops_per_step']:.3g} FLOPs, {batch['tokens']:,} tokens"),
         (
             "speed",
-            f"{three_digits(time['tokens_per_second']):,} tokens/s, {seconds(time['seconds_per_step'])} a step, "
+            f"{three_digits(time['tokens_per_second']):,} tokens/s, {seconds(time['seconds_per_step'])} per step, "
             f"{share(time['utilisation'])} of the GPU's peak ({how})",
         ),
     ]
@@ -133,18 +140,18 @@ def time_lines(facts: dict[str, Any], symbol: str = "") -> list[tuple[str, str]]
         text = f"{duration(time['hours'])} for {time['steps']:,} updates, {energy(time['kwh'])}"
         if time["cost"] is not None:
             text += f", {symbol}{time['cost']:,.2f}"
-        lines.append(("the run", f"{text}; without starting, compiling and evaluating"))
+        lines.append(("the run", f"{text}; without start-up, compilation and evaluation"))
     return lines
 
 
 def measured_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     lines = []
     if found["peak_bytes"] is not None:
-        of = "in tensors" if found["gpu"] else "of the whole process, PyTorch and Python included,"
+        of = "in tensors" if found["gpu"] else "in the whole process, including PyTorch and Python,"
         rows = "1 row" if found["micro_batch"] == 1 else f"{found['micro_batch']} rows"
         lines.append(("measured", f"{size(found['peak_bytes'])} {of} with {rows} at a time"))
     if found["tokens_per_second"] is not None:
-        lines.append(("", f"{found['tokens_per_second']:,.0f} tokens/s, {seconds(found['seconds_per_step'])} a step"))
+        lines.append(("", f"{found['tokens_per_second']:,.0f} tokens/s, {seconds(found['seconds_per_step'])} per step"))
     if found["hours"] is not None:
         lines.append(("the run", f"{duration(found['hours'])} for {found['steps']:,} updates on this CPU"))
     if found["largest_micro_batch"] is not None:
@@ -173,9 +180,9 @@ def _suggestions(facts: dict[str, Any], console: Console) -> None:
         return
     console.print()
     if not told:
-        console.print(Text("No knob makes it fit: take a smaller model or a larger GPU.", style="red"))
+        console.print(Text("No change of a knob makes it fit: use a smaller model or a larger GPU.", style="red"))
         return
-    title = "What makes it faster, the fastest first" if facts["fits"] else "What makes it fit, the cheapest first"
+    title = "What makes it faster, fastest first" if facts["fits"] else "What makes it fit, cheapest first"
     console.print(Text(title, style="bold"))
     for each in told:
         where = f"--world {each['world']} " if each["world"] else ""
@@ -187,10 +194,10 @@ def _suggestions(facts: dict[str, Any], console: Console) -> None:
 def slower(ratio: float) -> str:
     """Of the time of a token, against what it was."""
     if abs(ratio - 1) < 0.005:
-        return "as fast"
+        return "same speed"
     if 0.67 < ratio < 1.5:
         return f"{ratio - 1:.0%} slower" if ratio > 1 else f"{1 / ratio - 1:.0%} faster"
-    return f"{ratio:.1f} times as slow" if ratio > 1 else f"{1 / ratio:.1f} times as fast"
+    return f"{ratio:.1f} times slower" if ratio > 1 else f"{1 / ratio:.1f} times faster"
 
 
 def count(number: int) -> str:

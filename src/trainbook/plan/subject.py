@@ -76,5 +76,6 @@ class Subject:
         """UserError where the GPU has no such numbers as are asked for."""
         if self.gpu is not None and self.config.precision.compute == "bf16" and not self.gpu.has_bf16:
             raise UserError(
-                f"precision.compute: the {self.gpu.name} has no bf16. Take precision.compute=fp16, or fp32 (auto)."
+                f"precision.compute: the {self.gpu.name} does not support bf16. Set precision.compute=fp16, or "
+                "fp32 (auto)."
             )

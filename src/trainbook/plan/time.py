@@ -5,6 +5,9 @@
 The work of the GPU is a roofline with constants fitted on measurements of an H200 (plan/roofline.py, and how near it
 comes: docs/plan.md). Other GPUs follow from their peak and their memory bandwidth; a processor is taken to be as fast
 as the one beside that H200. `plan --measure` runs a few steps and puts what it saw in its place.
+
+Traffic hides under the pass that it belongs to, as far as the stated share of that pass goes; what nothing computes
+beside (the first weights, the last gradients) does not hide.
 """
 
 from __future__ import annotations
@@ -19,9 +22,9 @@ from trainbook.plan.compiling import is_compiled
 from trainbook.plan.gpus import Gpu
 from trainbook.plan.machines import Cluster
 from trainbook.plan.network import Network, network
+from trainbook.plan.operations import operations
 from trainbook.plan.roofline import constants
-from trainbook.plan.speed import exposed_in, operations
-from trainbook.plan.traffic import BACKWARD, FORWARD, UPDATE, traffic
+from trainbook.plan.traffic import BACKWARD, FORWARD, UPDATE, Traffic, traffic
 from trainbook.plan.types import compute_type, types_of
 
 SHORT = 0.02  # seconds of a micro-batch below which Python is likely what it waits for
@@ -37,11 +40,17 @@ class Time:
     tokens: int  # a step, of all devices
     utilisation: float  # of the GPU's peak, by the model's operations (MFU)
     rounds: int  # micro-batches a step
+    exposed: float = 0.0  # seconds a step of waiting for other GPUs
     is_short: bool = False  # the processor sets the pace, not the GPU
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
+
+    @property
+    def efficiency(self) -> float:
+        """The share of a step in which a GPU does not wait for others."""
+        return 1 - self.exposed / self.seconds
 
 
 def time_of(config: Config, devices: int, gpu: Gpu, *, vocab_size: int, num_labels: int = 1) -> Time:
@@ -65,7 +74,7 @@ def time_of(config: Config, devices: int, gpu: Gpu, *, vocab_size: int, num_labe
     tokens = batch.global_batch * (lengths.read + lengths.written)
     done = operations(config, model, batch.micro_batch * rounds).model
     is_short = asked_for > working or seconds / rounds < SHORT
-    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak, rounds, is_short)
+    return Time(devices * done, seconds, tokens, done / seconds / cluster.peak, rounds, exposed, is_short)
 
 
 def offloading(config: Config, model: Network, cluster: Cluster, devices: int, rounds: int) -> float:
@@ -86,3 +95,19 @@ def offloading(config: Config, model: Network, cluster: Cluster, devices: int, r
 def devices_that_share(config: Config, devices: int) -> int:
     """An update's work, where each holds a slice of the optimizer's state."""
     return devices if config.distributed.strategy in ("fsdp", "deepspeed") else 1
+
+
+def exposed_in(exchanged: Traffic, phase: str, computing: float, rounds: int, cluster: Cluster) -> float:
+    """Seconds of a phase's traffic that its computing cannot hide, over all micro-batches of a step."""
+    waits = each_time = once = 0.0
+    for each in exchanged.collectives:
+        if each.phase != phase:
+            continue
+        if each.waits:
+            waits += each.seconds(cluster)
+        elif each.in_each:
+            each_time += each.seconds(cluster) / rounds
+        else:
+            once += each.seconds(cluster)
+    hides = cluster.overlap * computing / rounds
+    return waits + (rounds - 1) * max(0.0, each_time - hides) + max(0.0, each_time + once - hides)

@@ -52,23 +52,37 @@ def vocabulary(config: Config, stated: int | None = None) -> int:
         return _in_file(file)
     if config.data.vocab_size is not None:
         return config.data.vocab_size
-    why = "knows it once it has read the text" if name in ("char", "word") else "is not here"
+    why = "has it only after reading the text" if name in ("char", "word") else "is not available"
     raise UserError(
-        f"plan: the size of the vocabulary must be known, but data.tokenizer={name} {why}. Say it with --vocab-size N "
+        f"plan: the size of the vocabulary must be known, but data.tokenizer={name} {why}. Pass --vocab-size N "
         "(characters of English text: about 65; GPT-2: 50257; BERT: 30522; T5: 32128; Llama 2: 32000)."
+    )
+
+
+def assumption(config: Config, stated: int | None = None) -> str | None:
+    """What to say of a vocabulary that is only assumed."""
+    if stated is not None or config.data.tokenizer != "bpe" or config.data.vocab_size is not None:
+        return None
+    return (
+        f"the vocabulary is assumed to have {BPE:,} tokens, the default of data.vocab_size with bpe; from a small text "
+        "bpe makes fewer, and the model is smaller then (to state it: trainbook plan … --vocab-size N)"
     )
 
 
 def labels(config: Config, stated: int | None = None) -> tuple[int, str | None]:
     """How many, and a remark if that was not said."""
     task = task_name(config)
+    if stated is not None and stated < 1:
+        raise UserError(f"--num-labels: must be >= 1, but got {stated}.")
+    if stated is not None and task not in LABELLED:
+        raise UserError(
+            f"--num-labels: has no effect with training.task={task}: only {', '.join(LABELLED)} predict labels."
+        )
     if task not in LABELLED:
         return 1, None
     if stated is not None:
-        if stated < 1:
-            raise UserError(f"--num-labels: must be >= 1, but got {stated}.")
         return stated, None
-    return 2, "the number of labels is of the data: counted as 2 (say it with --num-labels N)"
+    return 2, "the number of labels depends on the data: assumed 2 (to state it: trainbook plan … --num-labels N)"
 
 
 def _rows_of(pretrained: str | None) -> int | None:

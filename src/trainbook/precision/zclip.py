@@ -1,4 +1,4 @@
-"""ZClip (Kumar et al. 2025): gradients are bounded where their norm is an outlier among recent norms.
+"""ZClip (arXiv 2504.02507): gradients are bounded where their norm is an outlier among recent norms.
 
 The mean and the variance of the norm are exponential averages. A norm more than `threshold` deviations above the mean
 is cut to mean + threshold^2 / z x deviation, z being how many deviations it is: the more extreme, the closer to the

@@ -1,4 +1,4 @@
-"""What a person reads, made from files alone."""
+"""Cards and comparisons, made from run folders alone."""
 
 from trainbook.report.card import Card, make_card
 

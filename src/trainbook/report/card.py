@@ -1,4 +1,4 @@
-"""The card: what a run did, on one screen, read from its folder alone."""
+"""The card: a summary of a run on one screen, read from its folder alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainbook.doctor import CAUSES, Diagnosis, diagnose
-from trainbook.doctor.causes import remedy_of
+from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.earlier import as_config
@@ -59,8 +59,8 @@ def make_card(run: RunFolder) -> Card:
         last = train[-1]
         unit = counted(_facts(manifest, events))
         card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(_seconds(train))}"))
-        rates = sorted(row["tokens_per_second"] for row in train)
-        card.lines.append(("speed", f"{_speed(rates[len(rates) // 2])} {unit} per second"))
+        speed = last["tokens"] / max(_seconds(train), 1e-9)
+        card.lines.append(("speed", f"{_speed(speed)} {unit} per second of training"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
         by_loss = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
@@ -101,7 +101,7 @@ def _speed(rate: float) -> str:
 
 
 def _diagnosis(run: RunFolder) -> Diagnosis | None:
-    """None: the rules could not look at this run. The card is made without them then."""
+    """None if the rules failed on this run; the card is made without them."""
     try:
         return diagnose(open_record(run.path))
     except Exception:
@@ -109,20 +109,22 @@ def _diagnosis(run: RunFolder) -> Diagnosis | None:
 
 
 def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
-    """What the doctor would act on or look at: the first in full, the others by their number."""
+    """The doctor's errors and warnings: the first in full, the others by their number."""
     if diagnosis is None:
         return []
     spoken = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if not spoken:
-        return [("doctor", f"no problems found ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)")]
+        checked = f"no problems found ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)"
+        short = next((each for each in diagnosis.findings if each.rule == "still-improving"), None)
+        return [("doctor", checked + (f"; {short.evidence}: train longer if it matters" if short else ""))]
     first = spoken[0]
     more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
     sentence = f"{CAUSES[first.cause].sentence} {first.evidence[:1].upper()}{first.evidence[1:]}.{more}"
-    return [("doctor", f"{first.severity}, {first.confidence:.0%} sure: {sentence}")]
+    return [("doctor", f"{first.severity}, {certainty_of(first)}: {sentence}")]
 
 
 def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
-    """First of what to do next: the run again with the one change that the first finding asks for."""
+    """The first of the next commands: the run again, with the change that the first finding suggests."""
     if diagnosis is None or not run.config.exists():
         return []
     first = next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
@@ -151,12 +153,12 @@ def _slowest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     usual = statistics.median(seconds.values())
     if most <= SLOW * usual:
         return []
-    computing = f"{1000 * most:.0f} ms of computing per step, against a median of {1000 * usual:.0f} ms"
+    computing = f"{1000 * most:.0f} ms of compute per step, against a median of {1000 * usual:.0f} ms"
     return [("slowest", f"rank {rank}: {computing}; the others wait for it")]
 
 
 def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
-    """What the guard did, and the last of it in its own words."""
+    """What the guard did, and its last action in full."""
     acts = [event for event in events if event["kind"] in ("skip", "rollback", "remedy", "oom")]
     counts = {kind: sum(event["kind"] == kind for event in acts) for kind in ("rollback", "remedy", "oom")}
     said = [
@@ -174,16 +176,17 @@ def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
 
 
 def _left_out(run: RunFolder, events: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """What was not trained on: by filters and an earlier quarantine, as the start of the run has it, and by its own."""
+    """Samples that were not trained on: excluded by filters, by an earlier quarantine, and by this run's own."""
     told = next((event["left_out"] for event in events if event["kind"] == "start" and event.get("left_out")), [])
     lines = [("left out", "; ".join(told))] if told else []
     if kept_out := len(jsonl.read(run.quarantine_file)):
         samples = "1 sample was" if kept_out == 1 else f"{kept_out:,} samples were"
-        lines.append(("quarantine", f"{samples} quarantined and kept out of training, see {run.quarantine_file.name}"))
+        lines.append(("quarantine", f"{samples} excluded from training, see {run.quarantine_file.name}"))
     return lines
 
 
-WRITING = ("causal", "chat", "seq2seq")
+CONTINUING = ("causal", "chat")
+WRITING = (*CONTINUING, "seq2seq")
 
 
 def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
@@ -198,12 +201,12 @@ def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     if is_ours:
         if task_name(config) in WRITING:
             commands.append((f"trainbook generate {path}", "generate text from a prompt"))
-        else:
+        if task_name(config) not in CONTINUING:
             commands.append((f"trainbook predict {path} FILE", "predict each record of a file"))
         if status == "finished" and can_be_exported(config):
             commands.append((f"trainbook export {path} --to DIR", "export a folder that transformers can load"))
     if is_ours and run.config.exists():
-        commands.append((f"trainbook explain {file}", "show every value, where it came from and what is unusual"))
+        commands.append((f"trainbook explain {file}", "show what was set, where it came from and what is unusual"))
     commands.append(("trainbook explain learning_rate", "show what a knob does and when to change it"))
     return commands
 

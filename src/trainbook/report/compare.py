@@ -1,4 +1,4 @@
-"""Runs side by side: where they ended, in which knobs they differ, and what may be said of the difference."""
+"""Compares runs: their results, the knobs in which they differ, and what the difference means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as a program reads it, and as a terminal shows it."""
+"""A comparison as JSON, and as terminal output."""
 
 from __future__ import annotations
 
@@ -127,23 +127,23 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
             table.add_row(*_plain(path, *(_values(values, runs) for _, runs in groups)))
     console.print(table)
     if aside:
-        console.print(f"  and, of no matter to what is learned: {', '.join(aside)}", style="dim", highlight=False)
+        console.print(f"  and, without effect on the result: {', '.join(aside)}", style="dim", highlight=False)
 
 
 def _values(values: Mapping[str, Any], runs: list[str]) -> str:
-    """Of runs that differ in the seed alone, and in what is of no matter."""
+    """The values of runs that differ only in the seed and in knobs without effect on the result."""
     return ", ".join(dict.fromkeys(_value(values, run) for run in runs))
 
 
 def _value(values: Mapping[str, Any], label: str) -> str:
     if label not in values:
-        return "not known"
+        return "unknown"
     text = show(values[label])
     return text if len(text) <= MOST_VALUE else f"{text[: MOST_VALUE - 1]}…"
 
 
 def _print_groups(comparison: Comparison, console: Console) -> None:
-    """Where settings were repeated: what each one reaches, and how much its seeds differ."""
+    """If settings were repeated: the mean and the spread over seeds of each."""
     if not comparison.has_repeats:
         return
     table = _table("setting", ["runs", "mean", "standard deviation", "lowest", "highest"])
@@ -166,9 +166,7 @@ def _print_curves(comparison: Comparison, console: Console) -> None:
     for side, curve in sides:
         console.print(f"  {side.label:<{name}}  {_blocks(curve, last, min(values), max(values))}", markup=False)
     scale = f"{LEVELS[0]} {number(min(values))}, {LEVELS[-1]} {number(max(values))}"
-    console.print(
-        f"  {'':<{name}}  {scale}; to the right end {place_text(comparison, last)}", style="dim", highlight=False
-    )
+    console.print(f"  {'':<{name}}  {scale}; right end: {place_text(comparison, last)}", style="dim", highlight=False)
 
 
 def _blocks(curve: Curve, last: float, low: float, high: float) -> str:

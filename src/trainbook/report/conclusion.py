@@ -1,6 +1,8 @@
-"""What may be said of a comparison, in plain sentences, and what stands against it."""
+"""The conclusion of a comparison in plain sentences, and its caveats."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from trainbook.knobs.values import show
 from trainbook.report.compare import ASIDE, Comparison, Group, Pairing, Side
@@ -10,6 +12,10 @@ from trainbook.report.seeds import Estimate
 MEASURED_ON = ("training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
 MEASURED_ON += ("data.source", "data.validation", "data.validation_ratio", "data.tokenizer", "data.vocab_size")
 MEASURED_ON += ("data.mask_prompt", "evaluation.eval_max_samples")
+# Of these, a difference changes the value a little: which one is better can still be said.
+NEARLY_THE_SAME = ("data.max_seq_length", "evaluation.eval_max_samples")
+OF_THE_SOURCE = ("data.source", "data.validation_ratio")  # no matter where both validate on the same other source
+OF_THE_TOKENS = ("data.tokenizer", "data.vocab_size")  # no matter where bytes are counted
 ALSO_IN_TRAINING = ("training.label_smoothing", "training.z_loss", "model.dropout")
 LENGTH = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
 CHANCE = 0.05
@@ -23,13 +29,13 @@ def conclusion(comparison: Comparison) -> str:
         curves = [side.curve for side in comparison.groups[0].sides if side.curve is not None]
         values = [curve.at(min(curve.end for curve in curves)) for curve in curves]
         spread = f"from {number(min(values))} to {number(max(values))}"
-        return f"The runs differ in the seed alone: their {what(comparison)} goes {spread}."
+        return f"The runs differ only in the seed: their {what(comparison)} ranges {spread}."
     paired = [pairing.other.label for pairing in comparison.pairings]
     apart = [group.label for group in comparison.groups[1:] if group.label not in paired]
     said = [_sentence(comparison, pairing) for pairing in comparison.pairings]
     first = comparison.groups[0].label
     said += [
-        f"{label} and {first} have no {what(comparison)} at the same place: nothing to compare." for label in apart
+        f"{label} and {first} have no {what(comparison)} at a common point: nothing to compare." for label in apart
     ]
     return " ".join(said)
 
@@ -66,6 +72,13 @@ def duration(seconds: float | None) -> str:
 def _sentence(comparison: Comparison, pairing: Pairing) -> str:
     reference, other = pairing.reference.label, pairing.other.label
     where = f"in {what(comparison)} {place_text(comparison, pairing.at)}"
+    labels = [side.label for group in (pairing.reference, pairing.other) for side in group.sides]
+    if changed := [path for path in _measured_on(comparison, labels) if path not in NEARLY_THE_SAME]:
+        values = f"{number(pairing.values[1])} and {number(pairing.values[0])} {place_text(comparison, pairing.at)}"
+        return (
+            f"The {what(comparison)} of {other} and of {reference} cannot be compared ({values}): "
+            f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}."
+        )
     if pairing.estimate is None:
         against = f"{number(pairing.values[1])} against {number(pairing.values[0])}"
         if pairing.difference == 0:
@@ -73,6 +86,22 @@ def _sentence(comparison: Comparison, pairing: Pairing) -> str:
         by = f"{number(abs(pairing.difference))} {_word(comparison, pairing.difference)}"
         return f"{other} is {by} than {reference} {where} ({against}). {_few_runs(pairing)}"
     return _with_seeds(comparison, pairing, pairing.estimate, where)
+
+
+def _measured_on(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    """The knobs in which these runs differ and which decide what their values are measured on."""
+
+    def differs(path: str) -> bool:
+        values = [value for label, value in comparison.differences.get(path, {}).items() if label in labels]
+        return any(value != values[0] for value in values[1:])
+
+    found = [path for path in MEASURED_ON if differs(path)]
+    settings = [side.record.settings for side in comparison.sides if side.label in labels]
+    if comparison.split != "train" and not differs("data.validation") and settings[0].get("data.validation"):
+        found = [path for path in found if path not in OF_THE_SOURCE]
+    if comparison.metric == "bits_per_byte":
+        found = [path for path in found if path not in OF_THE_TOKENS]
+    return found
 
 
 def _with_seeds(comparison: Comparison, pairing: Pairing, estimate: Estimate, where: str) -> str:
@@ -89,16 +118,16 @@ def _with_seeds(comparison: Comparison, pairing: Pairing, estimate: Estimate, wh
     word = _word(comparison, estimate.mean)
     if not estimate.excludes_zero:
         reach = number(max(abs(estimate.low), abs(estimate.high)))
-        said = f"No difference is shown between {other} and {reference} {where}: {number(estimate.mean)} ({shown})."
-        return f"{said} One of up to {reach} is not excluded."
+        said = f"No significant difference between {other} and {reference} {where}: {number(estimate.mean)} ({shown})."
+        return f"{said} A difference of up to {reach} cannot be excluded."
     if p <= CHANCE:
         return f"{other} is {size} {word} than {reference} {where} ({shown})."
-    least = f"the least that {runs} can show" if p <= estimate.least_p * 1.001 else "which chance does easily"
-    return f"{other} looks {size} {word} than {reference} {where} ({shown}): p is {least}. Repeat it with more seeds."
+    least = f"the smallest that {runs} can reach" if p <= estimate.least_p * 1.001 else "too large to exclude chance"
+    return f"{other} looks {size} {word} than {reference} {where} ({shown}): p is {least}. Repeat with more seeds."
 
 
 def _word(comparison: Comparison, difference: float) -> str:
-    """Lower and better, or the other way round; nothing is better where the metric does not say."""
+    """Lower or higher, and better or worse if the metric has a better direction."""
     height = "higher" if difference > 0 else "lower"
     if comparison.higher_is_better is None:
         return height
@@ -108,11 +137,11 @@ def _word(comparison: Comparison, difference: float) -> str:
 def _few_runs(pairing: Pairing) -> str:
     groups = (pairing.reference, pairing.other)
     if all(len(group.sides) == 1 for group in groups):
-        return "One run each: no statement about seeds."
+        return "One run each: the spread over seeds is unknown."
     alone, repeated = sorted(groups, key=lambda group: len(group.sides))
     values = [side.curve.at(pairing.at) for side in repeated.sides if side.curve is not None]
     spread = f"{number(min(values))} to {number(max(values))}"
-    return f"One run of {alone.label}: no statement about seeds; those of {repeated.label} go from {spread} there."
+    return f"One run of {alone.label}: its spread over seeds is unknown; {repeated.label} ranges from {spread} there."
 
 
 def _runs(group: Group) -> str:
@@ -120,28 +149,27 @@ def _runs(group: Group) -> str:
 
 
 def remarks(comparison: Comparison) -> list[str]:
-    """What a reader should know before believing it."""
+    """Caveats that a reader should know."""
     notes = [note for side in comparison.sides for note in _of_a_run(comparison, side)]
     differ = comparison.differences
-    measured = (*MEASURED_ON, *(ALSO_IN_TRAINING if comparison.split == "train" else ()))
-    if changed := [path for path in measured if path in differ]:
-        notes.append(
-            f"the runs are not measured on the same thing: {', '.join(changed)} differ{'s' * (len(changed) == 1)}"
-        )
+    changed = _measured_on(comparison, [side.label for side in comparison.sides])
+    changed += [path for path in ALSO_IN_TRAINING if comparison.split == "train" and path in differ]
+    if changed:
+        notes.append(f"the runs measure different things: {', '.join(changed)} differ{'s' * (len(changed) == 1)}")
     lengths = [path for path in LENGTH if path in differ]
     if lengths and {side.record.settings.get("schedule.type") for side in comparison.sides} != {"constant"}:
         shown = ", ".join(
             f"{path} {' and '.join(sorted({show(v) for v in differ[path].values()}))}" for path in lengths
         )
-        notes.append(f"their schedules end at different places ({shown}): midway, their rates have not come down alike")
+        notes.append(f"their schedules have different lengths ({shown}): at the same step, their learning rates differ")
     for pairing in comparison.pairings:
         sides = (*pairing.reference.sides, *pairing.other.sides)
         longest = max(side.curve.end for side in sides if side.curve is not None)
         if longest > 1.01 * pairing.at:
             names = f"{pairing.other.label} and {pairing.reference.label}"
-            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, where the shorter ends")
+            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, where the shorter run ends")
     if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
-        notes.append("the Hugging Face trainer logs means since the row before, the others single steps")
+        notes.append("the Hugging Face Trainer logs means since the previous row, the other runs single steps")
     notes += _same_seed(comparison)
     return notes
 
@@ -153,16 +181,16 @@ def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
         kind = "no finite" if logged else "no"
         notes.append(f"{side.label} logged {kind} {what(comparison)} and is left out of the comparison")
     if side.ended_without_a_number and (side.curve is not None or comparison.split != "train"):
-        notes.append(f"{side.label} ended with a training loss that is not a number; such rows are left out")
+        notes.append(f"{side.label} ended with a training loss of NaN or infinity; such rows are left out")
     if not side.record.settings:
-        notes.append(f"{side.label}: no settings are known, so that what it changed cannot be said")
+        notes.append(f"{side.label}: its settings are unknown, so differences in settings cannot be shown")
     if side.record.facts.get("status") == "running":
         notes.append(f"{side.label} is not finished")
     return notes
 
 
 def _same_seed(comparison: Comparison) -> list[str]:
-    """Repeats that are no repeats."""
+    """Runs with the same settings and the same seed, which are no independent evidence."""
     notes = []
     for number_, side in enumerate(comparison.sides):
         for earlier in comparison.sides[:number_]:

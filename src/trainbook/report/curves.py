@@ -59,7 +59,7 @@ def curve_of(record: Record, metric: str, split: str, by: By) -> Curve | None:
     )
     if not points:
         has = ", ".join(name for name in get_args(By) if any(at is not None for at in _places(record, rows, name)))
-        raise UserError(f"--by {by}: run '{record.name}' does not say it; it has {has}.")
+        raise UserError(f"--by {by}: run '{record.name}' did not log it; it has {has}.")
     return Curve([place for place, _ in points], [value for _, value in points], is_noisy=split == "train")
 
 
@@ -70,12 +70,13 @@ def seconds_of(record: Record) -> float | None:
 
 
 def speed_of(record: Record) -> float | None:
-    """Tokens a second: of a usual step where they are logged, else over the whole time."""
-    logged = [row["tokens_per_second"] for row in record.train if _is_number(row.get("tokens_per_second"))]
-    if logged:
-        return float(median(logged))
+    """All tokens by all of the time spent training, as both are shown; where they are not known, those of a median
+    step."""
     tokens, seconds = tokens_of(record), seconds_of(record)
-    return tokens / seconds if tokens and seconds else None
+    if tokens and seconds:
+        return tokens / seconds
+    logged = [row["tokens_per_second"] for row in record.train if _is_number(row.get("tokens_per_second"))]
+    return float(median(logged)) if logged else None
 
 
 def tokens_of(record: Record) -> int | None:

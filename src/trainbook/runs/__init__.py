@@ -1,4 +1,4 @@
-"""The run folder: what a run wrote, in files that any reader can follow while it is written."""
+"""The run folder: everything a run writes, in files that can be read while the run continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing to disk so that a crash leaves the old file or the new one, and a full disk leaves a clear message."""
+"""Atomic writes: a crash leaves the old file or the new one, and a full disk gives a clear message."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainbook.contained import create_anew
 from trainbook.errors import RunError
 
 
 @contextmanager
 def naming_the_file(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusal to write into a RunError that says which file and why."""
+    """Turn an OSError into a RunError that says which file could not be written and why."""
     try:
         yield
     except OSError as error:
@@ -21,13 +22,17 @@ def naming_the_file(path: Path) -> Iterator[None]:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
+    write_bytes_atomically(path, text.encode("utf-8"))
+
+
+def write_bytes_atomically(path: Path, content: bytes) -> None:
     with naming_the_file(path):
         if not path.name:  # "." or "/", which have no file beside them
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
+            with open(create_anew(temporary), "wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

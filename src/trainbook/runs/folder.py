@@ -1,17 +1,18 @@
-"""The run folder: where a run's facts lie, and what of them counts."""
+"""The run folder: the paths of its files, and the rows that count."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
 from trainbook.runs import jsonl, lock
 from trainbook.runs.manifest import Manifest
@@ -27,6 +28,8 @@ _BEFORE_MANIFEST |= {"network", "tensorboard", "wandb", "wandb-id"}
 # A file that was about to take its place when its writer was killed. These are written under the lock only.
 _UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|facts\.json|base\.json"
 _HALF_WRITTEN = re.compile(rf"\.({_UNDER_LOCK})\.(\d+)\.tmp")
+
+MOST_TOLD = 5  # of lines of one file, each by itself
 
 Row = dict[str, Any]
 
@@ -47,6 +50,7 @@ class RunFolder:
         self.report = self.path / "report.md"
         self.tensorboard = self.path / "tensorboard"
         self.lock_file = self.path / "lock"
+        self.skipped: dict[Path, list[jsonl.Unreadable]] = {}  # lines that are no rows, by file
         self.stand_in: Manifest | None = None  # for a manifest.json that is lost, until it is written again
 
     def __repr__(self) -> str:
@@ -61,7 +65,7 @@ class RunFolder:
             raise RunFolderError(f"{folder.path} already holds a run: resume it, or choose another name")
         if folder.has_checkpoints:
             raise RunFolderError(
-                f"{folder.path} holds checkpoints, but its manifest.json is gone: bring it back, or choose another name"
+                f"{folder.path} holds checkpoints, but its manifest.json is missing: restore it, or choose another name"
             )
         foreign = sorted(name for name in left_over if not _is_left_by_us(name))
         if left_over and (foreign or folder.lock_file.name not in left_over):
@@ -78,12 +82,13 @@ class RunFolder:
         for place in places:
             folder = cls(place)
             if folder.manifest.is_file() or folder.has_checkpoints:
+                must_stay_inside(place)
                 return folder
         raise RunFolderError(_why_not_a_run(places))
 
     @classmethod
     def open(cls, path: Path | str, runs_dir: Path | str | None = None) -> RunFolder:
-        """As `find`, with a manifest that can be read."""
+        """Like `find`, but the run must have a readable manifest."""
         folder = cls.find(path, runs_dir)
         try:
             folder.read_manifest()
@@ -101,11 +106,11 @@ class RunFolder:
 
     @property
     def has_checkpoints(self) -> bool:
-        """Whole or not."""
+        """Whether there is any checkpoint, complete or not."""
         return any(any(self.checkpoints.glob(names)) for names in ("step-*", ".replaced-step-*"))
 
     def discard(self) -> None:
-        """Take away a folder in which no run ever began; what is not a run's stays."""
+        """Remove the folder if no run ever began in it; other files stay."""
         if self.manifest.exists() or self.has_checkpoints or jsonl.has_rows(self.metrics_file):
             return
         with suppress(OSError):
@@ -119,11 +124,11 @@ class RunFolder:
             self.path.rmdir()
 
     def drop_checkpoints(self) -> None:
-        """Of a run that has ended, and of which only what it wrote is wanted."""
+        """Remove the checkpoints of a finished run of which only the other files are needed."""
         shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def clear_leftovers(self) -> None:
-        """Of processes that were killed while they wrote a file. Only under the lock."""
+        """Remove temporary files of killed processes. Only under the lock."""
         folders = (self.path, self.tokenizer, self.network)
         for item in [item for folder in folders for item in folder.glob(".*.tmp")]:
             match = _HALF_WRITTEN.fullmatch(item.name)
@@ -131,7 +136,7 @@ class RunFolder:
                 item.unlink(missing_ok=True)
 
     def recorded(self) -> Config:
-        """What the run was last trained with: its manifest knows, also when config.yaml was edited by hand."""
+        """The configuration that the run was last trained with, from the manifest: config.yaml may be edited."""
         from trainbook.knobs.earlier import as_config
         from trainbook.knobs.loading import load
 
@@ -146,7 +151,11 @@ class RunFolder:
         self.stand_in = None
 
     def lock(self) -> AbstractContextManager[bool]:
-        """Keeps other writers out while the context lasts; a second one gets a RunFolderError."""
+        """Locks the run for writing; a second writer gets a RunFolderError.
+
+        Every writer calls it, so this is where files outside the folder are refused.
+        """
+        must_stay_inside(self.path)
         return lock.hold(self.lock_file)
 
     def is_abandoned(self) -> bool:
@@ -156,20 +165,20 @@ class RunFolder:
         return gone and self.read_manifest().status == "running"
 
     def metrics(self, split: Split | None = None, *, raw: bool = False) -> list[Row]:
-        """The rows that count, by rising step; `raw` gives all that was ever written, in that order.
+        """The rows that count, ordered by step; `raw` returns all rows in the order of writing.
 
-        A resumed run repeats steps. Where it does, the later segment counts, and what an older segment wrote beyond
-        the step from which a later one went on belongs to a past that was given up.
+        A resumed run repeats steps. The later segment counts: rows that an older segment wrote beyond the step from
+        which a later one resumed are dropped.
         """
-        rows = _rows_of(self.metrics_file, "step")
+        rows = self._rows_of(self.metrics_file, "step")
         if not raw:
             rows = _later_counts(_still_true(rows, self._segment_ends(rows)))
         return [row for row in rows if split is None or row.get("split") == split]
 
     def events(self, *, raw: bool = False) -> list[Row]:
-        """What happened. A rollback takes back what was trained, not what happened; a resume takes back both, from the
-        checkpoint on that it went on from."""
-        events = _rows_of(self.events_file, "step", "kind")
+        """The events that count. A rollback drops later metrics rows but no events; a resume drops both after its
+        checkpoint."""
+        events = self._rows_of(self.events_file, "step", "kind")
         if raw:
             return events
         for begin in [event for event in events if event["kind"] in ("start", "resume")]:
@@ -182,6 +191,28 @@ class RunFolder:
             ]
         return events
 
+    def _rows_of(self, path: Path, *names: str) -> list[Row]:
+        """Those that can be used; `skipped` has the others."""
+        rows, self.skipped[path] = jsonl.scan(path, lambda row: _broken_law(row, names))
+        return rows
+
+    def notices(self) -> list[str]:
+        """What was skipped when the rows were last read, by file and line."""
+        found = [(path, each) for path, lines in self.skipped.items() for each in lines]
+        return [f"skipped an unreadable line: {each.told(path)}" for path, each in found]
+
+    def set_skipped_aside(self) -> list[str]:
+        """Take what was skipped out of the files, so that other readers can read them; says what was done."""
+        lines = []
+        for path, found in self.skipped.items():
+            if found:
+                aside = jsonl.set_aside(path, found)
+                lines += [f"{each.told(path)}: moved to {aside.name}" for each in found[:MOST_TOLD]]
+                if len(found) > MOST_TOLD:
+                    lines.append(f"{path}: {len(found) - MOST_TOLD} more such lines moved to {aside.name}")
+            self.skipped[path] = []
+        return lines
+
     def next_segment(self) -> int:
         recorded = [*self.metrics(raw=True), *self.events(raw=True)]
         if self.has_begun:
@@ -189,7 +220,7 @@ class RunFolder:
         return 1 + max((row.get("segment", 0) for row in recorded), default=-1)
 
     def _segment_ends(self, metrics: list[Row]) -> dict[int, int]:
-        """For each segment that a later one took over from: the last step of it that counts."""
+        """For each segment that was resumed or rolled back: its last step that counts."""
         began: dict[int, int] = {}
         for row in [*metrics, *(event for event in self.events(raw=True) if event["kind"] in SEGMENT_STARTS)]:
             segment, step = row.get("segment", 0), row["step"]
@@ -205,7 +236,7 @@ class RunFolder:
 
 
 def check_name(name: str, of: str) -> None:
-    """Whatever has a folder of its own among the runs."""
+    """The name of a run or study, which is also that of its folder."""
     if not _NAME.fullmatch(name):
         raise RunFolderError(
             f"a {of}'s name must begin with a letter or digit and hold only letters, digits and . _ + = @ -, "
@@ -214,12 +245,13 @@ def check_name(name: str, of: str) -> None:
 
 
 def make_folder(path: Path) -> set[str]:
-    """If there is none yet. What lies in it."""
+    """If there is none yet. What lies in it, all of which must stay in it."""
+    must_stay_inside(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         return {item.name for item in path.iterdir()}
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
+        raise RunFolderError(f"{path} cannot be created: {error.strerror}") from None
 
 
 def name_of(recipe: str) -> str:
@@ -251,20 +283,15 @@ def _is_left_by_us(name: str) -> bool:
     return name in _BEFORE_MANIFEST or _HALF_WRITTEN.fullmatch(name) is not None
 
 
-def _rows_of(path: Path, *names: str) -> list[Row]:
-    """Every row must have these. What rows are ordered by must be whole numbers."""
-    rows = jsonl.read(path)
-    for number, row in enumerate(rows, start=1):
-        for name in names:
-            if name not in row:
-                raise RunFolderError(f"{path}:{number}: must have a {name}. Mend the line, or take it out.")
-        for name in ("step", "segment"):
-            if type(row.get(name, 0)) is not int:  # to Python, true is one too
-                raise RunFolderError(
-                    f"{path}:{number}: {name} must be a whole number, but got {row[name]!r}. "
-                    "Mend the line, or take it out."
-                )
-    return rows
+def _broken_law(row: Row, names: Sequence[str]) -> str:
+    """Every row must have these fields. Fields that rows are ordered by must be whole numbers."""
+    for name in names:
+        if name not in row:
+            return f"must have a {name}"
+    for name in ("step", "segment"):
+        if type(row.get(name, 0)) is not int:  # to Python, true is one too
+            return f"{name} must be a whole number, but got {row[name]!r:.60}"
+    return ""
 
 
 def _still_true(rows: Iterable[Row], ends: dict[int, int]) -> list[Row]:

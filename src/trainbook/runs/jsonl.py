@@ -1,4 +1,4 @@
-"""Files of one JSON object a line: appended to, tailed, and whole again after a crash.
+"""JSON Lines files: appended to, followed while they grow, and repaired after a crash.
 
 JSON has no NaN or infinity. They are written as the strings "NaN", "Infinity" and "-Infinity", which every JSON
 reader accepts, and read back as floats.
@@ -10,14 +10,15 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError
-from trainbook.runs.disk import naming_the_file
+from trainbook.runs.disk import naming_the_file, write_bytes_atomically
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAIL_BLOCK_BYTES = 1 << 16
@@ -26,7 +27,7 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Extent:
-    """What a file of rows held at some moment. It is only appended to, so that must be its beginning ever after."""
+    """The extent of a file at some time. Files are only appended to, so its beginning must stay the same."""
 
     rows: int
     bytes: int
@@ -41,7 +42,7 @@ class JsonlWriter:
         with naming_the_file(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             _cut_torn_end(path)
-            self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._descriptor = open_no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             self._rows, self._bytes, self._digest = _measure(path, path.stat().st_size)
 
     @property
@@ -80,21 +81,57 @@ class JsonlWriter:
         self.close()
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """A line that is no row."""
+
+    number: int  # the first line is 1
+    line: bytes
+    law: str  # what it breaks
+
+    def told(self, path: Path) -> str:
+        return f"{path}:{self.number}: {self.law}"
+
+
 def read(path: Path) -> list[dict[str, Any]]:
-    """All whole rows; a last line that is still being written, or was torn by a crash, is left out."""
+    """All complete rows; an incomplete last line, still being written or torn by a crash, is left out."""
+    rows, unreadable = scan(path)
+    if unreadable and unreadable[0].number <= len(rows):  # rows follow it: no crash has left it there
+        raise RunFolderError(f"{unreadable[0].told(path)}. Fix or remove the line.")
+    return rows
+
+
+def scan(
+    path: Path, broken_law: Callable[[dict[str, Any]], str] = lambda row: ""
+) -> tuple[list[dict[str, Any]], list[Unreadable]]:
+    """All rows that keep the laws, and the lines that are none. Zeros, which a power cut can leave, are neither."""
+    rows: list[dict[str, Any]] = []
+    unreadable: list[Unreadable] = []
     if not path.exists():
-        return []
+        return rows, unreadable
     lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is empty, or not yet a line
-    rows = [_parse(line) for line in lines]
-    while rows and rows[-1] is None:
-        rows.pop()  # a power cut can leave whole lines of zeros at the end
-    for number, row in enumerate(rows, start=1):
-        if row is None:
-            raise RunFolderError(
-                f"{path}:{number}: must be one JSON object a line, but got {lines[number - 1][:60]!r}. "
-                "Mend the line, or take it out."
-            )
-    return [row for row in rows if row is not None]
+    for number, line in enumerate(lines, start=1):
+        row = _parse(line)
+        law = f"must be one JSON object per line, but got {line[:60]!r}" if row is None else broken_law(row)
+        if row is not None and not law:
+            rows.append(row)
+        elif line.strip(b"\0"):
+            unreadable.append(Unreadable(number, line, law))
+    return rows, unreadable
+
+
+def set_aside(path: Path, unreadable: Sequence[Unreadable]) -> Path:
+    """Take lines that are no rows out of a file, and keep their bytes in another beside it, which comes first."""
+    aside = path.with_name(f"{path.name}.unreadable")
+    gone = {each.number for each in unreadable}
+    with naming_the_file(aside), open(open_no_link(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
+        file.write(b"".join(each.line + b"\n" for each in unreadable))
+        file.flush()
+        os.fsync(file.fileno())
+    lines = path.read_bytes().split(b"\n")
+    kept = [line for number, line in enumerate(lines, start=1) if number not in gone]
+    write_bytes_atomically(path, b"\n".join(kept))
+    return aside
 
 
 def has_rows(path: Path) -> bool:
@@ -102,16 +139,16 @@ def has_rows(path: Path) -> bool:
 
 
 def lost_since(path: Path, then: Extent) -> str:
-    """What became of the rows that the file held then, as the end of a sentence; empty if every one is still there."""
+    """What happened to the rows of that time, as the end of a sentence; empty if they are all unchanged."""
     if not path.exists():
-        return f"is gone, and with it the {then.rows:,} rows that it held" if then.rows else ""
+        return f"is missing; it held {then.rows:,} rows" if then.rows else ""
     _, _, digest = _measure(path, then.bytes)
     if digest.hexdigest() == then.sha256:
         return ""
     now, _, _ = _measure(path, path.stat().st_size)
     if now < then.rows:
-        return f"has {now:,} row(s), and held {then.rows:,}"
-    return f"is not what it was: of the {then.rows:,} rows that it held, some were changed or lost"
+        return f"has {now:,} row(s); it held {then.rows:,}"
+    return f"has lost or changed some of the {then.rows:,} rows that it held"
 
 
 def _measure(path: Path, size: int) -> tuple[int, int, Any]:
@@ -135,7 +172,7 @@ def loads(line: str | bytes) -> dict[str, Any]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         row = loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) else None
 
@@ -164,7 +201,7 @@ def _cut_torn_end(path: Path) -> None:
     """Cut the file after its last whole row, so that what is appended next starts on a line of its own."""
     if not path.exists() or path.stat().st_size == 0:
         return
-    with open(path, "r+b") as file:
+    with open(open_no_link(path, os.O_RDWR), "r+b") as file:
         end = file.seek(0, os.SEEK_END)
         keep, tail = end, b""
         while keep > 0:

@@ -1,4 +1,4 @@
-"""One writer a run folder: a lock that the kernel takes back when its process dies, even by kill -9."""
+"""One writer per run folder: a lock that the kernel releases when its process dies, even by kill -9."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError, RunInUse, UserError
 from trainbook.runs.disk import naming_the_file
 
@@ -52,7 +53,7 @@ def hold(path: Path) -> Iterator[bool]:
     A holder that is refused what it asked for leaves the file as it was.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_no_link(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be opened: {error.strerror}") from None
     _held.add(descriptor)
@@ -94,7 +95,7 @@ def _try_lock(descriptor: int, path: Path) -> bool:
             # A worker forked just before its parent was killed has yet to close its copy.
             if seconds is None or holder is None or not holder.is_known_dead:
                 raise RunInUse(
-                    f"{path.parent} is in use by {holder or 'another process'}; wait for it, or stop it"
+                    f"{path.parent} is in use by {holder or 'another process'}: wait for it to end, or stop it"
                 ) from None
             time.sleep(seconds)
         except OSError as error:

@@ -1,10 +1,11 @@
-"""manifest.json: under which circumstances a run was made, and how it stands."""
+"""manifest.json: status, versions, hardware, seed and configuration of a run."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -70,6 +71,8 @@ class Manifest:
     determinism: dict[str, Any] = field(default_factory=dict)
     injected_faults: list[str] = field(default_factory=list)
     segments: list[dict[str, Any]] = field(default_factory=list)
+    id: str = ""  # of this run and of no other, wherever its folder is moved; runs of earlier versions have none
+    working_directory: str = ""  # in which the run was begun: what its relative paths are relative to
     schema_version: int = SCHEMA_VERSION
 
     @classmethod
@@ -100,6 +103,8 @@ class Manifest:
             environment={name: os.environ[name] for name in RECORDED_VARIABLES if name in os.environ},
             determinism=dict(determinism or {}),
             injected_faults=list(injected_faults),
+            id=secrets.token_hex(16),
+            working_directory=os.getcwd(),
         )
 
     @classmethod
@@ -123,7 +128,7 @@ class Manifest:
 
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path) -> Manifest:
-        """What `path` holds, or once held. Fields of a later version are passed over."""
+        """The manifest with this content. Unknown fields, from a later version, are ignored."""
         empty = cls(path.parent.name)
         known = {item.name: content[item.name] for item in fields(cls) if item.name in content}
         for name, value in known.items():
@@ -150,9 +155,10 @@ class Manifest:
             self.segments[-1].update(ended=_now(), reason=detail or status)
 
     def continue_with(self, fresh: Manifest) -> None:
-        """Take over what a resumed process found around itself; the run's own history stays."""
+        """Take over the environment of a resumed process; the run's history stays."""
         for name in ("command", "config", "seed", "versions", "hardware", "environment", "determinism"):
             setattr(self, name, getattr(fresh, name))
+        self.id = self.id or fresh.id
         self.injected_faults = [*self.injected_faults, *fresh.injected_faults]
 
 
@@ -167,7 +173,7 @@ class Difference:
 
 
 def differences(old: Manifest, new: Manifest) -> list[Difference]:
-    """What differs between two manifests that can change the numbers a run computes."""
+    """Differences between two manifests that can change the numbers a run computes."""
     pairs: list[tuple[str, Any, Any]] = [("seed", old.seed, new.seed)]
     pairs += [(f"version of {name}", old.versions.get(name), new.versions.get(name)) for name in NUMERIC_PACKAGES]
     pairs += [(name, old.environment.get(name), new.environment.get(name)) for name in NUMERIC_VARIABLES]

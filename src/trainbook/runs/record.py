@@ -1,4 +1,4 @@
-"""A record: what is known of a run, whoever wrote it. What the doctor and the comparison read."""
+"""A record: what is known about a run, whichever tool wrote it. The doctor and compare read records."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError, UserError
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.own_module import FIT, applies_to_fit
@@ -21,7 +22,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Record:
-    """Rows have the names of `runs.METRICS`, in order of steps; what an abandoned segment wrote is left out."""
+    """Rows use the names of `runs.METRICS` and are ordered by step; rows of abandoned segments are left out."""
 
     name: str
     train: list[Row]
@@ -33,6 +34,7 @@ class Record:
     origin: Origin = "trainbook"
     names: Mapping[str, str] = field(default_factory=dict)  # what the tool that wrote it calls a knob, by knob path
     path: Path | None = None
+    notices: tuple[str, ...] = ()  # what of its files could not be read
     overrides: tuple[str, ...] = ()  # of a configuration that nothing was run of: what was asked for over its file
 
     def has(self, *metrics: str) -> bool:
@@ -65,23 +67,25 @@ def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
 
 
 def read_run(folder: RunFolder) -> Record:
-    """A run of our own, finished or not, from what of its files is there."""
+    """A Trainbook run, finished or not, from the files that exist."""
     config, facts = _config_and_manifest(folder)
     told = told_by(config, facts.get("recipe"))
     events = folder.events()
     for event in events:
         if event["kind"] in ("start", "facts"):
             facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
+    train, evaluations = folder.metrics("train"), folder.metrics("eval")
     return Record(
         name=folder.name,
-        train=[bounded_row(row) for row in folder.metrics("train")],
-        evaluations=[bounded_row(row) for row in folder.metrics("eval")],
+        train=[bounded_row(row) for row in train],
+        evaluations=[bounded_row(row) for row in evaluations],
         events=events,
         settings=told.settings,
         config=told.config,
         facts=facts,
         origin=told.origin,
         path=folder.path,
+        notices=tuple(folder.notices()),
     )
 
 
@@ -135,15 +139,18 @@ def _our_folder(place: Path) -> RunFolder | None:
         place = place.parent
     folder = RunFolder(place)
     has_begun = folder.config.is_file() and folder.metrics_file.is_file()
-    return folder if folder.manifest.is_file() or folder.has_checkpoints or has_begun else None
+    if not (folder.manifest.is_file() or folder.has_checkpoints or has_begun):
+        return None
+    must_stay_inside(place)
+    return folder
 
 
 def _what_is_there(places: list[Path]) -> str:
     for place in places:
         if place.is_dir():
-            return f"{place} holds no run that can be read."
+            return f"{place} holds no readable run."
         if place.exists():
-            return f"{place} is no run that can be read."
+            return f"{place} is not a readable run."
     return f"there is no run {' or '.join(str(place) for place in places)}."
 
 

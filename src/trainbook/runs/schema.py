@@ -1,4 +1,4 @@
-"""What a run writes down: every metric and every kind of event, with its meaning, in one place.
+"""The schema of a run's files: every metric and every kind of event, with its unit and meaning.
 
 Writers check their rows against these tables; readers take units and meanings from them.
 """
@@ -44,7 +44,7 @@ LARGEST_METRIC = 1e100  # squares and sums of such numbers are still numbers; no
 
 
 def bounded(value: float) -> float:
-    """A metric as it is read: infinite where it is so large that a mean over it would be."""
+    """A metric as it is read: infinite if a mean over such values would overflow."""
     return value if not abs(value) > LARGEST_METRIC else math.inf if value > 0 else -math.inf
 
 
@@ -72,35 +72,39 @@ def _lower(name: str, unit: str, meaning: str) -> Metric:
 
 
 METRICS = _by_name(
-    Metric("step", "steps", BOTH, "row", "attempted updates so far, this one included; skipped ones count"),
-    Metric("segment", "count", BOTH, "row", "0 in a fresh run; one more after each resume"),
+    Metric("step", "steps", BOTH, "row", "attempted updates so far, including this one and skipped ones"),
+    Metric("segment", "count", BOTH, "row", "0 in a new run; incremented by each resume or rollback"),
     Metric("split", "name", BOTH, "row", "train or eval"),
     Metric("time", "unix seconds", BOTH, "row", "when the row was written"),
-    Metric("epoch", "epochs", BOTH, "row", "how often the training data has been gone through, as a fraction"),
-    Metric("tokens", "tokens", BOTH, "row", "training tokens consumed so far, padding left out"),
-    Metric("targets", "targets", BOTH, "row", "number of targets that the row's loss is a mean over"),
+    Metric("epoch", "epochs", BOTH, "row", "epochs over the training data so far, as a fraction"),
+    Metric("tokens", "tokens", BOTH, "row", "training tokens so far, without padding"),
+    Metric("targets", "targets", BOTH, "row", "number of targets in the mean of the loss"),
     Metric(
         "loss",
         "nats per target",
         BOTH,
         "row",
-        "the objective: cross entropy, in training with its extra terms; for numbers, the squared error",
+        "the objective: cross entropy (in training with all extra terms), or the squared error in regression",
         higher_is_better=False,
     ),
-    Metric("cross_entropy", "nats per target", TRAIN, "logging", "the plain one, whatever else is trained on"),
     Metric(
-        "squared_error", "squared units", TRAIN, "logging", "for numbers: what is trained on in place of the former"
+        "cross_entropy",
+        "nats per target",
+        TRAIN,
+        "logging",
+        "plain cross entropy, without label smoothing, z-loss or other extra terms",
     ),
+    Metric("squared_error", "squared units", TRAIN, "logging", "the objective of regression"),
     Metric("label_smoothing", "nats per target", TRAIN, "logging", "what label smoothing adds to the cross entropy"),
-    Metric("z_loss", "nats per target", TRAIN, "logging", "the weighted z-loss, in the same normalisation"),
-    Metric("learning_rate", "rate", TRAIN, "logging", "the schedule's rate at this step"),
+    Metric("z_loss", "nats per target", TRAIN, "logging", "the weighted z-loss, normalized like the cross entropy"),
+    Metric("learning_rate", "rate", TRAIN, "logging", "the learning rate of this step"),
     Metric("grad_norm", "norm", TRAIN, "logging", "global norm of the gradients before clipping"),
     Metric(
         "grad_norms",
         "norm",
         TRAIN,
         "logging",
-        "norm of each layer's gradients before clipping; together they make grad_norm",
+        "norm of each layer's gradients before clipping; grad_norm is the root of the sum of their squares",
         per="layer",
     ),
     Metric(
@@ -108,14 +112,14 @@ METRICS = _by_name(
         "ratio",
         TRAIN,
         "logging",
-        "norm of what the update changed over the norm of the weights before it, estimated from a sample of them",
+        "norm of the update over the norm of the weights before it, estimated from a sample of the weights",
     ),
     Metric(
         "update_ratios",
         "ratio",
         TRAIN,
         "logging",
-        "the same of each layer",
+        "update_ratio of each layer",
         per="layer",
     ),
     Metric("weight_norm", "norm", TRAIN, "logging", "norm of the weight matrices, estimated from the same sample"),
@@ -124,21 +128,21 @@ METRICS = _by_name(
         "updates",
         TRAIN,
         "logging",
-        "updates that the optimizer's averages have seen, where it counts them on the host",
+        "updates in the optimizer's moving averages, if it counts them",
     ),
     Metric(
         "probe_loss",
         "nats per target",
         TRAIN,
         "logging",
-        "cross entropy of the first rows of the step's batch as in evaluation: without dropout",
+        "cross entropy of the first rows of the step's batch in evaluation mode (without dropout)",
     ),
     Metric(
         "offset_losses",
         "nats per target",
         TRAIN,
         "logging",
-        "the same if the targets were the tokens so far behind each place: a model that guesses the next is best at 1",
+        "probe_loss if the targets were the tokens at this offset: a next-token model is best at offset 1",
         per="offset",
     ),
     Metric(
@@ -146,116 +150,135 @@ METRICS = _by_name(
         "share",
         TRAIN,
         "logging",
-        "share of targets that equal the token read so far behind their place",
+        "share of targets that equal the input token at this offset",
         per="offset",
     ),
-    Metric("padding_targets", "share", TRAIN, "logging", "share of targets that are padding behind padding"),
+    Metric("padding_targets", "share", TRAIN, "logging", "share of targets that are pad tokens after a pad token"),
     Metric(
         "future_leak",
         "deviations",
         TRAIN,
         "logging",
-        "change of the guesses in the first half of a row when the second half changes; 0 if they cannot see it",
+        "change of the predictions in the first half of a row when its second half changes; 0 without a leak",
     ),
     Metric(
         "dead_units",
         "share",
         TRAIN,
         "logging",
-        "share of feed-forward units that stay silent in the first rows of the step's batch",
+        "share of feed-forward units that are never active in the first rows of the step's batch",
         per="layer",
     ),
-    Metric("target_share", "share", TRAIN, "logging", "targets over tokens of the step's batch"),
+    Metric("target_share", "share", TRAIN, "logging", "targets over tokens in the step's batch"),
     Metric(
-        "repeated_rows", "share", TRAIN, "logging", "of the rows since the last one: share met before in their epoch"
+        "repeated_rows",
+        "share",
+        TRAIN,
+        "logging",
+        "share of the samples since the last row that were already seen in the same epoch",
     ),
-    Metric("repeated_batches", "share", TRAIN, "logging", "the same of whole batches"),
+    Metric(
+        "repeated_batches",
+        "share",
+        TRAIN,
+        "logging",
+        "share of the batches since the last row that were already seen in the same epoch",
+    ),
     Metric(
         "ordered_rows",
         "share",
         TRAIN,
         "logging",
-        "share of neighbours in the step's batch that stand in the order of the source: a half if it was shuffled",
+        "share of neighbours in the step's batch that are in source order: about a half if shuffled",
     ),
     Metric(
         "attention_logit_max",
         "logit",
         TRAIN,
         "logging",
-        "largest |query · key| times the scale over layers and heads, in the first rows of the step's batch",
+        "largest scaled |query · key| over layers and heads, in the first rows of the step's batch",
     ),
     Metric(
         "log_z",
         "nats",
         TRAIN,
         "logging",
-        "mean over targets of the log of the sum of exp(logits), in the same rows; NaN where these hold no target",
+        "mean over targets of log(sum(exp(logits))), in the same rows; NaN without targets",
     ),
     Metric(
         "loss_deviation",
         "robust sigmas",
         TRAIN,
         "logging",
-        "how far this step's loss lies above the median of the recent ones; below it, negative",
+        "distance of this step's loss from the median of recent ones; negative if below",
     ),
     Metric(
         "grad_norm_deviation",
         "robust sigmas",
         TRAIN,
         "logging",
-        "how far this step's gradient norm lies above the median of the recent ones; below it, negative",
+        "distance of this step's gradient norm from the median of recent ones; negative if below",
     ),
     Metric(
         "rate_factor",
         "factor",
         TRAIN,
         "logging",
-        "what the guard multiplies the schedule's rate by: 1 unless it has lowered it",
+        "the guard's factor on the scheduled learning rate: 1 unless the guard lowered it",
     ),
     Metric("clipped", "share", TRAIN, "logging", "share of the steps since the last row that were clipped"),
-    Metric("loss_scale", "factor", TRAIN, "logging", "what the loss is multiplied by under fp16"),
-    Metric("applied_updates", "updates", TRAIN, "logging", "updates applied so far; the schedule follows it"),
-    Metric("skipped_updates", "updates", TRAIN, "logging", "updates kept out of the model so far"),
+    Metric("loss_scale", "factor", TRAIN, "logging", "the factor on the loss under fp16"),
+    Metric("applied_updates", "updates", TRAIN, "logging", "updates applied so far; the schedule counts these"),
+    Metric("skipped_updates", "updates", TRAIN, "logging", "updates skipped so far"),
     Metric("tokens_per_second", "tokens/s", TRAIN, "logging", "training tokens over wall time since the last row"),
     Metric("step_seconds", "seconds", TRAIN, "logging", "mean wall time of a step since the last row"),
     Metric("data_wait_seconds", "seconds", TRAIN, "logging", "mean time a step waited for its batch"),
     Metric("memory_bytes", "bytes", TRAIN, "logging", "memory in use, of the kind that memory_kind names"),
-    Metric("rank_memory", "bytes", TRAIN, "logging", "the same of each process, where there are several", per="rank"),
+    Metric("rank_memory", "bytes", TRAIN, "logging", "memory of each process, if there are several", per="rank"),
     Metric(
-        "rank_seconds", "seconds", TRAIN, "logging", "computing of each process in a step, with ddp or fsdp", per="rank"
+        "rank_seconds",
+        "seconds",
+        TRAIN,
+        "logging",
+        "compute time of each process per step, with ddp or fsdp",
+        per="rank",
     ),
     Metric("memory_kind", "name", TRAIN, "logging", "host_rss, or device_peak since the last row"),
-    Metric("gpu_utilisation", "share", TRAIN, "logging", "share of time the device was busy, where it can be read"),
+    Metric(
+        "gpu_utilisation", "share", TRAIN, "logging", "share of time in which the device was busy, if it can be read"
+    ),
     _lower("perplexity", "ratio", "exp of the cross entropy per target"),
-    _higher("accuracy", "share", "share of targets that are predicted rightly; of several classes, the whole set"),
+    _higher(
+        "accuracy",
+        "share",
+        "share of targets that are predicted correctly; with several labels per sample, all must be right",
+    ),
     _lower("bits_per_token", "bits per target", "cross entropy per target in base 2"),
     _lower("bits_per_byte", "bits per byte", "cross entropy per byte of text in base 2; comparable across tokenizers"),
     _higher("f1_micro", "share", "2 TP / (2 TP + FP + FN), counted over all classes together"),
-    _higher("f1_macro", "share", "the mean of the F1 of each class that occurs in truth or prediction"),
+    _higher("f1_macro", "share", "mean F1 over the classes that occur in labels or predictions"),
     _higher("entity_f1", "share", "F1 of whole entities of all types together, as seqeval counts them"),
-    _higher("entity_f1_macro", "share", "the mean of the F1 of each type of entity"),
-    _higher("entity_precision", "share", "share of the predicted entities that are right"),
+    _higher("entity_f1_macro", "share", "mean F1 over the entity types"),
+    _higher("entity_precision", "share", "share of the predicted entities that are correct"),
     _higher("entity_recall", "share", "share of the true entities that were found"),
-    _higher("exact_match", "share", "share of samples whose written text equals one of their references"),
+    _higher("exact_match", "share", "share of samples whose generated text equals one of the references"),
     _lower(
         "word_error_rate",
         "ratio",
-        "edits over words of the nearest reference; of phonemes, share of samples that equal no reference",
+        "edits over words of the nearest reference; for phonemes, share of samples that equal no reference",
     ),
     _lower("phoneme_error_rate", "ratio", "edits over phonemes of the nearest reference"),
-    _lower("mean_squared_error", "squared units", "mean of the squared difference from the true number"),
-    _lower("mean_absolute_error", "units", "mean of the absolute difference from the true number"),
-    _higher(
-        "pearson", "correlation", "linear correlation of predicted and true numbers; NaN where one side is constant"
-    ),
-    Metric("baseline_accuracy", "share", EVAL, "evaluation", "accuracy of a linear model on words, for comparison"),
+    _lower("mean_squared_error", "squared units", "mean squared difference from the true value"),
+    _lower("mean_absolute_error", "units", "mean absolute difference from the true value"),
+    _higher("pearson", "correlation", "linear correlation of predicted and true values; NaN if either is constant"),
+    Metric("baseline_accuracy", "share", EVAL, "evaluation", "accuracy of a linear bag-of-words model, as a baseline"),
     Metric("seconds", "seconds", EVAL, "evaluation", "wall time of the evaluation"),
-    Metric("best", "flag", EVAL, "evaluation", "true where the chosen metric is the best so far"),
+    Metric("best", "flag", EVAL, "evaluation", "true if evaluation.metric_for_best_model is the best so far"),
 )
 
 
 def judgements(row: Mapping[str, Any]) -> list[tuple[Metric, float]]:
-    """The numbers of an evaluation row that say how good the model is, in the order of the table."""
+    """The metrics of an evaluation row that measure quality, in the order of the table."""
     own = (metric for metric in METRICS.values() if metric.splits == EVAL and metric.unit not in ("seconds", "flag"))
     shown = (METRICS["loss"], *own)
     return [(metric, row[metric.name]) for metric in shown if row.get(metric.name) is not None]
@@ -264,25 +287,29 @@ def judgements(row: Mapping[str, Any]) -> list[tuple[Metric, float]]:
 EVENTS = {
     event.kind: event
     for event in (
-        EventKind("start", "training begins at step 0", shown=False),
-        EventKind("resume", "training goes on from a checkpoint; `step` is the checkpoint's"),
-        EventKind("rollback", "training goes back to an earlier state; `step` is that state's", "warning"),
+        EventKind("start", "training starts at step 0", shown=False),
+        EventKind("resume", "training resumes from a checkpoint; `step` is the checkpoint's"),
+        EventKind("rollback", "training rolls back to an earlier state; `step` is that state's", "warning"),
         EventKind("checkpoint", "a checkpoint is complete on disk", shown=False),
-        EventKind("checkpoint_damaged", "a checkpoint failed its checks and was passed over", "warning"),
-        EventKind("checkpoint_upkeep_failed", "a checkpoint is complete, but tidying up behind it failed", "warning"),
-        EventKind("skip", "an update was kept out of the model", "warning"),
-        EventKind("quarantine", "samples are kept out of training from here on, or none stood out", "warning"),
-        EventKind("remedy", "the learning rate is lowered, and warmed up anew", "warning"),
-        EventKind("oom", "memory was not enough, so that less is computed at a time", "warning"),
-        EventKind("early_stop", "evaluations stopped getting better, so the run ends"),
+        EventKind("checkpoint_damaged", "a checkpoint is damaged and was not used", "warning"),
+        EventKind("checkpoint_upkeep_failed", "a checkpoint is complete, but cleaning up older ones failed", "warning"),
+        EventKind("skip", "an update was skipped", "warning"),
+        EventKind("quarantine", "samples are excluded from training from here on; or none stood out", "warning"),
+        EventKind("release", "quarantined samples cost no more than others, and are trained on again"),
+        EventKind("trial", "the guard tested a suspicion: is the model worse, or has the data changed?", "warning"),
+        EventKind("observe", "the model is worse, and has some updates to recover by itself", "warning"),
+        EventKind("adapt", "the data has changed: the guard takes the new level of the loss for usual", "warning"),
+        EventKind("remedy", "the learning rate is lowered and warmed up again", "warning"),
+        EventKind("oom", "out of memory: batches are computed in smaller parts from here on", "warning"),
+        EventKind("early_stop", "evaluations stopped improving, so the run ends"),
         EventKind("interrupt", "a signal asked the run to stop", "warning"),
-        EventKind("config_change", "something differs from what the run was started with", "warning"),
-        EventKind("inject", "a fault was put in on purpose", "warning"),
-        EventKind("tracker", "a tracker failed, fell behind or lost rows; the run is not touched", "warning"),
-        EventKind("notice", "worth knowing, nothing to do"),
-        EventKind("finding", "a symptom with its likely cause and a change to try", "warning"),
-        EventKind("finish", "the run reached its end", shown=False),
-        EventKind("failure", "the run ended by an error", "error"),
+        EventKind("config_change", "a setting or the environment differs from before", "warning"),
+        EventKind("inject", "a fault was injected on purpose", "warning"),
+        EventKind("tracker", "a tracker failed, fell behind or lost rows; the run is not affected", "warning"),
+        EventKind("notice", "for information"),
+        EventKind("finding", "the doctor found a symptom, with a likely cause and a change to try", "warning"),
+        EventKind("finish", "the run finished", shown=False),
+        EventKind("failure", "the run failed", "error"),
     )
 }
 
@@ -291,7 +318,7 @@ SEGMENT_STARTS = ("start", "resume", "rollback")
 
 
 def check_metrics(row: Mapping[str, Any]) -> None:
-    """A row with an unknown name is a mistake in the code that wrote it, so this is a ValueError."""
+    """An unknown name is a bug in the code that wrote the row, hence a ValueError."""
     split = row.get("split")
     if split not in BOTH:
         raise ValueError(f"metrics row: split must be one of {', '.join(BOTH)}, but got {split!r}")
@@ -315,7 +342,7 @@ def check_event(row: Mapping[str, Any]) -> None:
 
 
 def _check_kind(metric: Metric, value: Any) -> None:
-    """Readers that expect a number would stumble over a dict, and the other way round."""
+    """A metric is either a number or a dict, as the schema says."""
     if metric.per is None:
         if isinstance(value, Mapping):
             raise ValueError(f"metrics row: {metric.name!r} must be a single value, but got {value!r}")

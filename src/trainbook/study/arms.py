@@ -14,6 +14,7 @@ from trainbook.knobs import Change, Loaded, difference, load
 from trainbook.knobs.dumping import dump_changes, yaml_value
 from trainbook.knobs.text import read_file
 from trainbook.loop.build import build
+from trainbook.loop.data_paths import with_paths_found
 from trainbook.loop.device import device_kind
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.faults.kinds import parse
@@ -60,7 +61,7 @@ class Arm:
                 raise  # of the disk or the machine, and not of what is tried
             failure = str(error)
         except Interrupted as stop:
-            raise Interrupted(f"{stop}. To resume: the same command") from None
+            raise Interrupted(f"{stop}. To resume, run the same command again") from None
         finally:
             gc.collect()  # the next one needs the room
             if torch.cuda.is_available():
@@ -101,10 +102,10 @@ class Arm:
         )
         with joined(find_place(), config.distributed, device_kind(config.training.device)) as ranks:
             if ranks.are_several:
-                raise UserError("a remedy is tried in one process, but this is one of several.")
+                raise UserError("a remedy is tried in a single process, but this is one of several.")
 
             def build_job(device: torch.device) -> Job:
-                job = build(config, device, run, ranks).job
+                job = build(with_paths_found(config, self.parent)[0], device, run, ranks).job
                 job.stop_at = self.stop_at
                 return job
 

@@ -19,8 +19,8 @@ def keep_base(path: Path, text: str, has_runs: bool) -> None:
         changed = _differing(path, text) if has_runs else []
         if changed:
             raise ResumeError(
-                f"{path} is not the base of this study: {', '.join(changed)} differ. Its runs were trained with it: "
-                "begin a new study under another --name."
+                f"{path} no longer matches the base of this study: {', '.join(changed)} differ. Its runs were trained "
+                "with the old values: start a new study under another --name."
             )
     write_text_atomically(path, text)
 

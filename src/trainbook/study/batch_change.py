@@ -48,7 +48,7 @@ def for_batch(
         raise UserError(f"--for-batch: must be >= 1, but got {batch}.")
     old = batch_shape(config).global_batch
     ratio = batch / old
-    found = [Changed("batch.global_batch_size", config.batch.global_batch_size, batch, "as asked")]
+    found = [Changed("batch.global_batch_size", config.batch.global_batch_size, batch, "as requested")]
     found += [
         Changed(f"batch.{name}", getattr(config.batch, name), None, "follows from the global batch")
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
@@ -60,13 +60,19 @@ def for_batch(
             left = float(f"{1 - config.optimizer.beta2**ratio:.6g}")  # of 1: it is what counts, and never none
             beta2 = float(f"{1 - left:.15g}")
             found.append(
-                Changed("optimizer.beta2", config.optimizer.beta2, beta2, "averages over as many tokens as before")
+                Changed(
+                    "optimizer.beta2",
+                    config.optimizer.beta2,
+                    beta2,
+                    "averages over the same number of tokens as before",
+                )
             )
         lengths = {path: max(1, round(steps / ratio)) for path in LENGTHS if (steps := config.get(path))}
         if TOTAL in lengths and WARMUP in lengths:  # as short as it may become, a run is longer than its warm-up
             lengths[WARMUP] = min(lengths[WARMUP], lengths[TOTAL] - 1)
         found += [
-            Changed(path, config.get(path), steps, "covers as many tokens as before") for path, steps in lengths.items()
+            Changed(path, config.get(path), steps, "covers the same number of tokens as before")
+            for path, steps in lengths.items()
         ]
     changed = [each for each in found if each.old != each.new]
     return {
@@ -95,19 +101,19 @@ def _critical_batch(
 ) -> list[str]:
     if critical_tokens is None:
         measure = "trainbook plan RECIPE --measure --noise-after N"
-        return [f"the rules hold up to the critical batch size; measure it with {measure}"]
+        return [f"the scaling rules hold up to the critical batch size; measure it with {measure}"]
     if math.isinf(critical_tokens):
-        return ["the gradient is below its noise: a larger batch still helps, so the rules should hold"]
+        return ["the gradient is smaller than its noise: a larger batch still helps, so the scaling rules should hold"]
     if tokens_per_row is None or has_windows(config):
         tokens_per_row = config.data.max_seq_length
     rows = critical_tokens / tokens_per_row
     told = f"the critical batch size is about {rows:,.0f} sequences ({critical_tokens:,.0f} tokens)"
     if batch <= rows:
-        return [f"{told}: {batch:,} is within it, so the rules should hold"]
+        return [f"{told}: {batch:,} is within it, so the scaling rules should hold"]
     steps = (1 + rows / batch) / (1 + rows / old)
     return [
-        f"{told}: {batch:,} is beyond it. The same loss takes {steps:.0%} of the steps of a batch of {old:,}, "
-        f"and {steps * batch / old:.2g} times its tokens: search the learning rate again"
+        f"{told}: {batch:,} is beyond it. Compared with a batch of {old:,}, the same loss takes {steps:.0%} of the "
+        f"steps and {steps * batch / old:.2g} times the tokens: search the learning rate again"
     ]
 
 

@@ -83,7 +83,7 @@ def measure(
     asked, config = config, on_one_device(config)
     source = Source(config, data, vocab_size)
     if noise_after is not None and source.kind != "real":
-        raise UserError("the gradient noise scale of random tokens tells nothing: measure it on real data.")
+        raise UserError("the gradient noise scale of random tokens is meaningless: measure it on real data.")
     found = Measurement(
         {
             "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
@@ -122,7 +122,7 @@ def _as_configured(
     found: Measurement, config: Config, source: Source, device: torch.device, steps: int, say: Say
 ) -> None:
     rows = found.facts["micro_batch"]
-    say(f"{WARM} steps to warm up, then {steps} timed ones (again, if they are fast), {_rows(rows)} at a time")
+    say(f"{WARM} warm-up steps, then {steps} timed steps (more if they are fast), {_rows(rows)} at a time")
 
     def note(training: Rehearsal) -> None:
         found.facts |= {"compiled": training.built.compiled, "snapshot_bytes": training.healer.snapshot_bytes}
@@ -138,7 +138,7 @@ def _as_configured(
         "paces": list(stretch.paces),
         "tokens_per_second": stretch.tokens_per_second,
     }
-    say(f"{stretch.seconds_per_step:.3g} s a step, {_told(stretch)}")
+    say(f"{stretch.seconds_per_step:.3g} s per step, {_told(stretch)}")
 
 
 def _largest(
@@ -167,7 +167,7 @@ def _largest(
 
 def _noise(found: Measurement, config: Config, source: Source, device: torch.device, after: int, say: Say) -> None:
     """It is of this training as it is asked for: none is made up beyond its end."""
-    say(f"{after} steps of training, then the gradient noise of the model that they leave")
+    say(f"{after} training steps, then the gradient noise of the resulting model")
     config = for_rehearsal(config)
     try:
         with rehearsal(config, source.data(config, after), device) as training:
@@ -190,4 +190,4 @@ def _rows(rows: int) -> str:
 
 
 def _told(stretch: Stretch) -> str:
-    return f"{stretch.tokens_per_second:,.0f} tokens/s, {stretch.peak_bytes / 2**30:.2f} GiB at most"
+    return f"{stretch.tokens_per_second:,.0f} tokens/s, {stretch.peak_bytes / 2**30:.2f} GiB peak"

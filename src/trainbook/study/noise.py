@@ -1,4 +1,4 @@
-"""The gradient noise scale: the batch beyond which more rows buy next to nothing (McCandlish et al. 2018).
+"""The gradient noise scale: the batch beyond which more rows buy next to nothing (arXiv 1812.06162).
 
 The gradient of a batch of b tokens is the true one, G, and noise of variance S / b. Of k parts of one batch, each of b
 tokens, with gradients g_i and their mean m, both unbiased:
@@ -185,7 +185,7 @@ def _gradients(state: TrainState, micro_batch: object, num_targets: float) -> li
         if math.isfinite(_square(gradients)):
             return gradients
         if scale <= 1.0:
-            raise UserError("the model's gradient is not finite: there is no noise scale to measure.")
+            raise UserError("the gradient is not finite, so there is no noise scale to measure.")
         scale /= 2
 
 

@@ -41,12 +41,12 @@ def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = Tru
         return compare_speeds("tokens per second", control, remedy)
     if measure == "memory":
         control, remedy = pairs[0]
-        return compare_growth("memory growth in bytes a step", _curve(control["memory"]), _curve(remedy["memory"]))
+        return compare_growth("memory growth in bytes per step", _curve(control["memory"]), _curve(remedy["memory"]))
     if measure == "runs":
         return _compare_running(pairs)
     if measure == "scatter":
         control, remedy = pairs[0]
-        name = "scatter of the validation loss"
+        name = "standard deviation of the validation loss"
         return compare_scatter(name, _curve(control["evaluations"]), _curve(remedy["evaluations"]))
     return _compare_losses(pairs, same_evaluation, looks)
 
@@ -54,7 +54,7 @@ def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = Tru
 def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool, looks: int) -> Comparison:
     targets = [[arm["targets"] for arm in pair] for pair in pairs]
     if not same_evaluation or any(a != b for a, b in targets if None not in (a, b)):
-        reason = "the change also changes what is evaluated, so that the two losses are of different things"
+        reason = "the change also affects the evaluation, so the two losses are not comparable"
         control, remedy = pairs[0]
         return Comparison("validation loss", _last(control), _last(remedy), math.nan, None, "cannot tell", reason)
     is_evaluated = all(arm["evaluations"] or arm["failure"] for pair in pairs for arm in pair)
@@ -74,7 +74,7 @@ def _compare_running(pairs: Sequence[Pair]) -> Comparison:
     control, remedy = counts
     verdict: Verdict
     if control == 0:
-        verdict, reason = "cannot tell", "memory was enough for the control too, this time"
+        verdict, reason = "cannot tell", "this time the control did not run out of memory either"
     elif remedy == 0:
         verdict, reason = "helped", "the control ran out of memory, the remedy did not"
     else:
@@ -96,8 +96,8 @@ def strayed(record: Record, control: Outcome) -> str | None:
         return None
     _, step, loss, before = off[len(off) // 2]
     return (
-        f"the control does not go the way of the run (at step {step} its loss is {loss:.4g}, and was {before:.4g}): "
-        "what was wrong there is not in the configuration, or is no longer so"
+        f"the control does not reproduce the run (at step {step} its loss is {loss:.4g} instead of {before:.4g}): the "
+        "cause is not in the configuration, or has been fixed since"
     )
 
 

@@ -66,25 +66,25 @@ def choose(record: Record, findings: Sequence[Finding], rule: str | None = None)
     """The finding to try. Where there is none, what there is instead is said."""
     rules = list(dict.fromkeys(finding.rule for finding in findings))
     if not findings:
-        raise UserError(f"{record.name}: nothing was found, so there is nothing to try.")
+        raise UserError(f"{record.name}: the doctor has no findings, so there is nothing to try.")
     if rule is not None and rule not in rules:
         near = get_close_matches(rule, rules, n=1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise UserError(f"--finding: must be one that was found: {', '.join(rules)}; but got {rule!r}.{hint}")
+        raise UserError(f"--finding: must be one of the findings ({', '.join(rules)}), but got {rule!r}.{hint}")
     wanted = [finding for finding in findings if rule in (None, finding.rule)]
     chosen = next((finding for finding in wanted if finding.override is not None), None)
     if chosen is None:
         found = ", ".join(dict.fromkeys(finding.rule for finding in wanted))
-        raise UserError(f"{record.name}: there is nothing to try. Found: {found}; no change of a knob treats that.")
+        raise UserError(f"{record.name}: there is nothing to try. No change of a knob fixes {found}.")
     if record.origin == "fit":
         raise UserError(
-            f"{record.name} was trained by trainbook.fit from a module of your own, which cannot be built here. "
-            f"Call trainbook.fit(…, {chosen.override}) under another name, and compare the two runs."
+            f"{record.name} was trained by trainbook.fit with your own module, which cannot be built here. Call "
+            f"trainbook.fit(…, {chosen.override}) under another name, and compare the two runs."
         )
     if record.origin != "trainbook":
         raise UserError(
-            f"{record.name} was not trained here: it is a record of {record.origin}, and nothing can be tried with it. "
-            f"There, train with {_theirs(record, str(chosen.override))}, and compare with a run without the change."
+            f"{record.name} is a log of {record.origin}, so nothing can be tried here. In that tool, train with "
+            f"{_theirs(record, str(chosen.override))}, and compare with a run without the change."
         )
     return chosen
 
@@ -99,7 +99,7 @@ def ask(record: Record, parent: RunFolder, finding: Finding, steps: int | None =
     override = str(finding.override)
     changed = [change.path for change in changes(parent, shlex.split(override))]
     if not changed:
-        raise UserError(f"{finding.rule}: {override} is what {parent.name} was trained with: there is nothing to try.")
+        raise UserError(f"{finding.rule}: {parent.name} was already trained with {override}: there is nothing to try.")
     if steps is not None and steps < 2:
         raise UserError(f"--steps: must be at least 2, but got {steps}.")
     config = with_overrides(parent).config

@@ -9,6 +9,7 @@ from trainbook.knobs.config import Declaration
 from trainbook.knobs.values import BrokenLaw, check, show
 from trainbook.study.space import Dimension
 
+MOST_STEPS = 1_000_000_000  # of a range
 SCALES = ("linear", "log", "log_one_minus", "choice")
 
 
@@ -28,27 +29,27 @@ def dimension(
         raise BrokenLaw(f"scale must be one of {', '.join(SCALES)}, but got {show(scale)}.")
     has_range = low is not None or high is not None
     if choices is not None and (has_range or scale not in (None, "choice") or step is not None):
-        raise BrokenLaw("has choices, and also a range, a step or a scale. Keep the one or the other.")
+        raise BrokenLaw("has both choices and a range, step or scale. Keep one of the two.")
     if choices is not None or (not has_range and known is not None and known.scale == "choice" and scale is None):
         given = choices if choices is not None else (known.choices if known else ())
         return _of_choices(declaration, given, tuple(only_if))
     if scale == "choice":
         raise BrokenLaw("has the scale choice, but no choices.")
     if known is None and (low is None or high is None):
-        raise BrokenLaw("is not one that is usually searched, so it has no range of its own: give low and high.")
+        raise BrokenLaw("has no default search range: set low and high.")
     known_range = known if known is not None and known.scale != "choice" else None
     chosen = scale or (known_range.scale if known_range else None)
     if chosen is None:
-        raise BrokenLaw("has no scale of its own: say scale: linear, log or log_one_minus.")
+        raise BrokenLaw("has no default scale: set scale to linear, log or log_one_minus.")
     low = low if low is not None else known_range.low if known_range else None
     high = high if high is not None else known_range.high if known_range else None
     if low is None or high is None:
-        raise BrokenLaw("has no range of its own: give both low and high.")
+        raise BrokenLaw("has no default search range: set both low and high.")
     ends = _ends(declaration, low, high)
     _must_be_a_range(ends, chosen, step)
     is_whole = all(isinstance(end, int) for end in ends)
     if is_whole and step is not None and not float(step).is_integer():
-        raise BrokenLaw(f"has whole numbers only: step must be one too, but got {show(step)}.")
+        raise BrokenLaw(f"takes whole numbers only, so step must be one too, but got {show(step)}.")
     return Dimension(
         declaration.path,
         chosen,  # pyright: ignore[reportArgumentType]
@@ -86,12 +87,17 @@ def _ends(declaration: Declaration, low: Any, high: Any) -> tuple[float, float]:
 def _must_be_a_range(ends: tuple[float, float], scale: str, step: float | None) -> None:
     low, high = ends
     if low == high:
-        raise BrokenLaw(f"the range is empty: low and high are both {show(low)}. A knob with one value is fixed.")
+        raise BrokenLaw(
+            f"the range is empty: low and high are both {show(low)}. To use one value, put the knob under fixed."
+        )
     if low > high:
         raise BrokenLaw(f"the range is reversed: low {show(low)} is above high {show(high)}.")
     if scale == "log" and low <= 0:
-        raise BrokenLaw(f"a log scale has no zero: low must be > 0, but got {show(low)}.")
+        raise BrokenLaw(f"a log scale cannot include zero: low must be > 0, but got {show(low)}.")
     if scale == "log_one_minus" and high >= 1:
-        raise BrokenLaw(f"a log scale of 1 − x ends before 1: high must be < 1, but got {show(high)}.")
+        raise BrokenLaw(f"a log scale of 1 − x cannot include 1: high must be < 1, but got {show(high)}.")
     if step is not None and (isinstance(step, bool) or not isinstance(step, int | float) or not 0 < step <= high - low):
         raise BrokenLaw(f"step must be > 0 and at most high − low = {show(high - low)}, but got {show(step)}.")
+    if step is not None and (high - low) / step > MOST_STEPS:
+        least = float(f"{(high - low) / MOST_STEPS:.3g}")
+        raise BrokenLaw(f"step must be at least {show(least)}, or left out, but got {show(step)}.")

@@ -18,7 +18,6 @@ from trainbook.data import DataBundle
 from trainbook.errors import UserError
 from trainbook.guard import Ladder, Reading
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import warmup_steps
 from trainbook.loop.build import Built, assemble
 from trainbook.loop.device import COMPILE_MIN_STEPS, memory_in_use, prepared_device
 from trainbook.loop.heal import NUM_SNAPSHOTS
@@ -52,7 +51,7 @@ class Stretch:
 class OverTooSoon(UserError):
     def __init__(self, steps: int) -> None:
         super().__init__(
-            f"this training is over after {steps} steps, before what was to be measured: make it longer "
+            f"the run ends after {steps} steps, before the measurement is complete: make it longer "
             "(training.max_steps, or training.num_train_epochs), or measure fewer steps."
         )
         self.steps = steps
@@ -79,7 +78,7 @@ def lasting(config: Config, steps: int) -> Config:
 def long_enough(config: Config, steps: int) -> Config:
     """Never over within `steps`, and compiled as a long run would be: for made-up data, whose epochs mean nothing."""
     asked = config.training.max_steps or COMPILE_MIN_STEPS
-    return lasting(config, max(asked, steps + 1, warmup_steps(config, asked) + 1))
+    return lasting(config, max(asked, steps + 1))
 
 
 class Rehearsal(Training):
@@ -164,7 +163,7 @@ class _OneWay(Ladder):
     """Bad updates are kept out as in a run; but nothing goes back, and nothing is given up: random tokens teach nobody,
     and what is to be known is how long steps take that nothing happens to."""
 
-    def decide(self, step: int, reading: Reading) -> None:
+    def decide(self, step: int, reading: Reading, rate: float | None = None) -> None:
         return None
 
 

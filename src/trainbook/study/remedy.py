@@ -17,11 +17,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import must_stay_inside
 from trainbook.doctor import Diagnosis, Finding, as_json
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.runs import RunFolder, jsonl, write_text_atomically
 from trainbook.runs.record import Record
+from trainbook.runs.trust import require_trust
 from trainbook.study.arms import SET_ASIDE, Arm, changes
 from trainbook.study.outcomes import Pair, compare, strayed
 from trainbook.study.question import Question, ask, choose
@@ -138,12 +140,13 @@ def _run_of(record: Record) -> RunFolder:
     assert record.path is not None
     run = RunFolder.open(record.path)
     if run.read_manifest().recipe == "fit":
-        raise UserError(f"{run.path} was made by trainbook.fit from a module of your own, which cannot be built here.")
+        raise UserError(f"{run.path} was made by trainbook.fit with your own module, which cannot be built here.")
     if (world := run.read_manifest().determinism.get("world", 1)) > 1:
         raise UserError(
-            f"{run.path} was trained by {world} processes, and a try runs in one: it would not be the same batches. "
-            "Make the change in a run of its own, and put the two side by side with trainbook compare."
+            f"{run.path} was trained by {world} processes, but a trial runs in one process, with different batches. "
+            "Make the change in a separate run, and compare the two with trainbook compare."
         )
+    require_trust(run, run.recorded())
     return run
 
 
@@ -156,6 +159,7 @@ def _folder_of(parent: RunFolder, question: Question) -> tuple[Path, dict[str, A
     number = 1
     while True:
         folder = path.with_name(f"{path.name}-try-{question.rule}" + (f"-{number}" if number > 1 else ""))
+        must_stay_inside(folder)
         state = _read(folder)
         if state is None or state["question"] == asdict(question):
             break
@@ -165,7 +169,7 @@ def _folder_of(parent: RunFolder, question: Question) -> tuple[Path, dict[str, A
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunFolderError(f"{folder} cannot be made: {error.strerror}.") from None
+            raise RunFolderError(f"{folder} cannot be created: {error.strerror}.") from None
         _keep(folder, state)
     return folder, state
 
@@ -174,13 +178,13 @@ def _read(folder: Path) -> dict[str, Any] | None:
     file = folder / ANSWER
     if not file.is_file():
         if folder.exists() and any(folder.iterdir()):
-            raise RunFolderError(f"{folder} is in the way: it is not the folder of a try. Give it another name.")
+            raise RunFolderError(f"{folder} already exists and was not made by doctor --try. Rename it.")
         return None
     try:
         state = jsonl.loads(file.read_bytes())
         return {"question": state["question"], "arms": state["arms"], "answer": state["answer"]}
     except (ValueError, LookupError, TypeError):
-        raise RunFolderError(f"{file} is damaged. Take the folder away, and it is tried anew.") from None
+        raise RunFolderError(f"{file} is damaged. Remove the folder to try again.") from None
 
 
 def _keep(folder: Path, state: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ def synthetic_data(config: Config, vocab_size: int, rows: int, seed: int = 0) ->
     task = task_name(config)
     if task not in TASKS:
         raise UserError(
-            f"made-up data is for the tasks {', '.join(TASKS)}, but got {task}: what it predicts comes from real data."
+            f"synthetic data works with the tasks {', '.join(TASKS)}, but got {task}, which needs real targets."
         )
     # end_of_text: a decoder's answers end with it
     vocabulary = cast(Tokenizer, Vocabulary(vocab_size, end_of_text=vocab_size - 1 if task == "span" else None))

@@ -60,7 +60,7 @@ def tried(
     try:
         return _tried(source.long_enough(config, timing.most_steps), source, device, timing, say, note)
     except OverTooSoon as over:
-        say(f"the training is over after {over.steps} steps: its data is read again for what is measured")
+        say(f"the run ends after {over.steps} steps: its data is repeated for the measurement")
         source.is_repeated = True
     return _tried(source.long_enough(config, timing.most_steps), source, device, timing, say, note)
 
@@ -140,7 +140,7 @@ class Source:
         self.kind = ("synthetic" if can_be_made_up else "real") if kind == "auto" else kind
         self.vocab_size = vocab_size or config.data.vocab_size
         if self.kind == "synthetic" and self.vocab_size is None:
-            raise UserError("random tokens need the size of the vocabulary, and data.vocab_size does not say it.")
+            raise UserError("random tokens need the vocabulary size: set data.vocab_size.")
         self.is_repeated = False  # real data that ended too soon is read again
         self.is_compiled: bool | None = None  # the last training that was built
         self._real: DataBundle | None = None

@@ -61,7 +61,7 @@ def compare_curves(measure: str, control: Curve, remedy: Curve, looks: int = 1) 
     if low < 0 < high and (surely := _apart(control, remedy, sigmas)):
         # One of them is wild, so that its mean says little; but all of its last values are worse than the other's.
         low, high = (min(surely, high), high) if surely > 0 else (low, max(surely, low))
-        told = f"all of the last {TAIL} evaluations of the one are worse than all of the other's"
+        told = f"all of the last {TAIL} evaluations of one run are worse than all of the other's"
     return _judged(measure, ends, (low, high), told)
 
 
@@ -97,7 +97,7 @@ def compare_speeds(measure: str, control: Sequence[Sequence[float]], remedy: Seq
     """Rows of several runs of each. A machine is not equally fast all the time: what the runs of one kind differ by is
     part of the noise, beside how their rows scatter."""
     if any(len(rows) < 2 for rows in (*control, *remedy)):
-        reason = "there are too few rows to know how they scatter"
+        reason = "there are too few logged rows to estimate their variance"
         return _unknown(measure, [*chain(*control)], [*chain(*remedy)], reason)
     means, errors = [], []
     for runs in (control, remedy):
@@ -108,29 +108,29 @@ def compare_speeds(measure: str, control: Sequence[Sequence[float]], remedy: Seq
         errors.append(math.sqrt(scatter + drift))
     noise, difference = math.hypot(*errors), means[1] - means[0]
     interval = (difference - SIGMAS * noise, difference + SIGMAS * noise)
-    told = f"from the scatter of rows, and of {len(control)} runs of each"
+    told = f"from the variance of rows, and of {len(control)} runs of each"
     return _judged(measure, (means[0], means[1]), interval, told, lower_is_better=False)
 
 
 def compare_growth(measure: str, control: Curve, remedy: Curve) -> Comparison:
     """Of what should stay where it is: the slope of a straight line, a step."""
     if min(len(control), len(remedy)) < 3:
-        return _unknown(measure, [], [], "there are too few rows to see whether it grows")
+        return _unknown(measure, [], [], "there are too few logged rows to see a trend")
     lines: list[Any] = [stats.linregress([s for s, _ in curve], [v for _, v in curve]) for curve in (control, remedy)]
     slopes = float(lines[0].slope), float(lines[1].slope)
     noise = math.hypot(*(float(line.stderr) for line in lines))
     difference = slopes[1] - slopes[0]
     interval = (difference - SIGMAS * noise, difference + SIGMAS * noise)
-    return _judged(measure, slopes, interval, "from the errors of the two slopes")
+    return _judged(measure, slopes, interval, "from the standard errors of the two slopes")
 
 
 def compare_scatter(measure: str, control: Curve, remedy: Curve) -> Comparison:
     """How evaluations scatter about their own course: the ratio of variances, with an F interval."""
     if min(len(control), len(remedy)) < 4 or _not_finite(measure, control, remedy) is not None:
-        return _unknown(measure, [], [], "there are too few evaluations to see how they scatter")
+        return _unknown(measure, [], [], "there are too few evaluations to estimate their variance")
     spreads = fluctuation(control, share=1.0), fluctuation(remedy, share=1.0)
     if spreads[0] == 0.0:
-        return _unknown(measure, [0.0], [spreads[1]], "the control's evaluations do not scatter")
+        return _unknown(measure, [0.0], [spreads[1]], "the control's evaluations do not vary")
     freedom = [len(curve) - 2 for curve in (control, remedy)]
     ratio = (spreads[1] / spreads[0]) ** 2
     tail = (1 - CONFIDENCE) / 2
@@ -170,9 +170,9 @@ def _judged(
     elif best > 0:
         verdict, why = "made it worse", "the whole interval is on the worse side"
     elif max(abs(low), abs(high)) <= small:
-        verdict, why = "did not help", f"whatever difference there is, it is below {NEGLIGIBLE:.0%}"
+        verdict, why = "did not help", f"the difference, if any, is below {NEGLIGIBLE:.0%}"
     else:
-        verdict, why = "cannot tell", "the interval holds both better and worse"
+        verdict, why = "cannot tell", "the interval includes both better and worse"
     return Comparison(measure, control, remedy, remedy - control, interval, verdict, f"{why} ({told})")
 
 

@@ -164,22 +164,22 @@ def load_saved_state(task: nn.Module, state: dict[str, Tensor]) -> None:
             task.load_state_dict(state)
         except RuntimeError as error:
             first = str(error).splitlines()[1 if "\n" in str(error) else 0].strip()
-            raise ResumeError(f"the checkpoint is of another model: {first}") from None
+            raise ResumeError(f"the checkpoint belongs to a different model: {first}") from None
         return
     own = _trained(task)
     if FINGERPRINT in state and not torch.equal(state[FINGERPRINT].cpu(), task.frozen_fingerprint):  # pyright: ignore
         raise ResumeError(
-            "model.pretrained: the frozen weights are not those that the adapters were trained with. Bring the old "
-            "ones back, or start a new run under another --name."
+            "model.pretrained: the frozen weights differ from those the adapters were trained with. Restore the old "
+            "weights, or start a new run under another --name."
         )
     if own.keys() != state.keys() - {FINGERPRINT}:
         odd = sorted(own.keys() ^ (state.keys() - {FINGERPRINT}))
-        raise ResumeError(f"the checkpoint is of another model: {odd[0]} is only in one of the two.")
+        raise ResumeError(f"the checkpoint belongs to a different model: {odd[0]} exists in only one of the two.")
     with torch.no_grad():
         for name, tensor in own.items():
             if tensor.shape != state[name].shape:
-                shapes = f"{tuple(state[name].shape)} there and {tuple(tensor.shape)} here"
-                raise ResumeError(f"the checkpoint is of another model: {name} is {shapes}.")
+                shapes = f"{tuple(state[name].shape)} in the checkpoint and {tuple(tensor.shape)} here"
+                raise ResumeError(f"the checkpoint belongs to a different model: {name} is {shapes}.")
             tensor.copy_(state[name])
 
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
+from trainbook.data.tokenizers.around import template
 from trainbook.knobs.config import Config
 from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialise
 from trainbook.tasks import metrics as measures
-from trainbook.tasks.around import template
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.layout import parts
 from trainbook.tasks.losses import IGNORED
@@ -25,10 +25,12 @@ from trainbook.tasks.tokens import TokenTask
 class CausalTask(TokenTask):
     """The objective; whose network it is, is a matter of the subclass."""
 
+    begins_documents = True
+
     @classmethod
     def frame(cls, config: Config, tokenizer: Tokenizer) -> Frame:
         """A document begins as the tokenizer begins a text, with <s> if it is a Llama's, and ends with the end of text,
-        unless it was cut: nothing should be learned of an end there. A stream of all text has its ends already."""
+        unless it was cut: nothing should be learned of an end there. A stream of all text has both already."""
         if config.data.samples == "windows":
             return Frame(config.data.max_seq_length, keep_suffix=False, shift=1)
         begin, end = template(tokenizer)[0], () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)

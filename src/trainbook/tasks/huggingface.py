@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from trainbook.data import Tokenizer
 from trainbook.data.frame import Frame
+from trainbook.data.tokenizers.around import template
 from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.knobs.hub import find_weights
-from trainbook.tasks.around import template
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, Tag
 from trainbook.tasks.masked import MaskedTask
@@ -62,8 +62,9 @@ class HuggingFace(Wrapped):
         task = cls.around(config, facts, nn.Identity(), str(folder))
         with quiet(), torch.random.fork_rng(devices=[]):
             try:
-                plan = transformers().AutoConfig.from_pretrained(folder)
-                task.network = getattr(transformers(), cls.auto).from_config(plan, dtype=dtype)
+                plan = transformers().AutoConfig.from_pretrained(folder, trust_remote_code=False)
+                auto = getattr(transformers(), cls.auto)
+                task.network = auto.from_config(plan, dtype=dtype, trust_remote_code=False)
                 if (folder / GENERATION).is_file():
                     task.network.generation_config = transformers().GenerationConfig.from_pretrained(folder)
                 share_as(task.network, json.loads((folder / SHARED).read_text(encoding="utf-8")))
@@ -95,7 +96,12 @@ class HuggingFace(Wrapped):
         self.must_have_a_head(auto, folder)
         try:
             network, report = auto.from_pretrained(
-                folder, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **self.head_options()
+                folder,
+                dtype=dtype,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+                trust_remote_code=False,
+                **self.head_options(),
             )
         except FAILURES as error:
             raise UserError(f"{self.origin} cannot be loaded as {self.auto}: {_first_line(error)}") from None
@@ -114,14 +120,14 @@ class HuggingFace(Wrapped):
     def must_have_a_head(self, auto: Any, folder: Path) -> None:
         """Of some architectures transformers has no model for a task."""
         try:
-            plan = transformers().AutoConfig.from_pretrained(folder)
+            plan = transformers().AutoConfig.from_pretrained(folder, trust_remote_code=False)
         except FAILURES as error:
             raise UserError(f"{self.origin} cannot be loaded as {self.auto}: {_first_line(error)}") from None
-        if type(plan) not in auto._model_mapping and self.auto not in getattr(plan, "auto_map", {}):
+        if type(plan) not in auto._model_mapping:
             task = next(name for name, each in TASKS.items() if isinstance(self, each))
             raise UserError(
                 f"{self.origin}: transformers has no head for training.task={task} on a {plan.model_type} model: "
-                f"{self.auto} does not know it. Choose another task or another model."
+                f"{self.auto} does not support it. Choose another task or another model."
             )
 
     def must_be_pretrained(self, network: Any, fresh: set[str]) -> None:
@@ -130,8 +136,8 @@ class HuggingFace(Wrapped):
         lost = sorted(name for name in fresh if name.startswith(prefix) and "pool" not in name)
         if lost:
             raise UserError(
-                f"{self.origin} lacks weights that its config.json asks for: {', '.join(lost[:3])}"
-                f"{f' and {len(lost) - 3} more' if len(lost) > 3 else ''}."
+                f"{self.origin} lacks weights that its config.json requires: "
+                f"{', '.join(lost[:3])}{f' and {len(lost) - 3} more' if len(lost) > 3 else ''}."
             )
 
     def renew_a_head_of_other_labels(self, network: Any, folder: Path) -> set[str]:
@@ -141,8 +147,8 @@ class HuggingFace(Wrapped):
         rows = network.get_input_embeddings().weight.shape[0]
         if self.facts.vocab_size > rows:
             raise UserError(
-                f"{self.origin} has embeddings for {rows} tokens, but the tokenizer has {self.facts.vocab_size}: it "
-                "belongs to other weights. Leave data.tokenizer out, and it is the model's own."
+                f"{self.origin} has embeddings for {rows} tokens, but the tokenizer has {self.facts.vocab_size}, so "
+                "it belongs to other weights. Omit data.tokenizer to use the model's own tokenizer."
             )
 
     def must_have_positions(self, config: Config) -> None:
@@ -156,7 +162,7 @@ class HuggingFace(Wrapped):
             knob = "data.max_target_length" if ".decoder." in name else "data.max_seq_length"
             length = max_target_length(config) if ".decoder." in name else config.data.max_seq_length
             if length > rows:
-                raise UserError(f"{knob}: is {length}, but {self.origin} has learned positions for {rows} tokens only.")
+                raise UserError(f"{knob}: is {length}, but {self.origin} has learned positions for {rows} tokens.")
 
     def know_padding(self, network: Any) -> None:
         """Some heads over labels read at the last token that is not padding."""
@@ -282,7 +288,7 @@ class HuggingFaceLabels(HuggingFace, LabelTask):
 
     def renew_a_head_of_other_labels(self, network: Any, folder: Path) -> set[str]:
         """A head that was trained for other labels, or for these in another order, is no start for them."""
-        before = transformers().AutoConfig.from_pretrained(folder).id2label
+        before = transformers().AutoConfig.from_pretrained(folder, trust_remote_code=False).id2label
         if before == self.names():
             return set()
         head = [(name, part) for name, part in network.named_modules() if not _is_in_body(name, network)]
@@ -305,15 +311,38 @@ class HuggingFaceLabels(HuggingFace, LabelTask):
             linears[-1].is_output = True  # pyright: ignore[reportArgumentType]
 
 
-class HuggingFaceClassify(HuggingFaceLabels, Classify):
+class HuggingFaceSequence(HuggingFaceLabels):
+    """One answer for a whole text."""
+
+    def must_fit_frame(self, frame: Frame) -> None:
+        """The heads of T5, BART and their like read at the end token, which every text must have as often."""
+        config = self.network.config
+        if not config.is_encoder_decoder:
+            return
+        end = config.eos_token_id
+        what = f"{self.origin}: the classification head of {config.model_type} reads at the end token ({end})"
+        if end not in (*frame.prefix, *frame.suffix):
+            raise UserError(
+                f"{what}, but the tokenizer puts {_named([*frame.prefix, *frame.suffix])} around a text. Give its "
+                "tokenizer.json a post_processor that adds the end token (TemplateProcessing of the tokenizers "
+                "package), or take an encoder such as BERT."
+            )
+        if end == self.facts.pad:
+            raise UserError(
+                f"{what}, which is the padding token too. Name another pad_token in the tokenizer_config.json beside "
+                "the tokenizer."
+            )
+
+
+class HuggingFaceClassify(HuggingFaceSequence, Classify):
     problem_type = "single_label_classification"
 
 
-class HuggingFaceClassifyMany(HuggingFaceLabels, ClassifyMany):
+class HuggingFaceClassifyMany(HuggingFaceSequence, ClassifyMany):
     problem_type = "multi_label_classification"
 
 
-class HuggingFaceRegress(HuggingFaceLabels, Regress):
+class HuggingFaceRegress(HuggingFaceSequence, Regress):
     problem_type = "regression"
 
 
@@ -390,6 +419,11 @@ def quiet() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
+    if "trust_remote_code" in str(error):
+        return (
+            "it brings Python code of its own, which Trainbook never runs. Use a model that transformers has itself, "
+            "or write one as a module of your own and name it as model.type=package.module:Name."
+        )
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
@@ -400,6 +434,10 @@ def _recompute(network: Any, name: str) -> None:
         raise UserError(
             f"memory.gradient_checkpointing: transformers cannot recompute the blocks of {name}. Set it to off."
         ) from None
+
+
+def _named(ids: list[int]) -> str:
+    return f"only {', '.join(map(str, ids))}" if ids else "nothing"
 
 
 def _is_in_body(name: str, network: Any) -> bool:

@@ -39,7 +39,7 @@ class Layout:
         starts = ends - lengths - before_row
         needed = int((starts + lengths).max(initial=1))
         if width is not None and needed > width:
-            raise ValueError(f"a row of {width} positions cannot hold {needed}")
+            raise ValueError(f"a row of {width} positions cannot hold {needed} tokens")
         return cls(num_rows, width or needed, lengths, rows, starts, packed, equally_long)
 
     @property

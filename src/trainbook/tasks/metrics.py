@@ -54,14 +54,14 @@ def must_give_metric(task: str, metric: str, *, generate: bool = False, target_u
     if task in WRITING_TASKS and metric in metrics_of(task, True, "phonemes"):  # pyright: ignore[reportOperatorIssue]
         hint = "Set evaluation.generate=true" + ("" if metric != "phoneme_error_rate" else " and target_unit=phonemes")
         hint += " for it."
-    message = f"the task {task} does not give {metric}; it gives {', '.join(given)}."
+    message = f"the task {task} has no metric {metric}; it has {', '.join(given)}."
     raise ConfigError([Problem("configuration", "evaluation.metric_for_best_model", message, hint)])
 
 
 def must_fit_task(task: str, evaluation: Evaluation) -> None:
     """A task must be one that can be judged as the evaluation section asks."""
     if evaluation.generate and task in OF_TASK and task not in WRITING_TASKS:
-        message = f"the task {task} writes no answers; those that do are {' and '.join(WRITING_TASKS)}."
+        message = f"the task {task} generates no text; tasks that do are {' and '.join(WRITING_TASKS)}."
         raise ConfigError([Problem("configuration", "evaluation.generate", message)])
     must_give_metric(
         task,
@@ -80,8 +80,8 @@ def must_fit_labels(task: str, evaluation: Evaluation, label_names: Sequence[str
     unfit = ("f1_micro", "f1_macro") if marks else ENTITIES
     if metric in unfit:
         given = [name for name in OF_TASK[task] if name not in unfit]
-        why = "mark entities (B-, I-)" if marks else "have no prefixes such as B- and I-, so there are no entities"
-        message = f"is {metric}, but the tags {why}; metrics are {', '.join(given)}."
+        why = "mark entities (B-, I-)" if marks else "have no prefixes such as B- and I- and so mark no entities"
+        message = f"is {metric}, but the tags {why}; the metrics are {', '.join(given)}."
         raise ConfigError([Problem("configuration", "evaluation.metric_for_best_model", message)])
 
 

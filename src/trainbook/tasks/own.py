@@ -37,7 +37,7 @@ def own_task(path: str) -> type[Task]:
         )
     missing = [name for name in dir(found) if getattr(getattr(found, name), "__isabstractmethod__", False)]
     if missing:
-        raise UserError(f"training.task: '{path}' lacks what every task has: {', '.join(missing)}.")
+        raise UserError(f"training.task: '{path}' lacks what every task needs: {', '.join(missing)}.")
     return found
 
 
@@ -56,7 +56,7 @@ class OwnModel(Wrapped):
         path = cls.path
         make = load_object(path, "model.type")
         if not callable(make):
-            raise UserError(f"model.type: '{path}' must be something to call, but is {_kind(make)}.")
+            raise UserError(f"model.type: '{path}' must be callable, but is {_kind(make)}.")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(config.training.seed)
             try:
@@ -65,10 +65,10 @@ class OwnModel(Wrapped):
                 raise
             except Exception as error:
                 raise own_failure(
-                    f"model.type: '{path}' failed when it was called with (config, facts)", error
+                    f"model.type: '{path}' raised an error when called with (config, facts)", error
                 ) from error
         if not isinstance(network, nn.Module):
-            raise UserError(f"model.type: '{path}' must give an nn.Module, but gave {_kind(network)}.")
+            raise UserError(f"model.type: '{path}' must return an nn.Module, but returned {_kind(network)}.")
         task = cls.around(config, facts, network, f"model.type: '{path}'").to(device, dtype)
         task.fresh = frozenset(f"network.{name}" for name in getattr(network, "fresh", ()))
         task.probe(config)

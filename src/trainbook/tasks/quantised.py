@@ -49,8 +49,8 @@ def quantise(part: nn.Module, bits: str, device: torch.device, compute_dtype: to
         return layer.to(device)
     except (RuntimeError, NotImplementedError, AttributeError, ValueError) as error:
         raise UserError(
-            f"model.quantize_base: bitsandbytes {library.__version__} cannot make weights of {bits} on {device.type}: "
-            f"{str(error).splitlines()[0]}. It needs an NVIDIA GPU, or a CPU and bitsandbytes >= 0.46."
+            f"model.quantize_base: bitsandbytes {library.__version__} cannot store weights in {bits} on "
+            f"{device.type}: {str(error).splitlines()[0]}. It needs an NVIDIA GPU, or a CPU and bitsandbytes >= 0.46."
         ) from None
 
 

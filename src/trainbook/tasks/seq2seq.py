@@ -24,7 +24,7 @@ from trainbook.tasks.tokens import TokenTask
 
 def end_of(tokenizer: Tokenizer) -> int:
     if tokenizer.end_of_text is None:
-        raise DataError("the tokenizer does not fit: a model that writes texts needs a token that ends them.")
+        raise DataError("the tokenizer does not fit: a model that generates text needs an end-of-text token.")
     return tokenizer.end_of_text
 
 

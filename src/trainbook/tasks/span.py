@@ -94,8 +94,8 @@ class SpanTask(Seq2SeqTask):
         spans = int(noise_counts(np.array(length), training.mask_ratio, training.span_length)[1])
         if spans > len(tokenizer.sentinels):
             raise DataError(
-                f"a text of {length} tokens is cut at {spans} places, but the tokenizer has "
-                f"{len(tokenizer.sentinels)} sentinels: raise training.span_length or lower training.mask_ratio."
+                f"a text of {length} tokens would have {spans} masked spans, but the tokenizer has only "
+                f"{len(tokenizer.sentinels)} sentinel tokens: raise training.span_length or lower training.mask_ratio."
             )
         return Frame(length, window_length=length, max_target_positions=longest)
 

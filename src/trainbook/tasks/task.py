@@ -15,6 +15,7 @@ from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
 from trainbook.data.records import LabelKind, RecordKind
 from trainbook.knobs.config import Config
+from trainbook.models.formats.base_settings import BaseSettings
 from trainbook.tasks.batches import StepBatch
 
 Collate = Callable[[Batch], StepBatch]
@@ -62,12 +63,14 @@ class Task(nn.Module):
     records: ClassVar[RecordKind] = "text"
     labels: ClassVar[LabelKind | None] = None
     specials: ClassVar[tuple[str, ...]] = ()  # roles of tokens that the tokenizer must have
+    begins_documents: ClassVar[bool] = False  # in a stream, each begins with what the tokenizer puts before a text
 
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__()
         self.facts = facts
         self.fresh: tuple[str, ...] | None = None  # parameters that pretrained weights had no values for
         self.base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
+        self.base_settings: BaseSettings | None = None  # of the pretrained model's folder
         self.label_smoothing = config.training.label_smoothing
         self.z_loss = config.training.z_loss
 
@@ -96,6 +99,9 @@ class Task(nn.Module):
     @abstractmethod
     def metrics(self, sums: Mapping[str, Tensor], num_targets: int) -> dict[str, float]:
         """From those sums to numbers to show."""
+
+    def must_fit_frame(self, frame: Frame) -> None:
+        """UserError if the network cannot read texts with what this frame puts around them."""
 
     def tie(self) -> None:
         """Make shared parameters one again after memory was given to each."""

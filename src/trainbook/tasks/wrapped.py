@@ -139,7 +139,7 @@ def logits_of(answer: Any) -> Tensor:
         answer = answer[0]
     if not isinstance(answer, Tensor):
         raise UserError(
-            f"a network must answer with a tensor of logits, or with an object that has .logits, but it answered with "
-            f"a {type(answer).__name__}."
+            "a model must return a tensor of logits, or an object with .logits, but it returned a "
+            f"{type(answer).__name__}."
         )
     return answer

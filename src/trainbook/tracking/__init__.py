@@ -1,4 +1,4 @@
-"""Writing a run down: its files first, then the terminal, then mirrors that can neither stop nor slow it."""
+"""Logging a run: its files first, then the terminal, then mirrors that can neither stop nor slow it down."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 
 def silent(segment: int, start_step: int) -> Trackers:
-    """Of a process beside the one that writes: it goes the same way, and tells nobody."""
+    """The trackers of a rank that does not write: the same interface, without output."""
     return Trackers(NoFiles(), segment=segment, start_step=start_step)
 
 

@@ -1,4 +1,4 @@
-"""Which steps are written down."""
+"""Which steps are logged."""
 
 from __future__ import annotations
 

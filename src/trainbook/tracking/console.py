@@ -1,4 +1,4 @@
-"""What the terminal shows: a progress bar where there is one, plain lines elsewhere."""
+"""Terminal output: a progress bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ConsoleTracker:
             self._line.step, self._line.total, self._line.numbers = row["step"], total, parts
 
     def show_activity(self, text: str) -> None:
-        """What takes its time between two rows; plain lines do without it."""
+        """Show what is running between two rows; plain-line output omits it."""
         self._line.activity = text
 
     def log_event(self, row: Mapping[str, Any]) -> None:

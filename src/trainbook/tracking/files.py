@@ -1,4 +1,4 @@
-"""The run's own files. They are the truth, so a row that cannot be written ends the run with a RunError."""
+"""The run's own files. They are the source of truth: if a row cannot be written, the run ends with a RunError."""
 
 from __future__ import annotations
 

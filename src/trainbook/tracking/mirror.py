@@ -1,4 +1,4 @@
-"""A tracker in a thread of its own, so that whatever it does, it neither stops nor slows the run."""
+"""A tracker in its own thread, so that it can neither stop nor slow down the run."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ class Mirror:
             lost_rows = self._lost_rows
         if self._abandon is not None and not self._closed:
             self._abandon()
-        outcome = [f"did not end within {self._close_seconds:g} s and was left behind"] if self._abandoned else []
+        outcome = [f"did not finish within {self._close_seconds:g} s and was abandoned"] if self._abandoned else []
         if lost_rows:
-            outcome.append(f"{lost_rows} row(s) are missing there, the run's files have all of them")
+            outcome.append(f"{lost_rows} row(s) are missing there; the run's files have all rows")
         if outcome:
             self._report(self._name, "; ".join(outcome))
 
@@ -83,13 +83,13 @@ class Mirror:
                 self._changed.notify()
                 return
             self._lost_rows += 1
-        self._fail(f"does not keep up: {self._max_waiting_rows} rows are waiting, further ones are dropped")
+        self._fail(f"does not keep up: {self._max_waiting_rows} rows are queued, further ones are dropped")
 
     def _work(self) -> None:
         try:
             tracker = self._build()
         except BaseException as error:  # some packages call sys.exit
-            self._give_up(f"could not be started: {describe(error)}")
+            self._give_up(f"could not start: {describe(error)}")
             return
         while True:
             with self._changed:
@@ -114,7 +114,7 @@ class Mirror:
             tracker.close(self._closing_status or "failed")
             self._closed = True
         except BaseException as error:
-            self._fail(f"failed at the end: {describe(error)}")
+            self._fail(f"failed while closing: {describe(error)}")
 
     def _give_up(self, reason: str) -> None:
         self._fail(reason)

@@ -1,4 +1,4 @@
-"""What of a row a chart can show, under the names that TensorBoard and W&B group by."""
+"""The numbers of a row that a chart can show, under names that TensorBoard and W&B group by."""
 
 from __future__ import annotations
 

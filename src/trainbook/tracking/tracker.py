@@ -1,4 +1,4 @@
-"""What every tracker can do, and the one object the loop talks to."""
+"""The tracker interface, and `Trackers`, which the loop logs to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShowsActivity(Protocol):
 
 
 class Trackers:
-    """Files first, because they are the truth and may stop the run; then whoever else wants to know, and may not."""
+    """The files first: an error there stops the run. Then all other trackers, whose errors do not."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Trackers:
         self._others[name] = tracker
 
     def begin_segment(self, segment: int, step: int) -> None:
-        """The run goes on from an earlier step: what follows takes the place of what was written beyond it."""
+        """The run continues from an earlier step: later rows replace those written beyond it."""
         self.segment, self._step = segment, step
 
     def log_metrics(self, step: int, split: Split, values: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ class Trackers:
         self._write_reports()
 
     def show_activity(self, text: str) -> None:
-        """For a terminal alone: what takes its time just now. Nothing is written down."""
+        """Show on the terminal what is running now. Nothing is logged."""
         for tracker in self._others.values():
             if isinstance(tracker, ShowsActivity):
                 tracker.show_activity(text)
@@ -99,7 +99,7 @@ class Trackers:
                 try:
                     tracker.close(status)
                 except Exception as error:
-                    self.report(name, f"failed at the end: {describe(error)}")
+                    self.report(name, f"failed while closing: {describe(error)}")
                 self._write_reports()
         finally:
             self._files.close(status)
@@ -124,7 +124,7 @@ class Trackers:
                 getattr(tracker, method)(row)
             except (Exception, SystemExit) as error:  # a terminal or pipe that was closed: the run goes on without it
                 del self._others[name]
-                self.report(name, f"switched off: {describe(error)}")
+                self.report(name, f"disabled after an error: {describe(error)}")
 
     def _write_reports(self) -> None:
         while self._reports:

@@ -33,7 +33,7 @@ class WandbTracker:
         mode = None  # as WANDB_MODE or the user's W&B settings say
         if session.settings.mode in ("online", "run", "shared") and not wandb.login(prompt=False):
             mode = "offline"
-            report(f"no API key is set, so the rows are kept in {run.path / 'wandb'}; send them with: wandb sync")
+            report(f"no API key is set: logging offline to {run.path / 'wandb'}. Upload later with: wandb sync")
         self._run = wandb.init(
             project=PROJECT,
             name=run.name,

@@ -9,7 +9,8 @@ import pytest
 from trainbook.data.frame import Frame
 from trainbook.data.records import Document
 from trainbook.data.report.build import report
-from trainbook.data.report.gather import Side, encode, gather
+from trainbook.data.report.encoded import encode
+from trainbook.data.report.gather import Side, gather
 from trainbook.data.tokenizers import ByteTokenizer, Tokenizer
 from trainbook.knobs import load
 
@@ -21,13 +22,13 @@ def some_texts(count: int, seed: int, longest: int = 12) -> list[str]:
     return [" ".join(draw.choices(WORDS, k=draw.randint(2, longest))) for _ in range(count)]
 
 
-def side_of(documents: list[Document] | list[str], limit: int = 1000) -> Side:
+def side_of(documents: list[Document] | list[str], limit: int = 1000, tokenizer: Tokenizer | None = None) -> Side:
     made = [
         document if isinstance(document, Document) else Document(document, f"file:{number}", 0)
         for number, document in enumerate(documents)
     ]
     side = gather(made, limit)
-    encode(side, ByteTokenizer().encode_many)
+    side.encoded = encode(side.sample, tokenizer or ByteTokenizer())
     return side
 
 
@@ -45,9 +46,9 @@ def report_of() -> Callable[..., dict[str, Any]]:
         fields: dict[str, str] | None = None,
     ) -> dict[str, Any]:
         config = load({"data": {"source": "some.jsonl", "samples": "documents"}}, overrides).config
-        sides = {"train": side_of(train, limit)}
+        sides = {"train": side_of(train, limit, tokenizer)}
         if validation is not None:
-            sides["validation"] = side_of(validation, limit)
+            sides["validation"] = side_of(validation, limit, tokenizer)
         frame = frame or Frame(config.data.max_seq_length)
         return report(config, sides, tokenizer or ByteTokenizer(), frame, config.data.samples, fields)
 

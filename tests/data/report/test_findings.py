@@ -22,7 +22,7 @@ def test_text_in_both_sides_comes_first(report_of, texts):
     found = report_of(train, [*texts(20, 2), train[0]])["findings"]
     assert found[0]["rule"] == "overlap" and found[0]["severity"] == "error"
     assert found[0]["text"].startswith(
-        "4.8% of the validation documents are also in training, 1 word for word (4.8%): the validation loss"
+        "4.8% of the validation documents also occur in training, 1 word for word (4.8%): the validation loss"
     )
 
 
@@ -33,7 +33,7 @@ def test_the_leak_s_headline_counts_documents_and_near_copies_as_the_table_does(
     between = facts["duplicates"]["between"]
     assert (between["exact"], between["near"]) == (3, 5)
     assert facts["findings"][0]["text"].startswith(
-        "53.3% of the validation documents are also in training, 3 word for word (20.0%) and 5 nearly (33.3%): "
+        "53.3% of the validation documents also occur in training, 3 word for word (20.0%) and 5 nearly (33.3%): "
     )
 
 
@@ -56,7 +56,7 @@ def test_tokens_that_training_never_shows_are_no_no_shift_seen(report_of, texts)
 def test_too_short_a_length_is_said_with_the_override_that_helps(report_of):
     finding = by_rule(report_of(["x" * 100] * 40, None, "data.max_seq_length=64"))["length"]
     assert finding["override"] == "data.max_seq_length=128" and finding["severity"] == "warning"
-    assert "36.0% of the tokens are cut off" in finding["text"]
+    assert "36.0% of the tokens are truncated" in finding["text"]
 
 
 def test_too_long_a_length_is_said_with_what_it_would_save(report_of):
@@ -160,3 +160,54 @@ def test_there_are_three_to_eight_in_order_and_every_override_can_be_run(report_
 def test_each_override_is_advised_once():
     found = [{"override": "a=1 b=2"}, {"override": None}, {"override": "b=2"}]
     assert overrides(found) == ["a=1", "b=2"]
+
+
+def test_languages_in_the_table_sum_to_the_documents(report_of):
+    from rich.console import Console
+
+    from trainbook.data.report.render import render
+
+    english = "this is the text of a person who was in the house with the others"
+    console = Console(record=True, width=200)
+    render(report_of([*(f"{english} {number}" for number in range(9)), "12 34", "x"]), console)
+    assert "English 9, not recognized 2" in console.export_text()
+
+
+def _shares(texts, train: int, of_train: int, validation: int, of_validation: int) -> list[list[Document]]:
+    sides = ((train, of_train, 1), (validation, of_validation, 2))
+    return [
+        [
+            Document(text, f"{seed}:{n}", 0, label="yes" if n < positive else "no")
+            for n, text in enumerate(texts(count, seed))
+        ]
+        for positive, count, seed in sides
+    ]
+
+
+@pytest.mark.parametrize(
+    ("validation", "rule", "severity", "told"),
+    [
+        (30, "label_shift", "warning", "more than chance explains"),  # p = 1e-4
+        (50, "label_shares", "info", "this may be chance"),  # p = 0.03: of four tests, one in eight is as low by chance
+        (58, None, None, None),
+    ],
+)
+def test_the_shares_of_labels_are_judged_by_the_report_s_own_test(report_of, texts, validation, rule, severity, told):
+    facts = report_of(*_shares(texts, 300, 400, validation, 80))
+    labels, found = facts["shift"]["labels"], by_rule(facts)
+    assert labels["p_corrected"] == pytest.approx(min(1.0, 4 * labels["p_value"]))
+    assert {"label_shift", "label_shares"} & found.keys() == ({rule} if rule else set())
+    if rule:
+        assert labels["p_value"] < 0.05 and found[rule]["severity"] == severity and told in found[rule]["text"]
+        assert "25.0% of training and" in found[rule]["text"]
+        assert "no shift of the text seen" in found["shift"]["text"]
+    else:
+        assert "no shift seen" in found["shift"]["text"]
+
+
+def test_numbers_that_are_distributed_differently_are_told(report_of, texts):
+    train, validation = (
+        [Document(text, f"{seed}:{n}", 0, label=n % 7 + shift) for n, text in enumerate(texts(count, seed))]
+        for count, seed, shift in ((200, 1, 0.0), (60, 2, 3.0))
+    )
+    assert "Label values are distributed differently" in by_rule(report_of(train, validation))["label_shift"]["text"]

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
-import pytest
-
 from trainbook.data.records import Document
-from trainbook.data.report.gather import encode, gather
-from trainbook.data.tokenizers import ByteTokenizer
+from trainbook.data.report.gather import gather
 
 
 def documents(*texts: str) -> list[Document]:
@@ -45,22 +41,12 @@ def test_labels_are_counted_on_everything():
 
 def test_odd_characters_are_found_and_usual_white_space_is_not_odd():
     side = gather(documents("fine\t\r\n\f", "bro\ufffdken", "bell\x07", "nul\x00 \ufffd"), 10, root="data/")
-    assert side.replaced == ["data/file:1", "data/file:3"]
-    assert side.control == ["data/file:2", "data/file:3"]
+    assert side.replaced.examples == ["data/file:1", "data/file:3"]
+    assert side.control.examples == ["data/file:2", "data/file:3"]
 
 
 def test_places_name_the_line():
     side = gather(
         [Document("x", "a.txt", 1), Document("y", "b.txt", 12), Document("z", "c.jsonl:3", 0)], 10, root="in/"
     )
-    assert [side.place(index) for index in range(3)] == ["in/a.txt", "in/b.txt:12", "in/c.jsonl:3"]
-
-
-def test_texts_and_targets_are_encoded_and_progress_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainbook.data.report.gather.BATCH_CHARACTERS", 4)
-    side = gather([Document("abc", "0", 0, target="x"), Document("de", "1", 0, target="yz")], 10)
-    told: list[int] = []
-    encode(side, ByteTokenizer().encode_many, told.append)
-    assert side.lengths.tolist() == [3, 2] and side.target_lengths.tolist() == [1, 2]
-    np.testing.assert_array_equal(side.tokens[1], [100, 101])
-    assert sum(told) == 2
+    assert side.places == ["in/a.txt", "in/b.txt:12", "in/c.jsonl:3"]

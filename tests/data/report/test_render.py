@@ -32,7 +32,7 @@ def test_findings_come_first_and_everything_fits_into_80_columns(facts):
     titles = [
         "Size",
         "Lengths",
-        "What a length keeps",
+        "What each length keeps",
         "Padding",
         "Duplicates",
         "Labels",

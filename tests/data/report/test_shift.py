@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,14 @@ WORDS = [f"word{number}" for number in range(300)]
 def documents(count: int, seed: int, words: list[str] = WORDS) -> list[str]:
     draw = random.Random(seed)
     return [" ".join(draw.choices(words, k=20)) for _ in range(count)]
+
+
+def token_shift(train: list[np.ndarray], validation: list[np.ndarray], vocab_size: int, **more: Any) -> dict[str, Any]:
+    return shift.token_shift(shift.counted(train, vocab_size), shift.counted(validation, vocab_size), **more)
+
+
+def one_of_each(texts: list[str]) -> list[str]:
+    return [texts[index] for index in shift.one_of_each(texts)]
 
 
 def test_lengths_are_compared_as_scipy_compares_them():
@@ -36,15 +45,15 @@ def test_divergence_is_the_square_of_scipys_distance():
 
 def test_tokens_that_training_has_not_are_counted_as_often_as_they_occur():
     train, validation = [np.array([0, 1, 1]), np.array([2])], [np.array([1, 3, 3, 0])]
-    assert shift.token_shift(train, validation, 5)["unseen_tokens"] == 0.5
+    assert token_shift(train, validation, 5)["unseen_tokens"] == 0.5
 
 
 def test_a_random_split_diverges_no_more_than_by_chance_and_other_text_more():
     draw = np.random.default_rng(1)
     alike = [draw.integers(0, 50, 30) for _ in range(300)]
-    same = shift.token_shift(alike[:200], alike[200:], 60)
+    same = token_shift(alike[:200], alike[200:], 60)
     assert 0 < same["jensen_shannon"] < 2 * same["by_chance"]
-    other = shift.token_shift(alike[:200], [draw.integers(20, 60, 30) for _ in range(100)], 60)
+    other = token_shift(alike[:200], [draw.integers(20, 60, 30) for _ in range(100)], 60)
     assert other["jensen_shannon"] > 5 * other["by_chance"]
 
 
@@ -107,12 +116,12 @@ def test_random_splits_of_one_source_are_not_called_shifted():
 def test_copies_that_a_split_keeps_together_are_no_shift():
     texts, more = documents(100, 1), documents(60, 2)
     train, validation = texts * 3, more * 3
-    once = shift.domain_shift(shift.one_of_each(train, train), shift.one_of_each(validation, validation))
+    once = shift.domain_shift(one_of_each(train), one_of_each(validation))
     assert once["train_documents"] == 100 and shift.verdict(once["auc"], once["p_value"]) == "no shift seen"
     numbers = {word: number for number, word in enumerate(WORDS)}
     tokens = [[np.array([numbers[word] for word in text.split()]) for text in side] for side in (train, validation)]
-    alone = shift.token_shift(tokens[0], tokens[1], len(WORDS))
-    together = shift.token_shift(tokens[0], tokens[1], len(WORDS), units=[*train, *validation])
+    alone = token_shift(tokens[0], tokens[1], len(WORDS))
+    together = token_shift(tokens[0], tokens[1], len(WORDS), units=[*train, *validation])
     assert shift.tokens_differ(alone) and not shift.tokens_differ(together)
 
 
@@ -120,25 +129,42 @@ def test_tokens_that_training_never_has_are_told_from_those_that_any_split_lacks
     draw = np.random.default_rng(3)
     common = [draw.integers(0, 50, 30) for _ in range(300)]
     rare = [np.append(part, 100 + number) for number, part in enumerate(common)]  # one token of its own in each
-    facts = shift.token_shift(rare[:200], rare[200:], 500)
+    facts = token_shift(rare[:200], rare[200:], 500)
     assert facts["unseen_tokens"] == pytest.approx(1 / 31) and not shift.many_unseen(facts)
-    foreign = shift.token_shift(rare[:200], [draw.integers(400, 500, 30) for _ in range(100)], 500)
+    foreign = token_shift(rare[:200], [draw.integers(400, 500, 30) for _ in range(100)], 500)
     assert foreign["unseen_tokens"] == 1 and shift.many_unseen(foreign)
-    few = shift.token_shift(common[:5], [np.arange(60, 80)] * 5, 500)
+    few = token_shift(common[:5], [np.arange(60, 80)] * 5, 500)
     assert not few["is_judged"] and shift.many_unseen(few)
 
 
 def test_a_few_documents_are_not_judged():
     facts = shift.domain_shift(documents(80, 1), documents(5, 2))
     assert facts["auc"] is None
-    assert shift.verdict(None, None, facts["reason"]) == "not judged: needs 20 documents on each side"
-    assert shift.domain_shift(["?"] * 30, ["!"] * 30)["reason"] == "no text has a word of two characters"
+    assert shift.verdict(None, None, facts["reason"]) == "skipped: needs 20 documents on each side"
+    assert shift.domain_shift(["?"] * 30, ["!"] * 30)["reason"] == "no text has a word of two or more characters"
 
 
 def test_no_more_documents_than_needed_are_looked_at(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shift, "MAX_DOCUMENTS", 30)
-    facts = shift.domain_shift(documents(80, 1), documents(25, 2))
-    assert (facts["train_documents"], facts["validation_documents"]) == (30, 25)
+    chosen = shift.drawn(80, 1, 0)
+    assert len(chosen) == 30 and chosen == sorted(set(chosen)) and chosen[-1] < 80
+    assert shift.drawn(25, 1, 0) == list(range(25))
+
+
+def test_texts_are_cut_to_a_common_length_that_fits_together():
+    assert shift.longest_within([5, 100, 7], 112) is None
+    assert shift.longest_within([5, 100, 7, 100], 112) == 50
+    assert shift.longest_within([100] * 4, 10) == 2
+
+
+def test_many_different_words_are_judged_by_a_random_part_of_them(monkeypatch: pytest.MonkeyPatch):
+    train, validation = (
+        [f"word{number}" for number in range(20_000)],
+        [f"word{number}" for number in range(15_000, 25_000)],
+    )
+    assert shift.unseen_words([" ".join(train)], [" ".join(validation)]) == 0.5
+    monkeypatch.setattr(shift, "MAX_WORDS", 4000)
+    assert shift.unseen_words(train, validation) == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def beside(tmp_path: Path) -> Beside:
         (
             {"zero_optimization": {"reduce_bucket_size": 5000}},
             {"distributed__bucket_mb": 1.0},
-            "zero_optimization.reduce_bucket_size is 5000, but distributed.bucket_mb is 1, which makes 262144.",
+            "zero_optimization.reduce_bucket_size is 5000, but distributed.bucket_mb is 1, which gives 262144.",
         ),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}},
@@ -83,14 +83,14 @@ def beside(tmp_path: Path) -> Beside:
         (
             {"optimizer": {"params": {"betas": [0.9, 0.5]}}},
             {"optimizer__beta2": 0.95},
-            "optimizer.params.betas is [0.9, 0.5], but optimizer.beta1 is 0.9, which makes [0.9, 0.95].",
+            "optimizer.params.betas is [0.9, 0.5], but optimizer.beta1 is 0.9, which gives [0.9, 0.95].",
         ),
         ({"optimizer": {"type": "Lamb"}}, {}, "optimizer.type is 'Lamb', but optimizer.type is 'adamw'."),
-        ({"fp16": {"enabled": True}}, {}, "fp16.enabled is true, but precision.compute is 'auto', which makes false."),
+        ({"fp16": {"enabled": True}}, {}, "fp16.enabled is true, but precision.compute is 'auto', which gives false."),
         (
             {"bf16": {"enabled": True}},
             {"precision__compute": "fp32"},
-            "bf16.enabled is true, but precision.compute is 'fp32', which makes false.",
+            "bf16.enabled is true, but precision.compute is 'fp32', which gives false.",
         ),
         ({"bf16": {"enabled": False}}, {"precision__compute": "bf16"}, "bf16.enabled is false, but precision.compute"),
     ],
@@ -105,22 +105,25 @@ def test_what_says_otherwise_than_a_knob_is_refused_with_both(beside: Beside, sa
     [
         (
             {"scheduler": {"type": "WarmupLR"}},
-            "scheduler DeepSpeed's scheduler would set the rate beside schedule.type",
+            "scheduler would change the learning rate beside schedule.type",
         ),
-        ({"torch_autocast": {"enabled": True}}, "torch_autocast is ours: precision.compute says"),
-        ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel lays the model out in another way"),
-        ({"zero_optimization": {"zenflow": {}}}, "zero_optimization.zenflow updates by an optimizer of its own"),
+        ({"torch_autocast": {"enabled": True}}, "torch_autocast is set from precision.compute"),
+        ({"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel splits the model"),
+        (
+            {"zero_optimization": {"zenflow": {}}},
+            "zero_optimization.zenflow applies delayed updates with its own optimizer",
+        ),
         ({"zero_optimization": True}, "zero_optimization must be an object"),
-        ({"bf16": {"immediate_grad_update": True}}, "bf16.immediate_grad_update is no setting that is passed on"),
+        ({"bf16": {"immediate_grad_update": True}}, "bf16.immediate_grad_update is not a setting that is passed"),
         (
             {"train_bach_size": 8},
-            "train_bach_size is no setting that is passed on to DeepSpeed. Did you mean train_batch",
+            "train_bach_size is not a setting that is passed to DeepSpeed. Did you mean train_batch",
         ),
-        ({"zero_optimization": {"overlap_com": 1}}, "zero_optimization.overlap_com is no setting that is passed on"),
-        ({"optimizer": {"params": {"learning_rate": 1}}}, "optimizer.params.learning_rate is no setting"),
+        ({"zero_optimization": {"overlap_com": 1}}, "zero_optimization.overlap_com is not a setting that is passed"),
+        ({"optimizer": {"params": {"learning_rate": 1}}}, "optimizer.params.learning_rate is not a setting"),
         (
             {"zero_optimization": {"offload_optimizer": {"device": "none", "ratio": 0.5}}},
-            "zero_optimization.offload_optimizer.ratio is not served",
+            "zero_optimization.offload_optimizer.ratio is not supported",
         ),
     ],
 )

@@ -100,7 +100,7 @@ def test_memory_is_short_for_as_many_rows_as_at_the_start(lab):
     state.losses(first)
     state.step = 1
     for _ in range(2):
-        with pytest.raises(torch.OutOfMemoryError, match="on purpose: out-of-memory@2"):
+        with pytest.raises(torch.OutOfMemoryError, match="injected: out-of-memory@2"):
             state.losses(whole)
     state.losses(half)
     state.step = 2
@@ -204,7 +204,7 @@ def test_trackers_that_hang_or_fail_neither_stop_the_run_nor_lose_its_rows(tmp_p
     assert injected == [(2, "slow-tracker@2"), (3, "dead-tracker@3")]
     reasons = [event["reason"] for event in events if event["kind"] == "tracker"]
     assert any("dead-tracker@3: failed: ConnectionError: the tracker cannot be reached" in reason for reason in reasons)
-    assert any("slow-tracker@2: did not end within 0.05 s" in reason for reason in reasons)
+    assert any("slow-tracker@2: did not finish within 0.05 s" in reason for reason in reasons)
 
 
 # All of them

@@ -21,14 +21,14 @@ def test_a_run_says_from_its_first_lines_on_what_is_put_in(lab, capsys):
     manifest = lab.open().read_manifest()
     assert manifest.injected_faults == ["nan-gradient@5", "repeated-tokens@3", "kill@500"]
     shown = capsys.readouterr().out
-    announced = "faults are put in on purpose: nan-gradient@5, repeated-tokens@3, kill@500"
+    announced = "injected faults: nan-gradient@5, repeated-tokens@3, kill@500"
     assert announced in shown and shown.index(announced) < shown.index("step      1/")
     assert [(event["step"], event["fault"]) for event in lab.events("inject")] == [
         (0, "repeated-tokens@3"),
         (5, "nan-gradient@5"),
     ]
     assert len(lab.events("inject")[0]["ids"]) == 4
-    assert reasons(lab, "notice")[-1] == "the run ended before kill@500 could strike"
+    assert reasons(lab, "notice")[-1] == "the run ended before kill@500 could be injected"
     assert [event["step"] for event in lab.events("skip")] == [5]
 
 
@@ -40,7 +40,7 @@ def test_a_resumed_run_has_only_the_faults_that_it_is_given(lab):
     lab.must_be_equal("whole", "run")
     assert lab.events("inject") == []
     assert lab.open().read_manifest().injected_faults == ["nan-gradient@9", "dead-tracker@3"]
-    assert "dead-tracker@3 is left out: the run goes on from step 7" in reasons(lab, "notice")
+    assert "dead-tracker@3 is ignored: the run continues from step 7" in reasons(lab, "notice")
 
 
 def test_a_disk_that_is_full_for_a_while_is_said_and_costs_nothing(lab):

@@ -91,7 +91,7 @@ def test_masks_kept_as_weights_and_a_written_tie_are_no_extras(altered) -> None:
 
 def test_a_tie_that_is_none_is_an_error(altered) -> None:
     each, folder = altered("gpt2", lambda weights: weights | {"lm_head.weight": torch.zeros(257, 16)})
-    with pytest.raises(UserError, match="are one matrix, but they differ"):
+    with pytest.raises(UserError, match="are tied, but their weights differ"):
         _filled(each, folder)
 
 
@@ -124,7 +124,7 @@ def test_an_old_file_that_would_run_code_is_refused(altered) -> None:
     each, folder = altered("gpt2")
     (folder / "model.safetensors").unlink()
     torch.save({"transformer.wte.weight": Harmful()}, folder / "pytorch_model.bin")
-    with pytest.raises(UserError, match="cannot be read as tensors and nothing else"):
+    with pytest.raises(UserError, match="cannot be loaded as plain tensors"):
         _filled(each, folder)
 
 
@@ -157,7 +157,9 @@ def test_rows_beyond_the_length_and_the_vocabulary_are_kept(example) -> None:
 def test_a_tokenizer_with_more_tokens_than_the_model_has_rows_does_not_fit(example) -> None:
     each: Example = example("gpt2")
     config = each.config()
-    with pytest.raises(DataError, match=r"a tokenizer that doesn't fit the model: it has 300 tokens.* rows for 257"):
+    with pytest.raises(
+        DataError, match=r"the tokenizer does not fit the model: it has 300 tokens.* only 257 embedding rows"
+    ):
         load_pretrained(each.task(config, Facts(300)), each.folder, config)
 
 
@@ -176,13 +178,13 @@ def test_missing_weights_are_counted_and_named_and_nothing_is_changed(altered) -
 def test_extra_weights_are_an_error_that_names_them(altered) -> None:
     extra = {"model.layers.2.input_layernorm.weight": torch.zeros(16)}
     each, folder = altered("llama", lambda weights: weights | extra)
-    with pytest.raises(UserError, match=r"1 weights have no place in this model: model\.layers\.2\.input_layernorm"):
+    with pytest.raises(UserError, match=r"1 weights do not belong to this model: model\.layers\.2\.input_layernorm"):
         _filled(each, folder)
 
 
 def test_another_shape_is_an_error_that_says_both(altered) -> None:
     each, folder = altered("t5", lambda weights: weights | {"encoder.final_layer_norm.weight": torch.zeros(17)})
-    expected = r"1 weights have other shapes: encoder\.final_layer_norm\.weight is 17, but body\.encoder\.final_norm"
+    expected = r"1 weights have the wrong shape: encoder\.final_layer_norm\.weight is 17, but body\.encoder\.final_norm"
     with pytest.raises(UserError, match=expected):
         _filled(each, folder)
 
@@ -196,7 +198,7 @@ def test_a_head_that_the_folder_lacks_is_new_and_said_to_be(example) -> None:
     heads = ["pooler.weight", "pooler.bias", "head.weight", "head.bias"]
     assert report.new == heads and task.fresh == frozenset(heads)  # pyright: ignore[reportAttributeAccessIssue]
     assert torch.equal(task.get_parameter("head.weight"), first.get_parameter("head.weight"))
-    assert any(line.startswith("a new head, which starts from scratch: pooler.weight") for line in report.lines())
+    assert any(line.startswith("new head, randomly initialized: pooler.weight") for line in report.lines())
 
 
 def test_labels_in_another_order_keep_their_rows_and_other_labels_get_a_new_head(example) -> None:
@@ -223,10 +225,10 @@ def test_labels_in_another_order_keep_their_rows_and_other_labels_get_a_new_head
 def test_a_folder_without_weights_says_so(altered) -> None:
     each, folder = altered("gpt2")
     (folder / "model.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="is not a whole safetensors file"):
+    with pytest.raises(UserError, match="is not a complete safetensors file"):
         _filled(each, folder)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="holds no weights"):
+    with pytest.raises(UserError, match="has no weights"):
         _filled(each, folder)
 
 

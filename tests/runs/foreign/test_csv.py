@@ -105,7 +105,7 @@ def test_a_last_row_that_is_still_written_is_left_out(tmp_path: Path):
         (f"step,loss\n1,{'x' * 100_000}\n", r"run\.csv:2: loss must be a number, but got 'x{80}'\.$"),
         (f"step,loss\n1,{'a b ' * 25_000}\n", r"run\.csv:2: loss must be a number, but got 'a b [ab ]{,75}…'\.$"),
         ("step,loss,loss\n1,2,3\n", r"run\.csv:1: must name each column once, but got loss twice"),
-        ("step,loss\n1,2,3\n2,1\n", r"run\.csv:2: must have 2 cells as the header has, but got 3"),
+        ("step,loss\n1,2,3\n2,1\n", r"run\.csv:2: must have 2 cells, like the header, but got 3"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_a_message_with_the_law(tmp_path: Path, text: str, law: str):

@@ -133,10 +133,10 @@ def test_a_pickle_beside_it_is_never_opened(tmp_path: Path):
 @pytest.mark.parametrize(
     ("content", "law"),
     [
-        ('{"log_history": [{"step": 1', "must be JSON, but is torn"),
-        ('{"global_step": 3}', "must hold a log_history"),
-        ("[1, 2]", "must hold a log_history"),
-        ('{"log_history": []}', "holds no numbers"),
+        ('{"log_history": [{"step": 1', "must be JSON, but is incomplete"),
+        ('{"global_step": 3}', "must have a log_history"),
+        ("[1, 2]", "must have a log_history"),
+        ('{"log_history": []}', "has no logged numbers"),
         ('{"log_history": [{"step": 1, "learning_rate": 0.1}]}', "must hold a loss"),
     ],
 )

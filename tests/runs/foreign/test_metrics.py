@@ -150,7 +150,7 @@ def test_a_resume_is_an_event_at_the_last_step_that_still_counts():
 def test_without_a_loss_or_any_judgement_the_nearest_name_is_told():
     with pytest.raises(UserError, match=r"log: must hold a loss .* but got los, lr\. Did you mean 'los' for loss"):
         rows_of(logged(los=[(1, 5.0)], lr=[(1, 0.1)]))
-    with pytest.raises(UserError, match="holds no numbers"):
+    with pytest.raises(UserError, match="has no logged numbers"):
         rows_of(logged())
 
 

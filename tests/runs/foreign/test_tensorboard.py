@@ -132,10 +132,10 @@ def test_several_runs_in_one_folder_are_named(tmp_path: Path):
 
 def test_what_is_no_file_of_events_is_a_message(tmp_path: Path):
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"this is some text, and not what it is named")
-    with pytest.raises(UserError, match="does not begin as one"):
+    with pytest.raises(UserError, match="does not start like one"):
         open_record(tmp_path)
     (tmp_path / "events.out.tfevents.1.host").write_bytes(b"")
-    with pytest.raises(UserError, match="holds no numbers"):
+    with pytest.raises(UserError, match="has no logged numbers"):
         open_record(tmp_path)
 
 

@@ -40,7 +40,7 @@ THEIRS = Record("run", [], [], origin="huggingface", names=names_for({}, is_hugg
         ("schedule.floor=0.1", "lr_scheduler_kwargs={'min_lr_rate': 0.1} (transformers)"),
         ("model.dropout=0.1", "dropout=0.1 (in the model's configuration)"),
         ("guard.enabled=true", "callbacks=[GuardCallback()] (trainbook.guard.huggingface, for the Trainer)"),
-        ("data.shuffle=true", "data.shuffle=true (Trainbook's name: no TrainingArguments for it)"),
+        ("data.shuffle=true", "data.shuffle=true (Trainbook's name: no equivalent in TrainingArguments)"),
     ],
 )
 def test_an_override_is_told_in_the_trainers_words(override: str, there: str):

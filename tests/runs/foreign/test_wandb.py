@@ -101,5 +101,5 @@ def test_settings_of_a_run_that_was_sent_are_read_from_its_own_file(wandb_run: W
 
 def test_what_is_no_log_of_wandb_is_a_message(tmp_path: Path):
     (tmp_path / "run-x.wandb").write_text("hello")
-    with pytest.raises(UserError, match="does not begin as one"):
+    with pytest.raises(UserError, match="does not start like one"):
         open_record(tmp_path)

@@ -59,13 +59,13 @@ def test_a_check_that_the_standard_rule_passes_too_says_that_it_cannot_tell():
 @pytest.mark.parametrize(
     ("overrides", "sizes", "message"),
     [
-        ((), (64,), "two or more different widths, rising"),
-        ((), (128, 64), "two or more different widths, rising"),
+        ((), (64,), "two or more different widths in rising order"),
+        ((), (128, 64), "two or more different widths in rising order"),
         ((), (64, 100), "multiples of the head width, 16, but got 100"),
         (
             ("model.num_key_value_heads=2", "model.intermediate_size=100"),
             (64, 80),
-            "at 80, model.num_key_value_heads would not be whole: 2.5. Take multiples of 32",
+            "at 80, model.num_key_value_heads would not be a whole number: 2.5. Use multiples of 32",
         ),
     ],
 )
@@ -146,6 +146,6 @@ def test_a_slope_that_is_no_number_is_not_a_verdict():
     flat = judged({64: [{"up": [1.0, 1.0]}], 128: [{"up": [1.0, 1.0]}]})
     for arms in ({"standard": steep, "mup": flat}, {"standard": flat, "mup": steep}):
         told = verdict(arms, 0.5)  # pyright: ignore[reportArgumentType]
-        assert told.startswith("cannot tell") and "is no number: take a lower --rate than 0.5" in told
+        assert told.startswith("cannot tell") and "is not finite: use a --rate below 0.5" in told
     answer = {"arms": {"mup": steep}, "widths": [64, 128], "steps": 1, "learning_rate": 0.5, "verdict": told}
     assert "up" in check_text(answer)

@@ -16,10 +16,10 @@ WHOLE = {"arm": "standard", "size": 16, "rate": 0.1, "seed": 0, "loss": 1.0, "re
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"{", r"question.json is damaged: Expecting property name.* take another --name"),
-        (b"", r"question.json is damaged: Expecting value.* take another --name"),
-        (b'{"axis": "\xff"}', r"question.json: is not a text file in UTF-8"),
-        (b"[]", "answers another question"),
+        (b"{", r"question.json is damaged: Expecting property name.* use another --name"),
+        (b"", r"question.json is damaged: Expecting value.* use another --name"),
+        (b'{"axis": "\xff"}', r"question.json: is not a UTF-8 text file"),
+        (b"[]", "holds a study with other settings"),
     ],
 )
 def test_a_question_that_cannot_be_read_is_a_message(lab, content: bytes, message: str):
@@ -43,7 +43,7 @@ def test_a_row_of_something_else_among_the_results_is_a_message(lab, row: dict[s
     path = lab.runs / "s" / "results.jsonl"
     kept = path.read_text().splitlines(keepends=True)
     path.write_text("".join([kept[0], json.dumps(row) + "\n", *kept[1:]]))
-    with pytest.raises(RunFolderError, match=rf"results.jsonl:2 is damaged: {message}\. .*take another --name"):
+    with pytest.raises(RunFolderError, match=rf"results.jsonl:2 is damaged: {message}\. .*use another --name"):
         study(lab, Pretence()).run()
 
 

@@ -78,7 +78,7 @@ def test_where_no_rate_can_be_trained_at_lower_ones_are_tried(lab):
     sizes = answer["arms"]["mup"]["sizes"]
     assert {each["best_rate"] for each in sizes} == {2**-12} and answer["infeasible"] == 5 * 6
     answer = study(lab, Pretence(lowest=-40.0), name="none").run()
-    assert answer["arms"]["mup"]["reason"] == "at width 16, 32, 64 no rate could be trained"
+    assert answer["arms"]["mup"]["reason"] == "at width 16, 32, 64 training failed at every learning rate"
 
 
 def test_a_rate_that_cannot_be_trained_is_no_optimum_and_no_edge(lab):
@@ -120,7 +120,7 @@ def test_the_best_rate_of_the_smallest_is_always_tried_at_the_largest(lab):
     answer = study(lab, Far(), rates=(2**-8, 2**-7, 2**-6), sizes=(16, 32)).run()
     found = answer["arms"]["standard"]
     assert found["sizes"][0]["best_rate"] == 2**-3 and [2**-3, None] in found["sizes"][1]["losses"]
-    assert found["transfers"] is False and "cannot be trained there" in found["reason"]
+    assert found["transfers"] is False and "cannot train the largest" in found["reason"]
 
 
 def test_seeds_have_a_spread_and_differences_are_paired(lab):
@@ -136,10 +136,10 @@ def test_seeds_have_a_spread_and_differences_are_paired(lab):
     assert largest["best_deviation"] == pytest.approx(1.0) == largest["carried_deviation"]
     assert answer["arms"]["standard"]["regret"] == pytest.approx(0.4) and answer["notice"] is None
     assert answer["arms"]["standard"]["regret_deviation"] == pytest.approx(0.0, abs=1e-9)
-    assert "± at the best" in rates_text(answer) and "one seed" not in rates_text(answer)
+    assert "± at best" in rates_text(answer) and "one seed" not in rates_text(answer)
     alone = study(lab, Pretence(), name="alone").run()
     assert alone["arms"]["mup"]["sizes"][0]["best_deviation"] is None
-    assert "one seed: differences of noise are not told apart" in rates_text(alone)
+    assert "one seed: noise cannot be separated from differences" in rates_text(alone)
 
 
 def test_another_question_in_the_same_folder_is_refused(lab):
@@ -150,7 +150,7 @@ def test_another_question_in_the_same_folder_is_refused(lab):
         {"overrides": ("model.num_hidden_layers=2",)},
     )
     for changed in changes:
-        with pytest.raises(UserError, match="answers another question"):
+        with pytest.raises(UserError, match="holds a study with other settings"):
             study(lab, Pretence(), **changed).run()
 
 
@@ -171,7 +171,7 @@ def test_a_base_that_was_changed_by_hand_is_not_trained_with(lab):
     base.write_text(text + "# a remark\n")
     study(lab, Pretence()).run()
     base.write_text(f"{text}guard:\n  enabled: false\n")
-    with pytest.raises(ResumeError, match=r"base.yaml is not the base of this study: guard\.enabled differ"):
+    with pytest.raises(ResumeError, match=r"base.yaml no longer matches the base of this study: guard\.enabled differ"):
         study(lab, Pretence()).run()
 
 
@@ -186,7 +186,7 @@ def test_a_kill_before_the_question_is_written_leaves_nothing_in_the_way(lab):
 def test_a_folder_that_is_no_study_is_left_alone(lab):
     (lab.runs / "s").mkdir(parents=True)
     (lab.runs / "s" / "mine.txt").write_text("mine")
-    with pytest.raises(RunFolderError, match="is not a study"):
+    with pytest.raises(RunFolderError, match="is not a transfer study"):
         study(lab, Pretence()).run()
 
 
@@ -225,19 +225,19 @@ def test_at_an_edge_neither_shift_nor_regret_is_known(tmp_path: Path):
     falling = once({1.0: 3.0, 2.0: 2.0, 4.0: 1.0})
     found = summary({16: falling, 32: falling}, "width")
     assert found["shift"] is None and found["regret"] is None and found["transfers"] is None
-    assert charts._movement(found) == "a best rate is at the edge of the grid"
+    assert charts._movement(found) == "a best learning rate is at the edge of the grid"
 
 
 def test_a_rate_that_fails_on_the_large_model_does_not_transfer():
     small, large = once({1.0: 3.0, 2.0: 2.0, 4.0: 3.0}), once({0.5: 3.0, 1.0: 1.9, 2.0: None})
     found = summary({16: small, 32: large}, "width")
-    assert found["transfers"] is False and found["regret"] is None and "cannot be trained there" in found["reason"]
+    assert found["transfers"] is False and found["regret"] is None and "cannot train the largest" in found["reason"]
 
 
 def test_a_rate_that_was_not_tried_is_not_called_untrainable():
     small, large = once({4.0: 3.0, 8.0: 2.0, 16.0: 3.0}), once({0.5: 3.0, 1.0: 1.9, 2.0: 2.0})
     found = summary({16: small, 32: large}, "width")
-    assert found["transfers"] is None and found["reason"].endswith("was not tried")
+    assert found["transfers"] is None and found["reason"].endswith("was not measured")
 
 
 def test_rates_as_text_and_beyond():

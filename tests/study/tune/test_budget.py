@@ -62,7 +62,7 @@ def test_what_is_no_budget_is_refused_with_the_law(given: object) -> None:
 
 
 def test_so_many_trials_are_tokens_whose_name_was_forgotten() -> None:
-    with pytest.raises(UserError, match=r'at most 100,000 trials, but got .* Did you mean "4e\+09 tokens"'):
+    with pytest.raises(UserError, match=r'from 1 to 100,000 trials, but got .* Did you mean "4e\+09 tokens"'):
         parse_budget("4e9")
 
 

@@ -61,10 +61,10 @@ def test_a_file_in_the_place_of_the_logs_is_told_before_there_is_a_ledger(tmp_pa
     made = Study(ask(), tmp_path / "s")
     made.folder.mkdir()
     (made.folder / LOGS).touch()
-    with pytest.raises(RunFolderError, match="logs cannot be made: File exists"):
+    with pytest.raises(RunFolderError, match="logs cannot be created: File exists"):
         made.prepare()
     assert not (made.folder / LEDGER).exists()
-    with pytest.raises(RunFolderError, match="logs cannot be made: File exists"):
+    with pytest.raises(RunFolderError, match="logs cannot be created: File exists"):
         Workers(made.folder, made.url, 1).start(0)
 
 
@@ -78,5 +78,5 @@ def test_a_base_that_is_no_text_any_more_is_a_message(tmp_path: Path, ask: Asks)
     made = Study(ask(), tmp_path / "s")
     made.prepare()
     (made.folder / BASE).write_bytes(b"model:\n  type: \xff\xfe\n")
-    with pytest.raises(UserError, match=r"base.yaml: is not a text file in UTF-8"):
+    with pytest.raises(UserError, match=r"base.yaml: is not a UTF-8 text file"):
         made.prepare()

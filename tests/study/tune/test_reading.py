@@ -402,7 +402,7 @@ def test_a_base_that_cannot_be_judged_ends_the_study_at_once(ask: Asks) -> None:
     bases = [
         replace(each, state="infeasible", reason="it has no loss") for each in next_order(question, [], None).trials
     ]
-    assert "nothing can be judged by it" in (next_order(question, bases, None).refused or "")
+    assert "to compare trials by" in (next_order(question, bases, None).refused or "")
 
 
 def test_repetitions_that_were_made_are_not_to_be_paid_again(ask: Asks) -> None:
@@ -561,6 +561,36 @@ def test_the_folder_has_the_answer_the_words_the_recipe_and_the_pictures(ask: As
     assert len(facts["pictures"]) == 3
 
 
+def test_a_study_of_the_learning_rate_alone_has_one_picture_with_its_name_on_the_axis(
+    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainbook.charts import study
+
+    axes: list[Any] = []
+    monkeypatch.setattr(study, "save", lambda figure, path: axes.extend(figure.axes))
+    question = ask("nuisance: {learning_rate: {low: 1e-5, high: 1e-2}}\n", budget=8)
+    plan, trials = tried(question, lambda trial, values: (math.log10(values[RATE]) + 3) ** 2)
+    facts = finish(question, plan, trials, tmp_path)
+    assert [Path(each).name for each in facts["pictures"]] == ["learning-rate.png"]
+    assert axes[0].get_xlabel() == "learning rate (log scale)"
+    assert [text.get_text() for text in axes[0].get_xticklabels()] == ["1e-5", "0.0001", "0.001", "0.01"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "marks"),
+    [
+        (1e-5, 1e-2, [1e-5, 1e-4, 1e-3, 1e-2]),
+        (5.6e-5, 4e-3, [1e-4, 3e-4, 1e-3, 3e-3]),
+        (1e-3, 1e-2, [1e-3, 2e-3, 5e-3, 1e-2]),
+        (0.31, 0.32, []),
+    ],
+)
+def test_marks_of_a_log_scale_are_round(low: float, high: float, marks: list[float]) -> None:
+    from trainbook.charts.study import round_marks
+
+    assert [10**mark for mark in round_marks(math.log10(low), math.log10(high))] == pytest.approx(marks)
+
+
 def test_a_base_without_a_place_on_a_log_scale_is_left_out_of_the_pictures(ask: Asks, tmp_path: Path) -> None:
     text = "fixed: {optimizer.type: adamw}\nnuisance: {learning_rate: , weight_decay: }\n"
     question = ask(text, budget=16)
@@ -613,7 +643,7 @@ def test_a_picture_that_fails_costs_neither_the_answer_nor_the_recipe(
     monkeypatch.setattr("trainbook.charts.study.draw_study", fail)
     question = ask(KNOBS, budget=16)
     facts = finish(question, *tried(question, dominated), tmp_path)
-    assert facts["remarks"] == ["the pictures could not be drawn: ValueError: math domain error"]
+    assert facts["remarks"] == ["the figures could not be drawn: ValueError: math domain error"]
 
 
 def test_an_answer_that_cannot_be_written_is_a_message_and_the_next_start_writes_it(
@@ -643,7 +673,7 @@ def test_a_base_that_fails_ends_the_study_at_once(ask: Asks) -> None:
     order = next_order(question, [], None)
     failed = [replace(each, state="failed", reason="x.txt: no such file.") for each in order.trials]
     refused = next_order(question, failed, order.plan).refused
-    assert refused == "the base itself could not be trained: x.txt: no such file."
+    assert refused == "the base configuration could not be trained: x.txt: no such file."
 
 
 def test_a_base_that_diverges_is_only_a_trial_that_did(ask: Asks) -> None:

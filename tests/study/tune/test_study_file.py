@@ -81,7 +81,7 @@ def test_what_is_compared_is_counted_in_the_same_order_however_the_file_has_it(t
         ("{low: 1e-4, high: 1e-1}", "{low: 1e-3, high: 1e-3}", 6, "the range is empty"),
         ("{low: 1e-4, high: 1e-1}", "{low: 1e-1, high: 1e-4}", 6, "the range is reversed"),
         ("{low: 1e-4, high: 1e-1}", "{low: 0.0, high: 1e-1}", 6, "low must be a number > 0, but got 0"),
-        ("  beta1:", "  weight_decay: {low: 0.0, high: 0.1}", 7, "a log scale has no zero"),
+        ("  beta1:", "  weight_decay: {low: 0.0, high: 0.1}", 7, "a log scale cannot include zero"),
         ("  beta1:", "  betta1:", 7, "no such knob. Did you mean optimizer.beta1?"),
         (
             "  beta1:",
@@ -98,14 +98,14 @@ def test_what_is_compared_is_counted_in_the_same_order_however_the_file_has_it(t
         ("method: zoom", "method: {zoom: 3}", 8, "but got a mapping."),
         ("budget: 12", "budget: {trials: 12}", 9, "but got a mapping."),
         ("  beta1:", "  warmup_ratio: {low: 0.01, high: 0.1, scale: log}", 7, "says the same as schedule.warmup_steps"),
-        ("  beta1:", "  training.seed: [1, 2]", 7, "the best of several seeds is luck"),
+        ("  beta1:", "  training.seed: [1, 2]", 7, "the best of several seeds is chance"),
         ("  beta1:", "  evaluation.eval_steps: [1, 2]", 7, "compared by their evaluation"),
         ("  beta1:", "  optimizer.momentum:", 7, "has no effect"),
         ("method: zoom", "method: zom", 8, "Did you mean zoom?"),
         ("method: zoom", "method: [zoom]", 8, "must be one of sobol, random, zoom"),
         ("method: zoom", "metod: zoom", 8, "Did you mean method?"),
-        ("budget: 12", "budget: 9", 9, "9 trials are too few for 2 searched knobs: it needs 10."),
-        ("base: gpt-tiny", "base: gpt-tny", 1, "gpt-tny: no such recipe, and no such file. Did you mean gpt-tiny?"),
+        ("budget: 12", "budget: 9", 9, "9 trials are too few for 2 searched knobs: at least 10 are needed."),
+        ("base: gpt-tiny", "base: gpt-tny", 1, "gpt-tny: no such recipe or file. Did you mean gpt-tiny?"),
         ("base: gpt-tiny", "base: nothing.yaml", 1, "nothing.yaml: no such file."),
         ("base: gpt-tiny", "base:", 1, "must be a recipe's name or a configuration file, but got null."),
         ("base: gpt-tiny", "base: [gpt-tiny]", 1, "but got ['gpt-tiny']."),
@@ -184,7 +184,7 @@ def test_a_range_is_not_something_to_compare(tmp_path: Path) -> None:
 def test_what_is_compared_has_no_condition(tmp_path: Path) -> None:
     text = STUDY + "scientific:\n  schedule.type: {choices: [linear, cosine], only_if: {optimizer.type: adamw}}\n"
     with pytest.raises(
-        ConfigError, match=r"study.yaml:11  schedule.type: is compared, in all trials: it has no only_if"
+        ConfigError, match=r"study.yaml:11  schedule.type: is compared in all trials, so it cannot have only_if"
     ):
         read_question(write(tmp_path, text))
 

@@ -25,9 +25,11 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield ledger
 
 
-def work(ledger: Ledger, question: Question, objective: Callable[[Task], Outcome]) -> list[Trial]:
+def work(
+    ledger: Ledger, question: Question, objective: Callable[[Task], Outcome], folder: Path = Path("unused")
+) -> list[Trial]:
     ledger.open(question.as_json())
-    Worker(ledger, question, Path("unused"), objective, "w").work()
+    Worker(ledger, question, folder, objective, "w").work()
     return ledger.trials()
 
 
@@ -135,11 +137,11 @@ def test_a_repetition_with_a_lucky_seed_does_not_take_the_place_of_the_best(
     ledger: Ledger, ask: Asks, tmp_path: Path
 ) -> None:
     def objective(task: Task) -> Outcome:
-        run = tmp_path / task.name
+        run = tmp_path / "trials" / task.name
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         return Outcome(0.5 if task.trial.kind == "repeat" else 3.0 - task.trial.number, run=str(run))
 
-    trials = work(ledger, ask(budget=3, seeds=2), objective)
+    trials = work(ledger, ask(budget=3, seeds=2), objective, tmp_path)
     assert len(trials) == 3 + 6
     assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [2]
 
@@ -151,13 +153,13 @@ def test_what_may_be_the_best_keeps_its_weights_until_new_seeds_have_decided(
     kept: list[set[str]] = []
 
     def objective(task: Task) -> Outcome:
-        kept.append({path.parents[1].name for path in tmp_path.glob("*/checkpoints/*")})
-        run = tmp_path / str(task.trial.number)
+        kept.append({path.parents[1].name for path in tmp_path.glob("trials/*/checkpoints/*")})
+        run = tmp_path / "trials" / str(task.trial.number)
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         of = task.trial.of
         return Outcome(5.0 - task.trial.number if of is None else again[of], run=str(run))
 
-    trials = work(ledger, ask(budget=5, seeds=1), objective)
+    trials = work(ledger, ask(budget=5, seeds=1), objective, tmp_path)
     assert kept[5:] == [{"0", "2", "3", "4"}] * 4, "before each repetition"
     assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [3]
 
@@ -170,13 +172,15 @@ def test_the_best_keeps_its_weights_and_no_other_that_has_ended(
     values = {0: 3.0, 1: 2.0, 2: None, 3: 1.0, 4: 2.5}
 
     def objective(task: Task) -> Outcome:
-        run = tmp_path / task.name
+        run = tmp_path / "trials" / task.name
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         if task.trial.number == 5:
             raise Failed("a full disk", run=str(run))
         value = values[task.trial.number]
         return Outcome(-value if value and metric == "accuracy" else value, run=str(run))
 
-    trials = work(ledger, ask(f"nuisance: {{learning_rate: }}\nmetric: {metric}\n", budget=6, seeds=0), objective)
+    trials = work(
+        ledger, ask(f"nuisance: {{learning_rate: }}\nmetric: {metric}\n", budget=6, seeds=0), objective, tmp_path
+    )
     assert [each.state for each in trials] == ["done", "done", "infeasible", "done", "done", "failed"]
     assert [each.number for each in trials if any(Path(each.run or "").glob("checkpoints/*"))] == [3, 5]

@@ -30,7 +30,7 @@ LACKS: Mapping[RecordKind, str] = {
     "pairs": "target texts",
     "chat": "conversations",
 }
-LABELS = {"class": "one class a text", "classes": "several classes a text", "number": "a number a text"}
+LABELS = {"class": "one class per text", "classes": "several classes per text", "number": "one number per text"}
 
 
 def builtin_names() -> tuple[str, ...]:
@@ -43,12 +43,12 @@ def open_builtin(name: str, wanted: Wanted, knob: str) -> Reader:
     if builtin is None:
         match = nearest(short, BUILTINS)
         hint = f" Did you mean '{BUILTIN_PREFIX}{match}'?" if match else ""
-        raise DataError(f"{knob}: there is no built-in source '{name}'; there is {_listed(BUILTINS)}.{hint}")
+        raise DataError(f"{knob}: unknown built-in source '{name}'; the built-in ones are {_listed(BUILTINS)}.{hint}")
     if not _gives(builtin, wanted):
         lacks = LACKS[wanted.records] + (f" ({LABELS[wanted.labels]})" if wanted.labels else "")
         others = [other for other, candidate in BUILTINS.items() if _gives(candidate, wanted)]
         raise DataError(
-            f"{knob}: '{name}' has no {lacks}, which the task needs; of the built-in ones, {_having(others)}."
+            f"{knob}: '{name}' has no {lacks}, which the task needs. Of the built-in sources, {_having(others)}."
         )
     return builtin.open(_options(builtin, query, name, knob), knob, name)
 
@@ -67,7 +67,7 @@ def _options(builtin: Builtin, query: str, name: str, knob: str) -> dict[str, st
         if option not in options:
             known = ", ".join(f"'{other}'" for other in options) or "none"
             raise DataError(
-                f"{knob}: '{name}': there is no option '{option}'; there is {known}.{did_you_mean(option, options)}"
+                f"{knob}: '{name}': unknown option '{option}'; it takes {known}.{did_you_mean(option, options)}"
             )
         options[option] = value
     return options

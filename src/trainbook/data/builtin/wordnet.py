@@ -34,8 +34,8 @@ def open_wordnet(options: dict[str, str], knob: str, name: str) -> Reader:
     if missing:
         raise DataError(
             f"{knob}: {name} needs WordNet's files {', '.join(FILES)}, but '{folder}' has no {missing[0]}. Install "
-            "them with: apt-get install wordnet-base. Or put the path of the folder that has them into the environment "
-            f"variable {VARIABLE}."
+            f"them with: apt-get install wordnet-base. Or set the environment variable {VARIABLE} to the folder that "
+            "has them."
         )
     return files_reader(name, folder, FILES, knob, read_wordnet)
 
@@ -50,7 +50,7 @@ def read_wordnet(file: File, complain: Complain) -> Iterator[Record]:
             facts, bar, gloss = decode(line, shown, number).partition(" | ")
             cells = facts.split()
             if not bar or len(cells) < 5 or not cells[1].isdecimal() or int(cells[1]) >= len(CLASSES):
-                complain(f"{shown}: must be a line of WordNet's data files, but is not.")
+                complain(f"{shown}: is not a line of a WordNet data file.")
                 continue
             fields = {"text": gloss.strip(), "label": CLASSES[int(cells[1])], "word": cells[4].replace("_", " ")}
             yield Record(fields, f"{file.name}:{number}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainbook.data.report.shift import RESPLITS, many_unseen, tokens_differ
+from trainbook.data.report.shift import RESPLITS, UNCORRECTED, many_unseen, tokens_differ
 from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, listed
 
 SURE = 0.001  # a p-value: with thousands of documents, less is always something
@@ -22,8 +22,8 @@ def overlap(facts: Facts) -> Iterator[Facts]:
         yield finding(
             "overlap",
             "error",
-            f"{share:.1%} of the validation documents are also in training, {' and '.join(parts)}: the validation loss "
-            "will look too good. Remove them from one of the two.",
+            f"{share:.1%} of the validation documents also occur in training, {' and '.join(parts)}: the validation "
+            "loss will look too good. Remove them from one of the two splits.",
         )
     elif near:
         severity = "warning" if between["near_share"] >= MANY_COPIES else "info"
@@ -31,7 +31,7 @@ def overlap(facts: Facts) -> Iterator[Facts]:
             "near_overlap",
             severity,
             f"{counted(near, 'validation document')} ({between['near_share']:.1%}) {'is' if near == 1 else 'are'} "
-            "nearly the same as a training document: their loss measures memory, not generalisation.",
+            "nearly the same as a training document: their loss measures memorization, not generalization.",
         )
 
 
@@ -47,20 +47,22 @@ def domain_shift(facts: Facts) -> Iterator[Facts]:
     area = f"(AUC {domain['auc']:.2f}, p = {domain['p_value']:.2g})"
     if domain["verdict"] == "no shift seen":
         if not (tokens_differ(facts["shift"]["tokens"]) or many_unseen(facts["shift"]["tokens"])):
-            text = f"A classifier cannot tell validation text from training text {area}: no shift seen."
+            labels = facts["shift"]["labels"]
+            what = "no shift of the text seen" if labels and labels["p_value"] < UNCORRECTED else "no shift seen"
+            text = f"A classifier cannot tell validation text from training text {area}: {what}."
             yield finding("shift", "info", text)
         return
     if domain["auc"] < 0.5:
-        yield finding("shift", "warning", f"Many documents resemble one on the other side {area}: look for copies.")
+        yield finding("shift", "warning", f"Many documents resemble one in the other split {area}: look for copies.")
         return
     terms = ", ".join(f"'{term}'" for term in domain["typical_of_validation"][:3])
     text = f"Validation text differs from training text {area}: {domain['verdict']}"
     text += f"; typical of validation: {terms}." if terms else "."
-    text += " A validation loss above the training loss is then no proof of overfitting."
+    text += " So a validation loss above the training loss does not prove overfitting."
     severity = "info" if domain["verdict"] == "slight shift" else "warning"
     advice = "data.validation=none data.validation_ratio=0.1" if own_source and severity == "warning" else None
     if advice:
-        text += " If both should be alike, hold out a part of the source instead."
+        text += " If both splits should be alike, hold out a part of the source instead."
     yield finding("shift", severity, text, advice)
 
 
@@ -70,31 +72,42 @@ def _unseen(tokens: Facts) -> Iterator[Facts]:
         yield finding(
             "unseen_tokens",
             "warning",
-            f"{tokens['unseen_tokens']:.1%} of the validation tokens never occur in training{chance}: no model can "
-            "have learned them, and the validation loss says little about what it has learned.",
+            f"{tokens['unseen_tokens']:.1%} of the validation tokens never occur in training{chance}: the model "
+            "cannot learn them, so the validation loss says little about what it has learned.",
         )
     elif tokens_differ(tokens):
         times = tokens["jensen_shannon"] / max(tokens["by_chance"], 1e-12)
         yield finding(
             "token_shift",
             "warning",
-            f"Validation has other tokens than training: their distributions diverge {times:.1f} times as much as in "
-            f"the worst of {RESPLITS} random splits.",
+            f"The token distributions of validation and training diverge {times:.1f} times as much as in the worst of "
+            f"{RESPLITS} random splits.",
         )
 
 
 def label_shift(facts: Facts) -> Iterator[Facts]:
     labels = facts["shift"] and facts["shift"]["labels"]
-    if not labels or labels["kind"] == "number":
+    if not labels:
         return
-    if labels["missing_in_train"]:
+    if labels.get("missing_in_train"):
         names = listed(labels["missing_in_train"])
-        yield finding("label_missing", "error", f"Validation has classes that training never shows: {names}.")
-    if labels["p_value"] < SURE and labels["total_variation"] >= 0.05:
-        yield finding(
-            "label_shift",
-            "warning",
-            f"Classes are differently common on the two sides (total variation {labels['total_variation']:.2f}): "
-            f"'{labels['most_different']}' is {labels['share_in_train']:.1%} of training and "
-            f"{labels['share_in_validation']:.1%} of validation.",
-        )
+        yield finding("label_missing", "error", f"Validation has classes that do not occur in training: {names}.")
+    if labels["p_value"] >= UNCORRECTED:
+        return
+    tests = (
+        f"p = {labels['p_value']:.2g}, {labels['p_corrected']:.2g} corrected for {facts['shift']['tests']} comparisons"
+    )
+    if labels["kind"] == "number":
+        what, distance = "Label values are distributed", labels["ks_statistic"]
+        text = f"differently in the splits (KS distance {distance:.2f}; {tests})"
+    else:
+        what, distance = f"'{labels['most_different']}' is", labels["total_variation"]
+        shares = f"{labels['share_in_train']:.1%} of training and {labels['share_in_validation']:.1%} of validation"
+        text = f"{shares} (total variation of the classes {distance:.2f}; {tests})"
+    # Several labels of one document depend on each other: there, the test finds too much.
+    is_sure = labels["p_corrected"] < UNCORRECTED if labels["kind"] in ("class", "number") else labels["p_value"] < SURE
+    if not is_sure:
+        yield finding("label_shares", "info", f"{what} {text}: this may be chance.")
+    elif distance >= 0.05:
+        text += ": more than chance explains. For splits with equal shares, give a stratified file as data.validation."
+        yield finding("label_shift", "warning", f"{what} {text}")

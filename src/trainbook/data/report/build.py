@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from trainbook.data.documents import EXCERPT_CHARACTERS
 from trainbook.data.frame import Frame
-from trainbook.data.repeats import RULE, find_repeats
+from trainbook.data.repeats import RULE
 from trainbook.data.report import duplicates, lengths, memory, padding, shift
 from trainbook.data.report.findings import findings
 from trainbook.data.report.gather import Side
+from trainbook.data.report.kept import View
 from trainbook.data.report.labels import describe_labels
 from trainbook.data.report.languages import describe_languages
 from trainbook.data.report.leftovers import describe_leftovers
@@ -48,6 +50,7 @@ def report(
         "tokenizer": config.data.tokenizer,
         "vocab_size": tokenizer.vocab_size,
         "fields": fields or {},
+        "bad_lines": config.data.bad_lines,
         "filters": {"repetition": config.data.repetition_filter, "gopher": gopher},
         "findings": [],
     }
@@ -60,7 +63,7 @@ def report(
     facts["duplicates"] = _duplicates(train, validation)
     facts["contradictions"] = contradictions
     facts["shift"] = None
-    if validation is not None and train.documents and validation.documents:
+    if validation is not None and len(train.sample) and len(validation.sample):
         begin("shift between training and validation")
         facts["shift"] = _shift(train, validation, tokenizer.vocab_size, seed)
     facts["findings"] = findings(facts)
@@ -69,27 +72,29 @@ def report(
 
 def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
     counted = side.lengths
-    sample_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in side.texts)
+    sample_bytes = sum(row.num_bytes for row in side.sample.rows)
     per_byte = int(counted.sum()) / sample_bytes if sample_bytes else 0.0
     tokens = round(per_byte * side.num_bytes) if side.is_sampled else int(counted.sum())
-    places = [side.place(index) for index in range(len(side.documents))]
+    places = side.places
     facts: dict[str, Any] = {
         "documents": side.num_documents,
-        "sampled_documents": len(side.documents),
+        "sampled_documents": len(side.sample),
+        "excerpted_documents": sum(row.is_excerpted for row in side.sample.rows),
         "characters": side.num_characters,
         "bytes": side.num_bytes,
         "tokens": tokens,
         "tokens_estimated": side.is_sampled,
         "tokens_per_byte": per_byte,
         "lengths": lengths.describe(counted),
-        "target_lengths": lengths.describe(side.target_lengths) if side.targets else None,
+        "target_lengths": lengths.describe(side.target_lengths) if side.encoded.target_lengths else None,
         "labels": describe_labels(side.labels, side.tags),
         "blank_records": side.blank,
         "bad_records": side.bad,
+        "bad_reasons": [asdict(each) for each in side.bad_reasons],
         "empty_documents": int((counted == 0).sum()),
         "unknown_share": _unknown_share(side, tokenizer),
-        "replacement_characters": {"documents": len(side.replaced), "examples": side.replaced[:MAX_EXAMPLES]},
-        "control_characters": {"documents": len(side.control), "examples": side.control[:MAX_EXAMPLES]},
+        "replacement_characters": asdict(side.replaced),
+        "control_characters": asdict(side.control),
         "repeats": _repeats(side, tokenizer),
         "languages": describe_languages(side.texts, places),
         "leftovers": describe_leftovers(side.texts, places),
@@ -103,27 +108,23 @@ def _unknown_share(side: Side, tokenizer: Tokenizer) -> float | None:
     total = int(side.lengths.sum())
     if unknown is None or total == 0:
         return None
-    return sum(int((tokens == unknown).sum()) for tokens in side.tokens) / total
+    return side.encoded.unknown / total
 
 
 def _repeats(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
-    stream = np.concatenate([*side.tokens, np.empty(0, dtype=np.int64)])
-    found = find_repeats(stream, side.lengths)
-    longest = sorted(found, key=lambda repeat: -repeat.repetitions * repeat.period)[:MAX_EXAMPLES]
-    examples = []
-    for repeat in longest:
-        begin = max(repeat.position - 16, 0)
-        text = tokenizer.decode(side.tokens[repeat.document][begin : begin + EXCERPT_CHARACTERS])
-        examples.append(
-            {
-                "document": repeat.document,
-                "place": side.place(repeat.document),
-                "position": repeat.position,
-                "period": repeat.period,
-                "repetitions": repeat.repetitions,
-                "excerpt": text[:EXCERPT_CHARACTERS],
-            }
-        )
+    found, places = side.encoded.repeats, side.places
+    longest = sorted(found, key=lambda each: -each[0].repetitions * each[0].period)[:MAX_EXAMPLES]
+    examples = [
+        {
+            "document": repeat.document,
+            "place": places[repeat.document],
+            "position": repeat.position,
+            "period": repeat.period,
+            "repetitions": repeat.repetitions,
+            "excerpt": tokenizer.decode(tokens)[:EXCERPT_CHARACTERS],
+        }
+        for repeat, tokens in longest
+    ]
     return {"rule": RULE, "documents": len(found), "examples": examples}
 
 
@@ -146,7 +147,7 @@ def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) ->
         "curve": [{"length": length, **lengths.coverage(counted, length, around)} for length in CURVE],
         "targets": None,
     }
-    if train.targets:
+    if train.encoded.target_lengths:
         around = len(frame.target_prefix) + len(frame.target_suffix)
         facts["targets"] = {
             "configured": target_length,
@@ -159,7 +160,7 @@ def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) ->
 def _padding(config: Config, samples: str, train: Side, frame: Frame, length_facts: dict[str, Any]) -> dict[str, Any]:
     data, micro_batch = config.data, batch_shape(config).micro_batch
     positions, targets = train.lengths + length_facts["around"], None
-    if train.targets:
+    if train.encoded.target_lengths:
         targets = train.target_lengths + len(frame.target_prefix) + len(frame.target_suffix)
 
     def waste_at(length: int) -> dict[str, float]:
@@ -181,15 +182,13 @@ def _padding(config: Config, samples: str, train: Side, frame: Frame, length_fac
 
 
 def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
-    texts = train.texts + (validation.texts if validation else [])
-    pairs = duplicates.near_duplicates(texts)
-    split = len(train.documents)
-
-    def named(index: int) -> str:
-        return train.place(index) if index < split or validation is None else validation.place(index - split)
+    sides = [train] if validation is None else [train, validation]
+    pairs = duplicates.near_duplicates(View([side.sample for side in sides], lambda seen: seen.text))
+    places = [place for side in sides for place in side.places]
+    split = len(train.sample)
 
     def examples(chosen: list[tuple[int, int, float]]) -> list[dict[str, Any]]:
-        return [{"one": named(a), "other": named(b), "jaccard": likeness} for a, b, likeness in chosen[:MAX_EXAMPLES]]
+        return [{"one": places[a], "other": places[b], "jaccard": likeness} for a, b, likeness in chosen[:MAX_EXAMPLES]]
 
     within = [pair for pair in pairs if pair[1] < split]
     facts: dict[str, Any] = {
@@ -207,36 +206,38 @@ def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
         inside = [(a - split, b - split, likeness) for a, b, likeness in pairs if a >= split]
         across = [pair for pair in pairs if pair[0] < split <= pair[1]]
         near_training = {b for _, b, _ in across}
-        copied = [key for key in validation.exact.seen if key in train.exact.seen]
-        copied_documents = sum(validation.exact.count(key) for key in copied)
+        copied = validation.exact.shared(train.exact, MAX_EXAMPLES)
         facts["validation"] = {
             "exact": validation.exact.copies,
-            "near": len(validation.documents) - len(np.unique(duplicates.groups(inside, len(validation.documents)))),
+            "near": len(validation.sample) - len(np.unique(duplicates.groups(inside, len(validation.sample)))),
         }
         facts["between"] = {
-            "exact": copied_documents,
-            "exact_share": copied_documents / max(validation.num_documents, 1),
-            "exact_examples": [
-                {"one": train.exact.seen[key], "other": validation.exact.seen[key]} for key in copied[:MAX_EXAMPLES]
-            ],
+            "exact": copied.documents,
+            "exact_share": copied.documents / max(validation.num_documents, 1),
+            "exact_examples": [{"one": one, "other": other} for other, one in copied.examples],
             "near": len(near_training),
-            "near_share": len(near_training) / max(len(validation.documents), 1),
+            "near_share": len(near_training) / max(len(validation.sample), 1),
             "near_examples": examples(across),
         }
     return facts
 
 
 def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[str, Any]:
-    units = [train.units, validation.units]
-    domain = shift.domain_shift(
-        shift.one_of_each(train.texts, units[0]), shift.one_of_each(validation.texts, units[1]), seed
-    )
+    sides = (train, validation)
+    chosen = [_for_the_classifier(side, seed, number) for number, side in enumerate(sides)]
+    domain = shift.domain_shift(chosen[0][0], chosen[1][0], seed)
+    cuts = [cut for _, cut in chosen if cut is not None]
+    domain["cut_at_characters"] = min(cuts) if cuts else None
     common = lengths.edges(np.concatenate([train.lengths, validation.lengths]))
-    return {
+    counted = [(side.encoded.counted_documents, side.sample.rows) for side in sides]
+    units = [rows[number].unit for numbers, rows in counted for number in numbers]
+    counts = [side.encoded.counts(vocab_size) for side in sides]
+    facts = {
         "length": shift.length_shift(train.lengths, validation.lengths),
         "tokens": {
-            **shift.token_shift(train.tokens, validation.tokens, vocab_size, seed, [*units[0], *units[1]]),
-            "unseen_words": shift.unseen_words(train.texts, validation.texts),
+            **shift.token_shift(counts[0], counts[1], seed, units),
+            "documents": [matrix.shape[0] for matrix in counts],
+            "unseen_words": shift.unseen_words(train.words_of_all, validation.words_of_all),
         },
         "labels": shift.label_shift(train.labels, validation.labels, train.tags, validation.tags),
         "domain": {**domain, "verdict": shift.verdict(domain["auc"], domain["p_value"], domain["reason"])},
@@ -245,3 +246,14 @@ def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[st
             "validation": lengths.histogram(validation.lengths, common),
         },
     }
+    shift.correct(facts)
+    return facts
+
+
+def _for_the_classifier(side: Side, seed: int, number: int) -> tuple[list[str], int | None]:
+    """Texts of different units, and at how many characters they are cut."""
+    rows = side.sample.rows
+    of_each = shift.one_of_each([row.unit for row in rows])
+    chosen = [of_each[index] for index in shift.drawn(len(of_each), seed, number)]
+    cut = shift.longest_within([rows[index].text_characters for index in chosen], shift.MAX_CHARACTERS)
+    return [side.sample[index].text[:cut] for index in chosen], cut

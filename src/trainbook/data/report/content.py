@@ -23,8 +23,8 @@ def languages(facts: Facts) -> Iterator[Facts]:
         yield finding(
             "languages",
             "warning" if others >= MANY * told else "info",
-            f"Several languages in {side}: {shares} (of the {told:,} documents whose language could be told), such as "
-            f"{example['place']} ({example['language']}). Keep them only if the model is to learn them all.",
+            f"Several languages in {side}: {shares} (of the {told:,} documents whose language was recognized), such "
+            f"as {example['place']} ({example['language']}). Keep them only if the model should learn all of them.",
         )
 
 
@@ -38,7 +38,7 @@ def mojibake(facts: Facts) -> Iterator[Facts]:
                 "mojibake",
                 "warning",
                 f"{counted(count, 'document')} of {side} {has(count)} UTF-8 that was decoded as Windows-1252 or "
-                f"Latin-1 ('{first['excerpt']}'{meant}), first {first['place']}. Convert the original again, or "
+                f"Latin-1 ('{first['excerpt']}'{meant}), first {first['place']}. Convert the original file again, or "
                 "repair the text, for example with the Python package ftfy.",
             )
 
@@ -54,5 +54,7 @@ def markup(facts: Facts) -> Iterator[Facts]:
                 share = found["documents"] / looked_at
                 parts.append(f"{kind} in {share:.1%} ({first['excerpt']!r} in {first['place']})")
         if parts:
-            text = f"Markup in the documents of {side}: {', '.join(parts)}. Remove it unless the model is to write it."
+            text = (
+                f"Markup in the documents of {side}: {', '.join(parts)}. Remove it unless the model should generate it."
+            )
             yield finding("markup", "info", text)

@@ -1,4 +1,4 @@
-"""Documents that say the same: by their whole text, and by most of their word sequences.
+"""Documents that say nearly the same: most of their word sequences are equal.
 
 Near duplicates are documents whose sets of five-word sequences have a Jaccard index of at least 0.8 (those in both over
 those in either). MinHash finds candidates: 120 hashes in 20 bands of 6, so that a pair just at the limit is found in
@@ -9,8 +9,9 @@ are near duplicates also if they differ by one word (one_word.py).
 from __future__ import annotations
 
 import hashlib
+import zlib
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,6 +22,8 @@ from trainbook.data.seeding import generator
 SHINGLE_WORDS = 5
 BANDS, ROWS_PER_BAND = 20, 6
 SIMILAR = 0.8
+BATCH_SHINGLES, BATCH_TEXTS = 1 << 19, 1 << 10  # that signatures are made of at a time
+KEPT_SHINGLES = 1 << 22  # in memory, while candidates are compared
 METHOD = (
     f"MinHash ({BANDS} bands of {ROWS_PER_BAND} hashes of {SHINGLE_WORDS}-word sequences), candidates compared in "
     f"full: Jaccard index >= {SIMILAR}; texts of {MIN_WORDS} to {MAX_WORDS} words also if they differ by one word"
@@ -32,48 +35,55 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.strip().encode("utf-8", "surrogatepass")).digest()[:16]
 
 
-@dataclass
-class ExactDuplicates:
-    """Counts copies while documents pass by, without keeping any."""
-
-    seen: dict[bytes, str] = field(default_factory=dict)  # of each text, where it first was
-    copies: int = 0
-    examples: list[tuple[str, str]] = field(default_factory=list)  # a copy, and where its text first was
-    _more: dict[bytes, int] = field(default_factory=dict)  # of each text that came again, how often
-
-    def add(self, text: str, origin: str, max_examples: int = 5) -> None:
-        key = digest(text)
-        if key in self.seen:
-            self.copies += 1
-            self._more[key] = self._more.get(key, 0) + 1
-            if len(self.examples) < max_examples:
-                self.examples.append((origin, self.seen[key]))
-        else:
-            self.seen[key] = origin
-
-    def count(self, key: bytes) -> int:
-        """How many documents have a text that was seen."""
-        return 1 + self._more.get(key, 0)
-
-
 def near_duplicates(texts: Sequence[str]) -> list[tuple[int, int, float]]:
     """Pairs of documents that are alike but not the same, and how alike; the earlier one first.
 
-    In a group of many that are alike not every pair is named, but each member is in a pair.
+    In a group of many that are alike not every pair is named, but each member is in a pair. Texts are read one by one,
+    and those of candidates again, so that they need not be in memory.
     """
     first: dict[bytes, int] = {}
+    signatures: list[np.ndarray] = []
+    with_words: list[int] = []  # texts that have a signature
+    batch: list[np.ndarray] = []
     for index, text in enumerate(texts):
-        first.setdefault(digest(text), index)
+        if first.setdefault(digest(text), index) != index:
+            continue
+        if len(shingles := shingle_set(text)):
+            with_words.append(index)
+            batch.append(shingles)
+        if sum(map(len, batch)) >= BATCH_SHINGLES or len(batch) >= BATCH_TEXTS:
+            signatures.append(_signatures(batch))
+            batch = []
+    if batch:
+        signatures.append(_signatures(batch))
     chosen = list(first.values())
-    distinct = [texts[index] for index in chosen]
-    pairs = {(chosen[a], chosen[b]): likeness for a, b, likeness in one_word_apart(distinct)}
-    sets = shingle_sets(distinct)
-    kept = [number for number, values in enumerate(sets) if len(values)]
-    for a, b in _candidates(_signatures([sets[number] for number in kept])) if len(kept) > 1 else ():
-        likeness = jaccard(sets[kept[a]], sets[kept[b]])
+    short = one_word_apart(texts[index] for index in chosen)
+    pairs = {(chosen[a], chosen[b]): likeness for a, b, likeness in short}
+    sets = _Sets(texts)
+    for a, b in _candidates(np.concatenate(signatures)) if len(with_words) > 1 else ():
+        likeness = jaccard(sets[with_words[a]], sets[with_words[b]])
         if likeness >= SIMILAR:
-            pairs[chosen[kept[a]], chosen[kept[b]]] = likeness
+            pairs[with_words[a], with_words[b]] = likeness
     return sorted((a, b, likeness) for (a, b), likeness in pairs.items())
+
+
+class _Sets:
+    """The shingles of texts, made when they are asked for; some stay in memory."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self._texts = texts
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._size = 0
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        if index in self._kept:
+            self._kept.move_to_end(index)
+            return self._kept[index]
+        found = self._kept[index] = shingle_set(self._texts[index])
+        self._size += len(found)
+        while self._size > KEPT_SHINGLES and len(self._kept) > 2:
+            self._size -= len(self._kept.popitem(last=False)[1])
+        return found
 
 
 def groups(pairs: Sequence[tuple[int, int, float]], count: int) -> np.ndarray:
@@ -97,27 +107,17 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return common / (len(a) + len(b) - common)
 
 
-def shingle_sets(texts: Sequence[str]) -> list[np.ndarray]:
-    """A sorted array of hashes a document, one for each sequence of words; a shorter text is one sequence."""
-    return [_shingles(words) for words in _numbered(texts)]
-
-
-def _numbered(texts: Sequence[str]) -> list[np.ndarray]:
-    """The words of each text, as numbers."""
-    numbers: dict[str, int] = {}
-    return [
-        np.array([numbers.setdefault(word, len(numbers)) for word in words_of(text)], dtype=np.uint64) for text in texts
-    ]
-
-
-def _shingles(words: np.ndarray) -> np.ndarray:
+def shingle_set(text: str) -> np.ndarray:
+    """A sorted array of hashes, one for each sequence of words; a shorter text is one sequence."""
+    hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words_of(text))
+    words = np.fromiter(hashes, dtype=np.uint64)
     width = min(SHINGLE_WORDS, len(words))
     if width == 0:
         return words
-    hashes = np.zeros(len(words) - width + 1, dtype=np.uint64)
+    found = np.zeros(len(words) - width + 1, dtype=np.uint64)
     for offset in range(width):
-        hashes = _mixed(hashes + words[offset : offset + len(hashes)] + np.uint64(1))
-    return np.unique(hashes)
+        found = _mixed(found + words[offset : offset + len(found)] + np.uint64(1))
+    return np.unique(found)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

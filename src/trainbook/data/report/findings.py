@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator
 
 from trainbook.data.report import between, content
@@ -50,14 +52,14 @@ def _length(facts: Facts) -> Iterator[Facts]:
         yield finding(
             "length",
             "info",
-            f"Windows of {configured} positions lose no text; half of the documents have {median:,.0f} tokens or less, "
-            f"and {kept['documents_whole']:.0%} of them fit into one window.",
+            f"Windows of {configured} positions lose no text. The median document has {median:,.0f} tokens, and "
+            f"{kept['documents_whole']:.0%} of the documents fit into one window.",
         )
         return
-    lost = f"At {configured} positions {1 - kept['tokens_kept']:.1%} of the tokens are cut off"
+    lost = f"At {configured} positions {1 - kept['tokens_kept']:.1%} of the tokens are truncated"
     if recommended is None:
         is_text = facts["task"] in TASKS_OF_WINDOWS
-        advice = "Windows lose nothing." if is_text else "Cut the documents into parts, or see which end matters."
+        advice = "Windows lose nothing." if is_text else "Split the documents, or check which end matters."
         override = "data.samples=windows" if is_text else None
         yield finding("length", "warning", f"{lost}, and no length up to 8192 keeps nearly all. {advice}", override)
         return
@@ -161,7 +163,7 @@ def _labels(facts: Facts) -> Iterator[Facts]:
     what = "words" if labels["kind"] == "tags" else "documents"
     if classes == 1:
         yield finding(
-            "one_class", "error", f"All {what} have the class '{labels['majority']}': there is nothing to learn."
+            "one_class", "error", f"All {what} have the same class, '{labels['majority']}': there is nothing to learn."
         )
         return
     if labels["kind"] == "class" and classes > facts["sides"]["train"]["documents"] / 2:
@@ -188,22 +190,52 @@ def _characters(facts: Facts) -> Iterator[Facts]:
             yield finding(
                 "replacement_characters",
                 "warning",
-                f"{counted(replaced['documents'], 'document')} of {side} with U+FFFD, left where bytes were no text, "
-                f"first {replaced['examples'][0]}: convert the file from its real encoding.",
+                f"{counted(replaced['documents'], 'document')} of {side} with U+FFFD, which replaces undecodable "
+                f"bytes, first {replaced['examples'][0]}: convert the file from its real encoding.",
             )
         if unknown is not None and unknown >= 0.01:
-            text = f"{unknown:.1%} of the {side} tokens are unknown to the tokenizer: what they say is lost."
+            text = f"{unknown:.1%} of the {side} tokens are unknown to the tokenizer: their content is lost."
             yield finding("unknown_tokens", "warning", text, "data.tokenizer=bpe")
         left_out = of_side["blank_records"] + of_side["empty_documents"]
         if left_out:
-            yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text, which are left out.")
-        if of_side["bad_records"]:
-            yield finding("bad", "warning", f"{counted(of_side['bad_records'], 'record')} of {side} could not be read.")
+            yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text, left out.")
+
+
+def _unreadable(facts: Facts) -> Iterator[Facts]:
+    is_skipped = facts["bad_lines"] == "skip"
+    for side, of_side in facts["sides"].items():
+        if not (count := of_side["bad_records"]):
+            continue
+        text = f"{counted(count, 'record')}{' of validation' if side == 'validation' else ''} cannot be read"
+        text += " and will be skipped" if is_skipped else ": training would stop at the first"
+        if of_side["bad_reasons"]:
+            first = of_side["bad_reasons"][0]
+            text += f". {first['places'][0]}: {first['reason'].rstrip('.')}"
+        severity, override = ("warning", None) if is_skipped else ("error", "data.bad_lines=skip")
+        yield finding("bad", severity, f"{text}." if is_skipped else f"{text}. Repair or skip them.", override)
+
+
+def _spellings(facts: Facts) -> Iterator[Facts]:
+    """Classes that are likely one: 'Spam' and 'spam', 'not good' and 'not_good'."""
+    counts: Counter[str] = Counter()
+    for of_side in facts["sides"].values():
+        counts.update((of_side["labels"] or {}).get("counts", {}))
+    alike: dict[str, list[str]] = {}
+    for name, _ in counts.most_common():
+        alike.setdefault(re.sub(r"[\s_-]+", " ", name).strip().casefold(), []).append(name)
+    groups = [names for names in alike.values() if len(names) > 1]
+    if groups:
+        shown = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in names) for names in groups[:3])
+        more = f"; and {len(groups) - 3} more" if len(groups) > 3 else ""
+        text = (
+            f"Classes differ only in capitals, spaces or hyphens: {shown}{more}. They are trained as different classes"
+        )
+        yield finding("label_spelling", "warning", f"{text}: if they mean the same, write them the same way.")
 
 
 def _no_validation(facts: Facts) -> Iterator[Facts]:
     if "validation" not in facts["sides"]:
-        text = "Nothing is held out for validation, so overfitting cannot be seen."
+        text = "There is no validation split, so overfitting cannot be detected."
         yield finding("no_validation", "warning", text, "data.validation_ratio=0.1")
 
 
@@ -221,6 +253,7 @@ def _size(facts: Facts) -> Iterator[Facts]:
 # In this order within a severity.
 _RULES = (
     *(
+        _unreadable,
         between.overlap,
         _contradictions,
         between.label_shift,
@@ -230,6 +263,6 @@ _RULES = (
         _target_length,
         _padding,
     ),
-    *(_repeats, _gopher, _copies, _labels, _characters),
+    *(_repeats, _gopher, _copies, _labels, _spellings, _characters),
     *(content.mojibake, content.languages, content.markup, _size),
 )

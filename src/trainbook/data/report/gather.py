@@ -2,74 +2,91 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trainbook.data.records import Document
-from trainbook.data.report.duplicates import ExactDuplicates
+from trainbook.data.report.copies import ExactDuplicates
+from trainbook.data.report.encoded import Encoded
+from trainbook.data.report.kept import EXCERPTED, Excerpt, Sample, Seen, View
 from trainbook.data.report.labels import Label
 from trainbook.data.seeding import generator
+from trainbook.data.sources.source import BadRecords
 
 REPLACEMENT = "\ufffd"  # what a decoder leaves where bytes were no text
 # Control characters that no text needs: all but tab, line feed, form feed and carriage return.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]")
-BATCH_CHARACTERS = 1 << 20
+MAX_EXAMPLES = 10
+LONGEST_WORD = 1000  # characters
 
-EncodeMany = Callable[[list[str]], list[np.ndarray]]
+
+@dataclass
+class Places:
+    """How many documents have something, and where the first few of them are."""
+
+    documents: int = 0
+    examples: list[str] = field(default_factory=list)
+
+    def add(self, place: str) -> None:
+        self.documents += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(place)
 
 
 @dataclass
 class Side:
-    """The training or the validation part: totals of all documents, and a sample of them as tokens."""
+    """The training or the validation part: totals of all documents, and a sample of them."""
 
-    root: str = ""  # before the origin of a document, to show where it is
+    sample: Sample
     num_documents: int = 0
     num_characters: int = 0
     num_bytes: int = 0
-    replaced: list[str] = field(default_factory=list)  # origins of documents with U+FFFD
-    control: list[str] = field(default_factory=list)  # and of those with control characters
+    replaced: Places = field(default_factory=Places)  # documents with U+FFFD
+    control: Places = field(default_factory=Places)  # and those with control characters
     exact: ExactDuplicates = field(default_factory=ExactDuplicates)
     labels: list[Label] = field(default_factory=list)
     tags: Counter[str] = field(default_factory=Counter)
     blank: int = 0  # records without text, which never become documents
     bad: int = 0  # records that could not be read
-    documents: list[Document] = field(default_factory=list)  # the sample, in the order of the source
-    tokens: list[np.ndarray] = field(default_factory=list)
-    targets: list[np.ndarray] = field(default_factory=list)  # of pairs
+    bad_reasons: list[BadRecords] = field(default_factory=list)  # why, and where
+    encoded: Encoded = field(default_factory=Encoded)
 
     @property
     def is_sampled(self) -> bool:
-        return len(self.documents) < self.num_documents
+        return len(self.sample) < self.num_documents
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        return View([self.sample], lambda seen: seen.document)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """Of the sample; of very long documents an excerpt."""
+        return View([self.sample], lambda seen: seen.text)
+
+    @property
+    def words_of_all(self) -> Iterator[str]:
+        """Texts that have all words of the sample, also those of very long documents."""
+        for seen in self.sample:
+            yield from [seen.text] if seen.excerpt is None else _between_words(seen.document.chunks())
 
     @property
     def lengths(self) -> np.ndarray:
-        return _lengths(self.tokens)
+        return np.array(self.encoded.lengths, dtype=np.int64)
 
     @property
     def target_lengths(self) -> np.ndarray:
-        return _lengths(self.targets)
+        return np.array(self.encoded.target_lengths, dtype=np.int64)
 
     @property
-    def texts(self) -> list[str]:
-        return [document.text for document in self.documents]
-
-    @property
-    def units(self) -> list[tuple[str, str]]:
-        """Of each document of the sample, what stays on one side of a split: its group, or else its text."""
-        return [
-            ("text", document.text) if document.group is None else ("group", document.group)
-            for document in self.documents
-        ]
-
-    def place(self, index: int) -> str:
-        """Where a document of the sample is."""
-        document = self.documents[index]
-        line = f":{document.first_line}" if document.first_line > 1 else ""
-        return f"{self.root}{document.origin}{line}"
+    def places(self) -> list[str]:
+        """Where each document of the sample is."""
+        return [row.place for row in self.sample.rows]
 
 
 def gather(
@@ -77,60 +94,84 @@ def gather(
     limit: int,
     seed: int = 0,
     root: str = "",
-    advance: Callable[[int], None] = lambda documents: None,
+    advance: Callable[[int], None] = lambda num_bytes: None,
     look_at: Callable[[Document, str], None] = lambda document, place: None,
 ) -> Side:
-    """Count everything and keep at most `limit` documents: each with the same chance, whatever its place. `look_at` is
-    shown each document and where it is."""
-    side = Side(root)
-    draw = generator("data-report-sample", seed)
-    kept: list[tuple[int, Document]] = []
+    """Count everything and keep at most `limit` documents. `look_at` is shown each document and where it is, and
+    `advance` is told how many bytes of text were read."""
+    side = Side(Sample(limit, generator("data-report-sample", seed)))
+    labels: dict[Label, Label] = {}
     for index, document in enumerate(documents):
-        side.num_documents += 1
-        side.num_characters += len(document.text)
-        side.num_bytes += len(document.text.encode("utf-8", "surrogatepass"))
-        side.exact.add(document.text, f"{root}{document.origin}")
-        look_at(document, f"{root}{document.origin}")
-        if REPLACEMENT in document.text:
-            side.replaced.append(f"{root}{document.origin}")
-        if _CONTROL.search(document.text):
-            side.control.append(f"{root}{document.origin}")
+        place = f"{root}{document.origin}"
+        look_at(document, place)
+        seen = _read(document, side, place, advance)
+        line = f":{document.first_line}" if document.first_line > 1 else ""
+        side.sample.offer(index, seen, f"{place}{line}")
         if document.label is not None:
-            side.labels.append(document.label)
+            side.labels.append(labels.setdefault(document.label, document.label))  # one object for all that are equal
         side.tags.update(document.tags or ())
-        if len(kept) < limit:
-            kept.append((index, document))
-        elif (place := int(draw.integers(index + 1))) < limit:
-            kept[place] = (index, document)
-        advance(1)
-    side.documents = [document for _, document in sorted(kept, key=lambda pair: pair[0])]
+    side.sample.close()
     return side
 
 
-def encode(side: Side, encode_many: EncodeMany, advance: Callable[[int], None] = lambda documents: None) -> None:
-    """Tokens of the sample, and of what is to be produced from it."""
-    side.tokens = _encoded(side.texts, encode_many, advance)
-    targets = [document.target for document in side.documents if document.target is not None]
-    side.targets = _encoded(targets, encode_many, lambda documents: None)
+def _read(document: Document, side: Side, place: str, advance: Callable[[int], None]) -> Seen:
+    """Count one document, chunk by chunk."""
+    excerpt = Excerpt(document.num_characters) if document.num_characters > EXCERPTED else None
+    digest = StrippedDigest()
+    num_characters = num_bytes = 0
+    replaced = control = False
+    for chunk in document.chunks():
+        content = chunk.encode("utf-8", "surrogatepass")
+        num_characters, num_bytes = num_characters + len(chunk), num_bytes + len(content)
+        digest.add(chunk)
+        replaced = replaced or REPLACEMENT in chunk
+        control = control or _CONTROL.search(chunk) is not None
+        if excerpt is not None:
+            excerpt.add(chunk)
+        advance(len(content))
+    side.num_documents += 1
+    side.num_characters += num_characters
+    side.num_bytes += num_bytes
+    side.exact.add(digest.value, place)
+    if replaced:
+        side.replaced.add(place)
+    if control:
+        side.control.add(place)
+    unit = ("text", digest.value) if document.group is None else ("group", document.group)
+    return Seen(document, None if excerpt is None else excerpt.text, unit, num_characters, num_bytes)
 
 
-def _encoded(texts: Sequence[str], encode_many: EncodeMany, advance: Callable[[int], None]) -> list[np.ndarray]:
-    """In batches, so that an interruption is heard and progress seen."""
-    encoded: list[np.ndarray] = []
-    batch: list[str] = []
-    size = 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_CHARACTERS:
-            encoded += encode_many(batch)
-            advance(len(batch))
-            batch, size = [], 0
-    if batch:
-        encoded += encode_many(batch)
-        advance(len(batch))
-    return encoded
+def _between_words(chunks: Iterable[str]) -> Iterator[str]:
+    """A text in pieces that cut no word, unless that is very long."""
+    waiting = ""
+    for chunk in chunks:
+        waiting += chunk
+        end = len(waiting)
+        while 0 < end > len(waiting) - LONGEST_WORD and waiting[end - 1].isalnum():
+            end -= 1
+        yield waiting[:end]
+        waiting = waiting[end:]
+    yield waiting
 
 
-def _lengths(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return np.array([len(part) for part in parts], dtype=np.int64)
+class StrippedDigest:
+    """16 bytes that stand for a text without white space around it: a line break at the end makes no other document."""
+
+    def __init__(self) -> None:
+        self._all = hashlib.sha256()
+        self._up_to_here = self._all.copy()  # without the white space at the end
+        self._has_begun = False
+
+    def add(self, chunk: str) -> None:
+        if not self._has_begun:
+            chunk = chunk.lstrip()
+            self._has_begun = bool(chunk)
+        if body := chunk.rstrip():
+            self._all.update(body.encode("utf-8", "surrogatepass"))
+            self._up_to_here = self._all.copy()
+        if len(body) < len(chunk):
+            self._all.update(chunk[len(body) :].encode("utf-8", "surrogatepass"))
+
+    @property
+    def value(self) -> bytes:
+        return self._up_to_here.digest()[:16]

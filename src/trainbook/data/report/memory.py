@@ -5,7 +5,7 @@ from __future__ import annotations
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import decoder_layers, head_width, intermediate_size, key_value_heads, task_name
 
-ASSUMES = "an estimate: activations kept for the backward pass and logits, with fused attention; weights not counted"
+ASSUMES = "an estimate of activations and logits, with fused attention, without weights"
 LOGIT_BYTES = 12  # of a position and an entry: logits, their copy in fp32, the gradient, and its cast
 
 

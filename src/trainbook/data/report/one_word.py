@@ -11,7 +11,7 @@ MAX_PATTERN different texts have in common is a pattern.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -22,7 +22,7 @@ _PUNCTUATION = "\"'`.,;:!?()[]{}<>*_-\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
-def one_word_apart(texts: Sequence[str]) -> list[tuple[int, int, float]]:
+def one_word_apart(texts: Iterable[str]) -> list[tuple[int, int, float]]:
     """Pairs of texts, the longer of at least MIN_WORDS words, and which share of their words they have in common; each
     member of a group is in a pair, with the first of the group or with the one before it."""
     numbers: dict[str, int] = {}

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-
 from trainbook.data import Request, open_sources, sample_kind
-from trainbook.data.chat import encode_with_specials, special_tokens
+from trainbook.data.chat import special_tokens
+from trainbook.data.corpus import SYMBOLS
+from trainbook.data.decide import training_texts
 from trainbook.data.fields import Wanted
 from trainbook.data.report.build import report
 from trainbook.data.report.contradictions import contradictions
-from trainbook.data.report.gather import Side, encode, gather
-from trainbook.data.sides import open_sides
+from trainbook.data.report.encoded import encode
+from trainbook.data.report.gather import Side, gather
+from trainbook.data.sides import open_sides, pieces_for
+from trainbook.data.sources.source import BadRecords, Source
 from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
     Tokenizer,
+    WordTokenizer,
     check_specials,
     check_vocab_size,
     load_tokenizer,
     tokenizer_config,
     train_bpe,
 )
-from trainbook.data.tokenizers.training import training_pieces
 from trainbook.knobs.config import Config
 
 DEFAULT_LIMIT = 20_000  # documents of each side: enough for every share to be right to about a hundredth
@@ -55,28 +56,39 @@ def report_on(
     progress = progress or Silent()
     data, seed = config.data, config.training.seed
     asked = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
-    source, validation = open_sources(data, request)
+    # What cannot be read is a part of the report, whatever training would do about it.
+    source, validation = open_sources(data.model_copy(update={"bad_lines": "skip"}), request)
     progress.begin("reading")
-    opened = open_sides(source, validation, data.validation_ratio, gopher_filter=data.gopher_filter)
+    total = 0
 
+    def advance(num_bytes: int) -> None:
+        nonlocal total
+        total += num_bytes
+        progress.advance(num_bytes)
+
+    opened = open_sides(source, validation, data.validation_ratio, data.gopher_filter, advance)
+
+    reasons = {"train": _reasons(source), "validation": _reasons(validation)}
     parts = {"train": (opened.train, source), "validation": (opened.validation, validation or source)}
     sides: dict[str, Side] = {}
     contradictory = contradictions(opened.surveys)
     look_at = {} if contradictory is None else {"look_at": contradictory.look_at}
+    progress.begin("counting", total)
     for number, (name, (documents, its_source)) in enumerate(parts.items()):
         if documents is not None:
-            progress.begin(f"looking at {name}")
             sides[name] = gather(documents(), limit, seed + number, its_source.root, progress.advance, **look_at)
     _passed_over(sides, opened.facts)
+    for name, side in sides.items():
+        side.bad_reasons = reasons[name]
 
-    progress.begin("making the tokenizer")
-    tokenizer = _make_tokenizer(asked, sides, source.wanted)
+    progress.begin("training the tokenizer")
+    tokenizer = _make_tokenizer(asked, sides, source.wanted, progress)
     check_vocab_size(data.tokenizer, data.vocab_size, tokenizer)
     check_specials(data.tokenizer, request.specials, tokenizer)
-    encode_many = _encoder(tokenizer, source.wanted)
+    specials = special_tokens(tokenizer) if source.wanted.records == "chat" else None
     for name, side in sides.items():
-        progress.begin(f"tokenising {name}", len(side.documents))
-        encode(side, encode_many, progress.advance)
+        progress.begin(f"tokenizing {name}", sum(row.num_bytes for row in side.sample.rows))
+        side.encoded = encode(side.sample, tokenizer, specials, progress.advance)
     samples, fields, gopher = sample_kind(data, request), opened.facts.get("fields"), opened.facts.get("gopher")
     facts = None if contradictory is None else contradictory.facts
     return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, facts, progress.begin)
@@ -90,30 +102,27 @@ def _passed_over(sides: dict[str, Side], facts: dict[str, Any]) -> None:
             sides[name].bad = facts.get(f"{prefix}skipped_records", 0)
 
 
-def _make_tokenizer(asked: dict[str, Any], sides: dict[str, Side], wanted: Wanted) -> Tokenizer:
+def _reasons(source: Source | None) -> list[BadRecords]:
+    """Why records of the reading that is over could not be read, the most frequent reason first."""
+    return [] if source is None else sorted(source.passed.reasons.values(), key=lambda each: -each.records)
+
+
+def _make_tokenizer(asked: dict[str, Any], sides: dict[str, Side], wanted: Wanted, progress: Progress) -> Tokenizer:
     """As training makes it, but from the sample: of fewer documents than the limit it is the very same one."""
     specials = asked.get("specials", ())
     if asked["kind"] == "byte":
         return ByteTokenizer(specials)
-    if asked["kind"] == "char":
-        texts = (text for side in sides.values() for document in side.documents for text in wanted.texts_of(document))
-        several = any(len(side.documents) > 1 for side in sides.values())
-        alphabet: set[str] = set().union(*map(set, texts))
-        return CharTokenizer(alphabet, several or wanted.records != "text", specials)
+    if asked["kind"] in SYMBOLS:
+        symbols = SYMBOLS[asked["kind"]]
+        alphabet: set[str] = set()
+        for side in sides.values():
+            for document in side.documents:
+                for text in pieces_for(symbols, document, wanted):
+                    alphabet.update(symbols(text))
+        must_end = any(len(side.sample) > 1 for side in sides.values()) or wanted.records != "text"
+        kind = CharTokenizer if asked["kind"] == "char" else WordTokenizer
+        return kind(alphabet, must_end or "sentinels" in specials, specials)
     if asked["kind"] == "bpe":
-        return train_bpe(_training_texts(sides["train"], wanted), asked["vocab_size"], specials)
+        texts = training_texts(sides["train"].documents, wanted)
+        return train_bpe(texts, asked["vocab_size"], specials, progress.advance, lambda: progress.advance(0))
     return load_tokenizer(asked["path"])
-
-
-def _training_texts(train: Side, wanted: Wanted) -> Iterator[str]:
-    for document in train.documents:
-        for text in wanted.texts_of(document):
-            yield from training_pieces([text])
-
-
-def _encoder(tokenizer: Tokenizer, wanted: Wanted) -> Callable[[list[str]], list[np.ndarray]]:
-    """In a conversation, texts that name a special token become that token."""
-    if wanted.records != "chat":
-        return tokenizer.encode_many
-    specials = special_tokens(tokenizer)
-    return lambda texts: [ids for ids, _ in encode_with_specials(texts, tokenizer, specials)]

@@ -8,15 +8,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trainbook.data.report.kept import EXCERPTED, NUM_PIECES, PIECE
 from trainbook.data.report.leftovers import MARKUP
 from trainbook.data.report.padding import STRATEGIES
-from trainbook.data.report.shift import P_VALUE
+from trainbook.data.report.shift import P_VALUE, UNCORRECTED
 
 BAR = 36  # columns of the longest bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
 MARKS = {"error": "[bold red]act [/]", "warning": "[yellow]look[/]", "info": "[dim]note[/]"}
 MAX_CLASSES = 12
 MAX_EXAMPLES = 3
+MAX_REASONS = 5
 
 Facts = dict[str, Any]
 
@@ -67,7 +69,14 @@ def _sizes(facts: Facts, console: Console) -> None:
         parts = (f"{side['sampled_documents']:,} of {side['documents']:,} ({name})" for name, side in sampled.items())
         console.print(
             f"[dim]From a random sample of {' and '.join(parts)} documents; documents, characters, bytes, labels, "
-            "exact duplicates and odd characters are counted on all.[/dim]"
+            "exact duplicates and odd characters are counted on all of them.[/dim]"
+        )
+    if count := sum(side["excerpted_documents"] for side in sides.values()):
+        are = "document is" if count == 1 else "documents are"
+        console.print(
+            f"[dim]{count:,} {are} longer than {EXCERPTED / 1e6:.1f} million characters: near duplicates, languages "
+            f"and markup are judged on {NUM_PIECES} pieces of each, {NUM_PIECES * PIECE / 1e6:.1f} million characters "
+            "together; tokens and words are counted in full.[/dim]"
         )
 
 
@@ -94,7 +103,9 @@ def bar(share: float, width: int = BAR) -> str:
 
 
 def _coverage(lengths: Facts, console: Console) -> None:
-    table = _table(console, "What a length keeps", "positions", "documents whole", "tokens kept", "memory per sequence")
+    table = _table(
+        console, "What each length keeps", "positions", "documents whole", "tokens kept", "memory per sequence"
+    )
     table.add_column("")
     for row in lengths["by_length"]:
         notes = [name for name in ("recommended", "configured") if row["length"] == lengths[name]]
@@ -142,7 +153,7 @@ def _duplicates(facts: Facts, console: Console) -> None:
     console.print(f"[dim]Near: {found['method']}.[/dim]")
     for example in ((facts["contradictions"] or {}).get("examples") or [])[:MAX_EXAMPLES]:
         one, other = f"{example['one']} ({example['label']})", f"{example['other']} ({example['other_label']})"
-        console.print(f"  [dim]same text, other label: {escape(one)} and {escape(other)}[/dim]")
+        console.print(f"  [dim]same text, different label: {escape(one)} and {escape(other)}[/dim]")
 
 
 def _labels(facts: Facts, console: Console) -> None:
@@ -172,8 +183,8 @@ def _labels(facts: Facts, console: Console) -> None:
 
 def _shift(shift: Facts, console: Console) -> None:
     length, tokens, domain, labels = shift["length"], shift["tokens"], shift["domain"], shift["labels"]
-    table = _table(console, "Training against validation", "what", "how far apart", "", justify="left")
-    table.add_row("length", f"KS distance {length['ks_statistic']:.3f}", f"p = {length['p_value']:.2g}")
+    table = _table(console, "Training against validation", "what", "distance", "", justify="left")
+    table.add_row("length", f"KS distance {length['ks_statistic']:.3f}", _p_value(length))
     divergence = f"Jensen-Shannon {tokens['jensen_shannon']:.4f} bit"
     table.add_row("tokens", divergence, f"random splits: up to {tokens['by_chance']:.4f}")
     table.add_row(
@@ -182,7 +193,7 @@ def _shift(shift: Facts, console: Console) -> None:
     if labels:
         distance = "total_variation" if "total_variation" in labels else "ks_statistic"
         name = "total variation" if distance == "total_variation" else "KS distance"
-        table.add_row("labels", f"{name} {labels[distance]:.3f}", f"p = {labels['p_value']:.2g}")
+        table.add_row("labels", f"{name} {labels[distance]:.3f}", _p_value(labels))
     if domain["auc"] is None:
         table.add_row("classifier", domain["verdict"], "")
     else:
@@ -190,11 +201,20 @@ def _shift(shift: Facts, console: Console) -> None:
         table.add_row(
             "classifier", f"AUC {domain['auc']:.3f} ({low:.3f} to {high:.3f})", f"p = {domain['p_value']:.2g}"
         )
-        table.add_row("", domain["verdict"], f"called shifted if p < {P_VALUE:g}")
+        table.add_row("", domain["verdict"], f"called a shift if p < {P_VALUE:g}")
     console.print(table)
+    if any(tested and tested["p_value"] < UNCORRECTED for tested in (length, labels)):
+        console.print(f"[dim]Corrected: for the {shift['tests']} comparisons of this table (Bonferroni).[/dim]")
+    if domain["cut_at_characters"] is not None:
+        console.print(f"  [dim]classifier: on the first {domain['cut_at_characters']:,} characters of each text[/dim]")
     for side in ("train", "validation"):
         if terms := domain.get(f"typical_of_{side}"):
             console.print(f"  [dim]typical of {side}: {escape(', '.join(terms))}[/dim]")
+
+
+def _p_value(tested: Facts) -> str:
+    corrected = f" ({tested['p_corrected']:.2g} corrected)" if tested["p_value"] < UNCORRECTED else ""
+    return f"p = {tested['p_value']:.2g}{corrected}"
 
 
 def _oddities(sides: Facts, console: Console) -> None:
@@ -202,7 +222,7 @@ def _oddities(sides: Facts, console: Console) -> None:
     rows = {
         "repeated tokens": [side["repeats"]["documents"] for side in sides.values()],
         "no text": [side["blank_records"] + side["empty_documents"] for side in sides.values()],
-        "could not be read": [side["bad_records"] for side in sides.values()],
+        "unreadable": [side["bad_records"] for side in sides.values()],
         "with U+FFFD": [side["replacement_characters"]["documents"] for side in sides.values()],
         "decoded wrongly": [side["leftovers"]["mojibake"]["documents"] for side in sides.values()],
         **{
@@ -217,15 +237,29 @@ def _oddities(sides: Facts, console: Console) -> None:
     shares = [side["unknown_share"] for side in sides.values()]
     if any(share is not None for share in shares):
         table.add_row("unknown tokens", *("-" if share is None else f"{share:.2%}" for share in shares))
-    languages = [list(side["languages"]["documents"].items())[:2] for side in sides.values()]
-    if any(languages):
-        cells = (", ".join(f"{name} {count:,}" for name, count in each) or "-" for each in languages)
-        table.add_row("languages", *cells)
+    if any(side["languages"]["documents"] for side in sides.values()):
+        table.add_row("languages", *(_languages(side["languages"]) for side in sides.values()))
     console.print(table)
     for example in sides["train"]["repeats"]["examples"][:MAX_EXAMPLES]:
         text = escape(repr(example["excerpt"][:50]))
         times = f"{example['period']} token{'s' if example['period'] > 1 else ''} x {example['repetitions']:,}"
         console.print(f"  [dim]{escape(example['place'])}, token {example['position']:,}: {times}: {text}[/dim]")
+
+    for side in sides.values():
+        for each in side["bad_reasons"][:MAX_REASONS]:
+            more = (
+                f" and {each['records'] - len(each['places']):,} more" if each["records"] > len(each["places"]) else ""
+            )
+            console.print(
+                f"  [dim]unreadable: {escape(', '.join(each['places']))}{more}: {escape(each['reason'])}[/dim]"
+            )
+
+
+def _languages(found: Facts) -> str:
+    """All documents of a side: by language, the most frequent first, and how many were not recognized."""
+    counts = list(found["documents"].items())
+    parts = dict(counts[:2]) | {"other": sum(count for _, count in counts[2:]), "not recognized": found["undecided"]}
+    return ", ".join(f"{name} {count:,}" for name, count in parts.items() if count)
 
 
 def _table(console: Console, title: str, *columns: str, justify: Any = "right") -> Table:

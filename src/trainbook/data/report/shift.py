@@ -7,8 +7,9 @@ document but what stays together, and the tests below compare with splits of suc
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from trainbook.data.seeding import generator
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 20  # on each side: fewer give no usable interval
 MAX_DOCUMENTS = 4000  # on each side, for the classifier: the interval is then within a hundredth or two
+MAX_CHARACTERS = 1 << 23  # on each side, for the classifier: longer texts are cut to a common length
+MAX_WORDS = 1 << 20  # different ones of training that are known by themselves
 RESPLITS = 99
 MARGIN = 1.25  # tokens differ if they diverge by this factor more than in the worst of so many random splits
 MANY_UNSEEN = 0.01  # of the tokens: less is not worth a word
@@ -29,6 +32,7 @@ NAMED_TERMS = 5
 P_VALUE = (
     0.001  # the classifier's ranks are this improbable by chance: one random split in a thousand is called shifted
 )
+UNCORRECTED = 0.05  # of the tests of lengths and labels: below it, a shift is told or called chance
 SLIGHT, CLEAR = 0.6, 0.75  # of the area under the curve
 
 
@@ -45,21 +49,17 @@ def _kolmogorov_smirnov(a: np.ndarray, b: np.ndarray) -> dict[str, float]:
 
 
 def token_shift(
-    train: Sequence[np.ndarray],
-    validation: Sequence[np.ndarray],
-    vocab_size: int,
-    seed: int = 0,
-    units: Sequence[Hashable] | None = None,
+    train: Sparse, validation: Sparse, seed: int = 0, units: Sequence[Hashable] | None = None
 ) -> dict[str, Any]:
     """Tokens of validation that training has not, and the Jensen-Shannon divergence of the two distributions of tokens,
-    in bits: 0 is the same, 1 is nothing in common.
+    in bits: 0 is the same, 1 is nothing in common. Both sides are given as (documents, vocabulary) counts.
 
     Samples of one distribution differ too, the more the smaller they are: `by_chance` and `unseen_by_chance` are the
     largest values in random splits of all documents into parts of about the same sizes. `units` says of each document,
     training first, what stays together; None: each is by itself.
     """
-    documents = _counted([*train, *validation], vocab_size)
-    is_validation = np.arange(documents.shape[0]) >= len(train)
+    documents: Sparse = sparse.vstack([train, validation], format="csr")
+    is_validation = np.arange(documents.shape[0]) >= train.shape[0]
     of_train, of_validation = _sums(documents, is_validation)
     numbers = _numbered(units) if units is not None else np.arange(len(is_validation))
     flags = np.zeros(numbers.max(initial=-1) + 1, dtype=bool)
@@ -96,12 +96,29 @@ def _unseen(of_train: np.ndarray, of_validation: np.ndarray) -> float:
     return float(of_validation[of_train == 0].sum() / total) if total else 0.0
 
 
-def unseen_words(train: Sequence[str], validation: Sequence[str]) -> float:
-    """The share of words in validation that training has not: what a model cannot have learned."""
-    known = {word for text in train for word in words_of(text)}
-    counts = Counter(word for text in validation for word in words_of(text))
-    total = counts.total()
-    return sum(count for word, count in counts.items() if word not in known) / total if total else 0.0
+def unseen_words(train: Iterable[str], validation: Iterable[str]) -> float:
+    """The share of words in validation that training has not: what a model cannot have learned.
+
+    Beyond MAX_WORDS different words in training, only those with a small hash count, on both sides: a random part of
+    all different words."""
+    known: set[str] = set()
+    below = 1 << 32  # of the hash
+
+    def is_counted(word: str) -> bool:
+        return below == 1 << 32 or zlib.crc32(word.encode("utf-8", "surrogatepass")) < below
+
+    for text in train:
+        known.update(word for word in set(words_of(text)) - known if is_counted(word))
+        while len(known) > MAX_WORDS:
+            below //= 2
+            known = set(filter(is_counted, known))
+    total = unseen = 0
+    for text in validation:
+        for word, count in Counter(words_of(text)).items():
+            if is_counted(word):
+                total += count
+                unseen += 0 if word in known else count
+    return unseen / total if total else 0.0
 
 
 def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
@@ -146,7 +163,7 @@ def label_shift(
 
 def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0) -> dict[str, Any]:
     """How well a linear classifier on TF-IDF features tells validation from training documents it has not seen. One
-    document of each unit is to be given: copies on one side would be recognised.
+    document of each unit is to be given, since copies on one side would be recognised, and at most MAX_DOCUMENTS.
 
     The documents are halved; a classifier of each half ranks the other. Were both sides of one source, the ranks of the
     documents that a classifier has not seen would be in random order, so the Mann-Whitney test gives the probability of
@@ -154,7 +171,7 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
     nothing about how the halves depend on each other. The area under the curve is the probability that a validation
     document is ranked above a training one: 0.5 is a coin. Its interval is by DeLong's variance.
     """
-    sides = [_drawn(train, seed, 0), _drawn(validation, seed, 1)]
+    sides = [train, validation]
     counts = {"train_documents": len(sides[0]), "validation_documents": len(sides[1]), "confidence": CONFIDENCE}
     nothing = {"auc": None, "interval": None, "p_value": None, **counts}
     if min(map(len, sides)) < MIN_DOCUMENTS:
@@ -201,10 +218,19 @@ def _rank_test(positive: np.ndarray, negative: np.ndarray, alternative: Any) -> 
     return float(tested.pvalue)
 
 
+def correct(facts: dict[str, Any]) -> None:
+    """Of several tests one is improbable by chance sooner than of one: `p_corrected` is the p-value times the number
+    of comparisons (Bonferroni), which are those of lengths, tokens and labels, and the classifier."""
+    facts["tests"] = 4 if facts["labels"] else 3
+    for tested in (facts["length"], facts["labels"]):
+        if tested:
+            tested["p_corrected"] = min(1.0, facts["tests"] * tested["p_value"])
+
+
 def verdict(auc: float | None, p_value: float | None, reason: str | None = None) -> str:
     """In words; the test decides whether there is something to see at all."""
     if auc is None or p_value is None:
-        return f"not judged: {reason}"
+        return f"skipped: {reason}"
     if p_value >= P_VALUE:
         return "no shift seen"
     if auc < 0.5:
@@ -212,9 +238,21 @@ def verdict(auc: float | None, p_value: float | None, reason: str | None = None)
     return "slight shift" if auc < SLIGHT else "clear shift" if auc < CLEAR else "strong shift"
 
 
-def one_of_each(texts: Sequence[str], units: Sequence[Hashable]) -> list[str]:
-    """The first text of each unit."""
-    return list({unit: text for unit, text in zip(reversed(units), reversed(texts), strict=True)}.values())[::-1]
+def one_of_each(units: Sequence[Hashable]) -> list[int]:
+    """The first document of each unit."""
+    return sorted({unit: index for index, unit in reversed(list(enumerate(units)))}.values())
+
+
+def longest_within(lengths: Sequence[int], budget: int) -> int | None:
+    """The length to cut texts at so that all together are within the budget; None where they are as they are."""
+    if sum(lengths) <= budget:
+        return None
+    left = budget
+    for number, length in enumerate(ordered := sorted(lengths)):
+        if length * (len(ordered) - number) > left:
+            return left // (len(ordered) - number)
+        left -= length
+    return None
 
 
 def _numbered(units: Sequence[Hashable]) -> np.ndarray:
@@ -233,14 +271,14 @@ def area_under_curve(positive: np.ndarray, negative: np.ndarray) -> tuple[float,
     return float(above.mean()), float(variance)
 
 
-def _drawn(texts: Sequence[str], seed: int, side: int) -> list[str]:
-    if len(texts) <= MAX_DOCUMENTS:
-        return list(texts)
-    chosen = generator("data-report-domain", seed, side).permutation(len(texts))[:MAX_DOCUMENTS]
-    return [texts[int(index)] for index in np.sort(chosen)]
+def drawn(count: int, seed: int, side: int) -> list[int]:
+    """Which of so many documents the classifier sees."""
+    if count <= MAX_DOCUMENTS:
+        return list(range(count))
+    return np.sort(generator("data-report-domain", seed, side).permutation(count)[:MAX_DOCUMENTS]).tolist()
 
 
-def _counted(documents: Sequence[np.ndarray], vocab_size: int) -> Sparse:
+def counted(documents: Sequence[np.ndarray], vocab_size: int) -> Sparse:
     """(documents, vocabulary): how often each has each token."""
     ends = np.cumsum([0] + [len(tokens) for tokens in documents])
     values = np.concatenate([*documents, np.empty(0, dtype=np.int64)]).astype(np.int64)

@@ -37,7 +37,7 @@ def read_conll(file: File, complain: Complain) -> Iterator[Record]:
             begin = begin or number
             cells = content.split("\t") if "\t" in content else content.split()
             if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
-                complain(f"{file.shown}:{number}: must have a word and its tag, but got {content.strip()!r}.")
+                complain(f"{file.shown}:{number}: must have a word and a tag, but got {content.strip()!r}.")
                 bad = True
                 continue
             words.append(cells[0].strip())

@@ -38,7 +38,7 @@ class File:
         is refused and named for what it is."""
         with self.open_bytes() as stream:
             if problem := why_not_text(stream.peek(HEAD_BYTES), inner_name(self.shown)):
-                inside = "what is compressed in it " if is_compressed(self.name) else ""
+                inside = "its compressed content " if is_compressed(self.name) else ""
                 raise DataError(f"{self.knob}: '{self.shown}' cannot be read: {inside or 'it '}{problem}")
             yield stream
 
@@ -80,7 +80,7 @@ def decode(content: bytes, shown: str, line: int = 1) -> str:
 def not_utf8(content: bytes, position: int, shown: str, before: int = 0) -> DataError:
     """`content` is what stands around the byte, or more; `before` bytes of the file lie before it."""
     near = content[max(0, position - 256) : position + 256]
-    hint = "Bytes around it are not text either: is it a binary file?"
+    hint = "The bytes around it are not text either: this may be a binary file."
     if not looks_binary(near):
         hint = "Convert the file first, for example from Windows-1252 with iconv -f WINDOWS-1252 -t UTF-8."
     return DataError(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import is_plain_name
 from trainbook.data.names import did_you_mean
 from trainbook.errors import DataError
 
@@ -27,18 +28,27 @@ def files_of(folder: Path, split: str | None, name: str, knob: str) -> tuple[str
     if (folder / DICT_FILE).is_file():
         splits = _json(folder / DICT_FILE, knob)["splits"]
         chosen = split or DEFAULT_SPLIT
-        if chosen not in splits:
+        if chosen not in splits or not is_plain_name(chosen):
             known = ", ".join(f"'{name}#{other}'" for other in splits)
             raise DataError(
-                f"{knob}: the dataset '{name}' has no split '{chosen}'; there is {known}.{did_you_mean(chosen, splits)}"
+                f"{knob}: the dataset '{name}' has no split '{chosen}'; it has {known}.{did_you_mean(chosen, splits)}"
             )
         below = f"{chosen}/"
     elif split is not None:
-        raise DataError(f"{knob}: the dataset '{name}' has no splits, so '#{split}' cannot be one of them.")
+        raise DataError(f"{knob}: the dataset '{name}' has no splits, so '#{split}' cannot select one.")
     state = _json(folder / below / STATE_FILE, knob)
     if state.get("_indices_data_files"):
-        raise DataError(f"{knob}: the dataset '{name}' was saved with a selection of rows. Save it again, flattened.")
-    return tuple(f"{below}{entry['filename']}" for entry in state["_data_files"])
+        raise DataError(
+            f"{knob}: the dataset '{name}' was saved with a selection of rows. Call flatten_indices() and save it "
+            "again."
+        )
+    names = [entry["filename"] for entry in state["_data_files"]]
+    for each in names:
+        if not is_plain_name(each):
+            raise DataError(
+                f"{knob}: '{folder / below / STATE_FILE}' names {each!r}, which is not a file of the dataset."
+            )
+    return tuple(f"{below}{each}" for each in names)
 
 
 def _json(path: Path, knob: str) -> dict[str, Any]:

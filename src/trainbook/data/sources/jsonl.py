@@ -35,8 +35,8 @@ def read_json(file: File, complain: Complain) -> Iterator[Record]:
         content = lists[0] if len(lists) == 1 else content
     if not isinstance(content, list):
         raise DataError(
-            f"{file.shown}: must be a list of JSON objects, but got {kind_of(content)}. One object a line is JSONL: "
-            "give such a file a name that ends in .jsonl."
+            f"{file.shown}: must be a list of JSON objects, but got {kind_of(content)}. A file with one object per "
+            "line is JSONL: give it the suffix .jsonl."
         )
     for number, entry in enumerate(content, start=1):
         try:

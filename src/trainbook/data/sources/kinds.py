@@ -7,7 +7,7 @@ import unicodedata
 
 HEAD_BYTES = 4096  # that are looked at
 
-_AS_JSONL = "Write the texts as JSONL, or read them with a Python function of your own."
+_AS_JSONL = "Write the texts as JSONL, or read them with your own Python function."
 
 # First bytes, what such a file is, and what to do. The first that fits counts.
 _MAGIC: tuple[tuple[bytes, str, str], ...] = (
@@ -20,13 +20,13 @@ _MAGIC: tuple[tuple[bytes, str, str], ...] = (
     (b"%PDF-", "a PDF document", "Extract its text first, for example with pdftotext."),
     (b"{\\rtf", "an RTF document", "Save it as plain text first."),
     (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "an old Microsoft Office document", "Save it as plain text or CSV first."),
-    (b"\x1f\x8b", "compressed with gzip", "Give its name the ending .gz, such as {name}.gz."),
-    (b"BZh", "compressed with bzip2", "Give its name the ending .bz2, such as {name}.bz2."),
-    (b"\xfd7zXZ\x00", "compressed with xz", "Give its name the ending .xz, such as {name}.xz."),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "Give its name the ending .zst, such as {name}.zst."),
-    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "Unpack it first and name the files in it."),
-    (b"Rar!\x1a\x07", "a RAR archive", "Unpack it first and name the files in it."),
-    (b"PAR1", "a Parquet file", "Give its name the ending .parquet."),
+    (b"\x1f\x8b", "compressed with gzip", "Rename it to end in .gz, such as {name}.gz."),
+    (b"BZh", "compressed with bzip2", "Rename it to end in .bz2, such as {name}.bz2."),
+    (b"\xfd7zXZ\x00", "compressed with xz", "Rename it to end in .xz, such as {name}.xz."),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd", "Rename it to end in .zst, such as {name}.zst."),
+    (b"7z\xbc\xaf\x27\x1c", "a 7-Zip archive", "Unpack it first and pass the files in it."),
+    (b"Rar!\x1a\x07", "a RAR archive", "Unpack it first and pass the files in it."),
+    (b"PAR1", "a Parquet file", "Rename it to end in .parquet."),
     (b"ARROW1\x00\x00", "an Arrow file", "Save it as Parquet, or as a Hugging Face dataset with save_to_disk."),
     (b"SQLite format 3\x00", "an SQLite database", "Export the table as CSV or JSONL first."),
     (b"\x93NUMPY", "a NumPy array", _AS_JSONL),
@@ -51,7 +51,7 @@ _ZIPS: tuple[tuple[bytes, str, str], ...] = (
     (b"ppt/", "a PowerPoint presentation", "Save its text as plain text first."),
     (b"mimetypeapplication/epub+zip", "an EPUB book", "Extract its text first, for example with pandoc."),
     (b"mimetypeapplication/vnd.oasis", "an OpenDocument file", "Save it as plain text or CSV first."),
-    (b"/data.pkl", "a PyTorch checkpoint", "A model to start from is named with model.pretrained."),
+    (b"/data.pkl", "a PyTorch checkpoint", "To start from a model, set model.pretrained."),
     (b".npy", "a NumPy archive", _AS_JSONL),
 )
 _BOMS: tuple[tuple[bytes, str], ...] = (  # the longer ones first: UTF-32's begins as UTF-16's does
@@ -94,17 +94,17 @@ def _binary_kind(head: bytes) -> tuple[str, str] | None:
             return what, remedy
     if head.startswith(b"PK\x03\x04"):
         entries = (found[1:] for found in _ZIPS if found[0] in head)
-        return next(entries, ("a zip archive", "Unpack it first and name the files in it."))
+        return next(entries, ("a zip archive", "Unpack it first and pass the files in it."))
     if head[:4] == b"RIFF" and head[8:12] in (b"WAVE", b"WEBP", b"AVI "):
         return {b"WAVE": "a WAV audio file", b"WEBP": "a WebP image"}.get(head[8:12], "an AVI video"), ""
     if head[4:8] == b"ftyp" and looks_binary(head):
         return "an MP4 video or audio file", ""
     if head[257:262] == b"ustar":
-        return "a tar archive", "Unpack it first and name the files in it."
+        return "a tar archive", "Unpack it first and pass the files in it."
     if head[:2] == b"MZ" and looks_binary(head):
         return "a Windows program", ""
     if head[4:10] == b'\0\0\0\0{"':  # the length of the header, in 8 bytes, and the header, in JSON
-        return "the weights of a model (safetensors)", "A model to start from is named with model.pretrained."
+        return "the weights of a model (safetensors)", "To start from a model, set model.pretrained."
     if head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
         remedy = "Trainbook does not unpickle files, because that runs code. Write the records as JSONL or Parquet."
         return "a Python pickle", remedy

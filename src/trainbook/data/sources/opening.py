@@ -13,10 +13,11 @@ from trainbook.data.names import nearest
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.folders import files_below
 from trainbook.data.sources.huggingface import files_of, is_dataset
-from trainbook.data.sources.python import is_python_path, open_python
+from trainbook.data.sources.python import open_python
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
 from trainbook.data.sources.source import Source
 from trainbook.errors import DataError
+from trainbook.python_path import is_python_path
 
 LIST_PREFIX = "@"
 
@@ -56,7 +57,7 @@ def _in_folder(path: Path, name: str, knob: str) -> tuple[str, ...]:
     files = files_below(path, IN_FOLDERS)
     if not files:
         kinds = ", ".join(f"*{suffix}" for suffix in FOLDER_SUFFIXES)
-        raise DataError(f"{knob}: the folder '{name}' has no file of the kinds {kinds}.")
+        raise DataError(f"{knob}: the folder '{name}' has no file of these types: {kinds}.")
     return files
 
 
@@ -75,10 +76,10 @@ def _open_list(name: str, knob: str) -> FileReader:
             continue
         for file in _named_in_list(path.parent / Path(entry).expanduser(), f"{path}:{number}", knob):
             if file in found:
-                raise DataError(f"{path}:{number}: '{file}' is named twice.")
+                raise DataError(f"{path}:{number}: '{file}' is listed twice.")
             found[file] = None
     if not found:
-        raise DataError(f"{knob}: the list '{path}' names no file.")
+        raise DataError(f"{knob}: the list '{path}' has no file.")
     if all(file.is_relative_to(path.parent) for file in found):
         root = "" if path.parent == Path(".") else f"{path.parent.as_posix().rstrip('/')}/"
         return _files(root, path.parent, [file.relative_to(path.parent).as_posix() for file in found], knob)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,6 @@ from trainbook.data.records import Complain, Record
 from trainbook.data.values import kind_of
 from trainbook.errors import DataError
 from trainbook.python_path import load_object, own_failure
-
-_PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
-def is_python_path(name: str) -> bool:
-    return _PYTHON_PATH.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -30,8 +23,8 @@ class PythonReader:
     name: str
     function: Callable[[], Any]
     has_fields = True
-    nothing = "the function gave nothing"
-    changed = "gave other records when it was called again. It must give the same ones each time."
+    nothing = "the function returned no records"
+    changed = "returned different records when called again. It must return the same records every time."
 
     @property
     def root(self) -> str:
@@ -59,20 +52,20 @@ class PythonReader:
         try:
             given = self.function()
             if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
-                law = "must give an iterable of strings or mappings"
-                raise DataError(f"{self.knob}: '{self.name}' {law}, but gave {kind_of(given)}.")
+                law = "must return an iterable of strings or mappings"
+                raise DataError(f"{self.knob}: '{self.name}' {law}, but returned {kind_of(given)}.")
             for entry in given:
                 yield _plain(entry)
         except DataError:
             raise
         except Exception as error:
-            raise own_failure(f"{self.knob}: '{self.name}' failed", error, DataError) from error
+            raise own_failure(f"{self.knob}: '{self.name}' raised an error", error, DataError) from error
 
 
 def open_python(name: str, knob: str) -> PythonReader:
     found = load_object(name, knob, DataError)
     if not callable(found):
-        raise DataError(f"{knob}: '{name}' must be a function to call without arguments, but is {kind_of(found)}.")
+        raise DataError(f"{knob}: '{name}' must be a function without arguments, but is {kind_of(found)}.")
     return PythonReader(knob, name, found)
 
 

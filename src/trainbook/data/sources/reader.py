@@ -97,7 +97,7 @@ class FileReader:
         if list(reasons) == [_EMPTY]:
             return f"all of its {len(self.files)} files are empty"
         such_as = "; ".join(f"{shown} {reason}" for reason, shown in reversed(reasons.items()))
-        return f"none of its {len(self.files)} files has a record ({such_as})"
+        return f"none of its {len(self.files)} files has any records ({such_as})"
 
     @property
     def changed(self) -> str:
@@ -106,7 +106,7 @@ class FileReader:
     @property
     def kinds(self) -> dict[str, int]:
         """How many files there are of each kind, by the end of their names, the most frequent first."""
-        found = Counter(Path(inner_name(file.name)).suffix.lower() or "(no ending)" for file in self.files)
+        found = Counter(Path(inner_name(file.name)).suffix.lower() or "(no suffix)" for file in self.files)
         return dict(found.most_common())
 
     @property
@@ -141,8 +141,8 @@ class FileReader:
         found = FORMATS.get(Path(inner_name(file.name)).suffix.lower(), read_text)
         if found in (read_parquet, read_arrow) and is_compressed(file.name):
             raise DataError(
-                f"{file.knob}: '{file.shown}' cannot be read: Parquet and Arrow files are compressed within, if at "
-                "all, and are read from several places. Unpack it first."
+                f"{file.knob}: '{file.shown}' cannot be read: Parquet and Arrow files need random access, so they "
+                "cannot be compressed from outside. Decompress it first."
             )
         return found
 

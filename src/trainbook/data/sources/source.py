@@ -18,6 +18,21 @@ NEEDED = {
     "pairs": "a target text for each text",
     "chat": "conversations",
 }
+MOST_REASONS, MOST_PLACES = 20, 10  # that are kept to be shown
+
+
+@dataclass
+class BadRecords:
+    """Records that could not be read for the same reason, and where the first few of them are."""
+
+    reason: str
+    records: int = 0
+    places: list[str] = field(default_factory=list)
+
+    def add(self, place: str) -> None:
+        self.records += 1
+        if len(self.places) < MOST_PLACES:
+            self.places.append(place)
 
 
 @dataclass
@@ -26,6 +41,18 @@ class Passed:
 
     bad: int = 0  # could not be read, and data.bad_lines=skip
     blank: int = 0  # without text
+    reasons: dict[str, BadRecords] = field(default_factory=dict)  # of the bad ones, by what is wrong with them
+
+    def clear(self) -> None:
+        self.bad = self.blank = 0
+        self.reasons.clear()
+
+    def add_bad(self, message: str) -> None:
+        """`message` is a place and what is wrong there."""
+        self.bad += 1
+        place, _, reason = message.partition(": ")
+        if reason in self.reasons or len(self.reasons) < MOST_REASONS:
+            self.reasons.setdefault(reason, BadRecords(reason)).add(place)
 
 
 @dataclass(frozen=True)
@@ -52,7 +79,7 @@ class Source:
 
     def documents(self) -> Iterator[Document]:
         """Every document that has text, in the order of the source. Empty and blank ones are left out."""
-        self.passed.bad = self.passed.blank = 0
+        self.passed.clear()
         fields = self.fields
         for record in self.reader.records(self._complain):
             if record.first_line and self.wanted.records != "text":
@@ -81,16 +108,16 @@ class Source:
     def _complain(self, message: str) -> None:
         if self.wanted.bad_lines == "error":
             raise bad_record(message)
-        self.passed.bad += 1
+        self.passed.add_bad(message)
 
     def only_text(self, record: Record) -> DataError:
         """Plain text, where a task needs records."""
         return DataError(
-            f"{self.knob}: '{self.root}{record.origin}' is a plain text, but the task needs "
-            f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or a "
-            "Python function."
+            f"{self.knob}: '{self.root}{record.origin}' is plain text, but the task needs "
+            f"{NEEDED[self.wanted.records]}: records of a JSONL, CSV, TSV or Parquet file, a Hugging Face dataset or "
+            "a Python function."
         )
 
 
 def bad_record(message: str) -> DataError:
-    return DataError(f"{message} To leave such records out, set data.bad_lines=skip.")
+    return DataError(f"{message} To skip such records, set data.bad_lines=skip.")

@@ -65,12 +65,12 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                     raise DataError(undecodable[0]) from None
                 if "new-line character" in str(error):
                     raise DataError(
-                        f"{shown}: has lines that end in a carriage return alone, as old programs write them. Convert "
-                        "them first, for example with tr '\\r' '\\n'."
+                        f"{shown}: has lines that end in a bare carriage return (old Mac format). Convert them first, "
+                        "for example with tr '\\r' '\\n'."
                     ) from None
                 raise DataError(
-                    f"{shown}: cannot be read as {DELIMITERS[delimiter]}-separated cells: {error}. A cell with "
-                    "quotation marks must stand in quotation marks, and each of its own be doubled."
+                    f"{shown}: cannot be read as {DELIMITERS[delimiter]}-separated cells: {error}. A cell that "
+                    "contains quotation marks must be quoted, with its own quotation marks doubled."
                 ) from None
             if not row:
                 continue
@@ -85,7 +85,7 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                 columns = _header(row, shown)
             elif len(row) != len(columns):
                 law = f"{shown}: must have {len(columns)} cells, one for each column, but has {len(row)}."
-                quoted = f" A cell that contains a {DELIMITERS[delimiter]} must stand in quotation marks."
+                quoted = f" A cell that contains a {DELIMITERS[delimiter]} must be quoted."
                 complain(law + quoted if len(row) > len(columns) else law)
             else:
                 yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
@@ -106,7 +106,7 @@ def _header(row: list[str], shown: str) -> list[str]:
     if "" in names:
         problem = f"column {names.index('') + 1} has no name"
     elif repeated := next((name for name in names if names.count(name) > 1), None):
-        problem = f"two columns have the name '{repeated}'"
+        problem = f"two columns are named '{repeated}'"
     else:
         return names
     raise DataError(f"{shown}: the first row must name the columns, each once, but {problem}.")

@@ -5,7 +5,8 @@ cut between two words is safe if the normalizer treats both sides alone and the 
 
 - A cut lies behind a letter or digit and before white space or punctuation, all of them characters whose Unicode class
   never changed. No normalizer of the package joins these, and no grapheme or composition spans them.
-- The pre-tokenizers and patterns below divide there and look no further back than the word itself.
+- The pre-tokenizers and patterns below divide there and look no further back than the word itself. Those of
+  byte-level BPE also divide between a letter and a digit, which is where base64 and the like can be cut.
 - A BPE without words (Llama 2, Gemma) merges across a cut only if some token contains the two characters side by side.
 - No added token contains the two characters side by side, and none takes white space behind itself there.
 - What a tokenizer puts before the beginning of a text is not put before the pieces that follow (`rest`).
@@ -109,12 +110,14 @@ def derive_cuts(
     normalizers, splitters = _flat(content.get("normalizer")), _flat(content.get("pre_tokenizer"))
     rest, adds = _without_prefix(content)
     followers, is_known = _followers(normalizers, splitters)
+    parts_digits = is_known and not adds and any(map(_parts_digits, splitters))
+    before_digits = "|(?<=[A-Za-z])(?=[0-9])" if parts_digits else ""
     if adds and extracted:  # it is put before the text behind each added token as well
         if any(step["type"] == "Prepend" for step in normalizers):
             return None, None
         rest, followers = None, SPACE if SPACE in followers else ""
     if followers:
-        before = f"(?<=[{LETTERS}])(?=[{re.escape(followers)}])"
+        before = f"(?<=[{LETTERS}])(?=[{re.escape(followers)}]){before_digits}"
         # A pattern that is not known may join a word with the blank behind it.
         pattern = re.compile(before if is_known or adds else f"{before}|(?<=[{WHITE}])(?=[{LETTERS}])")
         joined = _joined_by_added(extracted)
@@ -154,6 +157,13 @@ def _followers(normalizers: Sequence[Any], splitters: Sequence[Any]) -> tuple[st
     if not known:
         return (WHITE if splitters else ""), False
     return "".join(sorted(found)), True
+
+
+def _parts_digits(step: Any) -> bool:
+    """Whether a word always ends between a letter and a digit."""
+    if step["type"] == "ByteLevel":
+        return step.get("use_regex", True)
+    return step["type"] == "Split" and step["pattern"].get("Regex") in KNOWN_PATTERNS
 
 
 def _is_local(step: Any) -> bool:

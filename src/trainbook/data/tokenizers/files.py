@@ -16,8 +16,9 @@ from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokeni
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
+from trainbook.knobs.laws.data import TOKENIZERS
 
-NAMES = ("byte", "char", "word", "bpe")
+NAMES = TOKENIZERS
 DEFAULT_BPE_VOCAB_SIZE = 4096
 MIN_BPE_VOCAB_SIZE = 257  # every byte, and the end of text
 
@@ -64,7 +65,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     except OSError as error:
         raise DataError(f"the tokenizer '{path}' cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise DataError(f"the tokenizer '{path}' must be a JSON file, but {error}.") from None
+        raise DataError(f"the tokenizer '{path}' is not valid JSON: {error}.") from None
     kind = parsed.get("trainbook") if isinstance(parsed, dict) else None
     if kind == "byte":
         return ByteTokenizer(parsed.get("specials", ()))
@@ -75,7 +76,7 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     try:
         library_tokenizer = the_library().Tokenizer.from_str(content)
     except Exception as error:  # the package raises a bare Exception for what it cannot read
-        raise DataError(f"the tokenizer '{path}' must be a tokenizer.json of the tokenizers package: {error}") from None
+        raise DataError(f"the tokenizer '{path}' is not a tokenizer.json of the tokenizers package: {error}") from None
     return LibraryBackedTokenizer(library_tokenizer, settings=_settings(path))
 
 
@@ -87,8 +88,8 @@ def tokenizer_config(name: str, vocab_size: int | None, specials: Iterable[str] 
         size = vocab_size or DEFAULT_BPE_VOCAB_SIZE
         if size < MIN_BPE_VOCAB_SIZE:
             raise DataError(
-                f"data.vocab_size: must be >= {MIN_BPE_VOCAB_SIZE} for data.tokenizer=bpe "
-                f"(256 bytes and the end of text), but got {size}."
+                f"data.vocab_size: must be >= {MIN_BPE_VOCAB_SIZE} for data.tokenizer=bpe (256 bytes and the "
+                f"end-of-text token), but got {size}."
             )
         return {"kind": "bpe", "vocab_size": size, **asked}
     if name in NAMES:
@@ -105,8 +106,8 @@ def check_vocab_size(name: str, asked: int | None, tokenizer: Tokenizer) -> None
     """Only BPE has a size to choose; for the others, asking for another size than theirs is a mistake."""
     if name != "bpe" and asked is not None and asked != tokenizer.vocab_size:
         raise DataError(
-            f"data.vocab_size: only data.tokenizer=bpe can choose its size; "
-            f"data.tokenizer={name} has {tokenizer.vocab_size} tokens, but got {asked}."
+            f"data.vocab_size: only data.tokenizer=bpe has a configurable size; data.tokenizer={name} has "
+            f"{tokenizer.vocab_size} tokens, but got {asked}."
         )
 
 
@@ -119,8 +120,8 @@ def check_specials(name: str, roles: Iterable[str], tokenizer: Tokenizer) -> Non
             what = "sentinel tokens" if role == "sentinels" else f"a token for the role '{role}'"
             usual = [pattern.format(0) for pattern in SENTINEL_NAMES] if role == "sentinels" else KNOWN_NAMES[role]
             raise DataError(
-                f"data.tokenizer: '{name}' does not fit: the task needs {what}, such as {', '.join(usual)}, "
-                f"and it has none. Name one in {SETTINGS_FILE} beside it, or choose byte, char or bpe."
+                f"data.tokenizer: '{name}' does not fit: the task needs {what}, such as {', '.join(usual)}, but the "
+                f"tokenizer has none. Name one in the {SETTINGS_FILE} next to it, or use byte, char or bpe."
             )
 
 
@@ -132,8 +133,8 @@ def check_same_tokens(name: str, tokenizer: Tokenizer, model: str, theirs: Token
     for number in sorted(ours.keys() & known.keys()):
         if ours[number] != known[number]:
             raise DataError(
-                f"data.tokenizer: '{name}' is another tokenizer than that of {model}: token {number} is "
-                f"{ours[number]!r}, but was {known[number]!r} when the model was trained. Leave data.tokenizer out."
+                f"data.tokenizer: '{name}' is not the tokenizer of {model}: token {number} is {ours[number]!r}, but "
+                f"was {known[number]!r} when the model was trained. Omit data.tokenizer."
             )
 
 
@@ -148,7 +149,7 @@ def _settings(path: Path) -> dict[str, Any]:
             try:
                 parsed = json.loads(beside.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise DataError(f"'{beside}' must be a JSON file, but {error}.") from None
+                raise DataError(f"'{beside}' is not valid JSON: {error}.") from None
             if not isinstance(parsed, dict):
                 raise DataError(f"'{beside}' must hold a JSON object, but holds a {type(parsed).__name__}.")
             settings |= {key: value for key, value in parsed.items() if value is not None}
@@ -167,7 +168,7 @@ def _converted(folder: Path) -> Tokenizer:
     names = ", ".join(path.name for path in _vocabulary_files(folder))
     if names.endswith(".model") and not find_spec("sentencepiece"):
         raise DataError(
-            f"the tokenizer in '{folder}' has no {FILE_NAME}, and {names} can be read only with the package "
+            f"the tokenizer in '{folder}' has no {FILE_NAME}, and {names} can only be read with the package "
             "'sentencepiece'. Install it with: pip install sentencepiece"
         )
     try:
@@ -175,11 +176,13 @@ def _converted(folder: Path) -> Tokenizer:
     except ImportError:
         raise MissingExtra(f"the tokenizer in '{folder}', which has no {FILE_NAME},", "transformers", "hf") from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, use_fast=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(folder), local_files_only=True, use_fast=True, trust_remote_code=False
+        )
         library_tokenizer = tokenizer.backend_tokenizer
     except Exception as error:  # of many kinds: files that do not belong together, a package that is missing
         raise DataError(
-            f"the tokenizer in '{folder}' has no {FILE_NAME}, and transformers cannot make one of {names}: "
+            f"the tokenizer in '{folder}' has no {FILE_NAME}, and transformers cannot convert {names}: "
             f"{(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         ) from None
     stated = {key: str(value) for key, value in tokenizer.special_tokens_map.items() if isinstance(value, str)}
@@ -209,8 +212,8 @@ def _unknown(name: str, path: Path) -> str:
     match = nearest(name, (*NAMES, *RELATED_NAMES))
     hint = f" Did you mean '{RELATED_NAMES.get(match, match)}'?" if match else ""
     return (
-        f"data.tokenizer: there is no tokenizer '{name}'; it must be {', '.join(NAMES)}, "
-        f"or the path of a tokenizer.json.{hint}"
+        f"data.tokenizer: unknown tokenizer '{name}'; it must be {', '.join(NAMES)}, or the path of a "
+        f"tokenizer.json.{hint}"
     )
 
 

@@ -132,7 +132,7 @@ def _tried(encode: Callable[..., Any], texts: Sequence[str]) -> Any:
     try:
         return encode(encodable, add_special_tokens=False)
     except Exception as error:  # the package raises a bare Exception, such as for a word that it has no token for
-        raise DataError(f"the tokenizer cannot write the text: {error}.") from None
+        raise DataError(f"the tokenizer cannot encode the text: {error}.") from None
 
 
 def _first_character(text: str, start: int, end: int) -> int:

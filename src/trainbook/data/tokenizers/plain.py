@@ -119,8 +119,8 @@ class CharTokenizer(PlainTokenizer):
             if unknown is None:
                 character = text[int(np.argmin(is_known))]
                 raise DataError(
-                    f"the char tokenizer has no token for {character!r} (U+{ord(character):04X}): it knows the "
-                    f"{len(self.characters)} characters of its training data only."
+                    f"the char tokenizer has no token for {character!r} (U+{ord(character):04X}): it has only the "
+                    f"{len(self.characters)} characters of its training data."
                 )
             ids[~is_known] = unknown
         return ids.astype(np.int64)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ PIECE_CHARACTERS = 1 << 20
 LONGEST_WORD = 50_000  # characters
 SHORT_CHARACTERS = 1 << 21  # what is trained on in a moment, and so in this process
 POLL_SECONDS = 0.2
+DISTINCT_BYTES = 1 << 23  # of different words
+ONE_WORD_IN = 16  # is counted
+_WORD = re.compile(r"\w+")
 # Between a line and the next one, where no white space is near: no word goes across it.
 _SEAM = Cuts(re.compile(r"(?<=\S\n)(?=\S)"))
 
@@ -34,14 +38,17 @@ def train_bpe(
     specials: Iterable[str] = (),
     advance: Callable[[int], None] = lambda num_bytes: None,
     merging: Callable[[], None] = lambda: None,
+    words: DistinctWords | None = None,
 ) -> LibraryBackedTokenizer:
     """Byte-level BPE: any text can be written in it. Small data may yield fewer tokens than asked for.
 
     Tokens for the special roles come behind the others, beyond the size that was asked for. `advance` is told how many
-    bytes were read, and `merging` is called now and then when all of them were.
+    bytes were read, and `merging` is called now and then when all of them were. `words` ends the texts where they have
+    too many different words, and knows afterwards how much was read.
     """
     # Merging takes time that grows with the square of a word's length: a line of millions without a blank is cut.
     bounded = (text[at : at + LONGEST_WORD] for text in texts for at in range(0, len(text), LONGEST_WORD))
+    bounded = (words or DistinctWords()).pass_on(bounded)
     first: list[str] = []
     size = 0
     while size < SHORT_CHARACTERS and (more := next(bounded, None)) is not None:
@@ -56,6 +63,32 @@ def train_bpe(
     if names := own_names(specials):
         tokenizer.add_special_tokens([library.AddedToken(name, special=True, normalized=False) for name in names])
     return LibraryBackedTokenizer(tokenizer)
+
+
+class DistinctWords:
+    """Lets texts pass until they have too many different words. The memory that training takes grows with these, by
+    about a hundred bytes for each byte of a different word. One word in sixteen, chosen by hash, is counted."""
+
+    def __init__(self, max_bytes: int = DISTINCT_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0  # of different words
+        self.num_characters = 0  # of the texts that passed
+        self.is_full = False
+        self._seen: set[int] = set()
+
+    def pass_on(self, texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            for word in set(_WORD.findall(text)):
+                content = word.encode("utf-8", "replace")
+                number = zlib.crc32(content)
+                if number % ONE_WORD_IN == 0 and number not in self._seen:
+                    self._seen.add(number)
+                    self.num_bytes += ONE_WORD_IN * len(content)
+            self.num_characters += len(text)
+            yield text
+            if self.num_bytes > self.max_bytes:
+                self.is_full = True
+                return
 
 
 def training_pieces(chunks: Iterable[str]) -> Iterator[str]:
@@ -98,7 +131,7 @@ def _trained_apart(
             process.wait()
         if process.returncode != 0 or not path.exists():
             said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            reason = said[-1] if said else f"its process ended with {process.returncode}, perhaps for lack of memory"
+            reason = said[-1] if said else f"its process exited with code {process.returncode}, perhaps out of memory"
             raise DataError(f"data.tokenizer=bpe: the tokenizer could not be trained: {reason}.")
         return the_library().Tokenizer.from_file(str(path))
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from trainbook.doctor.curves import LATE_SHARE, Fall, divergence_of, ends_in_nan, fall_at_end, learned_late
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rates
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import LLAMA
 
 USUAL = "the usual range and the cases on the knob's page"
+STEEP = 0.03  # of the loss, in the last quarter of a run
 NO_USUAL = "usual learning rate is known for this kind of model"
 
 
@@ -20,9 +23,9 @@ NO_USUAL = "usual learning rate is known for this kind of model"
     looks_at="the peak learning rate against the usual one for this optimizer, model size, and training from "
     "scratch or "
     "fine-tuning",
-    thresholds="more than 10 times as high; less than a ninth, or a fifth if the loss is still falling at the end; "
-    "25 times as "
-    "high is an error",
+    thresholds="more than 10 times as high; less than a ninth, a fifth if the loss is still falling at the end, or "
+    f"half if it fell by more than {STEEP:.0%} in the last quarter, or the validation loss by {LATE_SHARE:.0%} of the "
+    "whole improvement in the last half, and the size of the model is known; 25 times as high is an error",
     source=USUAL,
     fault="the learning rate 30 times too high or too low",
     causes=("learning-rate-high", "learning-rate-low"),
@@ -49,23 +52,33 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
             override=lower_rate(view),
             factor=factor,
         )
-    elif factor < 1 / 9 or (factor < 1 / 5 and _falls_to_the_end(view)):
-        is_falling = factor >= 1 / 12 and _falls_to_the_end(view)
+        return
+    fall = fall_at_end(view)
+    is_fast = fall is not None and fall.of_level > STEEP and low == high
+    is_late = low == high and not view.is_fine_tuning and learned_late(view)
+    if factor < 1 / 9 or (factor < 1 / 5 and _falls_to_the_end(view)) or (factor <= 1 / 2 and (is_fast or is_late)):
+        is_falling = factor >= 1 / 12 and (is_fast or is_late or _falls_to_the_end(view))
         yield finding(
             "warning",
             "learning-rate-low",
             0.7 if factor < 1 / 12 else 0.6 if is_falling else 0.5,
-            evidence + ("; the loss was still falling at the end" if is_falling else ""),
+            evidence + (f"; the loss was still falling at the end{_by(fall)}" if is_falling else ""),
             override=raise_rate(view),
             factor=factor,
         )
+
+
+def _by(fall: Fall | None) -> str:
+    return "" if fall is None else f", by {fall.of_level:.1%} in the last {int(fall.steps[1] - fall.steps[0]):,} steps"
 
 
 def _falls_to_the_end(view: View) -> bool:
     """Of a run that has ended: for certain, over its last third."""
     steps, losses = view.losses()
     late = steps > steps[-1] * 2 / 3 if len(steps) else []
-    return view.has_ended and len(losses) >= 12 and robust_line(steps[late], losses[late]).high < 0
+    if not view.has_ended or len(losses) < 12 or ends_in_nan(view) or divergence_of(view) is not None:
+        return False
+    return robust_line(steps[late], losses[late]).high < 0
 
 
 @rule(
@@ -75,7 +88,7 @@ def _falls_to_the_end(view: View) -> bool:
     thresholds="fewer than 4 sequences and 2,048 tokens; more than 4,096 sequences or 8 million tokens; 256 "
     "sequences or "
     "more if that is over a tenth of the data, or leaves fewer than 100 updates",
-    source=f"{USUAL}; large language models train with 4 to 8 million tokens",
+    source=f"{USUAL}; 4 million tokens for models of up to 65 billion parameters ({LLAMA})",
     fault="a batch of one sequence",
     causes=("batch-small", "batch-large", "batch-unusual"),
     needs=("setting:batch.global_batch_size",),

@@ -12,6 +12,7 @@ from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import REPEATED_DATA
 
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
@@ -203,8 +204,8 @@ def first_gap(view: View) -> float | None:
     looks_at="the number of epochs",
     thresholds="20 epochs from scratch or 10 in fine-tuning; a warning if validation gets worse, and then from 4 "
     "epochs on",
-    source="the usual range of training.num_train_epochs; Muennighoff et al. 2023: up to 4 epochs are about as good as "
-    "new data",
+    source="the usual range of training.num_train_epochs; up to 4 epochs are about as good as new data "
+    f"({REPEATED_DATA})",
     fault="a training set of a few hundred rows",
     causes=("dataset-tiny",),
     needs=("epoch",),

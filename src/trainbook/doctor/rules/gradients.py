@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.curves import divergence_of
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
 
 CLIP = "batch.max_grad_norm"
 
@@ -22,8 +24,9 @@ def late(rows: list, share: int = 2) -> list:
     "clipped-share",
     symptom="exploding gradients",
     looks_at="how often gradients are clipped, and at which threshold",
-    thresholds="more than half of the steps; a threshold below 0.1, or below a tenth of the median norm, is too low",
-    source="the tuning playbook: if more than half of the steps are clipped, lower the learning rate; usual range of "
+    thresholds="more than half of the steps; a threshold below 0.1, or below a tenth of the median norm, is too low; "
+    "otherwise it names the learning rate, for sgd only: adaptive optimizers divide the size of gradients out",
+    source=f"clipping of more than half of the updates is extremely aggressive ({TUNING_PLAYBOOK}); usual range of "
     "batch.max_grad_norm",
     fault="a clipping threshold of 0.01",
     causes=("clipping-tight", "learning-rate-high"),
@@ -39,8 +42,11 @@ def clipped_share(view: View) -> Iterator[Finding]:
         return
     evidence = f"{share:.0%} of the steps are clipped; the median gradient norm is {norm:.2g}"
     span = (steps[0], steps[-1])
-    if limit is not None and share > 0.9 and (limit < usual(CLIP)[0] or norm > 10 * limit):
-        is_low = limit < usual(CLIP)[0]
+    is_low = limit is not None and limit < usual(CLIP)[0]
+    if limit is not None and share > 0.9 and (is_low or norm > 10 * limit):
+        if not is_low and divergence_of(view) is not None:
+            return  # a loss that diverges makes gradients large: the threshold is not what is wrong
+        raised = 1.0 if is_low else float(f"{norm:.1g}")
         yield finding(
             # The gradient of a squared error is as large as the numbers to predict are.
             "info" if view.task == "regress" and not is_low else "warning",
@@ -48,10 +54,11 @@ def clipped_share(view: View) -> Iterator[Finding]:
             0.85 if is_low else 0.5,
             f"{evidence}, the clipping threshold {limit:g}",
             steps=span,
-            override=change(view, CLIP, 1.0 if is_low else float(f"{norm:.1g}")),
+            override=change(view, CLIP, raised),
+            remedy=f"Raise the threshold to about {raised:g}{'' if is_low else ', the median gradient norm'}.",
             share=share,
         )
-    else:
+    elif view.setting("optimizer.type") == "sgd":
         yield finding("info", "learning-rate-high", 0.3, evidence, steps=span, override=lower_rate(view), share=share)
 
 
@@ -62,7 +69,7 @@ def clipped_share(view: View) -> Iterator[Finding]:
     thresholds="at least 3 norms above the threshold, and 80 % of those not clipped; or, without clipping, a "
     "highest norm of "
     "20 times the median, or 5 times before NaN or infinite norms",
-    source="the definition of clipping; the tuning playbook: a threshold at the 90th percentile",
+    source=f"the definition of clipping; a threshold at the 90th percentile ({TUNING_PLAYBOOK})",
     fault="clipping that does nothing; clipping switched off",
     causes=("clipping-off",),
     needs=("grad_norm",),
@@ -113,7 +120,7 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
     symptom="exploding gradients",
     looks_at="gradient norms late in the run against early ones",
     thresholds="30 times as large, or a norm above 1,000",
-    source="reasoning; AutoTrainer reports a factor of 70",
+    source=f"reasoning; a factor of 70 elsewhere ({AUTOTRAINER})",
     fault="the learning rate far too high, unclipped",
     causes=("gradients-explode",),
     needs=("grad_norm",),
@@ -143,7 +150,7 @@ def gradients_grow(view: View) -> Iterator[Finding]:
     symptom="loss not decreasing",
     looks_at="the smallest gradient norm of a block against the largest",
     thresholds="a thousandth, in the median of the second half of the run",
-    source="AutoTrainer's 1e-3",
+    source=f"a threshold of 1e-3 ({AUTOTRAINER})",
     fault="a deep post-norm model without warm-up; initial weights 100 times too small",
     causes=("gradients-vanish",),
     needs=("grad_norms",),
@@ -224,7 +231,7 @@ def _without_gradient(view: View) -> list[str]:
     symptom="underfitting",
     looks_at="feed-forward units that are never active on the probed rows, by layer",
     thresholds="70 % of a layer in the median of the second half; 90 % is an error",
-    source="AutoTrainer's 0.7 for dying units; SageMaker Debugger's 50 % is exceeded by healthy sparse ReLU models",
+    source=f"0.7 for dying units ({AUTOTRAINER}); 0.5 elsewhere ({SAGEMAKER_DEBUGGER})",
     fault="biases or weights that silence the units of a layer",
     causes=("units-dead",),
     needs=("dead_units",),

@@ -8,11 +8,20 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.chosen import Chosen, chosen_metric
+from trainbook.doctor.curves import (
+    FAST_OF_ALL,
+    FAST_OF_LEVEL,
+    divergence_of,
+    ends_in_nan,
+    fall_at_end,
+    falls_throughout,
+)
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate
+from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, thinned
+from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing
 AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
@@ -26,7 +35,7 @@ STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss
     thresholds="15 % and 0.2 nats above or below it (T5: twice as high, and 2.5 nats above); a factor equal to the "
     "number of "
     "gradient accumulation steps names the accumulation",
-    source="Karpathy's recipe: ln V, within about 10 %",
+    source=f"a softmax should start at ln V ({RECIPE}); the tolerances are ours",
     fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
     causes=("init-large", "accumulation-wrong", "targets-not-shifted"),
     needs=("loss", "start:uniform_loss"),
@@ -78,7 +87,7 @@ def _usual_spread(view: View) -> float:
     "rate, others "
     "the targets, after half of the run or 1,000 steps; in fine-tuning, a final loss above 95 % of the loss of "
     "guessing",
-    source="reasoning; an update of about 0.001 of the weights is usual (Karpathy)",
+    source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=("learning-rate-low", "learning-rate-high", "labels-random", "base-untrained"),
     needs=("loss",),
@@ -89,6 +98,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
+    if view.is_early or falls_throughout(view):
+        return
     if first <= 0 or last < 0.97 * first or (prior is not None and last < 0.97 * prior):
         return
     norms = view.curve("grad_norm")[1]
@@ -96,7 +107,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
-    evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {first:.3g}"
+    evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
     if view.is_fine_tuning:
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
@@ -155,7 +166,7 @@ def _fine_tuning_learns_nothing(
     thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above 2 "
     "% or below "
     "0.02 % of the weights name the learning rate",
-    source="Karpathy's recipe: the input-independent baseline",
+    source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
     causes=("labels-random", "learning-rate-high", "learning-rate-low"),
     needs=("loss", "start:prior_loss"),
@@ -207,7 +218,7 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
 )
 def plateau(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
-    if len(losses) < 2 * FEW or steps[-1] < 200:
+    if len(losses) < 2 * FEW or steps[-1] < 200 or ends_in_nan(view):
         return
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
@@ -233,30 +244,42 @@ def plateau(view: View) -> Iterator[Finding]:
     symptom="underfitting",
     looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
     thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has not "
-    "become worse",
-    source="the tuning playbook: if the best step is in the last quarter, train longer",
+    f"become worse; the learning rate is named too if the fall is {FAST_OF_LEVEL:.0%} of the loss and "
+    f"{FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged or ends in NaN",
+    source=f"train longer if the best step is in the last quarter ({TUNING_PLAYBOOK})",
     fault="a run with a tenth of its steps",
     causes=("training-short",),
     needs=("loss",),
 )
 def still_improving(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
-    if len(losses) < 2 * FEW or not view.has_ended:
-        return
-    late = slice(-max(FEW, len(losses) // 4), None)
-    kept = thinned(len(steps[late]), 100)
-    line = robust_line(steps[late][kept], losses[late][kept])
-    span = steps[-1] - steps[late][0]
-    level = abs(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
+    fall = fall_at_end(view)
+    if fall is not None and fall.of_level > 0.01:
+        first, last = fall.steps
+        evidence = f"the loss was still falling, by {fall.of_level:.1%} in the last {int(last - first):,} steps"
+        sure, remedy = 0.5, None
+        if fall.is_fast:
+            evidence += f": {fall.of_all:.0%} of the whole improvement"
+            sure, remedy = 0.6, _longer_or_faster(view)
+        # A healthy run may be short on purpose: this is advice, not a warning.
+        yield finding("info", "training-short", sure, evidence, steps=fall.steps, override=longer(view), remedy=remedy)
+    elif _ends_at_its_best(view):
+        steps = view.losses()[0]
+        evidence = "the last evaluation is the best"
+        yield finding("info", "training-short", 0.5, evidence, steps=(steps[0], steps[-1]), override=longer(view))
+
+
+def _longer_or_faster(view: View) -> str:
+    rate, known = view.peak_rate, usual_rates(view)
+    if rate is None or known is None or rate >= known[0]:
+        return "Train longer, or with a higher learning rate."
+    return f"Train longer, or with a higher learning rate: {known[0]:.2g} is usual for this optimizer and model."
+
+
+def _ends_at_its_best(view: View) -> bool:
     chosen = chosen_metric(view)
-    if chosen is not None and chosen.has_worsened:
-        return  # the training loss falls, but nothing is gained by it
-    is_best_last = chosen is not None and len(chosen.values) >= 3 and _is_clearly_best(chosen)
-    is_falling = line.high < 0 and -line.slope * span > 0.01 * level
-    if is_falling or is_best_last:
-        fall = f"by {-line.slope * span / level:.1%} in the last {int(span):,} steps" if is_falling else ""
-        evidence = f"the loss was still falling, {fall}" if is_falling else "the last evaluation is the best"
-        yield finding("info", "training-short", 0.5, evidence, steps=(steps[late][0], steps[-1]), override=longer(view))
+    if len(view.losses()[0]) < 2 * FEW or not view.has_ended or ends_in_nan(view) or divergence_of(view) is not None:
+        return False
+    return chosen is not None and len(chosen.values) >= 3 and _is_clearly_best(chosen)
 
 
 def _is_clearly_best(chosen: Chosen) -> bool:
@@ -270,8 +293,7 @@ def _is_clearly_best(chosen: Chosen) -> bool:
     symptom="overfitting",
     looks_at="a loss so low so early that the targets must be visible to the model",
     thresholds="below 12 % of the loss of guessing by frequency, within 1.5 epochs",
-    source="natural text is not that easy: the best models still have about a quarter of the entropy of a byte by "
-    "frequency",
+    source="reasoning: good models of natural text still have about a quarter of the entropy of a byte by frequency",
     fault="no causal mask; targets not shifted",
     causes=("future-leaks",),
     needs=("loss", "start:prior_loss"),

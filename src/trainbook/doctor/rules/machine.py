@@ -11,6 +11,7 @@ from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import TORCH_AMP_DOCS
 
 
 @rule(
@@ -78,7 +79,8 @@ def _best_before(view: View, step: int) -> int:
     symptom="NaN gradients",
     looks_at="the loss scale under fp16, and the share of skipped updates",
     thresholds="a sixteenth of its first value, with more than 2 % of the updates skipped; or below 1",
-    source="dynamic loss scaling: a healthy run overflows once in thousands of steps, after the scale is doubled",
+    source="dynamic loss scaling: a healthy run overflows once in thousands of steps, after the scale is doubled "
+    f"({TORCH_AMP_DOCS})",
     fault="fp16 on activations that overflow",
     causes=("fp16-overflow",),
     needs=("loss_scale",),

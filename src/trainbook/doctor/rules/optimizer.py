@@ -7,19 +7,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.curves import divergence_of, ends_in_nan, falls_throughout
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, lower_rate, raise_rate
+from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, quantile_over_steps
-from trainbook.doctor.view import View
+from trainbook.doctor.view import EARLY, View
+from trainbook.knobs.bibliography import ADAMW, CS231N, ML_ENGINEERING
+
+USUAL_DECAY = 0.1
 
 
 @rule(
     "update-size",
     symptom="instability",
     looks_at="the relative size of updates (norm of the update over norm of the weights), at the 75th percentile",
-    thresholds="above 0.03 or below 0.00001; about 0.001 is usual",
-    source="Karpathy's 0.001; small models at their best learning rates reach 0.01, hence 0.03 here",
+    thresholds="above 0.03 or below 0.00001; about 0.001 is usual; above 0.1 in the first "
+    f"{EARLY} steps of a run that goes on; for models other than transformers only if the loss does not fall",
+    source=f"a rough heuristic is 0.001 ({CS231N}); thirty times that is our threshold, because small models and "
+    "first steps are well above it",
     fault="the learning rate 30 times too high or 1,000 times too low",
     causes=("learning-rate-high", "learning-rate-low"),
     needs=("update_ratio",),
@@ -33,7 +39,10 @@ def update_size(view: View) -> Iterator[Finding]:
     ratio = quantile_over_steps(steps, ratios, 0.75)
     evidence = f"an update changes the weights by {ratio:.2g} of their norm; about 0.001 is usual"
     span = (steps[0], steps[-1])
-    if ratio > 0.03:
+    if ratio > (0.1 if view.is_early else 0.03):
+        # Where weights start small, as in many small networks, large updates do no harm: the loss tells.
+        if not view.is_transformer and falls_throughout(view) and divergence_of(view) is None and not ends_in_nan(view):
+            return
         yield finding(
             "error" if ratio > 0.1 else "warning",
             "learning-rate-high",
@@ -58,7 +67,8 @@ def update_size(view: View) -> Iterator[Finding]:
     thresholds="weight decay alone halves the weights (a sum of 0.7), or the norm has fallen by a quarter and "
     "weight decay "
     "explains it",
-    source="decoupled weight decay multiplies the weights by 1 - learning rate x weight decay at each update",
+    source="the definition: decoupled weight decay multiplies the weights by 1 - learning rate x weight decay at each "
+    f"update ({ADAMW})",
     fault="weight decay of 10",
     causes=("decay-high",),
     needs=("learning_rate", "setting:optimizer.weight_decay"),
@@ -75,6 +85,9 @@ def weights_shrink(view: View) -> Iterator[Finding]:
     norm_steps, norms = view.finite("weight_norm")
     fall = 1 - float(np.median(norms[-3:]) / norms.max()) if len(norms) >= 6 else 0.0
     per_thousand = taken / max(1.0, steps[-1] - steps[0]) * 1000
+    known = usual_rates(view)
+    if known is not None and float(rates.max()) > 10 * known[1] and decay <= USUAL_DECAY:
+        return  # the learning rate is what makes a usual weight decay strong
     if taken > 0.7 and per_thousand > 0.5:
         left = math.exp(-taken)
         evidence = (
@@ -89,7 +102,7 @@ def weights_shrink(view: View) -> Iterator[Finding]:
             sure,
             evidence,
             steps=(steps[0], steps[-1]),
-            override=change(view, "optimizer.weight_decay", 0.1),
+            override=_weaker_decay(view, decay, taken),
             taken=taken,
             fall=fall,
         )
@@ -101,10 +114,16 @@ def weights_shrink(view: View) -> Iterator[Finding]:
             0.6,
             evidence,
             steps=(norm_steps[0], norm_steps[-1]),
-            override=change(view, "optimizer.weight_decay", 0.1),
+            override=_weaker_decay(view, decay, taken),
             taken=taken,
             fall=fall,
         )
+
+
+def _weaker_decay(view: View, decay: float, taken: float) -> str | None:
+    """The usual one; where that is no less, one that takes a quarter of the weights over such a run."""
+    weaker = USUAL_DECAY if decay > 1.5 * USUAL_DECAY else float(f"{decay * 0.3 / taken:.1g}")
+    return change(view, "optimizer.weight_decay", weaker)
 
 
 @rule(
@@ -135,7 +154,7 @@ def averages_lost(view: View) -> Iterator[Finding]:
     thresholds="the loss jumps by 4 robust deviations and 5 %; updates are 2.5 times as large relative to the "
     "learning rate; "
     "skipped if the optimizer's own count of updates continues",
-    source="stas00/ml-engineering: spikes after a resume come from lost state",
+    source=f"a resume that does not restore everything shows in the loss ({ML_ENGINEERING}); the tolerances are ours",
     fault="a resume without the optimizer state",
     causes=("optimizer-state-lost",),
     needs=("loss", "segment"),

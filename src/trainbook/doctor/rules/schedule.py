@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.curves import divergence_of, ends_in_nan
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import robust_line
+from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import MINICPM, TUNING_PLAYBOOK, UNTUNED_WARMUP
 
 COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")
 ADAPTIVE = ("adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion")
@@ -60,7 +62,7 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
     symptom="fluctuating validation",
     looks_at="the learning rate at the end of a finished run",
     thresholds="more than half of the peak although the schedule should decay; for a constant schedule, an info",
-    source="much of the final improvement comes while the learning rate decays",
+    source=f"the loss falls rapidly while the learning rate decays ({MINICPM})",
     fault="a schedule of ten times the run's length",
     causes=("schedule-too-long",),
     needs=("learning_rate",),
@@ -85,15 +87,21 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
         )
 
 
+SHORTEST_WARMUP = 10  # updates: the least that is advised
+FAR_ABOVE = 3.5  # times the usual learning rate: below, most runs do without a warm-up
+
+
 @rule(
     "warm-up",
     symptom="instability",
     looks_at="the length of the warm-up, and whether the first steps are unstable",
-    thresholds="below 0.5 % of the run and 5 steps, training from scratch with an adaptive optimizer at half the "
-    "usual learning "
-    "rate or more; unstable: early updates above 5 % of the weights, a rising loss, or gradient norms 5 times the "
-    "later ones; for models other than transformers only if the loss rises",
-    source="the tuning playbook: early second moments are estimated from few gradients; warm-up of up to 10 %",
+    thresholds=f"at least {2 * SHORTEST_WARMUP} updates; a warm-up below 10 % of them and below the larger of 5 "
+    "updates and 0.5 %; training from scratch with an adaptive optimizer at half the usual learning rate or more; "
+    "the loss rises within the first 20 steps or 5 %, by 3 % and 5 deviations of single rows, or early updates "
+    f"are above 5 % of the weights at more than {FAR_ABOVE} times the usual learning rate; gradient norms 5 times "
+    "the later ones support it",
+    source=f"warm-up keeps the first updates small ({UNTUNED_WARMUP}), over at most 10 % of the run "
+    f"({TUNING_PLAYBOOK}); the tolerances are ours",
     fault="no warm-up",
     causes=("warmup-short",),
     needs=("loss", "setting:optimizer.learning_rate"),
@@ -103,34 +111,47 @@ def warm_up(view: View) -> Iterator[Finding]:
     if warmup is None or rate is None or view.is_fine_tuning or view.setting("optimizer.type", "adamw") not in ADAPTIVE:
         return
     known = usual_rates(view)
-    if warmup >= max(5, 0.005 * view.total) or (known is not None and rate < 0.5 * known[0]):
+    enough = min(max(5, 0.005 * view.total), 0.1 * view.total)
+    is_a_trial = view.total < 2 * SHORTEST_WARMUP  # of whether it works at all
+    if is_a_trial or warmup >= enough or (known is not None and rate < 0.5 * known[0]):
         return
     steps, losses = view.losses()
     early = steps <= max(20, 0.05 * view.total)
-    rises = early.sum() >= 3 and losses[early][1:].max() > 1.02 * losses[0]
-    # That a warm-up is missing is known of transformers. Of other models a rough beginning must show it: the loss
-    # itself, since of a squared error gradients and updates are large as long as the errors are.
-    if known is None and not rises:
-        return
-    signs = []
+    # Many runs need no warm-up. The loss must show that this one does: first updates and gradients are large in healthy
+    # runs too, unless the learning rate is far above the usual one.
+    rise = _early_rise(losses, early)
     ratio_steps, ratios = view.finite("update_ratio")
     first_ratios = ratios[ratio_steps <= 10]
-    if len(first_ratios) and first_ratios.max() > 0.05:
+    is_large = len(first_ratios) > 0 and first_ratios.max() > 0.05
+    if rise is None and not (is_large and known is not None and rate > FAR_ABOVE * known[1]):
+        return
+    signs = [f"the loss rises from {rise[0]:.3g} to {rise[1]:.3g}"] if rise else []
+    if is_large:
         signs.append(f"early updates change the weights by up to {first_ratios.max():.2g} of their norm")
-    if rises:
-        signs.append(f"the loss rises from {losses[0]:.3g} to {losses[early][1:].max():.3g}")
     norm_steps, norms = view.finite("grad_norm")
     first_norms = norms[norm_steps <= 20]
     later = norms[norm_steps > 20]
     if len(first_norms) and len(later) > 4 and first_norms.max() > 5 * np.median(later):
         signs.append(f"early gradient norms reach {first_norms.max():.3g}; the later median is {np.median(later):.3g}")
-    length = max(10, round(0.05 * view.total))
+    length = max(SHORTEST_WARMUP, round(0.05 * view.total))
     override = change(view, "schedule.warmup_steps", length) if view.total > 2 * length else None
     evidence = "; ".join([f"the warm-up is {warmup} of {view.total:,} updates", *signs])
-    sure = {0: 0.5, 1: 0.65}.get(len(signs), 0.8)
+    sure = 0.65 if len(signs) == 1 else 0.8
     yield finding(
         "warning", "warmup-short", sure, evidence, steps=(0, steps[early][-1] if early.any() else 0), override=override
     )
+
+
+def _early_rise(losses: np.ndarray, early: np.ndarray) -> tuple[float, float] | None:
+    """The largest rise of the loss within the first steps, from one row to a later one, if it is more than noise."""
+    if early.sum() < 3 or not (losses > 0).all():
+        return None
+    first = np.log(losses[early])
+    rises = first - np.minimum.accumulate(first)
+    at = int(rises.argmax())
+    if rises[at] < max(np.log(1.03), 5 * noise_of(np.log(losses))):
+        return None
+    return float(losses[early][: at + 1].min()), float(losses[early][at])
 
 
 FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak and a way down
@@ -149,6 +170,8 @@ FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak a
 def few_updates(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     if view.is_fine_tuning or not view.has_ended or view.total >= FEW_UPDATES or len(losses) < 12:
+        return
+    if ends_in_nan(view) or divergence_of(view) is not None:
         return
     half = steps > steps[-1] / 2
     line = robust_line(steps[half], losses[half])
@@ -190,7 +213,8 @@ def guard_acted(view: View) -> Iterator[Finding]:
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
         count = float(skipped.max())
         if count >= max(3, 0.01 * view.last_step):
-            evidence = f"{count:.0f} of {view.last_step:,} updates were skipped"
+            of_all = f" of {view.last_step:,}" if count <= view.last_step else ""  # more, where the guard rolled back
+            evidence = f"{count:.0f}{of_all} updates were skipped"
             span = (0, view.last_step)
             if view.events("quarantine") and not view.quarantined:
                 said = f"{evidence}, and no sample in their batches stood out"

@@ -6,62 +6,56 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.curves import FEW, divergence_of
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
-from trainbook.doctor.view import View
-
-FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
+from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
+from trainbook.doctor.view import EARLY, View
+from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
 
 
 @rule(
     "divergence",
     symptom="instability",
     looks_at="the loss late in the run, against its lowest and first values",
-    thresholds="the median of the last fifth has given back half of the improvement, or is above the start",
-    source="reasoning: noise does not undo half of the improvement",
+    thresholds="the median of the last fifth has given back half of the improvement, by 6 standard errors of the "
+    "difference of two medians; or is 10 % and 4 deviations of single rows above the first loss (in the first "
+    f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations)",
+    source="reasoning: noise does not undo half of the improvement; deviations are those of neighbouring rows",
     fault="the learning rate 30 times too high",
     causes=("learning-rate-high",),
     needs=("loss",),
 )
 def divergence(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
-    if len(losses) < FEW:
+    found = divergence_of(view)
+    if found is None:
         return
-    smooth = running_median(losses, 5)
-    first, lowest = float(np.median(losses[:3])), float(smooth.min())
-    last = float(np.median(losses[-max(3, len(losses) // 5) :]))
-    at = int(steps[int(smooth.argmin())])
-    gained = first - lowest
-    noise = median_and_spread(detrended(losses))[1]
-    if gained > 0.1 * first and last > lowest + max(0.5 * gained, 4 * noise) and at < 0.85 * steps[-1]:
-        evidence = f"the loss started at {first:.3g}, fell to {lowest:.3g} at step {at:,} and is now {last:.3g}"
-    elif last > 1.1 * first + 4 * noise:
-        evidence = f"the loss is {last:.3g}, above its start of {first:.3g}"
-    else:
-        return
+    evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} at step {found.at:,} and is now "
+    evidence += f"{found.last:.3g}"
+    if found.is_above_start:
+        evidence = f"the loss is {found.last:.3g}, above its start of {found.first:.3g}"
     yield finding(
         "error",
         "learning-rate-high",
         0.7,
         evidence,
-        steps=(at, steps[-1]),
+        steps=(found.at, view.last_step),
         override=lower_rate(view),
-        first=first,
-        lowest=lowest,
-        last=last,
+        first=found.first,
+        lowest=found.lowest,
+        last=found.last,
     )
 
 
 @rule(
     "spikes",
     symptom="loss spikes",
-    looks_at="losses far above their neighbours, and how the loss recovers (fast, slow, none)",
-    thresholds="6 robust deviations and 15 % above the preceding median; fast: recovered within 3 logged steps; 3 "
-    "fast spikes, "
-    "the highest 50 % above the median, are a warning",
-    source="stas00/ml-engineering: fast, slow and no recovery",
+    looks_at="losses far above their neighbours, and whether the loss recovers quickly, slowly or not",
+    thresholds="6 robust deviations and 15 % above the preceding median; quickly: recovered within 3 logged rows; 3 "
+    "such spikes, the highest 50 % above the median, are a warning; in the first "
+    f"{EARLY} steps of a run that goes on only spikes to twice the first loss",
+    source=f"spikes recover fast, slowly or not fully ({ML_ENGINEERING}); the tolerances are ours",
     fault="a batch of poisoned samples; the learning rate too high",
     causes=("bad-samples", "learning-rate-high", "warmup-short"),
     needs=("loss",),
@@ -76,15 +70,9 @@ def spikes(view: View) -> Iterator[Finding]:
     lasting = [spike for spike in found if spike[2] == "none"]
     slow = [spike for spike in found if spike[2] == "slow"]
     worst = max(found, key=lambda spike: spike[1])
-    counts = ", ".join(
-        f"{sum(s[2] == how for s in found)} {how}"
-        for how in ("fast", "slow", "none")
-        if any(s[2] == how for s in found)
-    )
-    evidence = (
-        f"{len(found)} loss spike{'s' if len(found) > 1 else ''} (recovery: {counts}), the highest "
-        f"{worst[1]:.3g} at step {worst[0]:,}"
-    )
+    if view.is_early and worst[1] < 2 * float(losses[0]):
+        return
+    evidence = f"{_told(found)}; the highest loss is {worst[1]:.3g}, at step {worst[0]:,}"
     is_high = worst[1] > 1.5 * float(np.median(losses[4:]))
     severity = "error" if lasting else "warning" if slow or (len(found) >= 3 and is_high) else "info"
     span = (found[0][0], found[-1][0])
@@ -128,6 +116,20 @@ def spikes(view: View) -> Iterator[Finding]:
         )
 
 
+def _told(found: list[tuple[int, float, str]]) -> str:
+    """How many spikes, and how the loss recovered from them."""
+    words = {"fast": "recovered quickly", "slow": "recovered slowly", "none": "did not recover"}
+    counts = {how: sum(spike[2] == how for spike in found) for how in words}
+    if len(found) == 1:
+        return f"1 loss spike; the loss {words[found[0][2]]}"
+    told = [
+        f"{words[how]} {f'from {count}' if count < len(found) else ''}".strip()
+        for how, count in counts.items()
+        if count
+    ]
+    return f"{len(found)} loss spikes; the loss {', '.join(told)}"
+
+
 def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float, str]]:
     """Step, loss and recovery of each."""
     around = detrended(losses)
@@ -158,9 +160,9 @@ def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float,
     thresholds="above 100 and rising; or above 10 and grown at least threefold in the second half of the run; "
     "above 300 is an "
     "error",
-    source="Dehghani et al. 2023 and Wortsman et al. 2023: divergence comes with logits of the order of 10,000; "
-    "healthy runs "
-    "stay in the tens, and a lead of 10 already puts all attention on one token",
+    source=f"every run above 10,000 diverged ({SMALL_SCALE_PROXIES}), and logits passed 50,000 in another that did "
+    f"({VIT_22B}); our thresholds are far lower, because a lead of 10 over the other logits already puts nearly all "
+    "attention on one token",
     fault="queries and keys scaled up; the learning rate too high",
     causes=("attention-logits-grow",),
     needs=("attention_logit_max",),
@@ -201,7 +203,8 @@ def _growth(steps: np.ndarray, values: np.ndarray) -> float:
     symptom="instability",
     looks_at="log Z, the log of the softmax normaliser of the output, against the log of the vocabulary size",
     thresholds="15 nats away from it and still moving",
-    source="PaLM's z-loss keeps log Z near 0; bf16 has too few digits for logits of several tens",
+    source=f"a z-loss that keeps log Z near 0 made training more stable ({PALM}); reasoning: bf16 has too few digits "
+    "for logits of several tens",
     fault="an output layer whose logits drift",
     causes=("z-drift",),
     needs=("log_z",),

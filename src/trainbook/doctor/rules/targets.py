@@ -10,6 +10,7 @@ import numpy as np
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import BERT
 
 CHECK = "`trainbook check` shows where"
 
@@ -23,7 +24,7 @@ CHECK = "`trainbook check` shows where"
     thresholds="fewer than half of the causal targets equal the next token; more than half, or fewer than 4 %, of "
     "the masked "
     "tokens are visible in the input, where 10 % is expected",
-    source="the definition of the tasks; BERT leaves 10 % of the selected tokens unchanged",
+    source=f"the definition of the tasks; masking leaves 10 % of the selected tokens unchanged ({BERT})",
     fault="targets not shifted; shifted twice; shuffled; masked tokens left visible",
     causes=("targets-not-shifted", "targets-shifted-twice", "labels-random", "future-leaks"),
     needs=("target_match",),
@@ -138,7 +139,7 @@ def padding_counted(view: View) -> Iterator[Finding]:
     shares, padded = view.values("target_share"), view.values("padding_targets")
     span = (0, view.last_step)
     if len(padded) and padded.mean() > 0.05:
-        evidence = f"{padded.mean():.0%} of the targets are padding; {CHECK}"
+        evidence = f"at least {padded.mean():.0%} of the targets are padding: pad tokens after a pad token; {CHECK}"
         yield finding("error", "padding-as-targets", 0.95, evidence, steps=span, share=float(padded.mean()))
     elif len(shares) and np.median(shares) > _most_targets(view):
         evidence = f"there are {np.median(shares):.2f} targets per token that is not padding; {CHECK}"

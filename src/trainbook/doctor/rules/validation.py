@@ -11,8 +11,9 @@ from trainbook.doctor.chosen import Chosen, chosen_metric, keeps_the_best, loss_
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import robust_line
+from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
+from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 
 
 @rule(
@@ -24,9 +25,8 @@ from trainbook.doctor.view import View
     "10 % is an "
     "error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the rise "
     "exceeds the noise of the evaluation and the training loss fell significantly",
-    source="the tuning playbook: a validation loss that rises at the end; smaller rises are noise; a mean over n "
-    "targets has "
-    "an error of about 2/sqrt(n) nats",
+    source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
+    "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
     fault="a small training set and many epochs",
     causes=("overfitting", "validation-drift"),
     needs=("loss", "eval:loss"),
@@ -130,12 +130,12 @@ def gap(view: View) -> Iterator[Finding]:
 @rule(
     "validation-fluctuates",
     symptom="fluctuating validation",
-    looks_at="how much the validation loss jumps around its trend",
+    looks_at="how much the validation loss jumps around the nearest curve that never rises",
     thresholds="jumps above 2 % of the loss over 6 evaluations or more; with few targets it names the evaluation, "
     "and jumps "
     "above 15 % are a warning",
-    source="the tuning playbook: step variance late in training; a mean over n targets has an error of about "
-    "2/sqrt(n) nats",
+    source=f"high variance from step to step late in training hides differences ({TUNING_PLAYBOOK}); a mean over n "
+    "targets has an error of about 2/sqrt(n) nats",
     fault="evaluation on a handful of samples; a learning rate that stays high to the end",
     causes=("evaluation-noisy", "learning-rate-high"),
     needs=("eval:loss",),
@@ -145,10 +145,9 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     if len(evaluations) < 6:
         return
     late = evaluations[len(evaluations) // 3 :]
-    trend = robust_line(at[len(evaluations) // 3 :], late)
-    late = late - trend.slope * (at[len(evaluations) // 3 :] - at[-1])
-    jumps = np.abs(np.diff(late))
-    turns = int((np.diff(np.sign(np.diff(late))) != 0).sum())
+    around = late - non_rising(late)  # a smooth fall, however steep, leaves nothing
+    jumps = np.abs(np.diff(around))
+    turns = int((np.diff(np.sign(np.diff(around))) != 0).sum())
     level = float(np.median(late))
     jump = float(np.median(jumps))
     if turns < 0.5 * (len(late) - 2) or jump < 0.02 * level:

@@ -29,8 +29,8 @@ CONTRACT = (
     Clause(
         "optimizer.type",
         ("adamw", "lion", "sgd"),
-        "the engine performs the step; Trainbook's optimizer updates the rank's flat slice",
-        "their updates need whole matrices or blocks of them, and a rank holds flat slices",
+        "the engine performs the step; Trainbook's optimizer updates the rank's flat shard",
+        "their updates need whole matrices or blocks of them, and a rank holds flat shards",
     ),
     Clause("optimizer.*", ALL, "learning rates, weight decay and moments are Trainbook's"),
     Clause("schedule.*", ALL, "the learning rate is set before each engine step; DeepSpeed's scheduler is not used"),
@@ -71,9 +71,7 @@ CONTRACT = (
         "whole models are trained",
         "adapters are small enough for ddp or fsdp, and frozen weights are untested with DeepSpeed",
     ),
-    Clause(
-        "model.quantize_base", ("none",), "weights are not quantized", "quantized weights cannot be cut into slices"
-    ),
+    Clause("model.quantize_base", ("none",), "weights are not quantized", "quantized weights cannot be sharded"),
     Clause("distributed.bucket_mb", ALL, "DeepSpeed's `reduce_bucket_size`, in fp32 gradients"),
     Clause("distributed.timeout", ALL, "the process group is created with this limit before the engine starts"),
     Clause(

@@ -169,7 +169,7 @@ def _refusal(key: str, value: Any) -> str | None:
             return ZERO_REFUSED[name]
         return None if name in ZERO_PASSED else _unknown(name, [*ZERO_PASSED, "stage", "reduce_bucket_size"])
     if block in ("zero_optimization.offload_optimizer", "zero_optimization.offload_param"):
-        return None if name == "pin_memory" else "is not served with offloading to the host's memory."
+        return None if name == "pin_memory" else "is not supported with offloading to host memory."
     if block == "fp16":
         return None  # of no effect while fp16.enabled is false, which it must be
     if block:
@@ -179,7 +179,7 @@ def _refusal(key: str, value: Any) -> str | None:
 
 def _unknown(name: str, known: list[str]) -> str:
     near = get_close_matches(name, known, n=1)
-    return "is no setting that is passed on to DeepSpeed." + (f" Did you mean {near[0]}?" if near else "")
+    return "is not a setting that is passed to DeepSpeed." + (f" Did you mean {near[0]}?" if near else "")
 
 
 def _disagreement(config: Config, given: Mapping[str, Any], shared: Shared, value: Any) -> list[Problem]:
@@ -187,7 +187,7 @@ def _disagreement(config: Config, given: Mapping[str, Any], shared: Shared, valu
     if said == AUTO or _equal(shared.means(said), value):
         return []
     own = show(config.get(shared.knob))
-    derived = "" if _equal(config.get(shared.knob), value) else f", which makes {show(value)}"
+    derived = "" if _equal(config.get(shared.knob), value) else f", which gives {show(value)}"
     return [_problem(config, shared.key, f"is {show(said)}, but {shared.knob} is {own}{derived}.")]
 
 

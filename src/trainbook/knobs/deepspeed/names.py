@@ -35,30 +35,30 @@ PASSED = (
     "wandb",
 )
 
-_OWN = "is ours: the engine is told what the knobs say."
-_LAID_OUT = "lays the model out in another way than this adapter does, which spreads data only."
-_DATA = "is of DeepSpeed's own data loader, which is not used."
-_BATCHES = "is ours: the engine is told of each micro-batch whether it is the last."
+_OWN = "is set from Trainbook's knobs."
+_LAID_OUT = "splits the model; this integration supports data parallelism only."
+_DATA = "belongs to DeepSpeed's data loader, which is not used."
+_BATCHES = "is set by Trainbook: it tells the engine which micro-batch is the last."
 
 REFUSED = {
-    "scheduler": "DeepSpeed's scheduler would set the rate beside schedule.type. Take it out, and set schedule.*.",
-    "optimizer.legacy_fusion": "is of DeepSpeed's own optimizers, which are not used.",
-    "optimizer.params.torch_adam": "is of DeepSpeed's own optimizers, which are not used.",
-    "optimizer.params.adam_w_mode": "is of DeepSpeed's own optimizers, which are not used; adamw decays as AdamW does.",
-    "torch_autocast": "is ours: precision.compute says what is computed in.",
+    "scheduler": "would change the learning rate beside schedule.type. Remove it, and set schedule.*.",
+    "optimizer.legacy_fusion": "belongs to DeepSpeed's optimizers, which are not used.",
+    "optimizer.params.torch_adam": "belongs to DeepSpeed's optimizers, which are not used.",
+    "optimizer.params.adam_w_mode": "belongs to DeepSpeed's optimizers, which are not used; adamw is AdamW.",
+    "torch_autocast": "is set from precision.compute.",
     "zero_allow_untested_optimizer": _OWN,
-    "zero_force_ds_cpu_optimizer": "is ours: DeepSpeed's own CPU optimizer is not used.",
+    "zero_force_ds_cpu_optimizer": "selects DeepSpeed's CPU optimizer, which is not used.",
     "managed_gradient_accumulation": _BATCHES,
-    "gradient_allreduce_op": "is ours: gradients are those of the sum over all targets of the global batch.",
-    "data_types": "is ours: precision.compute and precision.weights say the types.",
-    "activation_checkpointing": "is ours: set memory.gradient_checkpointing.",
-    "compile": "is ours: memory.compile is off with deepspeed.",
-    "checkpoint": "is of DeepSpeed's own checkpoints; runs are saved as checkpoint.* says.",
-    "datastates": "is of DeepSpeed's own checkpoints; runs are saved as checkpoint.* says.",
+    "gradient_allreduce_op": "is set by Trainbook: gradients are of the sum over all targets of the global batch.",
+    "data_types": "is set from precision.compute and precision.weights.",
+    "activation_checkpointing": "is not used: set memory.gradient_checkpointing.",
+    "compile": "is not used: memory.compile is off with deepspeed.",
+    "checkpoint": "belongs to DeepSpeed's checkpoints; runs are saved according to checkpoint.*.",
+    "datastates": "belongs to DeepSpeed's checkpoints; runs are saved according to checkpoint.*.",
     "data_efficiency": _DATA,
     "dataloader_drop_last": _DATA,
-    "autotuning": "starts trainings by itself, which `trainbook train` does not allow.",
-    "hybrid_engine": "is for reinforcement learning with generation, which this adapter does not do.",
+    "autotuning": "starts training runs by itself, which `trainbook train` does not allow.",
+    "hybrid_engine": "is for reinforcement learning with generation, which is not supported.",
     "pipeline": _LAID_OUT,
     "tensor_parallel": _LAID_OUT,
     "expert_parallel": _LAID_OUT,
@@ -66,8 +66,8 @@ REFUSED = {
     "data_parallel_size": _LAID_OUT,
     "seq_parallel_communication_data_type": _LAID_OUT,
     "use_data_before_expert_parallelism": _LAID_OUT,
-    "weight_quantization": "changes weights in a way that checkpoints here do not know.",
-    "disable_allgather": "would leave ranks without the weights that others have updated.",
+    "weight_quantization": "changes weights in a way that Trainbook's checkpoints do not support.",
+    "disable_allgather": "would leave ranks without the weights that other ranks updated.",
     "zero_optimization": "must be an object.",
     "optimizer": "must be an object.",
     "optimizer.params": "must be an object.",
@@ -101,24 +101,24 @@ ZERO_PASSED = (
     "use_multi_rank_bucket_allreduce",
 )
 
-_SAVED = "is of DeepSpeed's own checkpoints; runs are saved as checkpoint.* says."
-_ROUNDS = "rounds what ranks send each other: losses would no longer be those of one device."
+_SAVED = "belongs to DeepSpeed's checkpoints; runs are saved according to checkpoint.*."
+_ROUNDS = "rounds the communication between ranks: losses would differ from those of one device."
 
 ZERO_REFUSED = {
-    "compute_grad_norm": "the guard judges by the norm of gradients: it is always computed.",
+    "compute_grad_norm": "cannot be set: the guard needs the gradient norm, so it is always computed.",
     "cpu_offload": "is an old name: set distributed.offload_optimizer.",
     "cpu_offload_param": "is an old name: set distributed.offload_parameters.",
-    "cpu_offload_use_pin_memory": "is an old name: take offload_optimizer.pin_memory.",
+    "cpu_offload_use_pin_memory": "is an old name: use offload_optimizer.pin_memory.",
     "elastic_checkpoint": _SAVED,
     "gather_16bit_weights_on_model_save": _SAVED,
     "stage3_gather_16bit_weights_on_model_save": _SAVED,
     "stage3_gather_fp16_weights_on_model_save": _SAVED,
     "load_from_fp32_weights": _SAVED,
     "pipeline_loading_checkpoint": _SAVED,
-    "legacy_stage1": "is of an older DeepSpeed.",
-    "save_muon_momentum_buffer_in_memory": "is of DeepSpeed's own Muon, which is not used.",
-    "zenflow": "updates by an optimizer of its own, late: not what the guard has judged.",
-    "zero_hpz_partition_size": "keeps a second copy of weights that checkpoints here do not know.",
+    "legacy_stage1": "belongs to an older version of DeepSpeed.",
+    "save_muon_momentum_buffer_in_memory": "belongs to DeepSpeed's Muon, which is not used.",
+    "zenflow": "applies delayed updates with its own optimizer, which the guard cannot judge.",
+    "zero_hpz_partition_size": "keeps a second copy of the weights that Trainbook's checkpoints do not support.",
     "zero_quantized_gradients": _ROUNDS,
     "zero_quantized_nontrainable_weights": _ROUNDS,
     "zero_quantized_weights": _ROUNDS,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from difflib import get_close_matches
 
 from trainbook.knobs.derive import has_windows, task_name
 from trainbook.knobs.laws.model import TASKS
@@ -13,14 +15,18 @@ from trainbook.knobs.laws.registry import Broken, Settings, law
     "data.padding", "data.samples", "model.type", "training.task", "data.label_field", "data.target_field", yields=True
 )
 def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
-    """data.padding packed is for the built-in models: others cannot be told where a document ends."""
+    """data.padding packed needs a built-in model: others cannot keep the documents of a row apart."""
     kind = s.get("model.type")
     if s.get("data.padding") == "packed" and not has_windows(s.config) and kind not in ("gpt", "bert", "t5"):
-        message = f"packed puts several documents into a row, and model.type {kind} has no way to keep them apart."
-        yield ("data.padding", "model.type"), message, "Take bucketed, which also wastes little."
+        message = f"packed puts several documents into a row, but model.type {kind} cannot keep them apart."
+        yield ("data.padding", "model.type"), message, "Use bucketed, which also has little padding."
 
 
 TASK_FOLLOWS_FROM = ("model.type", "data.label_field", "data.target_field")
+
+
+def _any_of(tasks: tuple[str, ...]) -> str:
+    return f"{', '.join(tasks[:-1])} or {tasks[-1]}" if tasks[1:] else tasks[0]
 
 
 def _no_effect_in_task(path: str, *tasks: str) -> None:
@@ -30,11 +36,11 @@ def _no_effect_in_task(path: str, *tasks: str) -> None:
             chosen_by = [other for other in TASK_FOLLOWS_FROM if other != path and s.is_overridden(other)]
             yield (
                 (path, "training.task", *chosen_by),
-                f"has no effect unless the task is {' or '.join(tasks)}, but it is {task}.",
+                f"has no effect unless the task is {_any_of(tasks)}, but it is {task}.",
                 "",
             )
 
-    check.__doc__ = f"{path} has an effect only if the task is {' or '.join(tasks)}."
+    check.__doc__ = f"{path} has an effect only if the task is {_any_of(tasks)}."
     law(path, "training.task", *TASK_FOLLOWS_FROM, yields=True)(check)
 
 
@@ -58,17 +64,34 @@ _no_effect_in_task("model.tie_embeddings", *OF_TOKENS)
     "data.padding", "data.samples", "training.task", "model.type", "data.label_field", "data.target_field", yields=True
 )
 def spans_are_not_packed(s: Settings) -> Iterator[Broken]:
-    """data.padding packed is not for training.task span: what is left of a text after cutting is not known before."""
+    """data.padding packed does not work with training.task span: lengths after span corruption vary."""
     if s.get("data.padding") == "packed" and task_name(s.config) == "span" and not has_windows(s.config):
-        message = "packed is not for the task span: how long a text is after spans were cut out is not known before."
-        yield ("data.padding", "training.task"), message, "Take bucketed, or data.samples=windows."
+        message = (
+            "packed does not work with the task span: the length of a text after span corruption is not known in "
+            "advance."
+        )
+        yield ("data.padding", "training.task"), message, "Use bucketed, or data.samples=windows."
+
+
+TOKENIZERS = ("byte", "char", "word", "bpe")
+
+
+@law("data.tokenizer")
+def a_tokenizer_is_not_misspelt(s: Settings) -> Iterator[Broken]:
+    """data.tokenizer is byte, char, word, bpe, or the path of a tokenizer."""
+    name = s.get("data.tokenizer")
+    is_word = name not in TOKENIZERS and not os.path.exists(os.path.expanduser(name))
+    near = get_close_matches(name.lower(), TOKENIZERS, n=1, cutoff=0.65) if is_word and "/" not in name else []
+    if near:  # any other word may be the name of a tokenizer that is not here: for a plan, its size is enough
+        message = f"must be {_any_of(TOKENIZERS)}, or the path of a tokenizer, but got '{name}'."
+        yield ("data.tokenizer",), message, f"Did you mean {near[0]}?"
 
 
 @law("data.vocab_size", "data.tokenizer", yields=True)
 def only_a_learned_vocabulary_has_a_size(s: Settings) -> Iterator[Broken]:
-    """data.vocab_size is for a tokenizer that is learned from the data; the others bring theirs."""
+    """data.vocab_size applies to a tokenizer that is trained on the data; others have their own."""
     tokenizer = s.get("data.tokenizer")
     brings_its_own = tokenizer in ("byte", "char", "word") or tokenizer.endswith(".json") or "/" in tokenizer
     if s.is_set("data.vocab_size") and brings_its_own:
         message = f"has no effect: data.tokenizer {s.show('data.tokenizer')} brings its own vocabulary."
-        yield ("data.vocab_size", "data.tokenizer"), message, "Leave it out, or choose tokenizer bpe."
+        yield ("data.vocab_size", "data.tokenizer"), message, "Omit it, or set data.tokenizer=bpe."

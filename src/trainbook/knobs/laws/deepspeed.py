@@ -38,13 +38,13 @@ def there_is_something_to_offload_from(s: Settings) -> Iterator[Broken]:
     """distributed.offload_optimizer and distributed.offload_parameters need GPUs."""
     for path in OFFLOADING:
         if s.get(path) != "none" and s.get("training.device") == "cpu":
-            message = "needs GPUs: with training.device 'cpu' everything is in the host's memory already."
+            message = "needs GPUs: with training.device 'cpu' everything is in host memory already."
             yield (path, "training.device"), message, ""
 
 
 @law("distributed.deepspeed_config", STRATEGY)
 def the_file_agrees(s: Settings) -> Iterator[Broken]:
-    """What distributed.deepspeed_config says is known, can be honoured, and agrees with the knobs."""
+    """Settings in distributed.deepspeed_config are known, supported, and consistent with the knobs."""
     if s.get(STRATEGY) != "deepspeed":
         return
     for problem in problems(s.config):

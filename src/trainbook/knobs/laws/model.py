@@ -27,32 +27,32 @@ def _is_one_of(s: Settings, path: str, names: tuple[str, ...], of_your_own: str)
 
 @law("model.type")
 def model_type_is_known(s: Settings) -> Iterator[Broken]:
-    """model.type is gpt, bert, t5, hf, or the Python path of a model of your own."""
-    yield from _is_one_of(s, "model.type", MODEL_TYPES, "a model of your own")
+    """model.type is gpt, bert, t5, hf, or the Python path of your own model."""
+    yield from _is_one_of(s, "model.type", MODEL_TYPES, "your own model")
 
 
 @law("training.task")
 def task_is_known(s: Settings) -> Iterator[Broken]:
-    """training.task is one of the tasks, or the Python path of a task of your own."""
-    yield from _is_one_of(s, "training.task", TASKS, "a task of your own")
+    """training.task is one of the tasks, or the Python path of your own task."""
+    yield from _is_one_of(s, "training.task", TASKS, "your own task")
 
 
 @law("model.type", "training.task", "data.label_field", "data.target_field")
 def model_can_do_the_task(s: Settings) -> Iterator[Broken]:
-    """Each kind of model has its tasks: gpt causal, bert masked and labels, t5 spans and target texts."""
+    """Each type of model has its tasks: gpt causal, bert masked and labels, t5 spans and target texts."""
     kind, task = s.get("model.type"), task_name(s.config)
     if kind in TASKS_OF_MODEL and task in TASKS and task not in TASKS_OF_MODEL[kind]:
         able = [other for other, tasks in TASKS_OF_MODEL.items() if task in tasks]
         said = "" if s.get("training.task") != "auto" else ", which follows from data.label_field"
-        message = f"{kind} learns {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}{said}."
-        yield ("training.task", "model.type"), message, f"Take model.type={' or '.join(able)} for it."
+        message = f"{kind} supports {' or '.join(TASKS_OF_MODEL[kind])}, but the task is {task}{said}."
+        yield ("training.task", "model.type"), message, f"Use model.type={' or '.join(able)}."
 
 
 @law("model.type", "model.initializer_range", yields=True)
 def t5_has_first_values_of_its_own(s: Settings) -> Iterator[Broken]:
-    """model.initializer_range has no effect with model.type t5, whose first values follow from the widths."""
+    """model.initializer_range has no effect with model.type t5, whose initialization follows from the widths."""
     if s.is_set("model.initializer_range") and s.get("model.type") == "t5":
-        message = "has no effect with model.type t5, whose first values follow from the widths."
+        message = "has no effect with model.type t5, whose initialization follows from the widths."
         yield ("model.initializer_range", "model.type"), message, ""
 
 
@@ -62,7 +62,11 @@ def heads_share_the_width(s: Settings) -> Iterator[Broken]:
     paths = ("model.hidden_size", "model.num_attention_heads")
     judged = s.get("model.type") != "hf" and s.get("model.head_width") is None  # hf: its own config.json has the sizes
     if judged and s.get(paths[0]) % s.get(paths[1]):
-        yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
+        yield (
+            paths,
+            f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not a multiple of {s.show(paths[1])}.",
+            "",
+        )
 
 
 @law("model.num_attention_heads", "model.num_key_value_heads")
@@ -70,12 +74,16 @@ def heads_share_keys_and_values(s: Settings) -> Iterator[Broken]:
     """model.num_attention_heads is a multiple of model.num_key_value_heads."""
     paths = ("model.num_attention_heads", "model.num_key_value_heads")
     if s.get(paths[1]) is not None and s.get(paths[0]) % s.get(paths[1]):
-        yield paths, f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not one of {s.show(paths[1])}.", ""
+        yield (
+            paths,
+            f"must be a multiple of {paths[1]}, but {s.show(paths[0])} is not a multiple of {s.show(paths[1])}.",
+            "",
+        )
 
 
 @law("model.position", "model.hidden_size", "model.num_attention_heads", "model.head_width")
 def rotation_needs_pairs(s: Settings) -> Iterator[Broken]:
-    """Rotary positions turn pairs of numbers: head_width, or else hidden_size / num_attention_heads, is even."""
+    """Rotary positions rotate pairs of dimensions: head_width, or else hidden_size / num_attention_heads, is even."""
     size, heads, width = (s.get(f"model.{name}") for name in ("hidden_size", "num_attention_heads", "head_width"))
     if width is not None:
         if s.get("model.position") == "rotary" and width % 2:
@@ -120,7 +128,7 @@ def slow_rotations_are_below_fast_ones(s: Settings) -> Iterator[Broken]:
 
 @law("model.type", "model.family", "model.pretrained")
 def family_can_hold_the_model(s: Settings) -> Iterator[Broken]:
-    """Without model.pretrained, a model.family that is named can hold a model of these parts."""
+    """Without model.pretrained, model.family must be able to represent a model with these settings."""
     family, kind = s.get("model.family"), s.get("model.type")
     if family == "auto" or kind not in OF_TYPE or s.get("model.pretrained") is not None:
         return
@@ -149,7 +157,7 @@ PARTS = tuple(f"model.{name}" for name in section_types()["model"].model_fields 
 
 @law("model.type", *PARTS, yields=True)
 def hf_has_its_own_parts(s: Settings) -> Iterator[Broken]:
-    """With model.type hf the parts, dropout among them, are what config.json in model.pretrained says."""
+    """With model.type hf the architecture, including dropout, comes from config.json in model.pretrained."""
     if s.get("model.type") != "hf":
         return
     for path in PARTS:
@@ -173,9 +181,9 @@ def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
 
 @law("model.quantize_base", "model.lora_rank", yields=True)
 def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
-    """model.quantize_base needs model.lora_rank: weights of so few bits are not trained, adapters beside them are."""
+    """model.quantize_base needs model.lora_rank: quantized weights cannot be trained, only adapters on top of them."""
     if s.get("model.quantize_base") != "none" and s.get("model.lora_rank") is None:
-        message = "needs model.lora_rank: weights of so few bits cannot be trained, only adapters beside them."
+        message = "needs model.lora_rank: quantized weights cannot be trained, only adapters on top of them."
         yield ("model.quantize_base", "model.lora_rank"), message, ""
 
 

@@ -13,13 +13,13 @@ LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_toke
 @law(*LENGTHS)
 def one_length(s: Settings) -> Iterator[Broken]:
     """The length is one of training.max_steps, training.num_train_epochs and training.max_tokens."""
-    yield from _only_one(s, LENGTHS, "the length of the run is stated")
+    yield from _only_one(s, LENGTHS, "the length of the run is set")
 
 
 @law("schedule.warmup_steps", "schedule.warmup_ratio")
 def one_warmup(s: Settings) -> Iterator[Broken]:
     """The warm-up is either schedule.warmup_steps or schedule.warmup_ratio."""
-    yield from _only_one(s, ("schedule.warmup_steps", "schedule.warmup_ratio"), "the warm-up is stated")
+    yield from _only_one(s, ("schedule.warmup_steps", "schedule.warmup_ratio"), "the warm-up is set")
 
 
 def _only_one(s: Settings, paths: tuple[str, ...], what: str) -> Iterator[Broken]:
@@ -27,7 +27,7 @@ def _only_one(s: Settings, paths: tuple[str, ...], what: str) -> Iterator[Broken
     if len(given) > 1:
         values = " and ".join(f"{path} = {show(s.get(path))}" for path in given)
         times = "twice" if len(given) == 2 else "three times"
-        yield given, f"{what} {times}, by {values}.", "Keep one, and set what remains to null."
+        yield given, f"{what} {times}, by {values}.", "Keep one and set the others to null."
 
 
 @law("schedule.warmup_steps", "training.max_steps")
@@ -72,7 +72,7 @@ def batch_divides(s: Settings) -> Iterator[Broken]:
     if size % parts:
         names = " x ".join(path.split(".")[1] for path in given[1:])
         product = f"{micro} x {accumulation} = {parts}" if micro and accumulation else f"{parts}"
-        yield given, f"must be a multiple of {names}, but {size} is not one of {product}.", ""
+        yield given, f"must be a multiple of {names}, but {size} is not a multiple of {product}.", ""
 
 
 no_effect("schedule.num_cycles", "schedule.type", "cosine_with_restarts")
@@ -94,11 +94,13 @@ NEED_WHOLE_TENSORS = ("adamw_8bit", "muon", "paged_adamw_8bit")
 
 @law("distributed.strategy", "optimizer.type")
 def optimizer_can_work_on_slices(s: Settings) -> Iterator[Broken]:
-    """With distributed.strategy fsdp the optimizer works on slices of tensors: adamw, stable_adamw, lion or sgd."""
+    """With distributed.strategy fsdp the optimizer works on shards of tensors: adamw, stable_adamw, lion or sgd."""
     paths = ("distributed.strategy", "optimizer.type")
     if s.get(paths[0]) == "fsdp" and s.get(paths[1]) in NEED_WHOLE_TENSORS:
-        message = f"must be adamw, stable_adamw, lion or sgd with fsdp, which cuts tensors, but got {s.show(paths[1])}."
-        yield paths[::-1], message, "Or take distributed.strategy=ddp."
+        message = (
+            f"must be adamw, stable_adamw, lion or sgd with fsdp, which shards tensors, but got {s.show(paths[1])}."
+        )
+        yield paths[::-1], message, "Or use distributed.strategy=ddp."
 
 
 @law("distributed.strategy", "precision.weights", "model.lora_rank")
@@ -107,17 +109,20 @@ def sharded_weights_are_of_one_type(s: Settings) -> Iterator[Broken]:
     adapters, which always are."""
     paths = ("distributed.strategy", "precision.weights", "model.lora_rank")
     if s.get(paths[0]) == "fsdp" and s.get(paths[1]) != "fp32" and s.get(paths[2]) is None:
-        message = f"must be fp32 with fsdp, beside whose slices norms cannot stay fp32, but got {s.show(paths[1])}."
-        hint = "distributed.gather_dtype=compute sends 16 bits; or take distributed.strategy=ddp."
+        message = (
+            "must be fp32 with fsdp, because norms cannot stay in fp32 beside 16-bit shards, but got "
+            f"{s.show(paths[1])}."
+        )
+        hint = "distributed.gather_dtype=compute gathers weights in 16 bits; or use distributed.strategy=ddp."
         yield paths[1::-1], message, hint
 
 
 @law("distributed.strategy", "model.quantize_base")
 def packed_weights_are_not_cut(s: Settings) -> Iterator[Broken]:
-    """With distributed.strategy fsdp the base weights are not packed: model.quantize_base is none."""
+    """With distributed.strategy fsdp the base weights are not quantized: model.quantize_base is none."""
     paths = ("distributed.strategy", "model.quantize_base")
     if s.get(paths[0]) == "fsdp" and s.get(paths[1]) != "none":
-        yield paths[::-1], f"packed weights cannot be cut into slices, but got {s.show(paths[1])} with fsdp.", ""
+        yield paths[::-1], f"quantized weights cannot be sharded, but got {s.show(paths[1])} with fsdp.", ""
 
 
 @law("distributed.sync_batch_norm", "training.device", yields=True)

@@ -9,7 +9,7 @@ from trainbook.knobs.derive import head_width
 from trainbook.knobs.laws.model import IS_PYTHON_PATH
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
 
-HEADS = {"model.num_attention_heads": "heads", "model.num_key_value_heads": "heads of keys and values"}
+HEADS = {"model.num_attention_heads": "heads", "model.num_key_value_heads": "key and value heads"}
 
 for name in ("base_hidden_size", "base_head_width", "base_num_hidden_layers", "depth_exponent"):
     no_effect(f"model.{name}", "model.parametrization", "mup")
@@ -19,8 +19,11 @@ for name in ("base_hidden_size", "base_head_width", "base_num_hidden_layers", "d
 def mup_has_a_base(s: Settings) -> Iterator[Broken]:
     """model.parametrization mup needs model.base_hidden_size: its rules are ratios to a base width."""
     if s.get("model.parametrization") == "mup" and s.get("model.base_hidden_size") is None:
-        message = "mup needs model.base_hidden_size, the width of the small model whose settings are carried over."
-        hint = f"At that width it is the standard rule; model.hidden_size is {s.show('model.hidden_size')} here."
+        message = "mup needs model.base_hidden_size, the width of the small model whose settings are transferred."
+        hint = (
+            "At that width it equals the standard parametrization; model.hidden_size is "
+            f"{s.show('model.hidden_size')} here."
+        )
         yield ("model.parametrization", "model.base_hidden_size"), message, hint
 
 
@@ -53,7 +56,9 @@ def heads_of_the_base_are_whole(s: Settings) -> Iterator[Broken]:
             )
             stays = Fraction(width) / widened
             fits = f", {stays} if their number stayed" if stays.denominator == 1 else ""
-            hint = f"Widen {path} by as much, or set model.base_head_width to the head width of the base{fits}."
+            hint = (
+                f"Increase {path} by the same factor, or set model.base_head_width to the head width of the base{fits}."
+            )
             yield (path, "model.base_hidden_size", "model.base_head_width"), message, hint
 
 
@@ -75,7 +80,7 @@ def the_decoder_deepens_too(s: Settings) -> Iterator[Broken]:
             f"the base would have {float(decoder / deepened):.3g} decoder layers: the model is {float(deepened):.3g} x "
             f"as deep, and model.num_decoder_layers is {s.show('model.num_decoder_layers')}."
         )
-        hint = "Deepen both by as much."
+        hint = "Increase both by the same factor."
         yield ("model.base_num_hidden_layers", "model.num_decoder_layers"), message, hint
 
 
@@ -87,7 +92,7 @@ def depth_has_a_base_and_an_exponent(s: Settings) -> Iterator[Broken]:
     exponent, base = s.get("model.depth_exponent"), s.get("model.base_num_hidden_layers")
     if 0 < exponent < 0.5:
         message = f"must be 0, or between .5 and 1, but got {s.show('model.depth_exponent')}."
-        yield ("model.depth_exponent",), message, "Below .5 the residual stream grows with every layer that is added."
+        yield ("model.depth_exponent",), message, "Below .5 the residual stream grows with every added layer."
     if base is None and exponent > 0 and s.is_set("model.depth_exponent"):
         message = "has no effect unless model.base_num_hidden_layers is set."
         yield ("model.depth_exponent", "model.base_num_hidden_layers"), message, ""
@@ -98,53 +103,53 @@ def depth_has_a_base_and_an_exponent(s: Settings) -> Iterator[Broken]:
 
 @law("model.base_num_hidden_layers", "model.norm_position", "model.parametrization", "model.depth_exponent")
 def depth_is_corrected_before_norms(s: Settings) -> Iterator[Broken]:
-    """model.base_num_hidden_layers needs norm_position pre: behind a norm, the size of a branch is lost again."""
+    """model.base_num_hidden_layers needs norm_position pre: a norm after the sum would undo the scale of a branch."""
     is_asked = s.get("model.parametrization") == "mup" and s.get("model.base_num_hidden_layers") is not None
     if is_asked and s.get("model.depth_exponent") > 0 and s.get("model.norm_position") == "post":
         message = (
-            "needs model.norm_position pre, but that is post: there each sum is normalised, and no theory says how "
-            "rates follow depth."
+            "needs model.norm_position pre, but that is post: there each sum is normalized, and no theory says how "
+            "learning rates follow depth."
         )
         yield ("model.base_num_hidden_layers", "model.norm_position"), message, ""
 
 
 @law("model.parametrization", "model.type")
 def mup_is_for_layers_of_ours(s: Settings) -> Iterator[Broken]:
-    """model.parametrization mup is for model.type gpt, bert and t5, whose layers have its multipliers."""
+    """model.parametrization mup works with model.type gpt, bert and t5, whose layers have its multipliers."""
     kind = s.get("model.type")
     if s.get("model.parametrization") != "mup" or kind in ("gpt", "bert", "t5"):
         return
-    whose = "which transformers builds" if kind == "hf" else "which is your own"
+    whose = "a transformers model" if kind == "hf" else "your own model"
     message = (
-        f"mup is for model.type gpt, bert and t5, not for {kind}, {whose}: its first values, its attention and its "
-        "logits would not follow, and rates alone are not muP."
+        f"mup works with model.type gpt, bert and t5, not with {kind}, {whose}: its initialization, attention and "
+        "logits would not be scaled, and learning rates alone are not muP."
     )
     yield ("model.parametrization", "model.type"), message, ""
 
 
 @law("model.parametrization", "training.task")
 def mup_is_for_heads_of_ours(s: Settings) -> Iterator[Broken]:
-    """model.parametrization mup is not for a training.task of your own, whose logits it cannot multiply."""
+    """model.parametrization mup does not work with a custom training.task, whose logits it cannot scale."""
     if s.get("model.parametrization") == "mup" and IS_PYTHON_PATH.fullmatch(s.get("training.task")):
-        message = "mup is not for a task of your own: its logits would not be divided by the width ratio."
+        message = "mup does not work with a custom task: its logits would not be divided by the width ratio."
         yield ("model.parametrization", "training.task"), message, ""
 
 
 @law("model.parametrization", "model.lora_rank")
 def mup_is_not_for_adapters(s: Settings) -> Iterator[Broken]:
-    """model.parametrization mup is not for model.lora_rank: adapters have one side that does not grow."""
+    """model.parametrization mup does not work with model.lora_rank: one dimension of an adapter does not grow."""
     if s.get("model.parametrization") == "mup" and s.get("model.lora_rank") is not None:
         message = (
-            "mup has no rates for adapters, whose rank does not grow with the width, so model.lora_rank must be null, "
-            f"but it is {s.show('model.lora_rank')}."
+            "mup has no learning rates for adapters, whose rank does not grow with the width, so model.lora_rank "
+            f"must be null, but it is {s.show('model.lora_rank')}."
         )
         yield ("model.parametrization", "model.lora_rank"), message, ""
 
 
 @law("model.embedding_multiplier", "model.norm_position", "model.type", yields=True)
 def a_norm_undoes_the_embedding_multiplier(s: Settings) -> Iterator[Broken]:
-    """model.embedding_multiplier has no effect in gpt and bert with norm_position post, which normalises embeddings."""
+    """model.embedding_multiplier has no effect in gpt and bert with norm_position post, which normalizes embeddings."""
     is_undone = s.get("model.type") in ("gpt", "bert") and s.get("model.norm_position") == "post"
     if is_undone and s.is_set("model.embedding_multiplier"):
-        message = "has no effect with model.norm_position 'post', which normalises the embeddings."
+        message = "has no effect with model.norm_position 'post', which normalizes the embeddings."
         yield ("model.embedding_multiplier", "model.norm_position"), message, ""

@@ -23,22 +23,23 @@ def only_frozen_weights_are_fp16(s: Settings) -> Iterator[Broken]:
     """precision.weights fp16 needs model.lora_rank: trained fp16 weights lose updates and overflow."""
     if s.get("precision.weights") == "fp16" and s.get("model.lora_rank") is None:
         message = (
-            "fp16 is for frozen weights, so it needs model.lora_rank: trained ones would lose updates and overflow."
+            "fp16 is only for frozen weights, so it needs model.lora_rank: trainable fp16 weights lose updates "
+            "and overflow."
         )
-        hint = "For fp16 training take precision.compute=fp16 over fp32 weights."
+        hint = "For fp16 training use precision.compute=fp16 with fp32 weights."
         yield ("precision.weights", "model.lora_rank"), message, hint
 
 
 @law("precision.weights", "optimizer.type", "optimizer.beta2", "model.lora_rank")
 def narrow_averages_still_move(s: Settings) -> Iterator[Broken]:
-    """With precision.weights bf16, AdamW's average of squares is bf16 too, and stands still for beta2 above .996."""
+    """With precision.weights bf16, AdamW's second moment is bf16 too: beta2 above .996 rounds its updates away."""
     is_narrow = s.get("precision.weights") == "bf16" and s.get("model.lora_rank") is None
     if is_narrow and s.get("optimizer.type") in ("adamw", "muon") and s.get("optimizer.beta2") > 0.996:
         message = (
             f"must be at most 0.996 with precision.weights bf16, but it is {s.show('optimizer.beta2')}: bf16 has 8 "
-            "bits, and what a step adds to the average of squares would be less than the last one."
+            "significant bits, and the update of the second moment would be rounded away."
         )
-        hint = "Take 0.99 or 0.95, or optimizer.type=stable_adamw, which keeps that average in fp32."
+        hint = "Use 0.99 or 0.95, or optimizer.type=stable_adamw, which keeps the second moment in fp32."
         yield ("optimizer.beta2", "precision.weights", "optimizer.type"), message, hint
 
 
@@ -47,17 +48,21 @@ LARGEST_INDEPENDENT_DECAY = 0.01  # weights would be forgotten within 100 update
 
 @law("optimizer.weight_decay_mode", "optimizer.weight_decay", "optimizer.learning_rate", "optimizer.type")
 def independent_decay_is_small(s: Settings) -> Iterator[Broken]:
-    """With weight_decay_mode independent, weight_decay is at most 0.01 an update; and sgd has no such mode."""
+    """With weight_decay_mode independent, weight_decay is at most 0.01 per update; sgd has no such mode."""
     if s.get("optimizer.weight_decay_mode") != "independent":
         return
     if s.get("optimizer.type") == "sgd":
-        message = "independent is not for optimizer.type sgd, whose decay is a part of the gradient and its momentum."
+        message = (
+            "independent does not work with optimizer.type sgd, whose weight decay is part of the gradient and the "
+            "momentum."
+        )
         yield ("optimizer.weight_decay_mode", "optimizer.type"), message, ""
     decay, rate = s.get("optimizer.weight_decay"), s.get("optimizer.learning_rate")
     if decay > LARGEST_INDEPENDENT_DECAY:
         message = (
             f"must be at most {LARGEST_INDEPENDENT_DECAY} with weight_decay_mode independent, but it is "
-            f"{s.show('optimizer.weight_decay')}: each update takes that share of every weight, whatever the rate."
+            f"{s.show('optimizer.weight_decay')}: each update removes that fraction of every weight, whatever the "
+            "learning rate."
         )
         hint = f"Take 1e-4; what scaled made of it is rate x weight_decay = {show(float(f'{rate * decay:.3g}'))}."
         yield ("optimizer.weight_decay", "optimizer.weight_decay_mode"), message, hint

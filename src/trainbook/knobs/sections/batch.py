@@ -36,12 +36,13 @@ class Batch(Section):
         ),
         why=(
             "It sets how noisy each gradient is and how many updates a token budget buys: tokens per update = "
-            "global_batch_size × max_seq_length. Up to the critical batch size, doubling it nearly halves the number "
-            "of updates needed; beyond that it mostly wastes tokens."
+            "global_batch_size × max_seq_length. Well below the critical batch size, doubling it nearly halves the "
+            "number of updates needed; at the critical batch size a run needs twice the fewest possible updates and "
+            "twice the fewest possible tokens; beyond it, a larger batch mostly wastes tokens."
         ),
         raised=(
             "Less gradient noise, better hardware utilization, fewer updates per epoch. Raise the learning rate with "
-            "it, by the square root for Adam and in proportion for SGD, and only up to the critical batch size."
+            "it, at most by the square root for Adam and in proportion for SGD, and only up to the critical batch size."
         ),
         lowered="More and noisier updates per epoch; lower the learning rate. The devices may be underused.",
         cases=(

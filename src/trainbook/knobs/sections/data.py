@@ -37,6 +37,7 @@ class Data(DataLeftOut):
     num_workers: int = knob(
         0,
         ge=0,
+        le=1024,
         what="The number of processes that prepare batches; 0: the training process prepares them.",
         why=(
             "A GPU that waits for data is idle. Text is tokenized once and cached, so making a batch is mostly "
@@ -63,6 +64,7 @@ class Data(DataLeftOut):
     prefetch_factor: int = knob(
         2,
         ge=1,
+        le=1024,
         what="The number of batches that each worker prepares ahead; no effect when data.num_workers is 0.",
         why="A queue of batches absorbs those that take longer to make.",
         raised="Absorbs longer delays; takes memory for num_workers × prefetch_factor batches.",

@@ -14,9 +14,9 @@ class DataLeftOut(DataShape):
         False,
         what="Leave out training samples in which 1 to 13 tokens repeat 32 times or more in a row.",
         why=(
-            "Endless repetition (a line of dashes, a broken page, one word for ever) teaches nothing, and OLMo 2 "
-            "found that it causes loss spikes. It is found on tokens before training, exactly, at no cost during the "
-            "run."
+            "Endless repetition (a line of dashes, a broken page, one word for ever) teaches nothing. OLMo 2 had "
+            "fewer gradient spikes without it, though not none. It is found on tokens before training, exactly, at no "
+            "cost during the run."
         ),
         raised=(
             "On: documents with a repetition are left out; in a stream, every window that touches one, and another "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainbook.knobs.bibliography import BERT, BPE, GPT_2, GPT_3, HF_TRUNCATION_DOCS, PACKING
+from trainbook.knobs.bibliography import BERT, BPE, GPT_2, GPT_3, HF_CONFIGS, HF_TRUNCATION_DOCS, PACKING
 from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.data_source import DataSource
 
@@ -72,7 +72,7 @@ class DataShape(DataSource):
         lowered="A smaller embedding and smaller logits; longer sequences for the same text.",
         cases=(
             Case("a few megabytes, small model", 4096),
-            Case("gigabytes of text, 100M parameters and more", 32768, "the size of many published vocabularies"),
+            Case("gigabytes of text, 100M parameters and more", 32768, "Llama's and T5's have about 32,000"),
         ),
         usual=(512, 262144),
         interacts=(
@@ -83,7 +83,7 @@ class DataShape(DataSource):
             "model.tie_embeddings",
         ),
         symptoms=("out of memory", "too slow"),
-        sources=(BPE,),
+        sources=(BPE, HF_CONFIGS),
         correction=(
             "A larger vocabulary raises the loss per token by itself, because there are more choices: at the start it "
             "is ln(vocab_size), 8.3 for 4096 and 5.5 for 256."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainbook.knobs.bibliography import OPT_CHRONICLES, PALM
+from trainbook.knobs.bibliography import OLMO_2, OPT_CHRONICLES, PALM
 from trainbook.knobs.knob import Case, Section, knob
 
 
@@ -47,12 +47,11 @@ class DataSource(Section):
             "training.num_train_epochs",
         ),
         symptoms=("overfitting", "loss spikes", "underfitting"),
-        sources=(OPT_CHRONICLES, PALM),
+        sources=(OLMO_2, OPT_CHRONICLES, PALM),
         correction=(
-            "A loss spike is not always the optimizer's fault: long runs of one token or broken documents cause "
-            "spikes too, and a loss that is suddenly too low points to repeated text (OPT-175B found formatting "
-            "errors that way). Nor is it always the data's fault: PaLM's spiking batches did no harm from another "
-            "checkpoint."
+            "A loss spike is not always the optimizer's fault: long repetitions cause spikes too (OLMo 2), and a "
+            "perplexity that is unreasonably low points to broken text (OPT-175B found formatting errors that way). "
+            "Nor is it always the data's fault: PaLM's spiking batches did no harm from another checkpoint."
         ),
         aliases=("dataset", "train_file", "data_path", "train_data"),
     )

@@ -152,7 +152,7 @@ class Evaluation(EvaluationTimes):
         ge=1,
         what="The number of beams in generation; 1: greedy.",
         why="The most likely first token need not start the most likely answer; beam search looks further ahead.",
-        raised="More probable answers, at a proportional cost; above about 5 little is gained.",
+        raised="More probable answers, at a proportional cost; above some width the answers get worse.",
         lowered="1: the fastest; tokens are never reconsidered.",
         cases=(
             Case("evaluation during training", 1, "ranks checkpoints about as well, several times faster"),
@@ -163,8 +163,9 @@ class Evaluation(EvaluationTimes):
         symptoms=("too slow", "out of memory"),
         sources=(BEAM_SEARCH,),
         correction=(
-            "A wider beam finds more probable text, which is not always better text: translation quality falls again "
-            "with large beams, because short answers win (Koehn & Knowles 2017)."
+            "A wider beam finds more probable text, which is not always better text: translation quality improves "
+            "only for narrow beams and falls with wide ones, mainly because they favour short answers (Koehn & "
+            "Knowles 2017)."
         ),
         aliases=("generation_num_beams", "beam_size", "beam_width"),
     )
@@ -223,8 +224,9 @@ class Evaluation(EvaluationTimes):
             "model's."
         ),
         why=(
-            "An accuracy means something only relative to a cheap baseline: TF-IDF with a linear classifier takes "
-            "seconds to minutes on a CPU and is hard to beat on topic classification."
+            "An accuracy means something only relative to a cheap baseline. TF-IDF with a linear classifier takes "
+            "seconds to minutes on a CPU; simple linear models of words and pairs of words are strong in sentiment "
+            "and topic classification (Wang & Manning 2012)."
         ),
         raised="On: training starts slightly later; every evaluation shows baseline_accuracy.",
         lowered="Off: no baseline.",

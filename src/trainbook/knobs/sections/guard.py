@@ -116,15 +116,17 @@ class Guard(Section):
         10,
         ge=1,
         what=(
-            "After this many skipped updates in a row, roll back to a state before them. fp16 overflows do not count "
-            "while the loss scale can still be halved."
+            "After this many skipped updates in a row, test whether the model or the data is the cause, and roll back "
+            "if it is the model. fp16 overflows do not count while the loss scale can still be halved."
         ),
         why=(
-            "A skipped update changes nothing, so if the following batches are rejected too, the model is broken, not "
-            "the batch: an accepted update did the damage."
+            "A skipped update changes nothing, so either an accepted update before them did the damage, or the data is "
+            "different. Samples from before the trouble are evaluated again: if they cost what they did, the model is "
+            "fine. Then shuffled data is skipped up to six times as long, and data in a fixed order is taken to have "
+            "changed. A model that is worse has as many updates again to recover by itself before the rollback."
         ),
         raised="More patience with a bad stretch of data; a run that is already broken computes longer for nothing.",
-        lowered="Rolls back sooner; if it is too low, a short bad stretch costs the updates since the last snapshot.",
+        lowered="Tests sooner; a test evaluates 128 samples.",
         cases=(
             Case("most runs", 10, "a healthy run skips none"),
             Case("data with long bad stretches", 50, "they are skipped one by one"),
@@ -139,13 +141,14 @@ class Guard(Section):
         0.25,
         gt=0,
         what=(
-            "The share of what was learned that a rising, smoothed loss may lose before the run rolls back to its "
-            "best point. Null: slow rises are not detected."
+            "The share of what was learned that a rising, smoothed loss may lose before the guard tests whether the "
+            "model is worse, and rolls back to its best point if it is. Null: slow rises are not detected."
         ),
         why=(
             "A learning rate that is too high often breaks a run slowly: no single step is unusual, and in the end "
             "the loss is that of guessing. The rise must also exceed 5 % of the initial loss and three standard "
-            "deviations of its noise."
+            "deviations of its noise, and samples from the best point must cost more than they did there. Where the "
+            "schedule has raised the learning rate since, everything that was learned must be lost."
         ),
         raised="Slower to act; near 1 only a model that has forgotten everything counts.",
         lowered="Quicker to act; below 0.15 a change in the data may look like a divergence.",
@@ -260,7 +263,7 @@ class Guard(Section):
         raised="Safer, and slower to recover.",
         lowered="Faster; 0: the lower learning rate at once.",
         cases=(
-            Case("most runs", 20, "GLM-130B needed 2,000 steps after a change of data; 500 were too few"),
+            Case("most runs", 20, "GLM-130B diverged with 500 after a change of data and went on with 2,000"),
             Case("beta2 0.999", 100, "the moments average a thousand updates"),
         ),
         usual=(0, 1000),
@@ -275,8 +278,9 @@ class Guard(Section):
         what="Identify the samples responsible for a rejected batch, record them, and exclude them from training.",
         why=(
             "A bad sample returns every epoch. The samples of a rejected batch are measured one by one: those whose "
-            "own loss is unlike that of accepted samples are responsible. quarantine.jsonl records where each comes "
-            "from."
+            "own loss is beyond all of 128 accepted samples, and far beyond most, are responsible. quarantine.jsonl "
+            "records where each comes from. Later they are measured again, and come back if they cost no more than "
+            "others."
         ),
         raised="On: bad samples do harm at most once, and you see them.",
         lowered="Off: rejected batches are only skipped, and their samples return.",

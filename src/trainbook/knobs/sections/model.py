@@ -90,7 +90,7 @@ class Model(ModelScaling):
         ),
         cases=(
             Case("full fine-tuning, or from scratch", None),
-            Case("a new style, a classification, a chat format", 8, "LoRA's paper does well with 4 to 8"),
+            Case("a new style, a classification, a chat format", 8, "LoRA's paper found little gain from 64"),
             Case("much data, a new domain", 64, "as in QLoRA, on all linear layers"),
         ),
         usual=(2, 256),

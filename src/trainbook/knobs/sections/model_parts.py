@@ -143,7 +143,8 @@ class ModelParts(ModelSize):
         sources=(LAYER_NORM, RMS_NORM, LLAMA, OLMO_2, HF_CONFIGS),
         correction=(
             "The claim that RMSNorm lets activations grow through depth, so that LayerNorm is safer, has no published "
-            "measurement that we know of; most large models use RMSNorm. Measure it on your own model."
+            "measurement that we know of. OLMo 2 saw no difference between RMSNorm and a LayerNorm without gains. "
+            "Measure it on your own model."
         ),
         aliases=("norm_type", "normalization"),
         value_aliases={"layer_norm": "layernorm", "rms_norm": "rmsnorm", "rms": "rmsnorm"},
@@ -250,8 +251,8 @@ class ModelParts(ModelSize):
         ),
         raised="learned: simple and fast, one vector per position up to max_seq_length and nothing beyond.",
         lowered=(
-            "rotary: relative distances, often a lower loss, slightly more work per layer. none: only the causal mask "
-            "gives a hint of order."
+            "rotary: relative distances, slightly more work per layer; PaLM chose it for long sequences. none: only "
+            "the causal mask gives a hint of order."
         ),
         values={
             "learned": "a trained vector per position, added to the embedding",
@@ -346,15 +347,15 @@ class ModelParts(ModelSize):
         what="Whether the input embedding and the output matrix share their weights.",
         why=(
             "Each has vocabulary × hidden_size parameters: 39 million in GPT-2 124M, nearly a third of the model. "
-            "Small models gain more from sharing than from separate matrices."
+            "Press & Wolf 2017 found a lower perplexity with sharing; small models save the largest share."
         ),
         raised=(
             "On: fewer parameters and less optimizer state. The matrix gets gradients from both ends and counts as an "
             "embedding for weight decay."
         ),
         lowered=(
-            "Off: another matrix of vocabulary × hidden_size; large models hardly notice the cost and can gain a "
-            "little."
+            "Off: another matrix of vocabulary × hidden_size. The first Qwen untied them for better results, at the "
+            "price of memory."
         ),
         cases=(
             Case("small models, BERT, GPT-2, the first T5", True),
@@ -363,7 +364,7 @@ class ModelParts(ModelSize):
         search=Search("choice", choices=(True, False)),
         interacts=("model.hidden_size", "data.vocab_size", "optimizer.decay_embeddings", "model.initializer_range"),
         symptoms=("out of memory",),
-        sources=(TIED_EMBEDDINGS, GPT_2, BERT, T5, T5_1_1, LLAMA),
+        sources=(TIED_EMBEDDINGS, GPT_2, BERT, T5, T5_1_1, LLAMA, QWEN),
         aliases=("tie_word_embeddings", "weight_tying"),
     )
 

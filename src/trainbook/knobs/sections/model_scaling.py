@@ -14,10 +14,10 @@ from trainbook.knobs.bibliography import (
     NANOGPT_MUP,
 )
 from trainbook.knobs.knob import Case, Search, knob
-from trainbook.knobs.sections.model_context import ModelContext
+from trainbook.knobs.sections.model_rope import ModelRope
 
 
-class ModelScaling(ModelContext):
+class ModelScaling(ModelRope):
     """How initialization, learning rates and multipliers depend on width and depth."""
 
     parametrization: Literal["standard", "mup"] = knob(
@@ -65,9 +65,8 @@ class ModelScaling(ModelContext):
         correction=(
             "It transfers a learning rate from small to large models; it does not train better by itself. If the "
             "learning rate is tuned again at each width, the standard parametrization can reach the same loss or a "
-            "lower one. It also needs more than scaled learning rates: if attention is still divided by the root of a "
-            "growing head width, or weight decay is not raised where the learning rate is lowered, the optimum moves "
-            "although activations look right."
+            "lower one. It also needs more than scaled learning rates: attention is divided by the head width instead "
+            "of its root where heads widen, and weight decay is raised where the learning rate is lowered."
         ),
         value_aliases={"sp": "standard", "μp": "mup", "maximal_update": "mup"},
     )
@@ -130,8 +129,8 @@ class ModelScaling(ModelContext):
         symptoms=("instability",),
         sources=(MUTRANSFER,),
         correction=(
-            "Where heads widen with the model, scaling by 1 / √size is a common mistake in implementations of mup: "
-            "the coordinate check can pass, and the optimum still moves."
+            "Where heads widen with the model, the usual 1 / √size is not mup: it assumes that queries and keys are "
+            "uncorrelated, which holds only at initialization."
         ),
     )
 

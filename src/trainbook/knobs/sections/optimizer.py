@@ -121,7 +121,7 @@ class Optimizer(OptimizerStep):
             Case(
                 "very large models whose gradients fall to about 1e-8",
                 1e-15,
-                "an example: Wortsman et al. 2023 advise lowering it there",
+                "lower loss than 1e-8 for 4.8 billion parameters at a very high learning rate (Wortsman et al. 2023)",
             ),
         ),
         usual=(1e-15, 1e-5),

@@ -11,6 +11,7 @@ from trainbook.knobs.bibliography import (
     GPT_3,
     LLAMA,
     MINICPM,
+    RADAM,
     SGDR,
     SNAPSHOT_ENSEMBLES,
     STRAIGHT_TO_ZERO,
@@ -101,13 +102,14 @@ class Schedule(Section):
             "and warmup_ratio."
         ),
         why=(
-            "Early on, Adam knows the scale of each gradient from only a few batches and the curvature is highest, so "
-            "full-size updates can move the weights to where training does not recover."
+            "Full-size updates at the start can move the weights to where training does not recover. Why is disputed: "
+            "Adam knows the scale of each gradient from only a few batches (Liu et al. 2019), or its first updates "
+            "are simply large (Ma & Yarats 2019)."
         ),
         raised="A safer start and a higher possible peak; updates below the peak are partly wasted.",
         lowered="Reaches the peak sooner; too short shows as an early spike or a loss that stays on a plateau.",
         cases=(
-            Case("usual for transformers", 500, "500 to 1000"),
+            Case("a start for transformers", 500, "some models need only 100, others 40,000 (the tuning playbook)"),
             Case("from scratch, large model", 2000, "Llama"),
             Case("BERT from scratch", 10000, "as published"),
             Case("a run of a few hundred updates", 20, "at most a tenth of the run"),
@@ -129,11 +131,10 @@ class Schedule(Section):
             "training.max_steps",
         ),
         symptoms=("instability", "loss spikes", "loss not decreasing", "NaN gradients"),
-        sources=(LLAMA, BERT, UNTUNED_WARMUP, TUNING_PLAYBOOK),
+        sources=(LLAMA, BERT, UNTUNED_WARMUP, RADAM, TUNING_PLAYBOOK),
         correction=(
-            "Warm-up does not help the model explore: small steps explore less. It protects the weights until Adam's "
-            "moments are reliable. The two rules of thumb disagree in long runs: 10 % of 50,000 updates is 5,000, not "
-            "500."
+            "Warm-up does not help the model explore: small steps explore less. It keeps early updates small. The two "
+            "rules of thumb disagree in long runs: 10 % of 50,000 updates is 5,000, not 500."
         ),
         aliases=("num_warmup_steps", "warmup_iters", "lr_warmup_steps"),
     )
@@ -166,8 +167,7 @@ class Schedule(Section):
         symptoms=("instability", "loss spikes", "loss not decreasing", "NaN gradients"),
         sources=(TUNING_PLAYBOOK,),
         correction=(
-            "A longer warm-up does not search the parameter space more thoroughly. It only delays full-size updates "
-            "until gradients and Adam's moments have settled."
+            "A longer warm-up does not search the parameter space more thoroughly. It only delays full-size updates."
         ),
         aliases=("warmup_fraction", "warmup_proportion"),
     )
@@ -198,8 +198,8 @@ class Schedule(Section):
         symptoms=("fluctuating validation",),
         sources=(GPT_3, CHINCHILLA, LLAMA, STRAIGHT_TO_ZERO),
         correction=(
-            "A tenth of the peak is a habit, not an optimum: with a well-tuned peak, decay to zero gave a lower loss "
-            "in Bergsma et al. 2025."
+            "A tenth of the peak is a habit, not an optimum: with a well-tuned peak and at compute-optimal lengths, "
+            "linear decay to zero gave a lower loss in Bergsma et al. 2025."
         ),
         aliases=("min_lr_ratio", "min_lr_rate", "final_lr_ratio"),
     )
@@ -261,7 +261,7 @@ class Schedule(Section):
         what="The share of the run, at its end, over which warmup_stable_decay lowers the learning rate.",
         why=(
             "The plateau makes progress and the decay collects the gain: the loss drops steeply during it. A decay "
-            "over 10 to 20 % of the run about matches a cosine of the same length (Hägele et al. 2024)."
+            "over 10 to 20 % of the run matches a cosine of the same length or beats it (Hägele et al. 2024)."
         ),
         raised="A longer, gentler decay and a shorter plateau, so branches share less.",
         lowered="More of the run at the peak; if it is too short, the weights have no time to settle.",
@@ -283,12 +283,12 @@ class Schedule(Section):
         what="The shape of the final decay of warmup_stable_decay.",
         why=(
             "The decay is short, so its shape decides how long the learning rate stays high or low. The differences "
-            "are small compared with those of decay_ratio."
+            "are usually small."
         ),
         raised="linear: an even decay and a sound default.",
         lowered=(
-            "sqrt: drops quickly, then stays at low learning rates; slightly better than linear in Hägele et al. "
-            "2024. cosine: slow at both ends."
+            "sqrt: drops quickly, then stays at low learning rates; better than linear in Hägele et al. 2024, the "
+            "more so the longer the run. cosine: slow at both ends."
         ),
         values={
             "linear": "1 − t, for t from 0 to 1 over the decay",
@@ -297,7 +297,7 @@ class Schedule(Section):
         },
         cases=(
             Case("usual", "linear"),
-            Case("the last bit of loss", "sqrt", "slightly better than linear in Hägele et al. 2024"),
+            Case("the last bit of loss", "sqrt", "better than linear in Hägele et al. 2024"),
         ),
         search=Search("choice", choices=("linear", "cosine", "sqrt")),
         interacts=("schedule.type", "schedule.decay_ratio", "schedule.floor"),

@@ -320,7 +320,10 @@ class Training(Section):
         0.0,
         ge=0,
         lt=1,
-        what="The share of the target probability that is spread evenly over the whole vocabulary, in training only.",
+        what=(
+            "The share of the target probability that is spread evenly over all classes (of a language model: over the "
+            "vocabulary), in training only."
+        ),
         why=(
             "A one-hot target asks for ever larger logits. A smoothed target is reached at finite logits, which "
             "reduces overconfidence. Evaluation uses plain cross entropy."
@@ -366,7 +369,7 @@ class Training(Section):
             Case(
                 "large model, PaLM",
                 1e-4,
-                "prevents logit drift late in training; the OLMo 2 report states the same value",
+                "PaLM found training more stable with it; OLMo 2 reports the same value",
             ),
         ),
         usual=(0.0, 1e-3),

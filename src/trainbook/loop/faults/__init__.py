@@ -1,1 +1,1 @@
-"""Faults that are put into a run on purpose, to see that it survives them."""
+"""Fault injection: faults put into a run on purpose, to see that it survives them."""

@@ -1,8 +1,8 @@
-"""Putting faults into a run. Whatever has none is left as it is: nothing is wrapped for a fault that was not asked for.
+"""Injects faults into a run. Nothing is wrapped unless a fault was requested for it.
 
-When a fault strikes, an `inject` event says so. It was a glitch: a run that goes back and passes the same step again
-does not meet it again, but for samples, which stay spoilt, and for memory, which stays too small. A process that
-resumes a run has only the faults that it is given itself; of those, one whose step is behind the run is left out.
+Each injected fault is logged as an `inject` event. A fault happens once, even if a rollback repeats its step; only
+corrupted samples stay corrupted, and too little memory stays too little. A resumed run has only the faults that its own
+command requests; a fault whose step is already past is ignored.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Faults:
             if state.step + 1 == fault.step and rows >= first_rows:
                 self._strike(fault, fault.step)
                 self.write_events()
-                raise torch.OutOfMemoryError(f"out of memory, on purpose: {fault}")
+                raise torch.OutOfMemoryError(f"out of memory (injected: {fault})")
             return losses(micro_batch)
 
         state.losses = losses_in_less_memory

@@ -10,16 +10,16 @@ from trainbook.errors import ConfigError, Problem
 
 # What happens at the step, which is an attempted one, counted from 1.
 KINDS = {
-    "repeated-tokens": "the samples of that step's batch are one token over and over, wherever they appear",
-    "random-labels": "the samples of that step's batch have random labels, targets or tokens, wherever they appear",
-    "nan-gradient": "one number of one gradient is not a number, once",
-    "exploding-gradient": "all gradients are 10,000 times as large, once",
-    "out-of-memory": "memory is not enough for as many rows at a time as the run began with",
-    "kill": "the process is killed just before the step, and nothing in it gets to clean up",
+    "repeated-tokens": "the samples of that step's batch become one repeated token, in every epoch",
+    "random-labels": "the samples of that step's batch get random labels, targets or tokens, in every epoch",
+    "nan-gradient": "one value of one gradient becomes NaN, once",
+    "exploding-gradient": "all gradients are multiplied by 10,000, once",
+    "out-of-memory": "the micro-batch that the run started with does not fit into memory",
+    "kill": "the process is killed with SIGKILL just before the step",
     "corrupt-checkpoint": "after the step, one bit of the newest complete checkpoint is flipped",
     "full-disk": "from the step on, the next three checkpoints cannot be written",
-    "slow-tracker": "a tracker hangs for ever from the step on",
-    "dead-tracker": "a tracker fails at every row from the step on",
+    "slow-tracker": "from the step on, a tracker hangs forever",
+    "dead-tracker": "from the step on, a tracker raises an error at every row",
 }
 # These change samples, so they need a data set that Trainbook itself makes batches of.
 OF_SAMPLES = ("repeated-tokens", "random-labels")
@@ -35,7 +35,7 @@ class Fault:
 
 
 def parse(texts: Sequence[str]) -> tuple[Fault, ...]:
-    """The faults that are asked for; every mistake in them is told at once."""
+    """The requested faults; all mistakes in them are reported together."""
     faults: list[Fault] = []
     problems: list[Problem] = []
     for text in [texts] if isinstance(texts, str) else texts:
@@ -49,7 +49,7 @@ def parse(texts: Sequence[str]) -> tuple[Fault, ...]:
         elif not (step.isascii() and step.isdecimal() and int(step) >= 1):
             problems.append(_problem(text, f"the step must be an integer >= 1, but got '{step}'."))
         elif (fault := Fault(kind, int(step))) in faults:
-            problems.append(_problem(text, "must be given once, but got it twice."))
+            problems.append(_problem(text, "must be given once, but was given twice."))
         else:
             faults.append(fault)
     if problems:
@@ -58,9 +58,9 @@ def parse(texts: Sequence[str]) -> tuple[Fault, ...]:
 
 
 def must_suit_own_data(faults: Sequence[Fault]) -> None:
-    """What a user's own batches are made of is not known, so it cannot be spoiled."""
+    """The contents of a user's own batches are unknown, so they cannot be corrupted."""
     problems = [
-        _problem(str(fault), "has no effect on data of your own.", "Spoil the data itself.")
+        _problem(str(fault), "has no effect on data of your own.", "Corrupt the data itself.")
         for fault in faults
         if fault.kind in OF_SAMPLES
     ]

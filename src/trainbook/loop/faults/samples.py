@@ -1,5 +1,5 @@
-"""Spoilt samples: the same ids and lengths, other contents. Places in the text are spoilt, not ids: a window of another
-epoch that overlaps a spoilt one reads the spoilt tokens too."""
+"""Corrupted samples: the same ids and lengths, other contents. Places in the text are corrupted, not ids: a window of
+another epoch that overlaps a corrupted one reads the corrupted tokens too."""
 
 from __future__ import annotations
 

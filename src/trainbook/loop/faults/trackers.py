@@ -1,4 +1,4 @@
-"""Trackers that fail on purpose."""
+"""Trackers that fail on purpose, for fault injection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class DeadTracker:
-    """It raises at every row from a step on."""
+    """Raises an error at every row from a step on."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -24,11 +24,11 @@ class DeadTracker:
         pass
 
     def _fail(self) -> None:
-        raise ConnectionError("the tracker cannot be reached, on purpose")
+        raise ConnectionError("the tracker cannot be reached (injected)")
 
 
 class SlowTracker(DeadTracker):
-    """It hangs for ever instead."""
+    """Hangs forever instead."""
 
     def _fail(self) -> None:
         threading.Event().wait()

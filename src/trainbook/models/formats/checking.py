@@ -43,7 +43,7 @@ def largest_difference(task: nn.Module, kind: str, folder: Path, rows: Sequence[
     with quiet_transformers() as transformers:
         auto_class = getattr(transformers, AUTO_CLASSES[kind])
         theirs, info = auto_class.from_pretrained(
-            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True
+            folder, dtype=torch.float32, local_files_only=True, output_loading_info=True, trust_remote_code=False
         )
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[what]:
@@ -57,12 +57,12 @@ def largest_difference(task: nn.Module, kind: str, folder: Path, rows: Sequence[
     expected = _their_logits(ours.network, kind, inputs) if is_theirs else _our_logits(ours, kind, inputs)
     expected = expected[:, : found.shape[-1]]
     if expected.shape != found.shape:
-        raise RunError(f"the exported model gives {tuple(found.shape)} logits, but {tuple(expected.shape)} are right.")
+        raise RunError(f"the exported model gives {tuple(found.shape)} logits instead of {tuple(expected.shape)}.")
     difference = (expected - found).abs().max().item()
     if not difference <= TOLERANCE * max(1.0, expected.abs().max().item()):
         raise RunError(
-            f"the exported model does not compute what the run's does: logits differ by {difference:.3g}. "
-            "Nothing was written."
+            f"the exported model does not match the run's model: logits differ by up to {difference:.3g}. Nothing was "
+            "written."
         )
     return difference
 

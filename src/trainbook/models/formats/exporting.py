@@ -12,12 +12,14 @@ from typing import Any
 
 from torch import nn
 
-from trainbook.errors import Problem, UserError
+from trainbook.errors import Problem, RunError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import OF_TYPE, objections_to_writing
+from trainbook.knobs.hub import CONFIG
 from trainbook.knobs.values import show
 from trainbook.models.folding import folded_parameters
+from trainbook.models.formats.base_settings import GENERATION_CONFIG, BaseSettings
 from trainbook.models.formats.checking import (
     framed_rows,
     import_transformers,
@@ -28,9 +30,9 @@ from trainbook.models.formats.checking import (
 from trainbook.models.formats.folder import write_weights
 from trainbook.models.formats.known import FORMATS, kind_of
 from trainbook.models.formats.rules import to_foreign
+from trainbook.models.formats.token_ids import first_difference, probe_texts
 from trainbook.models.formats.tokenizing import (
     Exportable,
-    check_tokenizer,
     ordinary_tokens,
     real_tokens,
     special_ids,
@@ -75,8 +77,10 @@ def export_task(
     *,
     format: str = "auto",
     label_names: Sequence[str] = (),
+    base: BaseSettings | None = None,
 ) -> Exported:
-    """Write config.json, weights and tokenizer; they are kept if transformers loads them and computes the same."""
+    """Write config.json, weights and tokenizer; they are kept if transformers loads them and computes the same. What
+    else the configuration of the pretrained model says (`base`) is kept."""
     import_transformers()  # said before anything is written
     kind = kind_of(task, config) if config.model.type in OF_TYPE else ""
     name = choose_format(config, format)
@@ -93,11 +97,13 @@ def export_task(
     about |= _labels(config, kind, label_names or _own_labels(task), task)
     tensors = to_foreign(rules, parameters, shape.vocab_size)
     about["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    settings, special = base or BaseSettings(), tokenizer.special_names
 
     def write(unfinished: Path) -> None:
-        _write_json(unfinished / "config.json", about)
+        _write_json(unfinished / CONFIG, settings.with_config(about, special))
         if kind in ("causal", "seq2seq"):
-            _write_json(unfinished / "generation_config.json", _generation(ids, kind, _ends(task)))
+            generation = settings.with_generation(_generation(ids, kind, _ends(task)), special)
+            _write_json(unfinished / GENERATION_CONFIG, generation)
         write_weights(unfinished, tensors)
 
     longest = shape.num_positions if shape.position == "learned" else shape.max_seq_length
@@ -154,20 +160,21 @@ def _prove_and_keep(
     try:
         unfinished.mkdir(parents=True)
         write(unfinished)
-        write_tokenizer(unfinished, tokenizer, kind, lengths[1], _chat_template(task))
+        library = write_tokenizer(unfinished, tokenizer, kind, lengths[1], _chat_template(task))
+        if difference := first_difference(unfinished, tokenizer, probe_texts(tokenizer), library):
+            raise RunError(f"the exported tokenizer gives other ids than the run's: {difference}. Nothing was written.")
         rows = token_rows(ordinary_tokens(tokenizer), real_tokens(tokenizer), lengths[0])
-        check_tokenizer(unfinished, tokenizer, rows)
         if kind in ("classify", "tag"):  # some heads read where a text ends: it must end as those of the training did
             rows = framed_rows(rows, type(task).frame(config, tokenizer))  # pyright: ignore[reportAttributeAccessIssue]
-        difference = largest_difference(task, kind, unfinished, rows, tokenizer.padding)
+        largest = largest_difference(task, kind, unfinished, rows, tokenizer.padding)
         if target.exists():
             target.rmdir()  # it is empty
         unfinished.rename(target)
     except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror or error}.") from None
+        raise UserError(f"{target} could not be written: {error.strerror or error}.") from None
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return difference
+    return largest
 
 
 def choose_format(config: Config, format: str = "auto") -> str:
@@ -176,10 +183,12 @@ def choose_format(config: Config, format: str = "auto") -> str:
         raise UserError(f"format: must be one of auto, {', '.join(FORMATS)}, but got {format!r}.")
     candidates = OF_TYPE.get(config.model.type, ())
     if not candidates:
-        raise UserError(f"model.type {config.model.type} is not one that can be exported: {', '.join(OF_TYPE)} are.")
+        raise UserError(f"model.type {config.model.type} cannot be exported: only {', '.join(OF_TYPE)} can.")
     if format != "auto":
         if format not in candidates:
-            raise UserError(f"format: a {config.model.type} can be written as {' or '.join(candidates)}, not {format}.")
+            raise UserError(
+                f"format: a {config.model.type} can be exported as {' or '.join(candidates)}, not {format}."
+            )
         candidates = (format,)
     elif config.model.family in candidates:
         candidates = (config.model.family, *(name for name in candidates if name != config.model.family))
@@ -191,14 +200,18 @@ def choose_format(config: Config, format: str = "auto") -> str:
         str(Problem(nearest, path, f"must be {' or '.join(needed)}, but is {show(config.get(path))}."))
         for path, needed in found[nearest].items()
     ]
-    raise UserError(f"no format can hold this model exactly; {nearest} is the nearest:\n" + "\n".join(reasons))
+    raise UserError(
+        f"no format can represent this model exactly. The closest is {nearest}, but:\n" + "\n".join(reasons)
+    )
 
 
 def check_target(target: Path) -> None:
+    if target.is_symlink():
+        raise UserError(f"{target} is a link to {target.resolve()}: choose a folder that does not exist.")
     if target.is_dir() and not any(target.iterdir()):
         return
     if target.exists():
-        raise UserError(f"{target} exists already: choose another folder, or take it away first.")
+        raise UserError(f"{target} exists already: choose another folder, or remove it first.")
 
 
 def _tokens(ids: dict[str, int], kind: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trainbook.contained import is_plain_name
 from trainbook.errors import UserError
 
 SAFE, SAFE_INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -49,7 +50,7 @@ def open_weights(folder: Path) -> Iterator[Weights]:
                 try:
                     opened = stack.enter_context(safe_open(path, framework="pt"))  # pyright: ignore[reportArgumentType]
                 except (SafetensorError, OSError) as error:
-                    raise UserError(f"{path} is not a whole safetensors file ({error}).") from None
+                    raise UserError(f"{path} is not a complete safetensors file ({error}).") from None
                 found |= dict.fromkeys(opened.keys(), opened)
             else:
                 tensors = _unpickle(path)
@@ -70,7 +71,7 @@ def _files(folder: Path) -> list[Path]:
     alone = sorted(folder.glob("*.safetensors"))
     if len(alone) == 1:
         return alone
-    raise UserError(f"{folder} holds no weights: neither {SAFE} (or its index) nor {OLD}.")
+    raise UserError(f"{folder} has no weights: neither {SAFE} (or its index) nor {OLD}.")
 
 
 def _shards(index: Path) -> list[Path]:
@@ -78,6 +79,9 @@ def _shards(index: Path) -> list[Path]:
         names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{index} cannot be read ({error}).") from None
+    for name in names:
+        if not is_plain_name(name):
+            raise UserError(f"{index} names {name!r}, which is no file of its folder.")
     missing = [name for name in names if not (index.parent / name).is_file()]
     if missing:
         raise UserError(f"{index.parent} lacks {len(missing)} of the {len(names)} files in {index.name}: {missing[0]}.")
@@ -89,5 +93,5 @@ def _unpickle(path: Path) -> dict[str, Tensor]:
         read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{path} cannot be read as tensors and nothing else ({reason}).") from None
+        raise UserError(f"{path} cannot be loaded as plain tensors (weights_only) ({reason}).") from None
     return {name: tensor for name, tensor in read.items() if isinstance(tensor, Tensor)}

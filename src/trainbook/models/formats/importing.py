@@ -35,7 +35,7 @@ class Imported:
         """What a person should know of it."""
         shown = [f"{self.loaded} parameters from {self.folder} ({self.format})"]
         if self.new:
-            shown.append(f"a new head, which starts from scratch: {_some(self.new)}")
+            shown.append(f"new head, randomly initialized: {_some(self.new)}")
         if self.ignored:
             shown.append(f"not used here: {_some(self.ignored)}")
         return shown + self.notes
@@ -53,16 +53,16 @@ def load_pretrained(task: nn.Module, folder: str | Path, config: Config, label_n
     about = read_config(path)
     name = str(about.get("model_type"))
     if name not in FORMATS:
-        raise UserError(f"{path / CONFIG}: {about.get('model_type')!r} is not built in. Use model.type=hf for it.")
+        raise UserError(f"{path / CONFIG}: {about.get('model_type')!r} is not built in. Set model.type=hf.")
     form, kind, tied = FORMATS[name], kind_of(task, config), config.model.tie_embeddings
     shape: Shape = task.body.shape  # pyright: ignore[reportAssignmentType, reportAttributeAccessIssue]
     if kind not in form.ARCHITECTURES:
-        raise UserError(f"{path / CONFIG}: is a {name}, but model.type is {config.model.type}.")
+        raise UserError(f"{path / CONFIG}: the model is a {name}, but model.type is {config.model.type}.")
     if wrong := objections(name, config):
         knob, needed = next(iter(wrong.items()))
         raise UserError(
-            f"{path}: a {kind} {name} needs {knob} {' or '.join(needed)}, but it is {config.get(knob)}. "
-            "Use model.type=hf for it."
+            f"{path}: a {kind} {name} needs {knob} {' or '.join(needed)}, but it is {config.get(knob)}. Set "
+            "model.type=hf."
         )
     parameters = dict(task.named_parameters())
     report = Imported(path, name)
@@ -142,13 +142,13 @@ class _Plan:
     def complain(self, extra: Sequence[str], unclaimed: Sequence[str]) -> None:
         folder = self.report.folder
         if self.misfits:
-            raise UserError(f"{folder}: {len(self.misfits)} weights have other shapes: {_some(self.misfits, '; ')}.")
+            raise UserError(f"{folder}: {len(self.misfits)} weights have the wrong shape: {_some(self.misfits, '; ')}.")
         if self.missing:
             raise UserError(f"{folder}: {len(self.missing)} weights are missing: {_some(self.missing)}.")
         if extra:
-            raise UserError(f"{folder}: {len(extra)} weights have no place in this model: {_some(sorted(extra))}.")
+            raise UserError(f"{folder}: {len(extra)} weights do not belong to this model: {_some(sorted(extra))}.")
         if unclaimed:
-            raise UserError(f"{folder}: has nothing for {len(unclaimed)} parameters: {_some(unclaimed)}.")
+            raise UserError(f"{folder}: no weights found for {len(unclaimed)} parameters: {_some(unclaimed)}.")
 
     def copy(self) -> None:
         for rule, names in self._found:
@@ -161,7 +161,7 @@ class _Plan:
             size = self.shape.vocab_size
             parameter[:size].copy_(value[:size])
             if len(value) > size and rule is self.rules[0]:
-                left_out = f"{len(value) - size} rows of its vocabulary have no token here, and are left out"
+                left_out = f"{len(value) - size} rows of its embedding have no token here and are dropped"
                 self.report.notes.append(left_out)
         elif rule.rows == "labels" and self.label_order:
             parameter.copy_(value[self.label_order])
@@ -185,8 +185,8 @@ def _check_vocabulary(
     rows = weights.shape(by_name[name])[0]
     if rows < shape.vocab_size:
         raise DataError(
-            f"a tokenizer that doesn't fit the model: it has {shape.vocab_size} tokens, but {folder} has rows for "
-            f"{rows} only. Take the model's own tokenizer: leave data.tokenizer out."
+            f"the tokenizer does not fit the model: it has {shape.vocab_size} tokens, but {folder} has only {rows} "
+            "embedding rows. Omit data.tokenizer to use the model's own tokenizer."
         )
 
 
@@ -195,8 +195,8 @@ def _check_tie(embedding: Rule, head: str, weights: Weights, by_name: Mapping[st
     name = _names(embedding, by_name)[0]
     if not torch.equal(weights.get(by_name[head]), weights.get(by_name[name])):
         raise UserError(
-            f"{folder}: {CONFIG} says that head and embedding are one matrix, but they differ. "
-            "Use model.type=hf for it, or correct tie_word_embeddings there."
+            f"{folder}: {CONFIG} says that input and output embeddings are tied, but their weights differ. Set "
+            "model.type=hf, or correct tie_word_embeddings there."
         )
 
 

@@ -14,14 +14,14 @@ from trainbook.runs.record import Record
 __all__ = ["LOOKED_FOR", "foreign_override", "in_their_words", "read_foreign"]
 
 LOOKED_FOR = (
-    "a run folder of ours, a trainer_state.json of the Hugging Face trainer (or a folder that holds one), "
+    "a Trainbook run folder, a trainer_state.json of the Hugging Face Trainer (or a folder that holds one), "
     "TensorBoard's event files, a W&B run (a .wandb file or its folder), and a .csv or .tsv of steps (as Lightning's "
     "metrics.csv)"
 )
 
 
 def read_foreign(path: Path) -> Record | None:
-    """What is at `path`; None if it is of no kind that is known."""
+    """The run at `path`; None if its format is unknown."""
     return _read_folder(path) if path.is_dir() else _read_file(path)
 
 

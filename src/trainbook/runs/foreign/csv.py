@@ -95,7 +95,7 @@ def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -
     for line, cells in lines:
         where = f"{path}:{line}"
         if len(cells) != len(header):
-            raise UserError(f"{where}: must have {len(header)} cells as the header has, but got {len(cells)}.")
+            raise UserError(f"{where}: must have {len(header)} cells, like the header, but got {len(cells)}.")
         step = as_step(number(cells[at]))
         if step is None:
             if cells[at].strip().lower() in EMPTY:

@@ -64,12 +64,12 @@ def _read_state(path: Path) -> dict[str, Any] | None:
     except (ValueError, UnicodeDecodeError) as error:
         if path.name != STATE:
             return None
-        raise UserError(f"{path} must be JSON, but is torn or damaged: {error}.") from None
+        raise UserError(f"{path} must be JSON, but is incomplete or damaged: {error}.") from None
     history = state.get("log_history") if isinstance(state, dict) else None
     if isinstance(history, list) and all(isinstance(entry, dict) for entry in history):
         return state
     if path.name == STATE:
-        raise UserError(f"{path} must hold a log_history, a list of what was logged, but does not.")
+        raise UserError(f"{path} must have a log_history (a list of logged values), but has none.")
     return None
 
 

@@ -234,7 +234,7 @@ def _require_a_judgement(logged: Logged, chosen: dict[tuple[Split, str], str]) -
         return
     names = list(logged.points)
     if not names:
-        raise UserError(f"{logged.where}: holds no numbers that were logged.")
+        raise UserError(f"{logged.where}: has no logged numbers.")
     simple = {_plain(name): name for name in names}
     near = get_close_matches("loss", simple, n=1, cutoff=0.6) or get_close_matches("train_loss", simple, n=1)
     hint = f" Did you mean '{simple[near[0]]}' for loss? Rename it." if near else ""

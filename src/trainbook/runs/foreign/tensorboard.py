@@ -129,7 +129,7 @@ def _records(file: Path) -> Iterator[bytes]:
         (checksum,) = struct.unpack_from("<I", content, at + 8)
         if checksum != _masked_crc32c(content[at : at + 8]):
             if at == 0:
-                raise UserError(f"{file} must be a file of TensorBoard events, but does not begin as one.")
+                raise UserError(f"{file} must be a TensorBoard event file, but does not start like one.")
             return  # what a crash left: nothing after it can be found
         if at + 12 + size + 4 > len(content):
             return

@@ -80,7 +80,7 @@ def foreign_override(record: Record, override: str) -> str:
     """
     if record.origin in ("trainbook", "fit") or "=" not in override:
         return override
-    told = [_one(record, part) or (part, f"Trainbook's name: no {TRAINER} for it") for part in override.split()]
+    told = [_one(record, part) or (part, f"Trainbook's name: no equivalent in {TRAINER}") for part in override.split()]
     return ", ".join(f"{words} ({whose})" for words, whose in told)
 
 
@@ -140,6 +140,6 @@ def _global_batch(record: Record, value: str) -> tuple[str, str]:
     if isinstance(each, int) and re.fullmatch(r"\d+", value) and int(value) % each == 0:
         return (
             f"gradient_accumulation_steps={int(value) // each}",
-            f"{TRAINER}; on one device, with {each} in each part",
+            f"{TRAINER}; on one device, with {each} per device",
         )
     return f"per_device_train_batch_size × gradient_accumulation_steps × devices = {value}", TRAINER

@@ -150,7 +150,7 @@ def records(path: Path) -> Iterator[bytes]:
     """Whole records only: the last may still be written, or was torn by a crash."""
     content = path.read_bytes()
     if content[:4] != b":W&B":
-        raise UserError(f"{path} must be a W&B run's log, but does not begin as one.")
+        raise UserError(f"{path} must be a W&B log file, but does not start like one.")
     at: int = HEADER
     parts: bytes | None = None  # of a record whose first piece was read
     while at + HEADER <= len(content):

@@ -78,7 +78,7 @@ def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[
                     start_one()
                     yield cell, outcome
         except BrokenProcessPool:
-            raise RunError("a worker died. What has ended is kept: go on with the same command.") from None
+            raise RunError("a worker died. Finished runs are kept: run the same command again to resume.") from None
         except KeyboardInterrupt:
             if not any_is_ready.is_set():  # nothing has begun, and nothing is to be saved
                 for each in set(multiprocessing.active_children()) - others:

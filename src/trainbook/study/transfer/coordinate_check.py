@@ -45,7 +45,7 @@ def coordinate_check(
     """`steps` updates at a constant rate, which is that of the smallest model, without clipping and dropout, on the
     configuration's own data."""
     if family.axis != "width":
-        raise UserError("--coordinate-check: looks at widths; for other sizes compare rates.")
+        raise UserError("--coordinate-check: compares widths; for other sizes use --rates.")
     family = replace(family, based_on="smallest")  # a rate that shows anything there would tear the largest apart
     arms = {}
     for arm in family.arms:
@@ -169,21 +169,21 @@ def verdict(arms: dict[Arm, dict[str, Any]], rate: float) -> str:
     for arm, found in arms.items():
         if not np.isfinite(found["largest_slope"]):
             return (
-                f"cannot tell: under {arm} the size of {found['largest_layer']} after {found['largest_after']} updates "
-                f"is no number: take a lower --rate than {rate:g}."
+                f"cannot tell: under {arm} the size of {found['largest_layer']} after {found['largest_after']} "
+                f"updates is not finite: use a --rate below {rate:g}."
             )
     at = f"{mup['largest_layer']} after {mup['largest_after']} updates has a slope of {mup['largest_slope']:+.2f}"
     if not mup["is_flat"]:
         chance = ""
         if abs(mup["largest_slope"]) < abs(standard["largest_slope"]) / 2:
-            chance = " On few tokens one slope may be chance: take more --seeds, or a larger batch."
-        return f"fails: under mup {at}, and less than {FLAT} was to be.{chance}"
+            chance = " With few tokens a slope may be noise: use more --seeds, or a larger batch."
+        return f"fails: under mup {at}; it should be below {FLAT}.{chance}"
     if standard["is_flat"]:
         return (
-            "cannot tell: under mup no hidden activation moves with the width, but neither does any under the "
-            f"standard rule. Take a higher rate than {rate:g}, or more steps."
+            "cannot tell: no hidden activation changes with the width, neither under mup nor under the standard "
+            f"parametrization. Use a learning rate above {rate:g}, or more steps."
         )
     return (
-        f"passes: under mup the largest slope of a hidden activation is {mup['largest_slope']:+.2f}, less than {FLAT}; "
-        f"under the standard rule it is {standard['largest_slope']:+.2f}, of {standard['largest_layer']}."
+        f"passes: under mup the largest slope of a hidden activation is {mup['largest_slope']:+.2f}, below {FLAT}; "
+        f"under the standard parametrization it is {standard['largest_slope']:+.2f}, of {standard['largest_layer']}."
     )

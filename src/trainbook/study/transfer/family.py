@@ -42,7 +42,9 @@ class Family:
     def __post_init__(self) -> None:
         if len(self.sizes) < 2 or list(self.sizes) != sorted(set(self.sizes)) or self.sizes[0] < 1:
             given = ", ".join(map(str, self.sizes))
-            raise UserError(f"{self.flag}: must be two or more different {self.axis}s, rising, but got {given}.")
+            raise UserError(
+                f"{self.flag}: must be two or more different {self.axis}s in rising order, but got {given}."
+            )
         for arm in self.arms:
             for size in self.sizes:
                 self.config(arm, size)  # what a law refuses is refused before anything is trained
@@ -116,7 +118,7 @@ def _widened(config: Config, width: int, flag: str) -> dict[str, object]:
     """The same proportions: heads keep their width, and there are more of them."""
     model = config.model
     if model.type not in ("gpt", "bert", "t5"):
-        raise UserError(f"model.type: gpt, bert and t5 can be widened, not {model.type}: its sizes are its own.")
+        raise UserError(f"model.type: must be gpt, bert or t5, whose width can be changed, but got {model.type}.")
     if model.head_width is None and width % head_width(config):
         wanted = head_width(config)
         raise UserError(f"{flag}: widths must be multiples of the head width, {wanted}, but got {width}.")
@@ -130,6 +132,6 @@ def _scaled(values: dict[str, int], size: int, of: int, flag: str) -> dict[str, 
     step = math.lcm(*(of // math.gcd(of, value) for value in values.values()))
     for name, value in values.items():
         if value * size % of:
-            told = f"at {size}, model.{name} would not be whole: {value * size / of:.4g}"
-            raise UserError(f"{flag}: {told}. Take multiples of {step}.")
+            told = f"at {size}, model.{name} would not be a whole number: {value * size / of:.4g}"
+            raise UserError(f"{flag}: {told}. Use multiples of {step}.")
     return {f"model.{name}": value * size // of for name, value in values.items()}

@@ -63,21 +63,24 @@ def summary(by_size: Mapping[int, Losses], axis: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"sizes": rows, "shift": None, "regret": None, "regret_deviation": None, "transfers": None}
     if first is None or last is None:
         where = ", ".join(str(size) for size in sizes if best[size] is None)
-        return answer | {"reason": f"at {axis} {where} no rate could be trained"}
+        return answer | {"reason": f"at {axis} {where} training failed at every learning rate"}
     edges = [size for size, each in best.items() if each is not None and each.edge]
     if edges:
-        told = f"the best rate at {axis} {', '.join(map(str, edges))} is the last of the grid: widen --learning-rates"
+        told = (
+            f"the best learning rate at {axis} {', '.join(map(str, edges))} is at the edge of the grid: widen "
+            "--learning-rates"
+        )
         return answer | {"reason": told}
     largest = next(row for row in rows if row["size"] == sizes[-1])
     shift, regret, deviation = last.log2_rate - first.log2_rate, largest["regret"], largest["regret_deviation"]
     answer |= {"shift": shift, "regret": regret, "regret_deviation": deviation}
     told = f"from {axis} {sizes[0]} to {sizes[-1]} the optimum moves by {shift:+.2f} in log2"
     if first.rate not in by_size[sizes[-1]]:
-        return answer | {"reason": f"{told}; what it costs to carry it over was not tried"}
+        return answer | {"reason": f"{told}; the cost of transferring it was not measured"}
     noise = "" if deviation is None else f" ± {deviation:.3f}"
-    cost = "it cannot be trained there" if regret is None else f"it costs {regret:.3f}{noise} nats there"
+    cost = "cannot train the largest" if regret is None else f"costs {regret:.3f}{noise} nats at the largest"
     is_kept = abs(shift) <= SMALL_SHIFT and regret is not None and regret <= SMALL_REGRET
-    return answer | {"transfers": is_kept, "reason": f"{told}; carried over, {cost}"}
+    return answer | {"transfers": is_kept, "reason": f"{told}; the best learning rate of the smallest {cost}"}
 
 
 def _of_size(size: int, losses: Losses, best: Optimum | None, first: Optimum | None) -> dict[str, Any]:

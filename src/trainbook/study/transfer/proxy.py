@@ -74,14 +74,14 @@ def proxy_for(asked: Question, width: int) -> Proxy:
     """From the question about the large model that about the small one."""
     large = asked.loaded.config.model
     if large.pretrained is not None:
-        raise UserError("model.pretrained: a pretrained model has the size it has, so it must be null here.")
+        raise UserError("model.pretrained: the size of a pretrained model is fixed, so it must be null here.")
     if not 1 <= width < large.hidden_size:
         raise UserError(f"--proxy: must be a width below model.hidden_size, {large.hidden_size}, but got {width}.")
     family = Family(asked.loaded, "width", (width, large.hidden_size), "--proxy")
     differs = {override.partition("=")[0] for override in family.overrides("mup", width)}
     for each in (*asked.roles.scientific, *(asked.roles.nuisance or ())):
         if each.path in differs:
-            raise UserError(f"{each.path}: cannot be searched with --proxy: it is what makes the small model small.")
+            raise UserError(f"{each.path}: cannot be searched with --proxy, which sets it for the small model.")
     proxy = Proxy(family, asked)
     return replace(proxy, question=replace(asked, loaded=proxy.loaded(width)))
 
@@ -91,7 +91,7 @@ def carry_over(proxy: Proxy, facts: Mapping[str, Any], trials: Sequence[Trial], 
     found, large = dict(chosen_trial(dict(facts))["values"]), proxy.loaded(proxy.large_width)
     spent = cost(trials, proxy.question.loaded, large, found)
     remarks = [
-        f"{path} was found on the small model, and muP says nothing of it: look at it again on the large one"
+        f"{path} was found on the small model and is not covered by muP: check it on the large model"
         for path in found
         if not path.startswith(CARRIED)
     ]
@@ -129,9 +129,12 @@ def cost(trials: Sequence[Trial], small: Loaded, large: Loaded, found: Mapping[s
         large_run = whole * flops_per_token(configs[1], words)
         flops, direct_flops = (_flops(trials, base, words) for base in (small, large))
     except ConfigError as error:  # a value that fits the small model alone
-        return spent | {"share": None, "unknown": f"the large model cannot be trained with it: {error.problems[0]}"}
+        return spent | {
+            "share": None,
+            "unknown": f"the large model cannot be trained with these values: {error.problems[0]}",
+        }
     except UserError:
-        return spent | {"share": None, "unknown": "no trial came as far as to tell the size of its vocabulary."}
+        return spent | {"share": None, "unknown": "no trial got far enough to know the vocabulary size."}
     return spent | {
         "parameters": parameters,
         "large_parameters": large_parameters,
@@ -139,7 +142,7 @@ def cost(trials: Sequence[Trial], small: Loaded, large: Loaded, found: Mapping[s
         "direct_flops": direct_flops,
         "large_run_flops": large_run,
         "share": flops / direct_flops if direct_flops else None,
-        "unknown": None if direct_flops else "no trial trained on anything.",
+        "unknown": None if direct_flops else "no trial trained on any token.",
     }
 
 
@@ -177,17 +180,17 @@ def num_parameters(config: Config, vocab_size: int) -> int:
 def _words(proxy: Proxy, found: Mapping[str, Any], spent: Mapping[str, Any]) -> list[str]:
     values = ", ".join(f"{path}={yaml_value(value)}" for path, value in found.items())
     if values:
-        carried = f"For width {proxy.large_width}: {values}, found at width {proxy.width} and carried over by muP."
+        carried = f"For width {proxy.large_width}: {values}, found at width {proxy.width} and transferred by muP."
     else:
         carried = f"For width {proxy.large_width}: the recipe's own values; nothing better was found at {proxy.width}."
     through = f"{spent['trials']} trials and {spent['tokens']:,} tokens"
     if spent["share"] is None:
-        return [carried, f"The search took {through}. Its share in FLOPs is not known: {spent['unknown']}"]
+        return [carried, f"The search took {through}. Its cost in FLOPs is not known: {spent['unknown']}"]
     return [
         carried,
         f"The search took {spent['flops']:.3g} FLOPs: {through} through {spent['parameters']:,} parameters. The same "
         f"trials through {spent['large_parameters']:,} would have taken {spent['direct_flops']:.3g}: the search cost "
         f"{spent['share']:.1%} of that.",
-        f"No token of it went through the large model, in place of {spent['tokens']:,}; training that once takes "
-        f"{spent['large_run_tokens']:,} tokens and {spent['large_run_flops']:.3g} FLOPs.",
+        f"The large model processed no token of it, instead of {spent['tokens']:,}; training the large model once "
+        f"takes {spent['large_run_tokens']:,} tokens and {spent['large_run_flops']:.3g} FLOPs.",
     ]

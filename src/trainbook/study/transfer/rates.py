@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.dumping import yaml_value
@@ -35,8 +36,8 @@ BASE, QUESTION, RESULTS, RUNS, ANSWER = "base.yaml", "question.json", "results.j
 # Of the results' file: what a row must have.
 COLUMNS = {"arm": str, "size": int, "rate": int | float, "seed": int}
 COLUMNS |= {"loss": int | float | None, "reason": str | None, "run": str | None}
-NOT_MENDED = "Mend it, or take another --name."
-ONE_SEED = "one seed: differences of noise are not told apart; --seeds 3 tells how large they are"
+NOT_MENDED = "Repair it, or use another --name."
+ONE_SEED = "one seed: noise cannot be separated from differences; --seeds 3 estimates it"
 # A run that is healed, be it by skipped updates or by another rate, says nothing about its own.
 SETTINGS = (
     "guard.enabled=false",
@@ -88,16 +89,20 @@ class RateStudy:
 
     def _prepare(self) -> None:
         must_have_evaluation(self.family.base.config)
+        must_stay_inside(self.folder)
         question = json.loads(json.dumps(self._question()))
         path = self.folder / QUESTION
         if path.is_file():
             if _asked_before(path) == question:
                 return keep_base(self.folder / BASE, self.family.text, self._has_begun)
             if self._has_begun:  # until then, what was asked by mistake may be asked better
-                message = f"{self.folder} answers another question (see {path}): ask the same, or take another --name."
+                message = (
+                    f"{self.folder} holds a study with other settings (see {path}): use the same settings, or another "
+                    "--name."
+                )
                 raise UserError(message)
         elif make_folder(self.folder) - {BASE}:  # which is written first, and may be alone after a kill
-            raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
+            raise RunFolderError(f"{self.folder} exists and is not a transfer study: choose another --name.")
         write_text_atomically(self.folder / BASE, self.family.text)
         write_text_atomically(path, json.dumps(question, indent=2) + "\n")
 
@@ -164,7 +169,7 @@ class RateStudy:
 
     def _tell(self, cell: Cell, outcome: Outcome) -> None:
         told = outcome.reason if outcome.loss is None else f"loss {outcome.loss:.4f}"
-        self.say(f"{cell.arm}, {self.family.axis} {cell.size}, rate {cell.rate:.3g}, seed {cell.seed}: {told}")
+        self.say(f"{cell.arm}, {self.family.axis} {cell.size}, learning rate {cell.rate:.3g}, seed {cell.seed}: {told}")
 
     def _rates_of(self, found: Found, arm: Arm, size: int) -> list[float]:
         key = self._trained_as[arm, size]
@@ -228,12 +233,14 @@ def checked_rates(text: str) -> tuple[float, ...]:
     try:
         rates = tuple(sorted({float(each) for each in text.split(",")}))
     except ValueError:
-        raise UserError(f"--learning-rates: must be numbers with commas between them, but got {text!r}.") from None
+        raise UserError(f"--learning-rates: must be comma-separated numbers, but got {text!r}.") from None
     if len(rates) < 3 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
-        raise UserError(f"--learning-rates: must be three or more different rates above 0, but got {text!r}.")
+        raise UserError(f"--learning-rates: must be three or more different learning rates above 0, but got {text!r}.")
     return rates
 
 
 def must_have_evaluation(config: Config) -> None:
     if config.evaluation.eval_strategy == "no":
-        raise UserError("evaluation.eval_strategy: rates are compared by the loss on validation data, but it is no.")
+        raise UserError(
+            "evaluation.eval_strategy: must not be no, because learning rates are compared by the validation loss."
+        )

@@ -23,19 +23,19 @@ def rates_text(answer: dict[str, Any]) -> str:
     for arm, found in answer["arms"].items():
         sizes = found["sizes"]
         rates = sorted({rate for each in sizes for rate, _ in each["losses"]})
-        rows = [[f"{arm}: rate", *(f"{answer['axis']} {each['size']}" for each in sizes)]]
+        rows = [[f"{arm}: learning rate", *(f"{answer['axis']} {each['size']}" for each in sizes)]]
         for rate in rates:
             rows.append([f"{rate:.3g}", *(_loss(each, rate) for each in sizes)])
         if answer["seeds"] > 1:
-            rows.append(["± at the best", *(_deviation(each["best_deviation"]) for each in sizes)])
-            rows.append(["± carried over", *(_deviation(each["carried_deviation"]) for each in sizes)])
+            rows.append(["± at best", *(_deviation(each["best_deviation"]) for each in sizes)])
+            rows.append(["± transferred", *(_deviation(each["carried_deviation"]) for each in sizes)])
         lines += [*_table(rows), ""]
     for arm, found in answer["arms"].items():
         judged = {True: "transfers", False: "does not transfer", None: "cannot tell"}[found["transfers"]]
         lines.append(f"{arm}: {judged}: {found['reason']}.")
     if answer["notice"]:
         lines.append(answer["notice"])
-    unfit = f", {answer['infeasible']} of them could not be trained" if answer["infeasible"] else ""
+    unfit = f", {answer['infeasible']} of them failed" if answer["infeasible"] else ""
     return "\n".join([*lines, f"{answer['runs']} runs{unfit}, in {answer['folder']}"])
 
 

@@ -34,6 +34,11 @@ THOUSANDS = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 NEEDED = (3, 10, 26)
 FOR_EACH_MORE = 12
 MOST_TRIALS = 100_000
+BOUNDS: dict[Unit, tuple[float, float]] = {
+    "trials": (1, MOST_TRIALS),
+    "GPU-hours": (0.001, 1e8),  # less than the start of one trial; more than any cluster has given
+    "tokens": (1, 1e15),
+}
 
 # What these change is the cost of a step, and the larger one nearly always wins: nothing to choose without being asked.
 CHANGES_COST = ("model.hidden_size", "model.num_hidden_layers", "batch.global_batch_size")
@@ -78,13 +83,15 @@ def parse_budget(given: Any) -> Budget:
         amount = float(found[1].replace(",", "").replace("_", "")) * THOUSANDS[(found[2] or "").lower()]
     except ValueError:
         raise UserError(f"budget: {law}, but got {show(given)}.") from None
-    if amount <= 0 or not math.isfinite(amount):
+    least, most = BOUNDS[unit]
+    if amount <= 0:
         raise UserError(f"budget: must be > 0, but got {show(given)}.")
-    if unit == "trials" and not amount.is_integer():
+    if unit == "trials" and math.isfinite(amount) and not amount.is_integer():
         raise UserError(f"budget: must be a whole number of trials, but got {show(given)}.")
-    if unit == "trials" and amount > MOST_TRIALS:
-        meant = f'Did you mean "{amount:g} tokens"?'
-        raise UserError(f"budget: must be at most {MOST_TRIALS:,} trials, but got {show(given)}. {meant}")
+    if not least <= amount <= most:
+        is_of_tokens = unit == "trials" and amount <= BOUNDS["tokens"][1]
+        meant = f' Did you mean "{amount:g} tokens"?' if is_of_tokens else ""
+        raise UserError(f"budget: must be from {least:,g} to {most:,.0f} {unit}, but got {show(given)}.{meant}")
     return Budget(amount, unit)
 
 
@@ -133,9 +140,9 @@ def choose(
             continue
     chosen = found[: affordable(trials)]
     names = [each.path for each in chosen]
-    words = ["no knob is left to search: each one has a role already, or no effect"]
+    words = ["no knob is left to search: each has a role already, or no effect"]
     if names:
-        words = [f"{trials} trials are enough to search {_listed(names)}, the most important to tune"]
+        words = [f"{trials} trials are enough to search {_listed(names)}, the most important knobs"]
     if len(found) > len(chosen):
         words.append(f"{found[len(chosen)].path} would be added at {needed(len(chosen) + 1)} trials")
     if asked_for:

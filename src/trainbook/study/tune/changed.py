@@ -16,10 +16,10 @@ def is_extended(before: Mapping[str, Any], now: Mapping[str, Any], study: str) -
     refused = [name for name in changed if not _is_more(name, old.get(name), new.get(name))]
     if not refused:
         return bool(changed)
-    lines = [f"the study {study} was begun with another question:"]
+    lines = [f"the study {study} was started with other settings:"]
     lines += [f"  {name}: {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in refused]
     lines.append(
-        "Use the old values, or begin a new study under another --name. A study can be extended by a larger budget in "
+        "Use the old values, or start a new study under another --name. A study can be extended by a larger budget in "
         "the same unit, or by more seeds."
     )
     raise ResumeError("\n".join(lines))
@@ -51,4 +51,4 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         parts = [f"{name} {part}" for name, part in value.items() if part not in (None, [], ()) and part is not False]
         return ", ".join(parts)
-    return "not there" if value is None else str(value)
+    return "not set" if value is None else str(value)

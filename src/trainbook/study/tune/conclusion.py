@@ -216,7 +216,7 @@ def _number(value: Any) -> str:
 def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
     """What the base asks for with the values that were found; the base's own, where new seeds say that it is better."""
     chosen = chosen_trial(facts)
-    lines = [f"# Found by trainbook tune: study {study}, {facts['budget']} by {facts['method']}.", "#"]
+    lines = [f"# Found by trainbook tune: study {study}, {facts['budget']} with {facts['method']}.", "#"]
     lines += [f"# {line}" for line in conclude(facts)]
     if facts["base"] is not None and chosen["number"] == facts["base"]["number"]:
         compared = ", with what is compared at its best" if facts["arms"] else ""

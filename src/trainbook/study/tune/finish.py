@@ -35,8 +35,8 @@ def finish(question: Question, kept: dict[str, Any], trials: list[Trial], folder
         _write(facts, folder)
     except OSError as error:
         raise RunError(
-            f"the answer cannot be written into {folder}: {error.strerror or error}. All trials are kept: mend it, and "
-            "start the same command again."
+            f"the answer cannot be written into {folder}: {error.strerror or error}. All trials are kept: fix this "
+            "and run the same command again."
         ) from None
     return facts
 
@@ -53,6 +53,6 @@ def _pictures(facts: dict[str, Any], folder: Path) -> tuple[list[str], list[str]
 
         return [str(path) for path in draw_study(facts, folder)], []
     except MissingExtra:
-        return [], ["no pictures: they need pip install 'trainbook[charts]'"]
+        return [], ["no figures: they need pip install 'trainbook[charts]'"]
     except Exception as error:
-        return [], [f"the pictures could not be drawn: {type(error).__name__}: {error}"]
+        return [], [f"the figures could not be drawn: {type(error).__name__}: {error}"]

@@ -24,7 +24,7 @@ def importance(question: Question, plan: Plan, trials: Sequence[Trial]) -> tuple
     ended = [each for each in trials if each.kind == "search" and each.state == "done" and each.loss is not None]
     if question.method not in EXPLORES:
         is_alone = question.method == "one-at-a-time"
-        why = "changes one knob at a time, and never all of them together" if is_alone else "follows its own results"
+        why = "changes one knob at a time, never all of them together" if is_alone else "follows its own results"
         return None, f"{question.method} {why}: shares of importance need {' or '.join(EXPLORES)}"
     if question.pruning != "none":
         return None, "pruned trials are missing from it: shares of importance need a study without pruning"

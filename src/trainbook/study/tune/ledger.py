@@ -281,7 +281,7 @@ class Ledger:
         found = []
         for each in trials:
             if each.state == "waiting" and each.kind == "search" and each.attempts == 0 and each.seconds == 0:
-                each = replace(each, state="dropped", reason="the budget was spent before it")
+                each = replace(each, state="dropped", reason="the budget was spent before it started")
                 self._update(connection, each, lease_until=None)
             found.append(each)
         return found

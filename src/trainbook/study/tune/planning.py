@@ -74,12 +74,10 @@ def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, A
         return Order(bases, plan.as_json() if plan else None)
     failed = next((each for each in trials if each.kind == "base" and each.state == "failed"), None)
     if failed is not None:  # what is wrong with it is wrong with all others as well
-        return Order(refused=f"the base itself could not be trained: {failed.reason}")
+        return Order(refused=f"the base configuration could not be trained: {failed.reason}")
     first = [each for each in trials if each.kind == "base"]
     if all(each.state == "infeasible" and each.reason == without(question.metric) for each in first):
-        return Order(
-            refused=f"the base itself ended without a number for {question.metric}: nothing can be judged by it."
-        )
+        return Order(refused=f"the base configuration ended without a finite {question.metric} to compare trials by.")
     new_plan: dict[str, Any] | None = None
     if kept is None or "trials" not in kept:
         if not all(each.is_over for each in trials):
@@ -105,7 +103,7 @@ def _after_the_base(question: Question, ended: Sequence[Trial], kept: Mapping[st
     budget, arms = question.budget, len(question.roles.arms)
     costs = [cost_of(each, budget) for each in ended if each.state == "done"]
     if not costs or max(costs) <= 0:
-        return f"the base itself did not train: {ended[0].reason or 'it has no cost'}"
+        return f"the base configuration did not train: {ended[0].reason or 'it has no cost'}"
     each = sum(costs) / len(costs)
     again = num_repetitions(question)
     left = budget.amount / each - again - arms

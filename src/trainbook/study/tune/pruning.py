@@ -1,4 +1,4 @@
-"""Bad trials are stopped early: asynchronous successive halving (ASHA, Li et al. 2018), or several in Hyperband's way.
+"""Bad trials are stopped early: asynchronous successive halving (ASHA, arXiv 1810.05934), or several as in Hyperband.
 
 A trial pauses at each rung, a share of its whole length, with the schedule of the whole. It goes on if it is in the
 best third of those that have come so far; the first ones there have nobody to be compared with, and go on.

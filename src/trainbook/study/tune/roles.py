@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainbook.errors import ConfigError, Problem
-from trainbook.knobs.aliases import by_path, knobs_named, nearest_path
+from trainbook.knobs.aliases import by_path, did_you_mean, knobs_named
 from trainbook.knobs.config import Declaration
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import ALTERNATIVES
@@ -25,12 +25,12 @@ SPECIFICS = ("low", "high", "choices", "scale", "step", "only_if")
 LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
 NOT_SEARCHED = {
     **dict.fromkeys(LENGTHS, "is not searched: a longer run nearly always wins. Fix it."),
-    "training.seed": "is not searched: the best of several seeds is luck. The study repeats the best with other seeds.",
+    "training.seed": "is not searched: the best of several seeds is chance. The study repeats its best trials.",
 }
 SECTIONS_NOT_SEARCHED = {  # what they change is how a run is seen, judged or kept
-    "evaluation": "is not searched: trials are compared by their evaluation, which has to be the same.",
-    "checkpoint": "is not searched: it changes nothing that is learned.",
-    "logging": "is not searched: it changes nothing that is learned.",
+    "evaluation": "is not searched: trials are compared by their evaluation, which must be the same for all.",
+    "checkpoint": "is not searched: it does not affect what is learned.",
+    "logging": "is not searched: it does not affect what is learned.",
 }
 Pair = tuple[str, Any]
 
@@ -78,7 +78,7 @@ class Roles:
             named = {found.path for found in knobs_named(name)}
             for path in named.union(*(group for group in ALTERNATIVES if group & named)) & self.searched:
                 fixed = "is fixed" if path in named else f"is, by {name}, fixed"
-                searches = f"but {self.places[path]} searches it. Keep the one or the other."
+                searches = f"but {self.places[path]} searches it. Keep one of the two."
                 problems.append(Problem("override", path, f"{fixed} on the command line, {searches}"))
         if problems:
             raise ConfigError(problems)
@@ -166,7 +166,7 @@ class _Reader:
             if role == "scientific" and found.scale != "choice":
                 raise BrokenLaw("is compared, so it needs a list of values.", "A range is for nuisance.")
             if role == "scientific" and found.only_if:
-                raise BrokenLaw("is compared, in all trials: it has no only_if.", "A condition is for nuisance.")
+                raise BrokenLaw("is compared in all trials, so it cannot have only_if.", "A condition is for nuisance.")
             (self.scientific if role == "scientific" else self.nuisance).append(found)
         except BrokenLaw as law:
             self.problems.append(Problem(place, path, law.message, law.hint))
@@ -199,8 +199,8 @@ class _Reader:
             self.problems.append(Problem(place, name, "needs its section.", hint))
             return None
         head, _, rest = name.rpartition(".")
-        near = nearest_path(rest, head if head in {path.split(".")[0] for path in by_path()} else None)
-        self.problems.append(Problem(place, name, "no such knob.", f"Did you mean {near}?" if near else ""))
+        hint = did_you_mean(rest, head if head in {path.split(".")[0] for path in by_path()} else None)
+        self.problems.append(Problem(place, name, "no such knob.", hint))
         return None
 
     def _dimension(self, declaration: Declaration, value: Any, place: str) -> Dimension:
@@ -215,7 +215,7 @@ class _Reader:
         given = {entry.name: entry.value for entry in value.entries}
         unknown = next((name for name in given if name not in SPECIFICS), None)
         if unknown is not None:
-            raise BrokenLaw(f"has no '{unknown}': a search is {', '.join(SPECIFICS)}.")
+            raise BrokenLaw(f"has no '{unknown}': a search takes {', '.join(SPECIFICS)}.")
         conditions = given.pop("only_if", None)
         return dimension(declaration, **given, only_if=self._conditions(conditions, place))
 

@@ -70,7 +70,7 @@ class Study:
         holds = make_folder(self.folder)
         goes_on = BASE in holds and bool(holds & {LEDGER, TRIALS})  # a study of another kind has a base too
         if holds and not goes_on and not holds <= OURS:
-            raise RunFolderError(f"{self.folder} exists and is not a study of this kind: choose another --name.")
+            raise RunFolderError(f"{self.folder} exists and is not a tuning study: choose another --name.")
         for part in (TRIALS, LOGS):
             make_folder(self.folder / part)
         had_trials = self._has_trials  # before the ledger is asked: whoever has begun one was in the ledger by then
@@ -78,7 +78,7 @@ class Study:
             if had_trials and not ledger.is_begun():
                 raise RunFolderError(
                     f"{self.folder / TRIALS} holds runs that are not in the study's ledger: use the --storage they "
-                    f"were begun with, choose another --name, or remove {self.folder}."
+                    f"were started with, choose another --name, or remove {self.folder}."
                 )
             is_extended = ledger.open(self.question.as_json(), lambda plan: extended(self.question, plan))
             again = ledger.try_failed_again()
@@ -197,7 +197,7 @@ class Study:
 def _what_happened(code: int) -> str:
     if code < 0:
         return f"a worker died ({signal.Signals(-code).name})"
-    return "a worker was stopped from outside" if code == STOPPED else "a worker failed"
+    return "a worker was stopped by a signal" if code == STOPPED else "a worker failed"
 
 
 def words_before(question: Question) -> list[str]:
@@ -206,7 +206,7 @@ def words_before(question: Question) -> list[str]:
     words = [] if plan is None else words_of(plan.as_json())
     if trial_guard(question.loaded):
         words.append(
-            "the guard skips nothing in trials and stops a diverged one, so that all train on the same batches"
+            "in trials the guard skips no updates and stops diverged trials, so that all train on the same batches"
         )
     return words
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainbook.contained import open_no_link
+
 
 @contextmanager
 def beside_others(folder: Path) -> Iterator[None]:
@@ -31,7 +33,7 @@ def _held(folder: Path, name: str, kind: int) -> Iterator[int]:
     device = re.sub(r"\W", "-", os.environ.get("CUDA_VISIBLE_DEVICES") or "all")
     path = folder / "logs" / f"gpu-{socket.gethostname()}-{device}.{name}"
     path.parent.mkdir(exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = open_no_link(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(descriptor, kind)
         yield descriptor

@@ -34,7 +34,7 @@ from trainbook.study.tune.task import BASE, base_text
 
 KEYS = ("base", "metric", "scientific", "nuisance", "fixed", "method", "budget", "seeds", "seed", "workers", "pruning")
 PLAIN = {"method": METHODS, "pruning": PRUNINGS}
-COUNTS = {"seeds": 0, "seed": 0, "workers": 1}  # the least of each
+COUNTS = {"seeds": (0, 1_000), "seed": (0, 2**63 - 1), "workers": (1, 1_024)}  # the least and the most of each
 DEFAULTS: dict[str, Any] = {"method": "sobol", "pruning": "none", "seeds": 3, "seed": 0, "workers": 1, "budget": 32}
 
 
@@ -103,8 +103,8 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
     for name, entry in entries.items():
         if name not in KEYS:
             near = get_close_matches(name, KEYS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(KEYS)}."
-            problems.append(Problem(_place(where, entry), name, "a study has no such key.", hint))
+            hint = f"Did you mean {near[0]}?" if near else f"A study has {', '.join(KEYS)}."
+            problems.append(Problem(_place(where, entry), name, "unknown key.", hint))
     roles = read_roles(entries, where, problems)
     settings = {name: _setting(name, entries, options, where, problems) for name in DEFAULTS}
     if problems:
@@ -165,8 +165,12 @@ def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], wher
             hint = f"Did you mean {near[0]}?" if near else ""
             message = f"must be one of {', '.join(PLAIN[name])}, but got {show(value)}."
             problems.append(Problem(place, name, message, hint))
-    elif isinstance(value, bool) or not isinstance(value, int) or value < COUNTS[name]:
-        problems.append(Problem(place, name, f"must be a whole number >= {COUNTS[name]}, but got {show(value)}."))
+        return value
+    least, most = COUNTS[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        problems.append(Problem(place, name, f"must be a whole number >= {least}, but got {show(value)}."))
+    elif value > most:
+        problems.append(Problem(place, name, f"must be at most {most}, but got {value:.3g}."))
     return value
 
 
@@ -199,8 +203,10 @@ def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loade
     loaded = load(source, overrides)
     require_length(loaded)
     if loaded.config.evaluation.eval_strategy == "no":
-        message = "a study compares trials by their evaluation, but there is none."
-        raise ConfigError([Problem(base, "evaluation.eval_strategy", message, "Give it validation data.")])
+        message = "a study compares trials by their evaluation, but evaluation is off."
+        raise ConfigError(
+            [Problem(base, "evaluation.eval_strategy", message, "Set data.validation or data.validation_ratio.")]
+        )
     return loaded
 
 
@@ -237,9 +243,9 @@ def _must_be_enough(question: Question, place: str) -> None:
             if nuisance is None
             else f"{len(nuisance)} searched knob{'s' if len(nuisance) != 1 else ''}"
         )
-        each = f", for each of {arms} values that are compared" if arms > 1 else ""
-        message = f"{question.budget} {question.budget.verb} too few for {asked}{each}: it needs {least}."
-        raise ConfigError([Problem(place, "budget", message, "Search fewer knobs, or spend more.")])
+        each = f", for each of {arms} compared values" if arms > 1 else ""
+        message = f"{question.budget} {question.budget.verb} too few for {asked}{each}: at least {least} are needed."
+        raise ConfigError([Problem(place, "budget", message, "Search fewer knobs, or raise the budget.")])
 
 
 def _must_be_lawful_at_the_ends(question: Question, where: str) -> None:

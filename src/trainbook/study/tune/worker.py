@@ -22,7 +22,7 @@ from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
 from trainbook.study.tune.repeats import may_be_believed
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
-from trainbook.study.tune.task import Busy, Failed, Objective, Task
+from trainbook.study.tune.task import TRIALS, Busy, Failed, Objective, Task
 
 POLL_SECONDS = 0.2
 
@@ -111,7 +111,8 @@ class Worker:
         ended = [each for each in trials if each.state in ("done", "pruned", "infeasible")]
         for each in ended:
             if each.run is not None and each.number not in kept:
-                RunFolder(each.run).drop_checkpoints()
+                # By its name alone: a ledger that names another folder must not have anything deleted there.
+                RunFolder(self.folder / TRIALS / Path(each.run).name).drop_checkpoints()
 
     def _stop_if_asked(self) -> None:
         if self.is_asked_to_stop():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
+from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError
 from trainbook.runs import make_folder
 
@@ -42,9 +43,9 @@ class Workers:
         path = self.folder / LOGS / f"worker-{number}.log"
         make_folder(path.parent)
         if path.is_dir():
-            raise RunFolderError(f"{path} is a folder, but should be a file: take it away.")
+            raise RunFolderError(f"{path} is a folder, but should be a file: remove it.")
         self._log_begins.setdefault(path, path.stat().st_size if path.exists() else 0)
-        with open(path, "ab") as log:
+        with open(open_no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             # In a group of its own, Ctrl-C reaches it through us, once. It leaves when our end of the pipe closes.
             child = subprocess.Popen(
                 command_of(self.command, self.folder, name, self.lease_seconds),

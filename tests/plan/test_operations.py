@@ -7,10 +7,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainbook.knobs import Config, load
-from trainbook.plan import H100, efficiency, network, operations
+from trainbook.plan import H100, find_gpu, network, operations, time_of
 from trainbook.plan.fitting import divisors, largest_micro_batch
 from trainbook.plan.pages import MODELS, config_of
-from trainbook.plan.speed import exposed_in
+from trainbook.plan.time import exposed_in
 from trainbook.plan.traffic import BACKWARD, Collective, Traffic
 from trainbook.tasks import Facts, task_class
 
@@ -55,9 +55,8 @@ def test_recomputing_in_full_is_a_third_more_without_the_head():
 
 
 def test_one_device_alone_waits_for_nobody():
-    found = efficiency(config_with(), vocab_size=VOCAB)
-    assert found.share == 1.0 and found.exposed == found.traffic == 0.0
-    assert found.utilisation == pytest.approx(H100.utilisation)
+    found = time_of(config_with(), 1, find_gpu("H100"), vocab_size=VOCAB)
+    assert found.efficiency == 1.0 and found.exposed == 0.0
 
 
 def exposed(seconds: float, computing: float, rounds: int = 1, **how: bool) -> float:
@@ -91,20 +90,17 @@ def test_8b_on_128_gpus_is_nearly_as_fast_as_on_8_as_torchtitan_has_measured():
         "data.max_seq_length=8192",
         "batch.per_device_train_batch_size=2",
         "memory.gradient_checkpointing=selective",
+        "memory.compile=off",
     )
+    theirs = replace(find_gpu("H100"), bandwidth_gb=2400)  # and limited to 500 of 700 W, which no formula knows of
     small, large = (
-        efficiency(
-            config_of(model, (*knobs, f"batch.global_batch_size={2 * devices}")), devices, vocab_size=model.vocab_size
-        )
-        for devices in (8, 128)
+        time_of(config_of(model, (*knobs, f"batch.global_batch_size={2 * n}")), n, theirs, vocab_size=model.vocab_size)
+        for n in (8, 128)
     )
-    assert 0.97 <= large.tokens_per_second / small.tokens_per_second <= 1.0
-    # They state a utilisation of .33, with the half of attention that no token sees: .30 as it is counted here. From
-    # that, the speed follows from operations alone.
-    theirs = replace(H100, utilisation=0.30)
-    assert efficiency(
-        config_of(model, (*knobs, "batch.global_batch_size=16")), 8, vocab_size=model.vocab_size, cluster=theirs
-    ).tokens_per_second == pytest.approx(5762, rel=0.05)
+    speeds = small.tokens_per_second / 8, large.tokens_per_second / 128
+    assert 0.97 <= speeds[1] / speeds[0] <= 1.02
+    assert 0.97 <= large.efficiency <= small.efficiency <= 1.0
+    assert 1.0 <= speeds[0] / 5762 <= 1.4
 
 
 def test_the_largest_micro_batch_fits_and_the_next_does_not():

@@ -1,0 +1,1 @@
+"""Healthy programs that a guard's rules may be developed on."""

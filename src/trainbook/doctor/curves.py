@@ -1,0 +1,128 @@
+"""What a loss curve did as a whole: whether it diverged, ended in NaN, or was still falling at its end.
+
+Levels are medians over several rows, and differences between them are held against the noise of single rows: a batch
+that happens to be hard is no news.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from trainbook.doctor.chosen import chosen_metric
+from trainbook.doctor.statistics import noise_of, robust_line, running_median, thinned
+from trainbook.doctor.view import View
+
+FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
+LATE = 8  # rows at the end, at least, that a trend is read from
+OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi / 2)
+SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
+SHORT_STRETCH = 0.65  # of the run: what comes after it is its end
+LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there
+FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
+
+
+class Divergence(NamedTuple):
+    first: float  # the first logged loss
+    lowest: float
+    last: float
+    at: int  # the step where it was lowest
+    is_above_start: bool
+
+
+def divergence_of(view: View) -> Divergence | None:
+    """None unless the loss has given back half of its improvement, or ends above its start, by far more than noise."""
+    steps, losses = view.losses()
+    if len(losses) < FEW:
+        return None
+    scaled = np.log if losses.min() > 0 else np.asarray  # the noise of most losses grows with them
+    noise = noise_of(scaled(losses))
+    width = max(5, len(losses) // 10) | 1
+    tail = losses[-max(5, len(losses) // 5) :]
+    smooth = running_median(losses, width)
+    first, lowest, last = float(losses[0]), float(smooth.min()), float(np.median(tail))
+    at = int(steps[int(smooth.argmin())])
+    found = Divergence(first, lowest, last, at, last > 1.1 * first)
+    # On both scales: a single row that is low by chance is further out on a logarithmic one.
+    deviations = min(_ratio(float(scaled(last) - scaled(first)), noise), _ratio(last - first, noise_of(losses)))
+    if view.is_early:  # a run that has hardly begun: only what cannot be chance
+        return found if last > 1.5 * first and deviations > 8 else None
+    if found.is_above_start and deviations > 4:
+        return found
+    fallen = max(first, float(np.median(losses[:3]))) - lowest
+    error = OF_A_MEDIAN * noise * (1 / width + 1 / len(tail)) ** 0.5
+    risen = float(scaled(last) - scaled(lowest))
+    is_given_back = fallen > 0.1 * abs(first) and last > lowest + 0.5 * fallen and at < 0.85 * steps[-1]
+    return found if is_given_back and risen > SIGNIFICANT * error else None
+
+
+def _ratio(difference: float, noise: float) -> float:
+    return difference / noise if noise > 0 else float(np.inf * np.sign(difference))
+
+
+def ends_in_nan(view: View) -> bool:
+    """The last logged loss is not a number that training could go on from."""
+    values = view.curve("loss")[1]
+    return len(values) > 0 and not np.isfinite(values[-1])
+
+
+def falls_throughout(view: View) -> bool:
+    """The trend of all rows falls for certain, and by more than 3 %, however low the first ones were by chance."""
+    steps, losses = view.losses()
+    if len(losses) < LATE:
+        return False
+    kept = thinned(len(steps), 100)
+    line = robust_line(steps[kept], losses[kept])
+    return line.high < 0 and -line.high * (steps[-1] - steps[0]) > 0.03 * abs(float(np.median(losses)))
+
+
+class Fall(NamedTuple):
+    steps: tuple[float, float]
+    of_level: float  # of the loss where the stretch begins
+    of_all: float  # of the improvement since the start
+    is_certain: bool  # the stretch is short enough to be the end, and validation falls as well
+
+    @property
+    def is_fast(self) -> bool:
+        return self.of_all >= FAST_OF_ALL and self.of_level >= FAST_OF_LEVEL and self.is_certain
+
+
+def fall_at_end(view: View) -> Fall | None:
+    """How far the loss fell in the last quarter of a run that has ended; None unless it fell for certain."""
+    steps, losses = view.losses()
+    if len(losses) < 2 * LATE or not view.has_ended or ends_in_nan(view) or divergence_of(view) is not None:
+        return None
+    chosen = chosen_metric(view)
+    if chosen is not None and chosen.has_worsened:
+        return None  # the training loss falls, but nothing is gained by it
+    late = slice(-max(LATE, len(losses) // 4), None)
+    kept = thinned(len(steps[late]), 100)
+    line = robust_line(steps[late][kept], losses[late][kept])
+    level = abs(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
+    fall = min(-line.slope * (steps[-1] - steps[late][0]), level)
+    if line.high >= 0 or fall <= 0 or level == 0:
+        return None
+    improved = max(float(losses[0] - np.median(losses[-3:])), fall)
+    span = (float(steps[late][0]), float(steps[-1]))
+    is_late = span[0] > SHORT_STRETCH * steps[-1]  # where rows are few, the stretch is much of the run
+    return Fall(span, fall / level, fall / improved, is_late and _validation_falls_fast(view, span[0]))
+
+
+def learned_late(view: View) -> bool:
+    """Validation is best at the end, and much of it was gained in the last half, although the schedule decays there."""
+    at, evaluations = view.finite("loss", "eval")
+    first = view.losses()[1][:1]
+    if len(evaluations) < 4 or not len(first) or not view.has_ended or evaluations[-1] > evaluations.min():
+        return False
+    gained = float(np.interp(at[-1] / 2, at, evaluations) - evaluations[-1])
+    return gained >= LATE_SHARE * float(first[0] - evaluations[-1]) > 0
+
+
+def _validation_falls_fast(view: View, since: float) -> bool:
+    """Also where there is none: nothing speaks against it then."""
+    at, losses = view.finite("loss", "eval")
+    if len(losses) < 3:
+        return True
+    then = float(np.interp(since, at, losses))
+    return then - losses[-1] >= FAST_OF_ALL * (losses[0] - losses[-1]) > 0

@@ -1,0 +1,174 @@
+"""Which samples are to blame for rejected batches: they are kept out of training, and let back in if proven innocent.
+
+A sample is judged by its own loss beside the losses of samples of batches that were never suspect, all of them measured
+with the same model at the same time, and taken from all over the data: a sample of a rare class is unlike its
+neighbours, but not unlike everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainbook.data.quarantine import write_entries
+from trainbook.guard.guilty import guilty
+from trainbook.guard.judge import Rejection
+from trainbook.guard.ladder import LEAD, Trouble
+from trainbook.loop.job import Job, Log, Samples
+
+MOST_SEARCHED = 512  # samples that are looked at one by one, at a reading
+COMPARED_SAMPLES = 128  # of batches that were never suspect
+MOST_KEPT_OUT = 0.1  # of all samples: a run that leaves out more would no longer be trained on its data
+SUSPECTS_KEPT = 4096  # steps whose batches were rejected, the newest
+
+
+class Blame:
+    def __init__(self, job: Job, log: Log, quarantine_file: Path | None) -> None:
+        self.job, self.state, self.log, self.file = job, job.state, log, quarantine_file
+        self.entries: list[dict[str, Any]] = []  # of the quarantine
+        self.suspects: set[int] = set()  # steps
+        self.freed: set[int] = set()  # ids that were let back in once; kept out again, they stay out
+        self.checked_at = 0  # the step at which the entries were looked at again
+        self.is_on = job.config.guard.quarantine and job.samples is not None
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """As a checkpoint holds it. What the quarantine's file says beyond that will be found again."""
+        self.entries = list(saved["entries"])
+        self.suspects = set(saved.get("suspects", ()))
+        self.freed, self.checked_at = set(saved.get("freed", ())), saved.get("checked_at", 0)
+        if self.file is not None and (self.entries or self.file.exists()):
+            write_entries(self.file, self.entries)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "entries": self.entries,
+            "suspects": sorted(self.suspects),
+            "freed": sorted(self.freed),
+            "checked_at": self.checked_at,
+        }
+
+    @property
+    def samples(self) -> Samples:
+        assert self.job.samples is not None
+        return self.job.samples
+
+    def search(self, rejections: Sequence[Rejection]) -> bool:
+        """Every rejected batch, sample by sample. True: some are kept out from now on."""
+        steps = [rejection.step for rejection in rejections]
+        self.suspects = set(sorted(self.suspects | set(steps))[-SUSPECTS_KEPT:])
+        if not self.is_on or not steps:
+            return False
+        usual = self.usual_losses(min(steps))
+        found: list[dict[str, Any]] = []
+        searched = 0
+        for step in steps:
+            ids, epochs = self.samples.of_step(step)
+            if searched + len(ids) > MOST_SEARCHED:
+                break
+            searched += len(ids)
+            losses = self.samples.losses(ids, epochs)
+            blamed = guilty(losses, usual)
+            for at in np.flatnonzero(blamed):
+                reason = self._reason(int(ids[at]), int(epochs[at]), losses[at], usual)
+                found.append(self.samples.entry(int(ids[at]), step, reason, float(losses[at])))
+            if not blamed.any():
+                self.log("quarantine", step, reason="no sample of the batch stands out: none is quarantined", count=0)
+        # Losses may differ in their last bits from rank to rank; who is to blame may not.
+        found = self.state.strategy.ranks.of_first(found)
+        return self._keep_out(found, "their loss is unlike that of accepted samples")
+
+    def _reason(self, sample: int, epoch: int, loss: float, usual: np.ndarray) -> str:
+        broken = "" if math.isfinite(loss) else self.samples.not_finite(sample, epoch)
+        if broken:
+            return f"its own data has values that are not finite: {broken}"
+        return f"its loss is {loss:.4g}; the median of accepted samples is {_median(usual):.4g}"
+
+    def usual_losses(self, before: int, *, newest: bool = False) -> np.ndarray:
+        """Of samples from the steps before this one whose batches were never suspect, with the model as it is now:
+        from all of these steps, or from the `newest` alone."""
+        steps = [step for step in range(1, before) if step not in self.suspects]
+        if not newest:
+            steps = (
+                [steps[at] for at in np.unique(np.linspace(0, len(steps) - 1, COMPARED_SAMPLES).astype(int))]
+                if steps
+                else []
+            )
+        each = COMPARED_SAMPLES if newest else math.ceil(COMPARED_SAMPLES / max(1, len(steps)))
+        losses: list[np.ndarray] = []
+        room = COMPARED_SAMPLES
+        for step in reversed(steps):
+            if room <= 0:
+                break
+            ids, epochs = self.samples.of_step(step)
+            count = min(each, room, len(ids))
+            losses.append(self.samples.losses(ids[:count], epochs[:count]))
+            room -= count
+        return np.concatenate([*losses, np.empty(0)])
+
+    def keep_out_window(self, trouble: Trouble) -> None:
+        """The samples of the batches from shortly before the trouble to its end, until they are proven innocent."""
+        if not self.is_on or trouble.kind != "rejections":
+            return
+        reason = f"its batch led to a rollback at step {trouble.last_step}"
+        for first in (trouble.first_step - LEAD, trouble.first_step):
+            steps = range(max(1, first), trouble.last_step + 1)
+            by_id = {int(sample): step for step in steps for sample in self.samples.of_step(step)[0]}
+            if len(self.entries) + len(by_id) <= MOST_KEPT_OUT * self.samples.num_samples:
+                entries = [self.samples.entry(sample, step, reason, None) for sample, step in by_id.items()]
+                self._keep_out(entries, "their batches led to a rollback")
+                self.checked_at = trouble.last_step
+                return
+        self.log(
+            "quarantine",
+            trouble.last_step,
+            reason=f"not quarantined: the suspect samples are more than {MOST_KEPT_OUT:.0%} of the training data",
+            count=0,
+        )
+
+    def look_again(self, step: int) -> bool:
+        """Now and then, at what is kept out: a sample that costs no more than others was innocent, and comes back."""
+        if not self.is_on or not self.entries or step < self.checked_at + self.job.config.guard.window:
+            return False
+        self.checked_at = step
+        known = [entry for entry in self.entries if entry["id"] not in self.freed][:MOST_SEARCHED]
+        ids = np.array([entry["id"] for entry in known], dtype=np.int64)
+        usual = self.usual_losses(step + 1)
+        if not len(ids) or not len(usual):
+            return False
+        innocent = ~guilty(self.samples.losses(ids, np.zeros_like(ids)), usual)
+        freed = set(self.state.strategy.ranks.of_first(ids[innocent].tolist()))
+        if not freed:
+            return False
+        self.freed |= freed
+        self.entries = [entry for entry in self.entries if entry["id"] not in freed]
+        self.state.kept_out = [sample for sample in self.state.kept_out if sample not in freed]
+        if self.file is not None:
+            write_entries(self.file, self.entries)
+        reason = f"{len(freed)} samples cost no more than others: they are trained on again"
+        self.log("release", step, reason=reason, count=len(freed), ids=sorted(freed)[:20])
+        return True
+
+    def _keep_out(self, entries: Iterable[dict[str, Any]], reason: str) -> bool:
+        known = set(self.state.kept_out)
+        new = {entry["id"]: entry for entry in entries if entry["id"] not in known}
+        room = int(MOST_KEPT_OUT * self.samples.num_samples) - len(self.entries)
+        fresh = list(new.values())[: max(0, room)]
+        if not fresh:
+            return False
+        self.state.kept_out = sorted(known | {entry["id"] for entry in fresh})
+        self.entries += fresh
+        if self.file is not None:
+            write_entries(self.file, self.entries)
+        ids = [entry["id"] for entry in fresh]
+        first = {key: fresh[0][key] for key in ("source", "text") if key in fresh[0]}
+        reason = f"{len(ids)} samples: {reason}"
+        self.log("quarantine", fresh[0]["step"], reason=reason, count=len(ids), ids=ids[:20], **first)
+        return True
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else math.nan
