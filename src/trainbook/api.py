@@ -160,7 +160,7 @@ def _told(
     return Launch(run, loaded.config, "", recipe, quiet=True, width=width, faults=Faults(faults))
 
 
-# What the user says of a run goes for the pretraining before it as well.
+# Settings of a run that hold for the pretraining before it as well.
 PASSED_ON = ("training.seed", "training.device", "training.deterministic", "data.cache_dir", "data.num_workers")
 
 

@@ -551,7 +551,7 @@ CASES = [
         "out-of-memory",
         "out-of-memory",
         lambda: run(events=events("oom", 1, reason="out of memory with a micro-batch of 8: retrying with 4")),
-        lambda: run(events=events("failure", 1, reason="the disk is full")),
+        lambda: run(events=events("failure", 1, reason="ImportError: no module named memory_bank")),
     ),
     Case(
         "waiting-for-data",

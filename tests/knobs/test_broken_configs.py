@@ -14,6 +14,10 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         "optimizer:\n  lerning_rate: 1e-4\n",
         ["run.yaml:2  optimizer.lerning_rate: no such knob. Did you mean optimizer.learning_rate?"],
     ),
+    "the name of a run": (
+        "run:\n  name: first\n",
+        ["run.yaml:1  run: no such knob. The name of a run is an option of the command: --name NAME."],
+    ),
     "a misspelt knob at the top": (
         "seed: 1\nlerning_rate: 1e-4\n",
         ["run.yaml:2  lerning_rate: no such knob. Did you mean optimizer.learning_rate?"],

@@ -70,8 +70,8 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
         {"weight_decay_mode": "independent"},
         "optimizer.weight_decay",
         "must be at most 0.01 with weight_decay_mode independent, but it is 0.1 (the default): each update removes "
-        "that fraction of every weight, whatever the learning rate. Take 1e-4; what scaled made of it is rate x "
-        "weight_decay = 3e-5.",
+        "that fraction of every weight, whatever the learning rate. Use 1e-4, or 3e-5: what scaled removes, "
+        "learning rate x weight_decay.",
     ),
     (
         {"weight_decay_mode": "fully_decoupled", "weight_decay": 1e-4, "optim": "sgd"},

@@ -67,6 +67,7 @@ SPECIAL: Mapping[str, tuple[str, ...]] = {
 _OF_A_STUDY = "It belongs in a study file, for `trainbook tune` and `trainbook transfer`."
 ELSEWHERE: Mapping[str, str] = {
     "recipe": "Name the recipe in the command, followed by overrides: trainbook train gpt-tiny learning_rate=1e-3.",
+    **dict.fromkeys(("run", "name"), "The name of a run is an option of the command: --name NAME."),
     **dict.fromkeys(("base", "scientific", "nuisance", "budget"), _OF_A_STUDY),
 }
 

@@ -214,7 +214,7 @@ def _tokens_a_batch(config: Config) -> str:
 
 def _shape(config: Config) -> str:
     shape = batch_shape(config)
-    product = f"{shape.micro_batch} at a time x {shape.accumulation} accumulated"
+    product = f"micro-batches of {shape.micro_batch} x {shape.accumulation} accumulated"
     return f"{shape.global_batch} sequences = {product}, on one device"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +13,10 @@ from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
+
+OUT_OF_MEMORY = re.compile(
+    r"out of (\w+ )?memory|OutOfMemory|MemoryError|(cannot|can't|unable to) allocate", re.IGNORECASE
+)
 
 
 @rule(
@@ -117,7 +122,7 @@ def loss_scale(view: View) -> Iterator[Finding]:
 )
 def out_of_memory(view: View) -> Iterator[Finding]:
     events = view.events("oom")
-    failed = [event for event in view.events("failure") if "memory" in str(event.get("reason", "")).lower()]
+    failed = [event for event in view.events("failure") if OUT_OF_MEMORY.search(str(event.get("reason", "")))]
     if not events and not failed:
         return
     event = (failed or events)[-1]

@@ -64,7 +64,7 @@ def independent_decay_is_small(s: Settings) -> Iterator[Broken]:
             f"{s.show('optimizer.weight_decay')}: each update removes that fraction of every weight, whatever the "
             "learning rate."
         )
-        hint = f"Take 1e-4; what scaled made of it is rate x weight_decay = {show(float(f'{rate * decay:.3g}'))}."
+        hint = f"Use 1e-4, or {show(float(f'{rate * decay:.3g}'))}: what scaled removes, learning rate x weight_decay."
         yield ("optimizer.weight_decay", "optimizer.weight_decay_mode"), message, hint
 
 
