@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainbook.data import DataBundle
 from trainbook.data.cache import cache_root
+from trainbook.data.cached import hash_stream
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 
@@ -309,3 +312,18 @@ def test_the_cache_is_where_the_knob_then_the_environment_then_the_standard_says
     assert cache_root(None) == Path("/xdg/trainbook")
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert cache_root(None) == Path("/home/me/.cache/trainbook")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_hashing_a_large_memory_map_leaves_none_of_it_in_memory(tmp_path: Path):
+    path, tokens = tmp_path / "tokens.bin", np.arange(24_000_001, dtype=np.uint16)
+    tokens.tofile(path)
+    stream = np.memmap(path, dtype=np.uint16, mode="r", shape=(len(tokens) - 1,))  # without the last end of text
+    before = _mapped_file_bytes()
+    assert hash_stream(stream, lambda: None) == hashlib.sha256(tokens[:-1].tobytes()).hexdigest()
+    assert _mapped_file_bytes() - before < stream.nbytes / 4
+
+
+def _mapped_file_bytes() -> int:
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return 1024 * int(next(line for line in status.splitlines() if line.startswith("RssFile:")).split()[1])

@@ -94,15 +94,15 @@ class CachedCorpus:
         for side in self.sides:
             table = self.documents(side, "")
             columns = np.stack([table.starts, table.lengths, table.first_lines], axis=1)
-            contents[f"{side}/{TOKENS_FILE}"] = _hash(self.tokens(side), advance)
+            contents[f"{side}/{TOKENS_FILE}"] = hash_stream(self.tokens(side), advance)
             contents[f"{side}/{TABLE_FILE}"] = _hash_saved(columns)
             if (targets := self.targets(side)) is not None:
-                contents[f"{side}/{TARGETS_FILE}"] = _hash(targets[0], advance)
+                contents[f"{side}/{TARGETS_FILE}"] = hash_stream(targets[0], advance)
                 contents[f"{side}/{TARGETS_TABLE_FILE}"] = _hash_saved(np.stack(targets[1:], axis=1))
             if (labels := self.labels(side)) is not None:
                 contents[f"{side}/{LABELS_FILE}"] = _hash_saved(labels)
             if (marks := self.marks(side)) is not None:
-                contents[f"{side}/{MARKS_FILE}"] = _hash(marks, advance)
+                contents[f"{side}/{MARKS_FILE}"] = hash_stream(marks, advance)
         return dict(sorted(contents.items()))
 
     def _parts(self, side: str) -> list[tuple[Path, dict[str, int]]]:
@@ -143,12 +143,20 @@ class _Hashing:
         return len(content)
 
 
-def _hash(stream: np.ndarray, advance: Callable[[], None]) -> str:
+def hash_stream(stream: np.ndarray, advance: Callable[[], None]) -> str:
     hashing = _Hashing()
     for begin in range(0, len(stream), CHUNK):
-        hashing.write(np.ascontiguousarray(stream[begin : begin + CHUNK]).tobytes())
+        hashing.write(_read(stream, begin).tobytes())
         advance()
     return hashing.digest.hexdigest()
+
+
+def _read(stream: np.ndarray, begin: int) -> np.ndarray:
+    """One chunk. Pages of a memory map, once touched, would stay: a large corpus is read, not mapped."""
+    if not isinstance(stream, np.memmap) or stream.filename is None:
+        return np.ascontiguousarray(stream[begin : begin + CHUNK])
+    offset = stream.offset + begin * stream.itemsize
+    return np.fromfile(stream.filename, dtype=stream.dtype, count=min(CHUNK, len(stream) - begin), offset=offset)
 
 
 def _hash_saved(values: np.ndarray) -> str:
