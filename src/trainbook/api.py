@@ -43,7 +43,8 @@ class Result:
     @property
     def best(self) -> dict[str, Any] | None:
         """The evaluation row that is best by `evaluation.metric_for_best_model`."""
-        return next((row for row in reversed(self.run.metrics("eval")) if row.get("best")), None)
+        rows = self.run.metrics("eval").with_true("best")
+        return rows[-1] if rows else None
 
     @property
     def last(self) -> dict[str, Any] | None:

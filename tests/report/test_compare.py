@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -217,8 +218,8 @@ def test_what_stands_against_a_comparison_is_remarked(changed: dict[str, Any], r
 
 
 def test_a_run_that_ended_without_a_number_is_remarked_and_its_numbers_are_compared():
-    broken = run("b", 2.0, optimizer__learning_rate=1.0)
-    broken.train[-1]["loss"] = math.nan
+    whole = run("b", 2.0, optimizer__learning_rate=1.0)
+    broken = replace(whole, train=[*whole.train[:-1], {**whole.train[-1], "loss": math.nan}])
     found = compare([run("a", 3.0), broken], metric="train_loss")
     assert found.pairings[0].at == 30 and any(
         "b ended with a training loss of NaN or infinity" in r for r in remarks(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from trainbook.errors import UserError
@@ -17,20 +18,21 @@ def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = Non
 
 
 def test_an_evaluation_is_read_between_two_on_the_straight_line():
-    curve = Curve([10.0, 20.0], [4.0, 2.0], is_noisy=False)
+    curve = Curve(np.array([10.0, 20.0]), np.array([4.0, 2.0]), is_noisy=False)
     assert [curve.at(place) for place in (10, 15, 17.5, 20)] == [4.0, 3.0, 2.5, 2.0]
 
 
 def test_a_training_loss_is_the_mean_over_the_tenth_before_the_place():
-    curve = Curve([float(step) for step in range(101)], [float(step % 2) for step in range(101)], is_noisy=True)
+    curve = Curve(np.arange(101.0), np.arange(101.0) % 2, is_noisy=True)
     assert curve.at(100) == pytest.approx(5 / 11)  # steps 90 to 100, of which five are odd
-    assert Curve([1.0, 100.0], [4.0, 2.0], is_noisy=True).at(50.5) == 3.0  # none there: the straight line
+    between = Curve(np.array([1.0, 100.0]), np.array([4.0, 2.0]), is_noisy=True)
+    assert between.at(50.5) == 3.0  # none there: the straight line
 
 
 def test_rows_without_the_metric_or_without_a_number_are_left_out():
     run = record({"step": 1, "loss": 3.0}, {"step": 2}, {"step": 3, "loss": math.nan}, {"step": 4, "loss": 1.0})
     curve = curve_of(run, "loss", "train", "steps")
-    assert curve is not None and (curve.places, curve.values) == ([1, 4], [3.0, 1.0])
+    assert curve is not None and (curve.places.tolist(), curve.values.tolist()) == ([1, 4], [3.0, 1.0])
     assert curve_of(run, "accuracy", "eval", "steps") is None
 
 
@@ -38,7 +40,7 @@ def test_rows_without_the_metric_or_without_a_number_are_left_out():
 def test_places_are_steps_tokens_or_epochs(by: By, places: list[float]):
     rows = [{"step": 2 * n, "tokens": 20 * n, "epoch": n / 2, "loss": 1.0} for n in (1, 2)]
     curve = curve_of(record(*rows), "loss", "train", by)
-    assert curve is not None and curve.places == places
+    assert curve is not None and curve.places.tolist() == places
 
 
 def test_time_is_that_of_the_steps_without_pauses():
@@ -46,7 +48,7 @@ def test_time_is_that_of_the_steps_without_pauses():
     rows = [{"step": 10, "step_seconds": 2.0, "time": 1e9}, {"step": 20, "step_seconds": 3.0, "time": 2e9}]
     run = record(*[{**row, "loss": 1.0} for row in rows], evaluations=[{"step": 15, "loss": 1.0}])
     curve = curve_of(run, "loss", "eval", "time")
-    assert seconds_of(run) == 50.0 and curve is not None and curve.places == [35.0]
+    assert seconds_of(run) == 50.0 and curve is not None and curve.places.tolist() == [35.0]
 
 
 def test_where_steps_are_not_timed_the_clock_is_read():

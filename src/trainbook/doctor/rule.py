@@ -99,7 +99,7 @@ def missing(view: View, needs: Iterable[str]) -> list[str]:
     for need in needs:
         kind, _, name = need.rpartition(":")
         if kind == "eval":
-            has = any(row.get(name) is not None for row in view.record.evaluations)
+            has = view.record.rows("eval").has(name)
         elif kind == "start":
             has = view.fact(name) is not None
         elif kind == "setting":

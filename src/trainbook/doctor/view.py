@@ -29,9 +29,7 @@ class View:
         """Steps and values, NaN included, thinned if there are very many."""
         key = (metric, split)
         if key not in self._curves:
-            steps, values = self.record.series(metric, split)
-            kept = thinned(len(steps), MOST_POINTS)
-            self._curves[key] = np.array(steps, dtype=float)[kept], np.array(values, dtype=float)[kept]
+            self._curves[key] = self.record.rows(split).series(metric, lambda count: thinned(count, MOST_POINTS))
         return self._curves[key]
 
     def values(self, metric: str, split: str = "train") -> np.ndarray:
@@ -46,8 +44,8 @@ class View:
 
     def parts(self, metric: str) -> list[tuple[int, dict[str, float]]]:
         """Of a metric that has a number for each layer: the step of each row, and the numbers."""
-        rows = [(row["step"], row[metric]) for row in self.record.train if row.get(metric)]
-        return [rows[index] for index in thinned(len(rows), MOST_POINTS)]
+        rows = self.record.rows("train").with_true(metric)
+        return [(row["step"], row[metric]) for row in rows.at(thinned(len(rows), MOST_POINTS).tolist())]
 
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """The plain loss where it is known beside extra terms, otherwise the loss."""
@@ -73,7 +71,7 @@ class View:
 
     @cached_property
     def last_step(self) -> int:
-        return max((row["step"] for row in self.record.train), default=0)
+        return self.record.rows("train").last_step
 
     @cached_property
     def total(self) -> int:

@@ -89,7 +89,7 @@ def put_back(run: RunFolder, recovery: Recovery, quiet: bool) -> None:
             write_text_atomically(run.config, recovery.config_text)
         if quarantine and recovery.kept is not None:
             write_entries(run.quarantine_file, recovery.kept.quarantined)
-        step = max((row["step"] for row in run.metrics("train")), default=0)
+        step = run.metrics("train").last_step
         with Trackers(FileTracker(run), segment=run.next_segment() - 1, start_step=step) as trackers:
             for line in lines:
                 trackers.log_event("notice", reason=line)

@@ -8,6 +8,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from trainbook.doctor import CAUSES, Diagnosis, diagnose
 from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.doctor.rule import all_rules
@@ -16,8 +18,10 @@ from trainbook.knobs.earlier import as_config
 from trainbook.knobs.formats import can_be_exported
 from trainbook.knobs.own_module import FIT
 from trainbook.runs import Manifest, RunFolder, jsonl
+from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import counted, open_record
 from trainbook.runs.schema import Metric, judgements
+from trainbook.runs.table import Rows
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -53,18 +57,20 @@ def _in_a_cell(text: str) -> str:
 
 def make_card(run: RunFolder) -> Card:
     manifest = run.read_manifest()
-    train, evaluations, events = run.metrics("train"), run.metrics("eval"), run.events()
+    metrics, events = run.metrics(), run.events()
+    train, evaluations = metrics.with_text("split", "train"), metrics.with_text("split", "eval")
     card = Card(f"{run.name}  {_status(manifest.status, manifest.status_detail)}")
     if train:
         last = train[-1]
         unit = counted(_facts(manifest, events))
-        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(_seconds(train))}"))
-        speed = last["tokens"] / max(_seconds(train), 1e-9)
+        seconds = _seconds(train)
+        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(seconds)}"))
+        speed = last["tokens"] / max(seconds, 1e-9)
         card.lines.append(("speed", f"{_speed(speed)} {unit} per second of training"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
-        by_loss = min(evaluations, key=lambda row: (math.isnan(row["loss"]), row["loss"]))
-        best = next((row for row in reversed(evaluations) if row.get("best")), by_loss)  # by the metric that was chosen
+        chosen = evaluations.with_true("best")  # by the metric that was chosen
+        best = chosen[-1] if chosen else evaluations[_lowest_loss(evaluations)]
         text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
         card.lines.append(("validation", text))
         detail = ", ".join(
@@ -144,11 +150,18 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
 SLOW = 1.5  # times the median of all: a rank that the others wait for
 
 
-def _slowest(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _lowest_loss(rows: Rows) -> int:
+    """The place of the first row that has it; NaN is above all numbers."""
+    losses = np.concatenate([losses for (losses,) in rows.blocks("loss")])
+    return int(np.nanargmin(losses)) if not np.isnan(losses).all() else 0
+
+
+def _slowest(rows: Rows) -> list[tuple[str, str]]:
     """The rank that all others wait for, if there is one."""
-    seconds = next((row["rank_seconds"] for row in reversed(rows) if row.get("rank_seconds")), {})
-    if not seconds:
+    known = rows.with_true("rank_seconds")
+    if not known:
         return []
+    seconds = known[-1]["rank_seconds"]
     rank, most = max(seconds.items(), key=lambda item: item[1])
     usual = statistics.median(seconds.values())
     if most <= SLOW * usual:
@@ -215,12 +228,13 @@ def _status(status: str, detail: str) -> str:
     return f"{status}: {detail}" if detail and detail != status else status
 
 
-def _seconds(rows: list[dict[str, Any]]) -> float:
+def _seconds(rows: Rows) -> float:
     """Time spent training: the steps' own, so that pauses between a stop and a resume don't count."""
-    total, before = 0.0, 0
-    for row in rows:
-        total += row["step_seconds"] * (row["step"] - before)
-        before = row["step"]
+    total, before = 0.0, 0.0
+    for steps, seconds in rows.blocks("step", "step_seconds"):
+        if len(steps):
+            spent = np.where(are_numbers(seconds), seconds, 0.0) * np.diff(steps, prepend=before)
+            total, before = float(np.cumsum([total, *spent])[-1]), float(steps[-1])
     return total
 
 
@@ -241,24 +255,25 @@ def _shown(metric: Metric, value: float) -> str:
     return f"{value:.1%}" if is_share and math.isfinite(value) else _number(value)
 
 
-def _curve(rows: list[dict[str, Any]]) -> str:
+def _curve(rows: Rows) -> str:
     """The loss over steps as a line of blocks; each block shows the highest of its stretch, so a spike stays seen."""
-    points = [(row["step"], row["loss"]) for row in rows]
-    width = min(WIDTH, len(points))
-    first, last = points[0][0], max(step for step, _ in points)
-    bins: list[list[float]] = [[] for _ in range(width)]
-    for step, loss in points:
-        bins[min(width - 1, (step - first) * width // (last - first + 1))].append(loss)
-    finite = [loss for _, loss in points if math.isfinite(loss)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    width = min(WIDTH, len(rows))
+    first = rows[0]["step"]
+    last = rows.last_step
+    tops = np.full(width, -np.inf)  # NaN counts as infinite
+    low, high = np.inf, -np.inf
+    for steps, losses in rows.blocks("step", "loss"):
+        places = np.clip((steps - first) * width // (last - first + 1), 0, width - 1).astype(int)
+        known = are_numbers(losses)
+        np.maximum.at(tops, places[known], np.where(np.isnan(losses), np.inf, losses)[known])
+        finite = losses[known & np.isfinite(losses)]
+        if len(finite):
+            low, high = min(low, float(finite.min())), max(high, float(finite.max()))
     curve, previous = "", LEVELS[0]
-    for values in bins:
-        if values:
-            top = max(values, key=lambda value: math.inf if math.isnan(value) else value)
-            if math.isfinite(top):
-                level = 0 if high == low else round((top - low) / (high - low) * (len(LEVELS) - 1))
-                previous = LEVELS[level]
-            else:
-                previous = "!"
+    for top in tops.tolist():
+        if top == math.inf:
+            previous = "!"
+        elif top != -math.inf:  # which is also what a stretch without rows has
+            previous = LEVELS[0 if high == low else round((top - low) / (high - low) * (len(LEVELS) - 1))]
         curve += previous
     return curve

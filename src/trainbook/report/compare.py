@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
+
 from trainbook.errors import UserError
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
 from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
@@ -34,7 +36,7 @@ class Side:
     @property
     def ended_without_a_number(self) -> bool:
         """Whether the loss was NaN or infinite at the end."""
-        values = [row["loss"] for row in self.record.train[-1:] if row.get("loss") is not None]
+        values = [row["loss"] for row in self.record.train[-1:] if isinstance(row.get("loss"), (int, float))]
         return any(not math.isfinite(value) for value in values)
 
 
@@ -112,9 +114,8 @@ def best_of(side: Side, higher_is_better: bool | None) -> tuple[float, float] | 
     curve = side.curve
     if curve is None or curve.is_noisy or higher_is_better is None:
         return None
-    choose = max if higher_is_better else min
-    value = choose(curve.values)
-    return curve.places[curve.values.index(value)], value
+    at = int(np.argmax(curve.values) if higher_is_better else np.argmin(curve.values))
+    return curve.places[at].item(), curve.values[at].item()
 
 
 def summary(side: Side, higher_is_better: bool | None) -> dict[str, Any]:
@@ -156,8 +157,8 @@ def _labels(records: Sequence[Record]) -> list[str]:
 def _split_and_metric(records: Sequence[Record], asked: str) -> tuple[str, str]:
     """`loss` is the validation's where all runs have it, else training's; `train_loss` and `eval_loss` choose."""
     have = {
-        "eval": [_numbers(record.evaluations) for record in records],
-        "train": [_numbers(record.train) for record in records],
+        "eval": [record.rows("eval").number_names for record in records],
+        "train": [record.rows("train").number_names for record in records],
     }
     split, metric, _ = place(asked)
     name = asked if any(asked in names for names in (*have["train"], *have["eval"])) else metric or asked
@@ -167,10 +168,6 @@ def _split_and_metric(records: Sequence[Record], asked: str) -> tuple[str, str]:
     if counts[best] < 2:
         raise UserError(_why_not(records, asked, name, have))
     return best, name
-
-
-def _numbers(rows: Sequence[Mapping[str, Any]]) -> set[str]:
-    return {name for row in rows for name, value in row.items() if isinstance(value, (int, float))}
 
 
 def _why_not(records: Sequence[Record], asked: str, name: str, have: Mapping[str, list[set[str]]]) -> str:
@@ -249,12 +246,14 @@ def _pairings(groups: Sequence[Group]) -> list[Pairing]:
 
 def _pairing(reference: Group, other: Group) -> Pairing | None:
     curves = [[side.curve for side in group.sides if side.curve is not None] for group in (reference, other)]
-    first = max(curve.places[0] for group in curves for curve in group)
+    first = max(curve.start for group in curves for curve in group)
     at = min(curve.end for group in curves for curve in group)
     if at < first:
         return None
-    logged = [place for place in curves[0][0].places if first <= place < at] + [at]
-    places = [min(logged, key=lambda place: abs(place - first - share * (at - first))) for share in WAYPOINTS]
+    logged = curves[0][0].places
+    logged = np.append(logged[(first <= logged) & (logged < at)], at)
+    wanted = [first + share * (at - first) for share in WAYPOINTS]
+    places = [logged[np.argmin(np.abs(logged - place))].item() for place in wanted]
     way = [(place, _mean_at(curves[1], place) - _mean_at(curves[0], place)) for place in dict.fromkeys(places)]
     values = _mean_at(curves[0], at), _mean_at(curves[1], at)
     return Pairing(reference, other, at, values, way, _estimate(reference, other, at))
@@ -280,9 +279,8 @@ def _missing(sides: Sequence[Side]) -> dict[str, list[str]]:
     logged = {
         side.label: {
             f"{'' if split == 'train' else 'eval '}{name}"
-            for split, rows in (("train", side.record.train), ("eval", side.record.evaluations))
-            for row in rows
-            for name in row
+            for split in ("train", "eval")
+            for name in side.record.rows(split).names
             if name in METRICS and name not in ("segment", "split", "best", "memory_kind")
         }
         for side in sides

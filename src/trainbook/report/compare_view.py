@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS
@@ -74,7 +77,9 @@ def _points(curve: Curve) -> list[list[float]]:
     """Of a long one so many stretches, each with its mean."""
     size = -(-len(curve.places) // MOST_POINTS)
     starts = range(0, len(curve.places), size)
-    return [[curve.places[min(at + size, len(curve.places)) - 1], fmean(curve.values[at : at + size])] for at in starts]
+    ends = [min(at + size, len(curve.places)) - 1 for at in starts]
+    means = [fmean(curve.values[at : at + size].tolist()) for at in starts]
+    return [[place, mean] for place, mean in zip(curve.places[ends].tolist(), means, strict=True)]
 
 
 def render(comparison: Comparison, console: Console) -> None:
@@ -159,27 +164,26 @@ def _print_groups(comparison: Comparison, console: Console) -> None:
 def _print_curves(comparison: Comparison, console: Console) -> None:
     """All on one scale, so that their heights can be compared."""
     sides = [(side, side.curve) for side in comparison.sides if side.curve is not None]
-    values = [value for _, curve in sides for value in curve.values]
+    low, high = (float(end([end(curve.values) for _, curve in sides])) for end in (np.min, np.max))
     last = max(curve.end for _, curve in sides)
     name = max(len(side.label) for side, _ in sides)
     console.print()
     for side, curve in sides:
-        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, min(values), max(values))}", markup=False)
-    scale = f"{LEVELS[0]} {number(min(values))}, {LEVELS[-1]} {number(max(values))}"
+        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, low, high)}", markup=False)
+    scale = f"{LEVELS[0]} {number(low)}, {LEVELS[-1]} {number(high)}"
     console.print(f"  {'':<{name}}  {scale}; right end: {place_text(comparison, last)}", style="dim", highlight=False)
 
 
 def _blocks(curve: Curve, last: float, low: float, high: float) -> str:
     """A block for each stretch, at the height of its mean; where nothing was logged, the one before goes on."""
-    bins: list[list[float]] = [[] for _ in range(WIDTH)]
-    for place, value in zip(curve.places, curve.values, strict=True):
-        bins[min(WIDTH - 1, int(place / last * WIDTH)) if last else 0].append(value)
+    places = (curve.places / last * WIDTH).astype(int) if last else np.zeros(len(curve.places), int)
+    bounds = np.searchsorted(np.minimum(places, WIDTH - 1), np.arange(WIDTH + 1))  # in rising order
     shown, before = "", " "
-    for number_, values in enumerate(bins):
+    for number_, (first, end) in enumerate(pairwise(bounds.tolist())):
         if number_ / WIDTH * last > curve.end:
             break
-        if values:
-            share = (fmean(values) - low) / (high - low) if high > low else 0.0
+        if first < end:
+            share = (fmean(curve.values[first:end].tolist()) - low) / (high - low) if high > low else 0.0
             before = LEVELS[round(share * (len(LEVELS) - 1))]
         shown += before
     return shown

@@ -177,7 +177,7 @@ def remarks(comparison: Comparison) -> list[str]:
 def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
     notes = []
     if side.curve is None:
-        logged = side.record.series(comparison.metric, comparison.split)[1]
+        logged = side.record.rows(comparison.split).has(comparison.metric)
         kind = "no finite" if logged else "no"
         notes.append(f"{side.label} logged {kind} {what(comparison)} and is left out of the comparison")
     if side.ended_without_a_number and (side.curve is not None or comparison.split != "train"):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import bisect
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from trainbook.errors import UserError
+from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import Record
 
 By = Literal["steps", "tokens", "time", "epochs"]
@@ -21,52 +22,61 @@ WINDOW = 0.1  # of the way: over so much of it a training metric is averaged, so
 class Curve:
     """Places and values in rising order of places; `is_noisy` for training metrics, which are of single batches."""
 
-    places: list[float]
-    values: list[float]
+    places: np.ndarray
+    values: np.ndarray
     is_noisy: bool
 
     @property
+    def start(self) -> float:
+        return self.places[0].item()
+
+    @property
     def end(self) -> float:
-        return self.places[-1]
+        return self.places[-1].item()
 
     def at(self, place: float) -> float:
         """At a place: between two evaluations on the straight line; of training, the mean of the tenth before it."""
         if self.is_noisy:
-            start = place - WINDOW * (place - self.places[0])
-            inside = [value for at, value in zip(self.places, self.values, strict=True) if start <= at <= place]
-            return fmean(inside) if inside else self._between(place)
+            start = place - WINDOW * (place - self.start)
+            first, last = np.searchsorted(self.places, start, "left"), np.searchsorted(self.places, place, "right")
+            if first < last:
+                return fmean(self.values[first:last].tolist())
         return self._between(place)
 
     def _between(self, place: float) -> float:
-        right = bisect.bisect_left(self.places, place)
+        right = int(np.searchsorted(self.places, place))
         if right == len(self.places):
-            return self.values[-1]
+            return float(self.values[-1])
         if right == 0 or self.places[right] == place:
-            return self.values[right]
-        x0, x1, y0, y1 = *self.places[right - 1 : right + 1], *self.values[right - 1 : right + 1]
+            return float(self.values[right])
+        x0, x1, y0, y1 = *self.places[right - 1 : right + 1].tolist(), *self.values[right - 1 : right + 1].tolist()
         return y0 + (y1 - y0) * (place - x0) / (x1 - x0)
 
 
 def curve_of(record: Record, metric: str, split: str, by: By) -> Curve | None:
     """None where the run has no such metric."""
-    rows = record.train if split == "train" else record.evaluations
-    rows = [row for row in rows if _is_number(row.get(metric))]
-    if not rows:
+    names = ("step", metric, FIELD.get(by, "step"))
+    steps, values, places = record.rows(split).columns(*names, need=names[:2])
+    kept = are_numbers(values) & np.isfinite(values)
+    if not kept.any():
         return None
-    places = _places(record, rows, by)
-    points = sorted(
-        (place, row[metric]) for place, row in zip(places, rows, strict=True) if place is not None and place >= 0
-    )
-    if not points:
-        has = ", ".join(name for name in get_args(By) if any(at is not None for at in _places(record, rows, name)))
-        raise UserError(f"--by {by}: run '{record.name}' did not log it; it has {has}.")
-    return Curve([place for place, _ in points], [value for _, value in points], is_noisy=split == "train")
+    steps, values = steps[kept], values[kept]
+    places = _at_time(record, steps) if by == "time" else places[kept]
+    known = np.isfinite(places) & (places >= 0)
+    if not known.any():
+        has = [name for name in get_args(By) if _has(record, split, metric, name)]
+        raise UserError(f"--by {by}: run '{record.name}' did not log it; it has {', '.join(has)}.")
+    places, values = places[known], values[known]
+    if by in ("steps", "tokens"):
+        places = places.astype(np.int64)
+    order = np.lexsort((values, places))
+    return Curve(places[order], values[order], is_noisy=split == "train")
 
 
 def seconds_of(record: Record) -> float | None:
     """Time spent training."""
     clock = _clock(record)
-    return clock[max(clock)] if clock else record.facts.get("train_seconds")
+    return float(clock[1][-1]) if clock is not None else record.facts.get("train_seconds")
 
 
 def speed_of(record: Record) -> float | None:
@@ -75,45 +85,51 @@ def speed_of(record: Record) -> float | None:
     tokens, seconds = tokens_of(record), seconds_of(record)
     if tokens and seconds:
         return tokens / seconds
-    logged = [row["tokens_per_second"] for row in record.train if _is_number(row.get("tokens_per_second"))]
-    return float(median(logged)) if logged else None
+    (logged,) = record.rows("train").columns("tokens_per_second")
+    logged = logged[np.isfinite(logged)]
+    return float(np.median(logged)) if len(logged) else None
 
 
 def tokens_of(record: Record) -> int | None:
-    return next((row["tokens"] for row in reversed(record.train) if _is_number(row.get("tokens"))), None)
+    rows = record.rows("train").having("tokens")
+    return next((row["tokens"] for row in reversed(rows) if _is_number(row["tokens"])), None)
 
 
 def steps_of(record: Record) -> int:
-    return max((row["step"] for row in (*record.train, *record.evaluations)), default=0)
+    return max(record.rows("train").last_step, record.rows("eval").last_step)
 
 
-def _places(record: Record, rows: Sequence[dict[str, Any]], by: By) -> list[float | None]:
+def _has(record: Record, split: str, metric: str, by: By) -> bool:
     if by == "time":
-        clock = _clock(record)
-        steps = sorted(clock)
-        seconds = [clock[step] for step in steps]
-        line = Curve([0.0, *map(float, steps)], [0.0, *seconds], is_noisy=False) if steps else None
-        return [line.at(row["step"]) if line is not None else None for row in rows]
-    return [row[FIELD[by]] if _is_number(row.get(FIELD[by])) else None for row in rows]
+        return _clock(record) is not None
+    values, places = record.rows(split).columns(metric, FIELD[by])
+    return bool((np.isfinite(values) & np.isfinite(places)).any())
 
 
-def _clock(record: Record) -> dict[int, float]:
+def _at_time(record: Record, steps: np.ndarray) -> np.ndarray:
+    clock = _clock(record)
+    if clock is None:
+        return np.full(len(steps), np.nan)
+    return np.interp(steps, np.append(0.0, clock[0]), np.append(0.0, clock[1]))
+
+
+def _clock(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     """Seconds of training until each step: the steps' own where they are known, so that pauses between a stop and a
     resume don't count; else by the clock, from when the first row was logged."""
-    timed = [row for row in record.train if _is_number(row.get("step_seconds"))]
-    if timed:
-        total, before, clock = 0.0, 0, {}
-        for row in timed:
-            total += row["step_seconds"] * (row["step"] - before)
-            before = row["step"]
-            clock[before] = total
-        return clock
-    logged = [row for row in record.train if _is_number(row.get("time"))]
+    timed, seconds = _finite(record, "step_seconds")
+    if len(timed):
+        return timed, np.cumsum(seconds * np.diff(timed, prepend=0))
+    logged, times = _finite(record, "time")
     if len(logged) < 2:
-        return {}
-    is_elapsed = logged[0]["time"] < 1e8  # seconds since the beginning, not since 1970
-    start = 0.0 if is_elapsed else logged[0]["time"]
-    return {row["step"]: row["time"] - start for row in logged}
+        return None
+    is_elapsed = times[0] < 1e8  # seconds since the beginning, not since 1970
+    return logged, times - (0.0 if is_elapsed else times[0])
+
+
+def _finite(record: Record, name: str) -> tuple[np.ndarray, np.ndarray]:
+    steps, values = record.rows("train").columns("step", name)
+    kept = are_numbers(values) & np.isfinite(values)
+    return steps[kept], values[kept]
 
 
 def _is_number(value: Any) -> bool:

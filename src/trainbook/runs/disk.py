@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,13 +26,17 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def write_bytes_atomically(path: Path, content: bytes) -> None:
+    write_parts_atomically(path, [content])
+
+
+def write_parts_atomically(path: Path, parts: Iterable[bytes]) -> None:
     with naming_the_file(path):
         if not path.name:  # "." or "/", which have no file beside them
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(create_anew(temporary), "wb") as file:
-                file.write(content)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

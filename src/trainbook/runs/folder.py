@@ -5,18 +5,22 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
-from trainbook.runs import jsonl, lock
+from trainbook.runs import column_files, jsonl, lock
+from trainbook.runs.blocks import LARGEST_STEP
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import SEGMENT_STARTS, Split
+from trainbook.runs.table import Rows, Skipped, Table
 
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config
@@ -24,12 +28,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
 # All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
-_BEFORE_MANIFEST |= {"network", "tensorboard", "wandb", "wandb-id"}
+_BEFORE_MANIFEST |= {column_files.FOLDER, "network", "tensorboard", "wandb", "wandb-id"}
 # A file that was about to take its place when its writer was killed. These are written under the lock only.
 _UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|facts\.json|base\.json"
 _HALF_WRITTEN = re.compile(rf"\.({_UNDER_LOCK})\.(\d+)\.tmp")
-
-MOST_TOLD = 5  # of lines of one file, each by itself
 
 Row = dict[str, Any]
 
@@ -50,7 +52,7 @@ class RunFolder:
         self.report = self.path / "report.md"
         self.tensorboard = self.path / "tensorboard"
         self.lock_file = self.path / "lock"
-        self.skipped: dict[Path, list[jsonl.Unreadable]] = {}  # lines that are no rows, by file
+        self.skipped: dict[Path, Skipped] = {}  # lines that are no rows, by file
         self.stand_in: Manifest | None = None  # for a manifest.json that is lost, until it is written again
 
     def __repr__(self) -> str:
@@ -164,16 +166,21 @@ class RunFolder:
         gone = holder is None or holder.is_known_dead
         return gone and self.read_manifest().status == "running"
 
-    def metrics(self, split: Split | None = None, *, raw: bool = False) -> list[Row]:
+    def metrics(self, split: Split | None = None, *, raw: bool = False) -> Rows:
         """The rows that count, ordered by step; `raw` returns all rows in the order of writing.
 
         A resumed run repeats steps. The later segment counts: rows that an older segment wrote beyond the step from
         which a later one resumed are dropped.
         """
-        rows = self._rows_of(self.metrics_file, "step")
+        rows = self._table().rows()
         if not raw:
-            rows = _later_counts(_still_true(rows, self._segment_ends(rows)))
-        return [row for row in rows if split is None or row.get("split") == split]
+            rows = rows.up_to(self._segment_ends(rows))
+        return rows if split is None else rows.with_text("split", split)
+
+    def _table(self) -> Table:
+        table = Table.read(self.metrics_file, lambda row: _broken_law(row, ("step",)))
+        self.skipped[self.metrics_file] = table.skipped()
+        return table
 
     def events(self, *, raw: bool = False) -> list[Row]:
         """The events that count. A rollback drops later metrics rows but no events; a resume drops both after its
@@ -193,45 +200,50 @@ class RunFolder:
 
     def _rows_of(self, path: Path, *names: str) -> list[Row]:
         """Those that can be used; `skipped` has the others."""
-        rows, self.skipped[path] = jsonl.scan(path, lambda row: _broken_law(row, names))
+        rows, told = jsonl.scan(path, lambda row: _broken_law(row, names))
+        self.skipped[path] = Skipped(np.array([each.number for each in told], dtype=np.int64), told)
         return rows
 
     def notices(self) -> list[str]:
         """What was skipped when the rows were last read, by file and line."""
-        found = [(path, each) for path, lines in self.skipped.items() for each in lines]
-        return [f"skipped an unreadable line: {each.told(path)}" for path, each in found]
+        return [
+            line
+            for path, found in self.skipped.items()
+            for line in found.lines(path, "skipped an unreadable line: {}", "skipped {} more unreadable lines")
+        ]
 
     def set_skipped_aside(self) -> list[str]:
         """Take what was skipped out of the files, so that other readers can read them; says what was done."""
         lines = []
         for path, found in self.skipped.items():
-            if found:
-                aside = jsonl.set_aside(path, found)
-                lines += [f"{each.told(path)}: moved to {aside.name}" for each in found[:MOST_TOLD]]
-                if len(found) > MOST_TOLD:
-                    lines.append(f"{path}: {len(found) - MOST_TOLD} more such lines moved to {aside.name}")
-            self.skipped[path] = []
+            if len(found):
+                aside = jsonl.set_aside(path, found.numbers.tolist())
+                lines += found.lines(
+                    path, f"{{}}: moved to {aside.name}", f"{{}} more such lines moved to {aside.name}"
+                )
+            self.skipped[path] = Skipped()
         return lines
 
     def next_segment(self) -> int:
-        recorded = [*self.metrics(raw=True), *self.events(raw=True)]
+        recorded = self.events(raw=True)
         if self.has_begun:
             recorded += self.read_manifest().segments
-        return 1 + max((row.get("segment", 0) for row in recorded), default=-1)
+        segments = [row.get("segment", 0) for row in recorded] + list(self.metrics(raw=True).first_steps())
+        return 1 + max(segments, default=-1)
 
-    def _segment_ends(self, metrics: list[Row]) -> dict[int, int]:
+    def _segment_ends(self, metrics: Rows) -> dict[int, int]:
         """For each segment that was resumed or rolled back: its last step that counts."""
-        began: dict[int, int] = {}
-        for row in [*metrics, *(event for event in self.events(raw=True) if event["kind"] in SEGMENT_STARTS)]:
-            segment, step = row.get("segment", 0), row["step"]
-            began[segment] = min(step, began.get(segment, step))
+        began = metrics.first_steps()
+        for event in self.events(raw=True):
+            if event["kind"] in SEGMENT_STARTS:
+                segment, step = event.get("segment", 0), event["step"]
+                began[segment] = min(step, began.get(segment, step))
         ends: dict[int, int] = {}
         earliest_later: int | None = None
-        for segment in range(max(began, default=-1), -1, -1):
+        for segment in sorted(began, reverse=True):
             if earliest_later is not None:
                 ends[segment] = earliest_later
-            if segment in began:
-                earliest_later = began[segment] if earliest_later is None else min(began[segment], earliest_later)
+            earliest_later = began[segment] if earliest_later is None else min(began[segment], earliest_later)
         return ends
 
 
@@ -291,16 +303,9 @@ def _broken_law(row: Row, names: Sequence[str]) -> str:
     for name in ("step", "segment"):
         if type(row.get(name, 0)) is not int:  # to Python, true is one too
             return f"{name} must be a whole number, but got {row[name]!r:.60}"
+        if abs(row.get(name, 0)) > LARGEST_STEP:
+            return f"{name} must be at most {LARGEST_STEP:,}"
     return ""
-
-
-def _still_true(rows: Iterable[Row], ends: dict[int, int]) -> list[Row]:
-    return [row for row in rows if row["step"] <= ends.get(row.get("segment", 0), row["step"])]
-
-
-def _later_counts(rows: list[Row]) -> list[Row]:
-    latest = {(row.get("split"), row["step"]): row.get("segment", 0) for row in rows}
-    return [row for row in rows if row.get("segment", 0) == latest[row.get("split"), row["step"]]]
 
 
 def _why_not_a_run(places: list[Path]) -> str:

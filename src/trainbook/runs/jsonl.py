@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 
 from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError
-from trainbook.runs.disk import naming_the_file, write_bytes_atomically
+from trainbook.runs.disk import naming_the_file, write_parts_atomically
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAIL_BLOCK_BYTES = 1 << 16
@@ -86,7 +86,6 @@ class Unreadable:
     """A line that is no row."""
 
     number: int  # the first line is 1
-    line: bytes
     law: str  # what it breaks
 
     def told(self, path: Path) -> str:
@@ -109,33 +108,44 @@ def scan(
     unreadable: list[Unreadable] = []
     if not path.exists():
         return rows, unreadable
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last newline is empty, or not yet a line
-    for number, line in enumerate(lines, start=1):
-        row = _parse(line)
-        law = f"must be one JSON object per line, but got {line[:60]!r}" if row is None else broken_law(row)
-        if row is not None and not law:
-            rows.append(row)
-        elif line.strip(b"\0"):
-            unreadable.append(Unreadable(number, line, law))
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):  # not yet a line
+                break
+            row, law = row_of(line[:-1], broken_law)
+            if row is not None:
+                rows.append(row)
+            elif law:
+                unreadable.append(Unreadable(number, law))
     return rows, unreadable
 
 
-def set_aside(path: Path, unreadable: Sequence[Unreadable]) -> Path:
+def row_of(line: bytes, broken_law: Callable[[dict[str, Any]], str]) -> tuple[dict[str, Any] | None, str]:
+    """The row, or the law that the line breaks; neither of a line that is empty or of zeros."""
+    row = _parse(line)
+    law = f"must be one JSON object per line, but got {line[:60]!r}" if row is None else broken_law(row)
+    return (None, law if line.strip(b"\0") else "") if row is None or law else (row, "")
+
+
+def set_aside(path: Path, numbers: Collection[int]) -> Path:
     """Take lines that are no rows out of a file, and keep their bytes in another beside it, which comes first."""
     aside = path.with_name(f"{path.name}.unreadable")
-    gone = {each.number for each in unreadable}
-    with naming_the_file(aside), open(open_no_link(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as file:
-        file.write(b"".join(each.line + b"\n" for each in unreadable))
-        file.flush()
-        os.fsync(file.fileno())
-    lines = path.read_bytes().split(b"\n")
-    kept = [line for number, line in enumerate(lines, start=1) if number not in gone]
-    write_bytes_atomically(path, b"\n".join(kept))
+    gone = set(numbers)
+    with naming_the_file(aside), open(open_no_link(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as kept_aside:
+        with open(path, "rb") as file:
+            kept_aside.writelines(line for number, line in enumerate(file, start=1) if number in gone)
+        kept_aside.flush()
+        os.fsync(kept_aside.fileno())
+    with open(path, "rb") as file:
+        write_parts_atomically(path, (line for number, line in enumerate(file, start=1) if number not in gone))
     return aside
 
 
 def has_rows(path: Path) -> bool:
-    return path.is_file() and b"\n" in path.read_bytes()
+    if not path.is_file():
+        return False
+    with open(path, "rb") as file:
+        return any(b"\n" in block for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
 
 
 def lost_since(path: Path, then: Extent) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +14,7 @@ from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.own_module import FIT, applies_to_fit
 from trainbook.runs.folder import RunFolder, list_runs
 from trainbook.runs.manifest import Manifest
-from trainbook.runs.schema import bounded_row
+from trainbook.runs.table import Rows, as_rows
 
 Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
 Row = dict[str, Any]
@@ -25,8 +25,8 @@ class Record:
     """Rows use the names of `runs.METRICS` and are ordered by step; rows of abandoned segments are left out."""
 
     name: str
-    train: list[Row]
-    evaluations: list[Row]
+    train: Sequence[Row]
+    evaluations: Sequence[Row]
     events: list[Row] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)  # by knob path: those that are known
     config: Config | None = None  # of a run that a configuration describes whole: not of `fit`, nor of other tools
@@ -37,15 +37,23 @@ class Record:
     notices: tuple[str, ...] = ()  # what of its files could not be read
     overrides: tuple[str, ...] = ()  # of a configuration that nothing was run of: what was asked for over its file
 
+    def __post_init__(self) -> None:
+        """Rows of other tools come as lists."""
+        object.__setattr__(self, "train", as_rows(self.train))
+        object.__setattr__(self, "evaluations", as_rows(self.evaluations))
+
     def has(self, *metrics: str) -> bool:
         """Whether training rows have all of these."""
-        return all(any(row.get(metric) is not None for row in self.train) for metric in metrics)
+        return all(self.rows("train").has(metric) for metric in metrics)
+
+    def rows(self, split: str) -> Rows:
+        """The same, as columns too."""
+        return as_rows(self.train if split == "train" else self.evaluations)
 
     def series(self, metric: str, split: str = "train") -> tuple[list[int], list[float]]:
         """Steps and values, where there is one."""
-        rows = self.train if split == "train" else self.evaluations
-        found = [(row["step"], row[metric]) for row in rows if row.get(metric) is not None]
-        return [step for step, _ in found], [value for _, value in found]
+        steps, values = self.rows(split).series(metric)
+        return steps.astype(int).tolist(), values.tolist()
 
 
 def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
@@ -74,11 +82,11 @@ def read_run(folder: RunFolder) -> Record:
     for event in events:
         if event["kind"] in ("start", "facts"):
             facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
-    train, evaluations = folder.metrics("train"), folder.metrics("eval")
+    metrics = folder.metrics()
     return Record(
         name=folder.name,
-        train=[bounded_row(row) for row in train],
-        evaluations=[bounded_row(row) for row in evaluations],
+        train=metrics.with_text("split", "train"),
+        evaluations=metrics.with_text("split", "eval"),
         events=events,
         settings=told.settings,
         config=told.config,

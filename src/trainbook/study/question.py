@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import shlex
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+
+import numpy as np
 
 from trainbook.doctor.finding import Finding
 from trainbook.errors import UserError
@@ -148,9 +149,9 @@ def _begins_anew(parent: RunFolder, override: str, changed: Sequence[str]) -> bo
 
 def _evaluations(record: Record, span: int) -> int:
     """As many as there is time for, by what the run itself took."""
-    training = [row["step_seconds"] for row in record.train if row.get("step_seconds")]
-    evaluating = [row["seconds"] for row in record.evaluations if row.get("seconds")]
-    if not training or not evaluating:
+    training, evaluating = record.rows("train").columns("step_seconds")[0], record.rows("eval").columns("seconds")[0]
+    if not training.any() or not evaluating.any():
         return EVALUATIONS
-    room = int(EVALUATING * span * statistics.median(training) / statistics.median(evaluating))
+    usual = [float(np.median(seconds[seconds != 0])) for seconds in (training, evaluating)]
+    room = int(EVALUATING * span * usual[0] / usual[1])
     return min(EVALUATIONS, max(FEWEST_EVALUATIONS, room))

@@ -16,8 +16,8 @@ FEW_TARGETS = 20  # fewer evaluated samples say little about an accuracy
 
 def best_evaluation(view: View) -> dict[str, Any]:
     """The evaluation that chooses the model which is kept; the last one if none is marked."""
-    rows = [row for row in view.record.evaluations if row.get("accuracy") is not None]
-    return next((row for row in reversed(rows) if row.get("best")), rows[-1])
+    rows = view.record.rows("eval").having("accuracy")
+    return (rows.with_true("best") or rows)[-1]
 
 
 @rule(

@@ -13,6 +13,7 @@ from trainbook.doctor.remedies import change
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import REPEATED_DATA
+from trainbook.runs.columns import are_logged
 
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
@@ -77,11 +78,11 @@ def copies_in_training(view: View) -> Iterator[Finding]:
 )
 def order_of_the_source(view: View) -> Iterator[Finding]:
     each_row = max(1, (view.global_batch or 2) // view.world - 1)
-    by_segment: dict[int, list[float]] = {}  # the guard, when it goes back, draws another order
-    for row in view.record.train:
-        if row.get("ordered_rows") is not None:
-            by_segment.setdefault(row.get("segment", 0), []).append(row["ordered_rows"])
-    means = [float(np.mean(shares)) for shares in by_segment.values() if len(shares) * each_row >= MANY_PAIRS]
+    shares, segments = view.record.rows("train").columns("ordered_rows", "segment", need=["ordered_rows"])
+    segments = np.where(are_logged(segments), segments, 0)
+    # The guard, when it goes back, draws another order.
+    by_segment = [shares[segments == segment] for segment in np.unique(segments)]
+    means = [float(np.mean(shares)) for shares in by_segment if len(shares) * each_row >= MANY_PAIRS]
     if not means or max(means) < 0.95:
         return
     asked = view.setting("data.shuffle") is False

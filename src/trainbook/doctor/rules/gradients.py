@@ -12,6 +12,7 @@ from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
+from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
 
@@ -75,25 +76,25 @@ def clipped_share(view: View) -> Iterator[Finding]:
     needs=("grad_norm",),
 )
 def clipping_at_work(view: View) -> Iterator[Finding]:
-    rows = [row for row in view.record.train if row.get("grad_norm") is not None]
-    is_lost = any(not np.isfinite(row["grad_norm"]) for row in rows)
-    rows = [row for row in rows if np.isfinite(row["grad_norm"])]
+    steps, norms, clipped = view.record.rows("train").columns("step", "grad_norm", "clipped", need=["grad_norm"])
+    kept = np.isfinite(norms)
+    steps, norms, clipped = steps[kept], norms[kept], clipped[kept]
     limit = view.setting(CLIP)
-    if len(rows) < 8:
+    if len(steps) < 8:
         return
-    norms = np.array([row["grad_norm"] for row in rows])
-    span = (rows[0]["step"], rows[-1]["step"])
+    span = (steps[0], steps[-1])
     if limit is not None and view.setting("batch.clipping", "norm") == "norm":
-        above = [row for row in rows if row["grad_norm"] > 1.01 * limit and row.get("clipped") is not None]
-        ignored = [row for row in above if row["clipped"] == 0]
-        if len(above) >= 3 and len(ignored) > 0.8 * len(above):
+        above = (norms > 1.01 * limit) & are_logged(clipped)
+        ignored = int(np.count_nonzero(clipped[above] == 0))
+        if np.count_nonzero(above) >= 3 and ignored > 0.8 * np.count_nonzero(above):
             evidence = (
-                f"{len(ignored)} logged steps have a gradient norm above the threshold of {limit:g} (highest: "
+                f"{ignored} logged steps have a gradient norm above the threshold of {limit:g} (highest: "
                 f"{norms.max():.3g}), but were not clipped"
             )
             yield finding("error", "clipping-off", 0.93, evidence, steps=span, override=None)
             return
-    middle, highest = float(np.median(norms[4:])), float(norms[4:].max())
+    middle = float(np.median(norms[4:]))
+    highest, is_lost = _highest(view, steps[3])
     is_off = limit is None or limit > max(usual(CLIP)[1], highest)
     adaptive = view.setting("optimizer.type") == "stable_adamw" or view.setting("batch.clipping") == "zclip"
     if not is_off or adaptive:
@@ -113,6 +114,17 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
         yield finding(
             "warning", "clipping-off", 0.5, evidence, steps=span, override=override, highest=highest, middle=middle
         )
+
+
+def _highest(view: View, after: float) -> tuple[float, bool]:
+    """Of all norms after a step, however many rows there are; and whether any norm is NaN or infinite."""
+    highest, is_lost = 0.0, False
+    for steps, norms in view.record.rows("train").blocks("step", "grad_norm"):
+        known = are_numbers(norms)
+        is_lost |= not np.isfinite(norms[known]).all()
+        late = norms[known & np.isfinite(norms) & (steps > after)]
+        highest = max(highest, float(late.max())) if len(late) else highest
+    return highest, is_lost
 
 
 @rule(

@@ -13,6 +13,7 @@ from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
+from trainbook.runs.columns import are_numbers
 
 OUT_OF_MEMORY = re.compile(
     r"out of (\w+ )?memory|OutOfMemory|MemoryError|(cannot|can't|unable to) allocate", re.IGNORECASE
@@ -31,14 +32,13 @@ OUT_OF_MEMORY = re.compile(
 )
 def not_finite(view: View) -> Iterator[Finding]:
     bad = [
-        row["step"]
-        for row in view.record.train
-        if any(row.get(name) is not None and not np.isfinite(row[name]) for name in ("loss", "grad_norm"))
+        steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms))]
+        for steps, losses, norms in view.record.rows("train").blocks("step", "loss", "grad_norm")
     ]
     skipped = [event["step"] for event in view.events("skip") if "finite" in str(event.get("reason", "")).lower()]
-    if not bad and not skipped:
+    steps = np.sort(np.concatenate([*bad, skipped])).astype(int)
+    if not len(steps):
         return
-    steps = sorted([*bad, *skipped])
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
     at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
     evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}"
@@ -152,8 +152,9 @@ def out_of_memory(view: View) -> Iterator[Finding]:
     needs=("data_wait_seconds", "step_seconds"),
 )
 def waiting_for_data(view: View) -> Iterator[Finding]:
-    rows = [row for row in view.record.train if row.get("data_wait_seconds") is not None and row.get("step_seconds")]
-    shares = np.array([row["data_wait_seconds"] / row["step_seconds"] for row in rows[2:]])
+    steps, waited, lasted = view.record.rows("train").columns("step", "data_wait_seconds", "step_seconds")
+    kept = np.flatnonzero(lasted)[2:]
+    steps, shares = steps[kept], waited[kept] / lasted[kept]
     if len(shares) < 5 or np.median(shares) < 0.2:
         return
     share = float(np.median(shares))
@@ -165,7 +166,7 @@ def waiting_for_data(view: View) -> Iterator[Finding]:
         "loader-slow",
         0.9,
         evidence,
-        steps=(rows[2]["step"], rows[-1]["step"]),
+        steps=(steps[0], steps[-1]),
         override=override,
         share=share,
     )
@@ -218,7 +219,7 @@ def slower_than_before(view: View) -> Iterator[Finding]:
     if found is None or len(speeds) - found.at < len(speeds) / 4:
         return
     before, after = float(np.median(speeds[: found.at])), float(np.median(speeds[found.at :]))
-    on_gpu = any(row.get("memory_kind") == "device_peak" for row in view.record.train)
+    on_gpu = view.record.rows("train").has_text("memory_kind", "device_peak")
     if after < (0.6 if on_gpu else 0.4) * before and abs(found.size) > 6:
         evidence = (
             f"the speed fell from {before:,.0f} to {after:,.0f} tokens per second at step {int(steps[found.at]):,}"

@@ -14,6 +14,7 @@ from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, quantile_over_steps
 from trainbook.doctor.view import EARLY, View
 from trainbook.knobs.bibliography import ADAMW, CS231N, ML_ENGINEERING
+from trainbook.runs.columns import are_logged, are_true
 
 USUAL_DECAY = 0.1
 
@@ -137,14 +138,20 @@ def _weaker_decay(view: View, decay: float, taken: float) -> str | None:
     needs=("optimizer_updates", "applied_updates"),
 )
 def averages_lost(view: View) -> Iterator[Finding]:
-    for row in view.record.train:
-        seen, applied = row.get("optimizer_updates"), row.get("applied_updates")
-        if seen is None or applied is None:
-            continue
-        if _are_missing(seen, applied):
-            evidence = f"at step {row['step']:,} the optimizer state covers {int(seen):,} of {int(applied):,} updates"
-            yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(row["step"], view.last_step))
+    for step, seen, applied in _counted_updates(view):
+        lost = np.flatnonzero(_are_missing(seen, applied))
+        if len(lost):
+            at, covered, of = (int(column[lost[0]]) for column in (step, seen, applied))
+            evidence = f"at step {at:,} the optimizer state covers {covered:,} of {of:,} updates"
+            yield finding("error", "optimizer-state-lost", 0.97, evidence, steps=(at, view.last_step))
             return
+
+
+def _counted_updates(view: View) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Of the rows that have both, a block at a time: steps, the optimizer's own count, and the updates applied."""
+    for steps, seen, applied in view.record.rows("train").blocks("step", "optimizer_updates", "applied_updates"):
+        both = are_logged(seen) & are_logged(applied)
+        yield steps[both], seen[both], applied[both]
 
 
 @rule(
@@ -182,24 +189,26 @@ def resume_spike(view: View) -> Iterator[Finding]:
 
 def _has_its_state(view: View, at: int) -> bool:
     """The optimizer's own count goes on after the resume: whatever the loss does there, the state was not lost."""
-    for row in view.record.train:
-        seen, applied = row.get("optimizer_updates"), row.get("applied_updates")
-        if row["step"] > at and seen is not None and applied is not None:
-            return not _are_missing(seen, applied)
+    for steps, seen, applied in _counted_updates(view):
+        later = steps > at
+        if later.any():
+            return not _are_missing(seen[later][:1], applied[later][:1])[0]
     return False
 
 
-def _are_missing(seen: float, applied: float) -> bool:
+def _are_missing(seen: np.ndarray, applied: np.ndarray) -> np.ndarray:
     """More than rounding: updates that were applied, and that the optimizer's averages have not seen."""
-    return applied - seen > max(2, 0.02 * applied)
+    return applied - seen > np.maximum(2, 0.02 * applied)
 
 
 def _larger_updates(view: View, at: int) -> float | None:
-    rows = [row for row in view.record.train if row.get("update_ratio") and row.get("learning_rate")]
-    sizes = [(row["step"], row["update_ratio"] / row["learning_rate"]) for row in rows]
-    before = [size for step, size in sizes if step <= at][-5:]
-    after = [size for step, size in sizes if step > at][:2]
-    return max(after) / float(np.median(before)) if len(before) >= 3 and after else None
+    before, after = np.zeros(0), np.zeros(0)
+    for steps, ratios, rates in view.record.rows("train").blocks("step", "update_ratio", "learning_rate"):
+        known = are_true(ratios) & are_true(rates)
+        sizes, is_before = ratios[known] / rates[known], steps[known] <= at
+        before = np.concatenate([before, sizes[is_before]])[-5:]
+        after = np.concatenate([after, sizes[~is_before]])[:2]
+    return float(max(after) / np.median(before)) if len(before) >= 3 and len(after) else None
 
 
 @rule(
@@ -215,22 +224,21 @@ def _larger_updates(view: View, at: int) -> float | None:
     needs=("loss", "probe_loss"),
 )
 def loss_of_the_batch(view: View) -> Iterator[Finding]:
-    rows = [
-        (row["step"], row.get("cross_entropy", row["loss"]), row["probe_loss"])
-        for row in view.record.train
-        if row.get("probe_loss") is not None and row.get("loss") is not None
-    ]
-    rows = [row for row in rows if all(map(math.isfinite, row[1:])) and row[2] > 1e-3]
-    if len(rows) < 8:
+    names = ("step", "probe_loss", "loss", "cross_entropy")
+    steps, judged, trained, plain = view.record.rows("train").columns(*names, need=names[:3])
+    trained = np.where(are_logged(plain), plain, trained)
+    kept = np.isfinite(trained) & np.isfinite(judged) & (judged > 1e-3)
+    steps, trained, judged = steps[kept], trained[kept], judged[kept]
+    if len(steps) < 8:
         return
-    first = sum(row[1] for row in rows[:3]) / sum(row[2] for row in rows[:3])
-    rows = rows[len(rows) // 4 :]
-    trained, judged = np.array([row[1] for row in rows]), np.array([row[2] for row in rows])
+    first = sum(trained[:3].tolist()) / sum(judged[:3].tolist())
+    late = slice(len(steps) // 4, None)
+    steps, trained, judged = steps[late], trained[late], judged[late]
     # Means: the losses of a few rows are skewed, and their median lies below.
     ratio = float(trained.mean() / judged.mean())
     differences = trained - judged
-    middle, error = float(differences.mean()), float(differences.std()) / len(rows) ** 0.5
-    span = (rows[0][0], rows[-1][0])
+    middle, error = float(differences.mean()), float(differences.std()) / len(steps) ** 0.5
+    span = (steps[0], steps[-1])
     said = (
         f"the training loss is {trained.mean():.3g}; rows of the same batches, evaluated without dropout, have a "
         "loss of "

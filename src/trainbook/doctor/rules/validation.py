@@ -14,6 +14,7 @@ from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
+from trainbook.runs.columns import are_true
 
 
 @rule(
@@ -227,24 +228,25 @@ OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq") 
     needs=("eval:accuracy", "eval:loss"),
 )
 def accuracy_against_loss(view: View) -> Iterator[Finding]:
-    rows = [row for row in view.record.evaluations if row.get("accuracy") is not None and row.get("loss") is not None]
-    rows = [row for row in rows if math.isfinite(row["loss"])]
+    names = ("step", "accuracy", "loss", "targets")
+    rows = np.stack(view.record.rows("eval").columns(*names, need=names[:3]), axis=1)
+    rows = rows[np.isfinite(rows[:, 2])]
     if len(rows) < 3 or view.task not in OF_CHOICES:
         return
     late = rows[-max(3, len(rows) // 3) :]
-    loss = float(np.median([row["loss"] for row in late]))
+    loss = float(np.median(late[:, 2]))
     uniform = view.fact("uniform_loss")
     # What a model that has learned nothing holds for likeliest is arbitrary: it may be right less often than by chance.
     has_learned = uniform is not None and loss < uniform - math.log(LEARNED)
     least = math.exp(-loss) if has_learned else 1 - loss / math.log(2)
     if least <= 0:
         return
-    accuracy = float(np.median([row["accuracy"] for row in late]))
-    targets = float(np.median([row.get("targets") or 100 for row in late]))
+    accuracy = float(np.median(late[:, 1]))
+    targets = float(np.median(np.where(are_true(late[:, 3]), late[:, 3], 100)))
     error = math.sqrt(least * (1 - least) / targets)
     if accuracy < 0.5 * least and accuracy < least - 4 * error:
         evidence = f"the accuracy is {accuracy:.1%}, but a validation loss of {loss:.3g} implies {least:.0%}"
-        span = (late[0]["step"], late[-1]["step"])
+        span = (late[0, 0], late[-1, 0])
         yield finding("error", "metric-flat", 0.9, f"{evidence} or more", steps=span, accuracy=accuracy, least=least)
 
 
