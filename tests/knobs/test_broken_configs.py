@@ -14,6 +14,14 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         "optimizer:\n  lerning_rate: 1e-4\n",
         ["run.yaml:2  optimizer.lerning_rate: no such knob. Did you mean optimizer.learning_rate?"],
     ),
+    "a misspelt tracker": (
+        "logging: {report_to: wandbb}\n",
+        [
+            "run.yaml:1  logging.report_to: must be a list with any of tensorboard, wandb, but got 'wandbb' "
+            "(a string). Did you mean ['wandb']?"
+        ],
+    ),
+    "a short word that is like no knob": ("foo: 1\n", ["run.yaml:1  foo: no such knob."]),
     "the name of a run": (
         "run:\n  name: first\n",
         ["run.yaml:1  run: no such knob. The name of a run is an option of the command: --name NAME."],

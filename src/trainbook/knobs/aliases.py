@@ -153,7 +153,7 @@ def _nearest_anywhere(name: str) -> str | None:
     }
     targets |= {path: path for path in by_path()}
     targets |= {known: paths[0] for known, paths in SPECIAL.items()}
-    near = get_close_matches(name, targets, n=1, cutoff=0.7)
+    near = get_close_matches(name, targets, n=1, cutoff=0.8 if len(name) <= MIN_LETTERS else 0.7)
     return targets[near[0]] if near else None
 
 

@@ -159,7 +159,9 @@ def _hint(declaration: Declaration, value: Any) -> str:
         return f"Did you mean {OLD_BOOLEANS[value.lower()]}?"
     words = [*choices(declaration), *(alias for alias in declaration.knob.value_aliases if isinstance(alias, str))]
     near = get_close_matches(value.lower(), words, n=1, cutoff=0.6)
-    return f"Did you mean '{_foreign(declaration, near[0])}'?" if near else ""
+    if not near:
+        return ""
+    return f"Did you mean {show(_foreign(declaration, near[0]))}?"
 
 
 def _shown_with_type(declaration: Declaration, value: Any) -> str:
