@@ -223,6 +223,8 @@ def test_a_rough_start_without_warm_up_is_not_the_rate_if_later_updates_are_of_a
 
     ill = run("schedule.warmup_steps=0", "optimizer.learning_rate=0.015", each=rough)
     assert warned_of(ill)[:2] == ["warmup-short", "learning-rate-high"]
+    absurd = run("schedule.warmup_steps=0", "optimizer.learning_rate=0.5", each=rough)
+    assert first(absurd) == "learning-rate-high" and "warmup-short" not in warned_of(absurd)
 
 
 def test_long_updates_of_unclipped_sgd_come_from_gradients_without_bounds():

@@ -88,6 +88,7 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
 
 
 SHORTEST_WARMUP = 10  # updates: the least that is advised
+NO_WARMUP_HELPS = 25  # times the usual learning rate: from here on the learning rate itself is the error
 FAR_ABOVE = 3.5  # times the usual learning rate: below, most runs do without a warm-up
 
 
@@ -96,7 +97,8 @@ FAR_ABOVE = 3.5  # times the usual learning rate: below, most runs do without a 
     symptom="instability",
     looks_at="the length of the warm-up, and whether the first steps are unstable",
     thresholds=f"at least {2 * SHORTEST_WARMUP} updates; a warm-up below 10 % of them and below the larger of 5 "
-    "updates and 0.5 %; training from scratch with an adaptive optimizer at half the usual learning rate or more; "
+    "updates and 0.5 %; training from scratch with an adaptive optimizer at half to "
+    f"{NO_WARMUP_HELPS} times the usual learning rate; "
     "the loss rises within the first 20 steps or 5 %, by 3 % and 5 deviations of single rows, or early updates "
     f"are above 5 % of the weights at more than {FAR_ABOVE} times the usual learning rate; gradient norms 5 times "
     "the later ones support it",
@@ -113,7 +115,9 @@ def warm_up(view: View) -> Iterator[Finding]:
     known = usual_rates(view)
     enough = min(max(5, 0.005 * view.total), 0.1 * view.total)
     is_a_trial = view.total < 2 * SHORTEST_WARMUP  # of whether it works at all
-    if is_a_trial or warmup >= enough or (known is not None and rate < 0.5 * known[0]):
+    if is_a_trial or warmup >= enough:
+        return
+    if known is not None and not 0.5 * known[0] <= rate < NO_WARMUP_HELPS * known[1]:
         return
     steps, losses = view.losses()
     early = steps <= max(20, 0.05 * view.total)
