@@ -68,6 +68,11 @@ def test_a_length_that_fits_needs_no_override(report_of):
     assert by_rule(report_of(["x" * 100] * 40, None, "data.max_seq_length=128"))["length"]["override"] is None
 
 
+def test_a_length_of_ones_own_that_truncates_nothing_is_left_alone(report_of):
+    finding = by_rule(report_of(["x" * 40] * 40, None, "data.max_seq_length=48"))["length"]
+    assert (finding["severity"], finding["override"]) == ("info", None)
+
+
 def test_documents_that_no_length_holds_should_be_windows(report_of):
     assert by_rule(report_of(["x" * 20_000] * 3))["length"]["override"] == "data.samples=windows"
 

@@ -72,3 +72,12 @@ def test_bars_are_as_long_as_their_share_and_something_is_never_nothing():
 
 def test_sizes_are_readable():
     assert [size(number) for number in (512, 2048, 3 * 2**20, 5 * 2**40)] == ["512 B", "2 KiB", "3 MiB", "5 TiB"]
+
+
+def test_padding_at_the_recommended_length_is_shown_once(report_of):
+    at = "data.max_seq_length={}"
+    one, two = (shown(report_of(["x" * 100] * 40, None, at.format(length))) for length in (128, 512))
+    heading = next(line for line in two.splitlines() if line.startswith("strategy"))
+    assert heading.split() == ["strategy", "at", "128", "at", "512"]
+    heading = next(line for line in one.splitlines() if line.startswith("strategy"))
+    assert heading.split() == ["strategy", "at", "128"]

@@ -68,7 +68,8 @@ def _length(facts: Facts) -> Iterator[Facts]:
     keeps = (
         f"keeps {wanted['tokens_kept']:.1%} of the tokens and {wanted['documents_whole']:.1%} of the documents whole"
     )
-    if configured < recommended:
+    is_enough = all(kept[which] >= wanted[which] for which in ("tokens_kept", "documents_whole"))
+    if configured < recommended and not is_enough:
         yield finding("length", "warning", f"{lost}; {recommended} {keeps}.", override)
     elif configured > recommended:
         less = 1 - wanted["bytes_per_sequence"] / kept["bytes_per_sequence"]

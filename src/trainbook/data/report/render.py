@@ -130,11 +130,14 @@ def size(number: float) -> str:
 
 def _padding(padding: Facts, lengths: Facts, console: Console) -> None:
     title = f"Padding, {padding['micro_batch']} documents at a time"
-    table = _table(console, title, "strategy", f"at {padding['length']}", f"at {lengths['configured']}")
+    shown = {"recommended": padding["length"], "configured": lengths["configured"]}
+    if padding["length"] == lengths["configured"]:
+        del shown["recommended"]
+    table = _table(console, title, "strategy", *(f"at {length}" for length in shown.values()))
     table.add_column("")
     for name in STRATEGIES:
         notes = [note for note in ("recommended", "configured") if padding[note] == name]
-        shares = (padding[f"at_{which}_length"][name] for which in ("recommended", "configured"))
+        shares = (padding[f"at_{which}_length"][name] for which in shown)
         table.add_row(name, *(f"{share:.1%}" for share in shares), ", ".join(notes))
     console.print(table)
 
