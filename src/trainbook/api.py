@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainbook.bounded.files import read_bytes
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
 from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_rule
 from trainbook.knobs.dumping import untrue, yaml_value
@@ -19,6 +20,7 @@ from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault, must_suit_own_data, parse
 from trainbook.runs import RunFolder, check_name, default_name, write_text_atomically
 from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     import torch
@@ -135,9 +137,9 @@ def _train(
             built.job.stop_at = max(1, round(stop_after * built.job.total_updates))
         if not quiet:
             with suppress(BrokenPipeError):  # nobody reads any more: no reason not to train
-                print(f"{prepared.run.path}")
+                echo(prepared.run.path)
                 for label, text in describe(built, device):
-                    print(folded(f"  {label:<10} {text}", indent=13), flush=True)
+                    echo(folded(f"  {label:<10} {text}", indent=13))
         return built.job
 
     return _run(prepared, build_job, again, ranks)
@@ -428,12 +430,12 @@ def _told_on_the_terminal(message: str, quiet: bool) -> Interrupted:
 
     if not quiet:
         with suppress(OSError):
-            print(folded(message, stream=sys.stderr), file=sys.stderr, flush=True)
+            echo(folded(message, stream=sys.stderr), err=True)
     return Interrupted(message, is_told=not quiet)
 
 
 def _bytes(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    return read_bytes(path) if path.is_file() else None
 
 
 def _write_report(run: RunFolder) -> None:

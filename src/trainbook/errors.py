@@ -9,6 +9,7 @@ TrainbookError
 │   │   ├── NewerRun     … or was written by a newer Trainbook
 │   │   ├── Untrusted    … or names code that this user has not agreed to import
 │   │   └── LeadsOut     … or leads out of the folder, by a link or a path
+│   ├── BeyondBounds     a file is larger, deeper or expands further than is read; also a ValueError
 │   ├── ResumeError      a run cannot be continued as asked
 │   └── MissingExtra     an optional package is needed; the message has the pip line
 ├── RunError             the run failed: exit code 1
@@ -76,6 +77,10 @@ class Untrusted(RunFolderError):
 
 
 class LeadsOut(RunFolderError):
+    pass
+
+
+class BeyondBounds(UserError, ValueError):
     pass
 
 

@@ -195,7 +195,7 @@ def rows() -> dict[str, list[Any]]:
 def test_a_parquet_file_is_read_row_by_row(
     tmp_path: Path, rows: dict[str, list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainbook.data.sources.arrow.ROWS_AT_A_TIME", 2)
+    monkeypatch.setattr("trainbook.bounded.arrow.ROWS_AT_A_TIME", 2)
     pyarrow.parquet.write_table(pyarrow.table(rows), tmp_path / "d.parquet")
     assert labelled(tmp_path / "d.parquet") == [
         ("d.parquet, row 1", "one", "1"),

@@ -6,10 +6,10 @@ from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from trainbook.check.result import Result
 from trainbook.check.run import Report
+from trainbook.terminal import marked
 
 MARKS = {"passed": "[green]ok[/green]  ", "failed": "[red]FAIL[/red]", "skipped": "[yellow]skip[/yellow]"}
 INDENT = 20  # columns of a check's mark and name
@@ -31,7 +31,7 @@ def _render(result: Result, console: Console) -> None:
     outcome = result.outcome
     first, *others = _lines(outcome.evidence, console, INDENT)
     mark = MARKS[outcome.status]
-    console.print(f"{mark} {result.check.name:<13}  {escape(first)}", soft_wrap=True, highlight=False)
+    console.print(marked(mark + " {}  {}", f"{result.check.name:<13}", first), soft_wrap=True, highlight=False)
     for line in others:
         _say(console, " " * INDENT + line)
     if outcome.status != "failed":
@@ -63,4 +63,4 @@ def _what(report: Report) -> str:
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
-    console.print(escape(text), soft_wrap=True, highlight=False, style=style)
+    console.print(text, soft_wrap=True, highlight=False, style=style)

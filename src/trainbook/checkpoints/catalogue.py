@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainbook.bounded.files import read_bytes
 from trainbook.checkpoints.files import fsync_folder, remove, replace_file, write_file
 from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint, check_sizes, read_marker
 
@@ -158,7 +159,7 @@ def write_index(folder: Path) -> None:
     }
     wanted = (json.dumps(content) + "\n").encode()
     path = folder / INDEX
-    if not path.is_file() or path.read_bytes() != wanted:
+    if not path.is_file() or read_bytes(path) != wanted:
         temporary = hidden_path(folder, "writing", INDEX)
         remove(temporary)
         replace_file(path, temporary, wanted)

@@ -23,10 +23,12 @@ from typing import Any
 
 import torch
 
+from trainbook.bounded.json_text import MOST_DIGITS
 from trainbook.checkpoints.tensors import NATIVE_DTYPES, RAW_DTYPES, snapshot
 from trainbook.errors import CheckpointError
 from trainbook.parallel.slices import Slice, Unread
 
+MOST_NESTED = 32  # each level is up to three of JSON's, of which json_text reads MOST_DEPTH
 PART_NAME = re.compile(r"[a-z][a-z0-9_-]*")  # lower case: a file name that means the same on every file system
 
 
@@ -80,6 +82,8 @@ class _Encoder:
         self._name_of_view: dict[tuple[Any, ...], str] = {}
 
     def node(self, value: Any, path: tuple[str, ...]) -> Any:
+        if len(path) > MOST_NESTED:
+            raise self._refusal(path, f"is nested deeper than {MOST_NESTED} levels.")
         if isinstance(value, (torch.Tensor, Slice)):
             return self._tensor(value, path)
         if isinstance(value, Mapping):
@@ -98,6 +102,8 @@ class _Encoder:
     def _scalar(self, value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, float):
             return float(value) if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        if isinstance(value, int) and abs(value) >= 10**MOST_DIGITS:
+            raise self._refusal(path, f"is a whole number of more than {MOST_DIGITS} digits.")
         if value is None or isinstance(value, (bool, int, str)):
             return value
         raise self._refusal(

@@ -80,7 +80,7 @@ def remove(path: Path) -> None:
 
 
 def fact_of(path: Path) -> FileFact:
-    with open(open_no_link(path, os.O_RDONLY), "rb") as file:
+    with open(open_no_link(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
         return FileFact(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 

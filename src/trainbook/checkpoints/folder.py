@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import must_be_regular
 from trainbook.checkpoints.encoding import EncodedPart
 from trainbook.checkpoints.files import FileFact, fact_of, fsync_folder, plain_words, write_file
 from trainbook.checkpoints.tensors import TensorFile
@@ -88,7 +90,7 @@ def read_marker(folder: Path) -> Marker:
         raise Damaged("it is a link" if folder.is_symlink() else "it is not a folder")
     content = read_file(folder / MARKER)
     try:
-        fields = json.loads(content)
+        fields = json_text.loads(content)
         if fields["format"] not in (FORMAT, SLICED_FORMAT):
             known = f"{FORMAT} and {SLICED_FORMAT}"
             raise Damaged(f"{MARKER} has format {fields['format']!r}, but this version reads formats {known}")
@@ -140,6 +142,7 @@ def _check_size(path: Path, fact: FileFact) -> None:
 def read_file(path: Path) -> bytes:
     try:
         with open(open_no_link(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+            must_be_regular(file.fileno(), path)
             return file.read()
     except LeadsOut:
         raise Damaged(f"{path.name} is a link") from None

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorProperties, TensorStorageMetadata
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from trainbook.bounded import json_text
+from trainbook.bounded.arrays import open_tensors
 from trainbook.checkpoints.encoding import decode
 from trainbook.checkpoints.files import FileFact
 from trainbook.checkpoints.folder import MARKER, STATE, Damaged, Marker, read_file, verify
 from trainbook.checkpoints.tensors import NATIVE_DTYPES, OFFSETS, SLICES
 from trainbook.errors import CheckpointError
 
+MOST_VALUES = 50_000_000  # of state.json: it is sealed by hashes, and holds whatever a run has to remember
 DTYPES = {name: dtype for dtype, name in NATIVE_DTYPES.items()}
 
 
@@ -52,17 +55,13 @@ def verified(folder: Path, marker: Marker, wanted: Wanted) -> Contents:
     content = read_file(folder / STATE)
     if FileFact(len(content), hashlib.sha256(content).hexdigest()) != marker.files.get(STATE):
         raise Damaged(f"{STATE} has changed since it was written (its size or sha256 differs)")
-    try:
-        fields = json.loads(content)
-        stored: dict[str, Any] = fields["parts"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise Damaged(f"{STATE} is not valid JSON of the expected form") from error
+    stored, metrics = _stored(content)
     unknown = [name for name in wanted.parts or () if name not in stored]
     if unknown:
         missing, present = ", ".join(map(repr, unknown)), ", ".join(stored) or "none"
         raise CheckpointError(f"The checkpoint {folder} has no part {missing}; it has: {present}.")
     names = stored if wanted.parts is None else [name for name in stored if name in wanted.parts]
-    contents = Contents({name: stored[name] for name in names}, fields["metrics"])
+    contents = Contents({name: stored[name] for name in names}, metrics)
     for file in contents.files:
         if file not in marker.files:
             raise Damaged(f"{file} is not listed in {MARKER}")
@@ -71,13 +70,29 @@ def verified(folder: Path, marker: Marker, wanted: Wanted) -> Contents:
     return contents
 
 
+def _stored(content: bytes) -> tuple[dict[str, Any], Any]:
+    """The parts as they are stored, and the metrics."""
+    try:
+        fields = json_text.loads(content, most_values=MOST_VALUES)
+        parts: dict[str, Any] = dict(fields["parts"])
+        for stored in parts.values():
+            names, _ = _files_of(stored), stored["tree"]
+            shapes = stored.get("shapes", {})
+            sizes = [size for shape in shapes.values() for size in shape]
+            if not all(isinstance(name, str) for name in names) or not all(type(size) is int for size in sizes):
+                raise TypeError("a name or a size is none")
+        return parts, fields["metrics"]
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
+        raise Damaged(f"{STATE} is not valid JSON of the expected form") from error
+
+
 def read_state(folder: Path, contents: Contents, wanted: Wanted) -> tuple[dict[str, Any], dict[str, float]]:
     """State and metrics, once every file is verified, by this rank or by another."""
     state = {
         name: _read_part(folder, stored, wanted.device, name in wanted.unread)
         for name, stored in contents.parts.items()
     }
-    return state, decode(contents.metrics, _no_tensor)
+    return state, _decoded(contents.metrics, _no_tensor)
 
 
 def share_of(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
@@ -144,13 +159,16 @@ def _files_of(stored: Mapping[str, Any]) -> list[str]:
 
 def _read_part(folder: Path, stored: Mapping[str, Any], device: torch.device | str, stays_unread: bool) -> Any:
     names = _files_of(stored)
-    if not names:
-        return decode(stored["tree"], _no_tensor)
-    found = _open(folder, names, stored.get("shapes", {}), device)
-    if stays_unread:
-        return decode(stored["tree"], found.__getitem__)
-    tensors = {name: tensor.read() for name, tensor in found.items()}
-    return decode(stored["tree"], tensors.__getitem__)
+    found = _open(folder, names, stored.get("shapes", {}), device) if names else {}
+    tensors: Mapping[str, Any] = found if stays_unread else {name: tensor.read() for name, tensor in found.items()}
+    return _decoded(stored["tree"], tensors.__getitem__ if names else _no_tensor)
+
+
+def _decoded(tree: Any, tensor_named: Callable[[str], Any]) -> Any:
+    try:
+        return decode(tree, tensor_named)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, struct.error) as error:
+        raise Damaged(f"{STATE} is not of the expected form ({error!r})") from error
 
 
 def _open(
@@ -160,9 +178,9 @@ def _open(
     found: dict[str, StoredTensor] = {}
     for file_name in names:
         try:
-            file = safe_open(folder / file_name, framework="pt", device="cpu")  # closed with the last of its tensors
+            file = open_tensors(folder / file_name, device="cpu")  # closed with the last of its tensors
             about = file.metadata() or {}
-            offsets = {name: slices[OFFSETS] for name, slices in json.loads(about.get(SLICES, "{}")).items()}
+            offsets = {name: slices[OFFSETS] for name, slices in json_text.loads(about.get(SLICES, "{}")).items()}
             for name in file.keys():  # noqa: SIM118 - the file is no mapping
                 there = file.get_slice(name)
                 sizes = there.get_shape()

@@ -68,11 +68,10 @@ def check(
 
         print_json(report.as_json())
     else:
-        from rich.console import Console
-
         from trainbook.check.render import render
+        from trainbook.terminal import new_console
 
-        render(report, Console())
+        render(report, new_console())
     if report.count("failed"):
         raise typer.Exit(1)
 
@@ -83,7 +82,9 @@ def _progress() -> Iterator[Begin]:
     if not sys.stderr.isatty():
         yield lambda name, number, total: None
         return
-    from rich.console import Console
+    from rich.text import Text
 
-    with Console(stderr=True).status("building") as line:
-        yield lambda name, number, total: line.update(f"{number} of {total}: {name}")
+    from trainbook.terminal import new_console
+
+    with new_console(stderr=True).status("building") as line:
+        yield lambda name, number, total: line.update(Text(f"{number} of {total}: {name}"))

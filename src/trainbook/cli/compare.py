@@ -9,6 +9,7 @@ import typer
 
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
+from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -57,7 +58,7 @@ def compare(
         check_path(picture)
     records = [open_record(run, runs_dir) for run in runs]
     for notice in [notice for record in records for notice in record.notices]:
-        typer.echo(f"notice: {notice}", err=True)
+        echo(f"notice: {notice}", err=True)
     comparison = compare_records(records, metric, by)
     answer = answer_of(comparison)
     if picture is not None:
@@ -69,8 +70,8 @@ def compare(
 
         print_json(answer)
     else:
-        from rich.console import Console
+        from trainbook.terminal import new_console
 
-        render(comparison, Console())
+        render(comparison, new_console())
     if picture is not None:
-        typer.echo(f"picture: {picture}", err=True)
+        echo(f"picture: {picture}", err=True)

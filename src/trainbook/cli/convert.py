@@ -10,6 +10,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
 from trainbook.cli.trust import Trust
+from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -61,7 +62,7 @@ def convert(
         return
     what = f"step {done.step}, ZeRO stage {done.zero_stage} of one process, {done.parameters:,} parameters"
     if to is not None:
-        typer.echo(f"{done.folder}: {what}")
+        echo(f"{done.folder}: {what}")
     else:
-        typer.echo(f"{folder.path}: a checkpoint from {done.folder}: {what}")
-        typer.echo(f"to resume: trainbook resume {folder.path}")
+        echo(f"{folder.path}: a checkpoint from {done.folder}: {what}")
+        echo(f"to resume: trainbook resume {folder.path}")

@@ -14,6 +14,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides
 from trainbook.errors import Interrupted, UserError
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.data.report.read import Progress
@@ -75,7 +76,7 @@ def data(
         draw_data(facts, picture)
     _answer(facts, _command(source, given, facts) if is_recipe else None, as_json)
     if picture is not None:
-        typer.echo(f"picture: {picture}", err=True)
+        echo(f"picture: {picture}", err=True)
 
 
 def _given(overrides: list[str], task: str | None) -> list[str]:
@@ -135,11 +136,10 @@ def _answer(facts: dict[str, Any], command: str | None, as_json: bool) -> None:
         from trainbook.cli.output import print_json
 
         return print_json(facts)
-    from rich.console import Console
-
     from trainbook.data.report.render import render
+    from trainbook.terminal import new_console
 
-    render(facts, Console(), command)
+    render(facts, new_console(), command)
 
 
 @contextmanager
@@ -150,12 +150,13 @@ def _progress() -> Iterator[Progress]:
     if not sys.stderr.isatty():
         yield Silent()
         return
-    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), DownloadColumn()
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    from trainbook.terminal import new_console
+
+    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn()
+    with Bar(*columns, console=new_console(stderr=True), transient=True) as bar:
         line = bar.add_task("reading", total=None)
 
         class Shown:

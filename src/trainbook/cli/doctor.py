@@ -11,6 +11,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
+from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -71,7 +72,7 @@ def doctor(
 
     record = open_subject(what, runs_dir, overrides_from_arguments(overrides or []))
     for notice in record.notices:
-        typer.echo(f"notice: {notice}", err=True)
+        echo(f"notice: {notice}", err=True)
     diagnosis = diagnose(record)
     if try_it:
         from trainbook.cli.tried import try_and_tell
@@ -83,8 +84,7 @@ def doctor(
         from trainbook.cli.output import print_json
 
         return print_json(as_plain(diagnosis))
-    from rich.console import Console
-
     from trainbook.doctor.render import render
+    from trainbook.terminal import new_console
 
-    render(record, diagnosis, Console(), show_all)
+    render(record, diagnosis, new_console(), show_all)

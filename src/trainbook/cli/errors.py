@@ -11,6 +11,7 @@ import typer
 
 from trainbook.errors import ConfigError, Interrupted, OutOfMemory, TrainbookError
 from trainbook.folding import folded
+from trainbook.terminal import echo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,14 +37,14 @@ def reports_errors(command: Callable[P, R]) -> Callable[P, R]:
             return command(*args, **kwargs)
         except Interrupted as error:
             if not error.is_told:
-                typer.echo(folded(str(error), stream=sys.stderr), err=True)
+                echo(folded(str(error), stream=sys.stderr), err=True)
             raise typer.Exit(error.exit_code) from None
         except TrainbookError as error:
             if not (isinstance(error, OutOfMemory) and error.is_heard):
-                typer.echo(folded(_shown(error), 4, sys.stderr), err=True)
+                echo(folded(_shown(error), 4, sys.stderr), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
-            typer.echo(STOPPED.get(command.__name__, "interrupted"), err=True)
+            echo(STOPPED.get(command.__name__, "interrupted"), err=True)
             raise typer.Exit(130) from None
 
     return wrapped

@@ -77,21 +77,22 @@ def _explain_file(source: str, overrides: list[str], everything: bool, as_json: 
 
 def _stated_by_a_run(source: str, loaded: Loaded) -> dict[str, str] | None:
     """The configuration of a run states behind each value where it came from; None for any other file."""
+    from trainbook.bounded.files import read_text
     from trainbook.knobs.dumping import origins_in
     from trainbook.runs import RunFolder
 
     run = RunFolder(Path(source).parent)
     if Path(source).name != run.config.name or not run.config.is_file() or not run.manifest.is_file():
         return None
-    return origins_in(run.config.read_text(encoding="utf-8"), loaded)
+    return origins_in(read_text(run.config), loaded)
 
 
 def _answer(facts: dict[str, Any], render: Callable[[dict[str, Any], Console], None], as_json: bool) -> None:
     if as_json:
         return _print(facts)
-    from rich.console import Console
+    from trainbook.terminal import new_console
 
-    render(facts, Console())
+    render(facts, new_console())
 
 
 def _print(facts: dict[str, Any]) -> None:

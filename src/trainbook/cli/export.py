@@ -10,6 +10,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
 from trainbook.cli.trust import Trust
+from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -41,5 +42,5 @@ def export(
 
         print_json(asdict(done) | {"folder": str(done.folder)})
         return
-    typer.echo(f"{done.folder}: {done.architecture} ({done.format}), {done.parameters:,} parameters")
-    typer.echo(f"loaded with transformers and compared: logits differ by {done.difference:.1e} at most")
+    echo(f"{done.folder}: {done.architecture} ({done.format}), {done.parameters:,} parameters")
+    echo(f"loaded with transformers and compared: logits differ by {done.difference:.1e} at most")

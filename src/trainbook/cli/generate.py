@@ -11,6 +11,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, RunsDir
 from trainbook.cli.trust import Trust
+from trainbook.terminal import write
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -59,8 +60,8 @@ def generate(
         print_json({"prompt": prompt, "text": "".join(pieces)})
         return
     first_piece = next(pieces, "")  # before anything is shown: a mistake is found here
-    sys.stdout.write(prompt + ("\n" if answers(folder) else "") + first_piece)
+    write(prompt + ("\n" if answers(folder) else "") + first_piece)
     for piece in pieces:
-        sys.stdout.write(piece)
+        write(piece)
         sys.stdout.flush()
-    sys.stdout.write("\n")
+    write("\n")

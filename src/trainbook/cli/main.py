@@ -25,6 +25,7 @@ from trainbook.cli import (
     tune,
 )
 from trainbook.cli.options import KnobsAllowed, Verb, Verbs
+from trainbook.terminal import echo, guarded_streams
 
 app = typer.Typer(
     name="trainbook",
@@ -56,7 +57,7 @@ def _version(value: bool) -> None:
     if value:
         from trainbook import __version__
 
-        typer.echo(f"trainbook {__version__}")
+        echo(f"trainbook {__version__}")
         raise typer.Exit
 
 
@@ -74,7 +75,8 @@ def _is_error(record: logging.LogRecord) -> bool:
 
 def run() -> None:
     try:
-        app()
+        with guarded_streams():
+            app()
     finally:
         try:
             sys.stdout.flush()

@@ -11,6 +11,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trainbook.terminal import echo, visible
+
+UsageError = typer.BadParameter.__bases__[0]  # of the command-line package that typer brings
+
 # Options of other programs, with ours for the same thing: the one that the verb has.
 GPU_COUNTS = ("--count", "--gpu-count", "--num-gpus", "--n-gpus", "--ngpus", "--devices", "--world-size")
 PROCESS_COUNTS = ("--nproc-per-node", "--nproc_per_node", "--num-processes", "--num_processes", "--nproc", "--world")
@@ -51,15 +55,16 @@ class Verb(TyperCommand):
         written = list(args)  # as parsing uses them up
         try:
             rest = super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            if (told := _told_as_ours(error, written)) is None:
+        except UsageError as error:
+            error.message = visible(error.message)  # which names words of the command line, such as a file's name
+            if not isinstance(error, typer.BadParameter) or (told := _told_as_ours(error, written)) is None:
                 raise
-            typer.echo(f"error: {told}", err=True)
+            echo(f"error: {told}", err=True)
             raise typer.Exit(2) from None
         for name, value in ctx.params.items():
             if (law := _broken_by(name, value)) is not None:
                 shown = f"{value:.3g}" if isinstance(value, float) else _short(value)
-                typer.echo(f"error: --{name.replace('_', '-')}: must be {law}, but got {shown}.", err=True)
+                echo(f"error: --{name.replace('_', '-')}: must be {law}, but got {shown}.", err=True)
                 raise typer.Exit(2)
         return rest
 
@@ -97,6 +102,13 @@ def _short(value: int) -> str:
 class Verbs(TyperGroup):
     """The same for the options before the verb."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            error.message = visible(error.message)
+            raise
+
     def get_params(self, ctx: Any) -> list[Any]:
         return without_types_of_flags(super().get_params(ctx))
 
@@ -118,7 +130,7 @@ class KnobsAllowed(Verb):
         for argument in args[: args.index("--")] if "--" in args else args:
             name = argument.partition("=")[0]
             if name.startswith("--") and name not in own and not names_a_knob(name):
-                typer.echo(f"error: {name}: {_unknown(name, own, ctx)}", err=True)
+                echo(f"error: {name}: {_unknown(name, own, ctx)}", err=True)
                 raise typer.Exit(2)
         rest = super().parse_args(ctx, args)
         _must_not_begin_with_an_override(ctx, self.params)
@@ -170,7 +182,7 @@ def _must_not_begin_with_an_override(ctx: Any, params: list[Any]) -> None:
         return
     what, example = COMES_FIRST.get(ctx.info_name) or ("a recipe or a configuration file", _recipe_for([word, *others]))
     command = shlex.join(["trainbook", ctx.info_name, example, word, *others])
-    typer.echo(f"error: {word}: {what} must come first, as in: {command}", err=True)
+    echo(f"error: {word}: {what} must come first, as in: {command}", err=True)
     raise typer.Exit(2)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from trainbook.runs.jsonl import dumps
+from trainbook.terminal import echo
 
 
 def print_json(answer: Any) -> None:
     """One JSON object; NaN and infinities as strings, as in a run's files."""
-    typer.echo(dumps(answer))
+    echo(dumps(answer))

@@ -12,6 +12,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe
 from trainbook.cli.trust import Trust
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.errors import TrainbookError
@@ -220,7 +221,7 @@ def _measured(
 
     def say(text: str) -> None:
         if not quiet:
-            typer.echo(text, err=True)
+            echo(text, err=True)
 
     found = measure(
         subject.config,
@@ -257,8 +258,7 @@ def _answer(facts: dict[str, Any], symbol: str, as_json: bool) -> None:
         from trainbook.cli.output import print_json
 
         return print_json(facts)
-    from rich.console import Console
-
     from trainbook.plan.render import render_plan
+    from trainbook.terminal import new_console
 
-    render_plan(facts, Console(), symbol)
+    render_plan(facts, new_console(), symbol)

@@ -14,6 +14,7 @@ import typer
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Quiet, RunsDir
 from trainbook.cli.trust import Trust
+from trainbook.terminal import echo, write
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -65,7 +66,7 @@ def predict(
         predictions.must_not_be(output)
     if not quiet:
         for line in predictions.inputs.other_fields():
-            typer.echo(line, err=True)
+            echo(line, err=True)
     if output is None and as_json:
         answers = list(predictions)
         return print_json({"predictions": answers, "metrics": predictions.metrics()})
@@ -130,7 +131,7 @@ def _print(answers: Iterable[dict[str, Any]]) -> int:
     written = 0
     try:
         for answer in answers:
-            sys.stdout.write(dumps(answer) + "\n")
+            write(dumps(answer) + "\n")
             written += 1
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -140,10 +141,11 @@ def _print(answers: Iterable[dict[str, Any]]) -> int:
 
 def _counted(answers: Iterable[dict[str, Any]], show: bool) -> Iterator[dict[str, Any]]:
     """On a terminal, a line that counts; elsewhere nothing."""
-    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    from trainbook.terminal import new_console
+
+    console = new_console(stderr=True)
     if not show or not console.is_terminal:
         yield from answers
         return
@@ -159,10 +161,8 @@ def _summarise(predictions: Any, written: int, output: Path | None) -> None:
     """To the side, so that what is printed stays one JSON object a line."""
     metrics = predictions.metrics()
     if output is not None:
-        typer.echo(f"{written:,} predictions in {output}", err=True)
+        echo(f"{written:,} predictions in {output}", err=True)
     for name, value in metrics.items():
-        typer.echo(
-            f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True
-        )
+        echo(f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True)
     if not metrics and predictions.note:
-        typer.echo(predictions.note, err=True)
+        echo(predictions.note, err=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.tune.rows import Trial
@@ -29,7 +29,7 @@ def find_with_proxy(
 
     proxy = proxy_for(asked, width)
     question, name = proxy.question, name or f"transfer-{name_of(recipe)}"
-    say = (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+    say = (lambda line: None) if quiet else (lambda line: echo(line, err=True))
     lines = _Lines(say)
     job = Study(question, runs_dir / name, say=say, watch=lines.show)
     goes_on = job.prepare()

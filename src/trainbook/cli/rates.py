@@ -6,9 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from trainbook.cli.output import print_json
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.rate_range import RateRange
@@ -49,29 +48,29 @@ def tell_rate_range(recipe: str, changes: list[str], picture: Path | None, as_js
 
         draw_rate_range(answer, picture)
         if not as_json:
-            typer.echo(f"  picture    {picture}")
+            echo(f"  picture    {picture}")
 
 
 def _tell_range(found: RateRange, knob: float, scale: float) -> None:
     from trainbook.study.rate_range import BELOW
 
     highest = found.rates[-1]
-    typer.echo(f"  {len(found.rates)} steps, the learning rate growing from {found.rates[0]:.2g} to {highest:.2g}")
+    echo(f"  {len(found.rates)} steps, the learning rate growing from {found.rates[0]:.2g} to {highest:.2g}")
     if found.search is None:
-        typer.echo("  the loss never fell: check the data, the model and the number of steps first")
+        echo("  the loss never fell: check the data, the model and the number of steps first")
         return
     low, high = found.search
     diverges = f", and diverges at {found.breaks_at:.2g}" if found.breaks_at else ""
-    typer.echo(f"  the loss falls fastest at {found.steepest:.2g}, stops falling clearly at {high:.2g}{diverges}")
+    echo(f"  the loss falls fastest at {found.steepest:.2g}, stops falling clearly at {high:.2g}{diverges}")
     if not diverges:
-        typer.echo(f"  it did not diverge up to {highest:.2g} in these few steps; a longer run may, even far below")
-    typer.echo(
+        echo(f"  it did not diverge up to {highest:.2g} in these few steps; a longer run may, even far below")
+    echo(
         f"  search     {low:.2g} to {high:.2g} (from {BELOW} times below the fastest fall to the end of the clear fall)"
     )
     configured = knob * scale
     where = "within" if low <= configured <= high else "below" if configured < low else "above"
     scaled = "" if scale == 1 else f" (optimizer.learning_rate {knob:g}, scaled by {scale:.3g})"
-    typer.echo(f"  configured {configured:g}{scaled}, {where} that range")
+    echo(f"  configured {configured:g}{scaled}, {where} that range")
 
 
 def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path | None, as_json: bool) -> None:
@@ -82,13 +81,13 @@ def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path |
     answer = for_batch(load(recipe, changes).config, batch, noise, tokens_per_row)
     if as_json:
         return print_json(answer)
-    typer.echo(f"  from a batch of {answer['from']:,} sequences to {answer['to']:,}, over the same number of tokens")
+    echo(f"  from a batch of {answer['from']:,} sequences to {answer['to']:,}, over the same number of tokens")
     for each in answer["changes"]:
-        typer.echo(f"  {each['knob']:<30} {each['old']} -> {each['new']}   ({each['why']})")
+        echo(f"  {each['knob']:<30} {each['old']} -> {each['new']}   ({each['why']})")
     for remark in answer["remarks"]:
-        typer.echo(f"  {remark}")
+        echo(f"  {remark}")
     kept = _not_among(changes, {each["knob"] for each in answer["changes"]})
-    typer.echo(f"  next       trainbook train {shlex.join([recipe, *kept, *answer['overrides']])}")
+    echo(f"  next       trainbook train {shlex.join([recipe, *kept, *answer['overrides']])}")
 
 
 def _not_among(changes: list[str], paths: set[str]) -> list[str]:

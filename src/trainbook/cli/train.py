@@ -13,6 +13,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import KINDS, parse
+from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -126,30 +127,29 @@ def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as
 
 
 def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
-    from rich.console import Console
-
     from trainbook.cli.dry_run import NOT_CHECKED
     from trainbook.cli.output import print_json
     from trainbook.cli.plan import plan_or_reason
     from trainbook.knobs import explain_config
     from trainbook.knobs.render import render_config
     from trainbook.plan.render import render_plan
+    from trainbook.terminal import new_console
 
     facts = explain_config(loaded)
     planned, reason = plan_or_reason(loaded, world)
     if as_json:
         return print_json({**facts, "plan": planned, "checked": checked, "not_checked": NOT_CHECKED})
-    console = Console()
+    console = new_console()
     render_config(facts, console, everything=True)
     console.print()
     if planned is not None:
         render_plan(planned, console)
     else:
-        console.print(f"No plan: {reason}", markup=False)
+        console.print(f"No plan: {reason}")
     for title, lines in (("Checked", checked), ("Not checked", NOT_CHECKED)):
-        console.print(f"\n[bold]{title}[/bold]")
+        console.print(f"\n{title}", style="bold")
         for line in lines:
-            console.print(f"  {line}", markup=False, highlight=False)
+            console.print(f"  {line}", highlight=False)
 
 
 def finish(result: Any, as_json: bool, quiet: bool) -> None:
@@ -167,5 +167,5 @@ def finish(result: Any, as_json: bool, quiet: bool) -> None:
         print_json({**facts, "injected_faults": faults})
     elif not quiet:
         with suppress(BrokenPipeError):
-            typer.echo("")
-            typer.echo(folded(make_card(result.run).as_text(), indent=13))
+            echo("")
+            echo(folded(make_card(result.run).as_text(), indent=13))

@@ -14,6 +14,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, Recipe, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.transfer.family import Family
@@ -142,7 +143,7 @@ def transfer(
         answer = find_with_proxy(recipe, changes, proxy, name, runs_dir, as_json, **options)
         return _tell(answer, PROXY, as_json)
     family = _family(recipe, overrides or [], by or "width", sizes)
-    say = (lambda line: None) if as_json else (lambda line: typer.echo(line, err=True))
+    say = (lambda line: None) if as_json else (lambda line: echo(line, err=True))
     if coordinate_check:
         if rate is not None and not 0 < rate < math.inf:
             raise UserError(f"--rate: must be a number above 0, but got {rate:g}.")
@@ -208,4 +209,4 @@ def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:
     from trainbook.cli.proxy import proxy_text
     from trainbook.study.transfer.render import check_text, rates_text
 
-    typer.echo({CHECK: check_text, RATES: rates_text, PROXY: proxy_text}[question](answer))
+    echo({CHECK: check_text, RATES: rates_text, PROXY: proxy_text}[question](answer))

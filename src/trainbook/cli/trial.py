@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import traceback
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from trainbook.bounded import json_text
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.api import Result
@@ -142,7 +144,7 @@ def main() -> int:
         line = _first_line()
         if not line:
             return 130  # whoever started us is gone
-        told = json.loads(line)
+        told = json_text.loads(line)
         stopping.follow(0)
     try:
         with opened(told["storage"], asked.folder.name, asked.lease) as ledger:
@@ -165,10 +167,10 @@ def main() -> int:
     except (Interrupted, KeyboardInterrupt):
         return 130
     except MayBeUnwell as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", err=True)
         return UNWELL
     except TrainbookError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", err=True)
         return error.exit_code
 
 

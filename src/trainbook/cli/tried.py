@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import typer
-
 from trainbook.cli.output import print_json
 from trainbook.doctor import Diagnosis
 from trainbook.errors import UserError
 from trainbook.runs.record import Record
+from trainbook.terminal import echo
 
 NEXT = {
     "did not help": "another finding: trainbook doctor RUN --try --finding RULE",
@@ -44,13 +43,13 @@ def try_and_tell(
         steps=steps,
         seeds=seeds,
         quiet=as_json or not sys.stdout.isatty(),  # a bar for whoever watches; in a log, a line for each run
-        say=(lambda line: None) if as_json else typer.echo,
+        say=(lambda line: None) if as_json else echo,
     )
     if as_json:
         print_json(answer)
     else:
-        typer.echo("")
-        typer.echo(tried_text(answer, what if record.path is None else str(record.path)))
+        echo("")
+        echo(tried_text(answer, what if record.path is None else str(record.path)))
 
 
 def tried_text(answer: Mapping[str, Any], run: str) -> str:

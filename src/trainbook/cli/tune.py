@@ -14,6 +14,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.train import AsJson, Overrides, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.folding import folded
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.tune.rows import Trial
@@ -138,7 +139,7 @@ def tune(
     require_trust_of_file(study, question.loaded)
     name = f"tune-{name_of(study)}" if name is None else name
     check_name(name, "study")
-    say = (lambda line: None) if as_json else typer.echo
+    say = (lambda line: None) if as_json else echo
     with _Table(question, quiet=as_json) as table:
         say_live = table.say if not as_json else say
         job = Study(question, Path(runs_dir) / name, storage, say=say_live, watch=table.show, ray=ray)
@@ -158,15 +159,15 @@ def tune(
         from trainbook.cli.output import print_json
 
         return print_json(answer)
-    typer.echo("")
+    echo("")
     for line in answer["conclusion"]:
-        typer.echo(folded(f"  {line}", 4))
-    typer.echo(f"\n  recipe     {answer['recipe']}")
+        echo(folded(f"  {line}", 4))
+    echo(f"\n  recipe     {answer['recipe']}")
     for remark in answer["remarks"]:
-        typer.echo(folded(f"  remark     {remark}", 13))
+        echo(folded(f"  remark     {remark}", 13))
     for path in answer["pictures"]:
-        typer.echo(f"  picture    {path}")
-    typer.echo(f"  next       trainbook train {shlex.quote(answer['recipe'])}")
+        echo(f"  picture    {path}")
+    echo(f"  next       trainbook train {shlex.quote(answer['recipe'])}")
 
 
 def _answers_alone(
@@ -244,7 +245,9 @@ class _Table:
         if not self.quiet and sys.stdout.isatty():
             from rich.live import Live
 
-            self.live = Live(refresh_per_second=4, transient=True)
+            from trainbook.terminal import new_console
+
+            self.live = Live(console=new_console(), refresh_per_second=4, transient=True)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -253,9 +256,9 @@ class _Table:
 
     def say(self, line: str) -> None:
         if self.live is not None and self.live.is_started:
-            self.live.console.print(line, markup=False, highlight=False)
+            self.live.console.print(line, highlight=False)
         else:
-            typer.echo(line)
+            echo(line)
 
     def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
         if self.quiet:
@@ -275,7 +278,6 @@ class _Table:
             self.live.update(self._table(trials, plan))
 
     def _table(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> Any:
-        from rich.markup import escape
         from rich.table import Table
 
         from trainbook.study.tune.repeats import best_of
@@ -292,7 +294,7 @@ class _Table:
         for each in [*([best] if best else []), *running][: self.SHOWN]:
             state = "best so far" if each is best else each.state
             loss = "" if each.loss is None else f"{each.loss:.4g}"
-            table.add_row(str(each.number), escape(_values(each)), state, (each.worker or "").rsplit("-", 1)[-1], loss)
+            table.add_row(str(each.number), _values(each), state, (each.worker or "").rsplit("-", 1)[-1], loss)
         return table
 
 

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from trainbook.bounded.arrays import load_array
 from trainbook.data.documents import TABLE_FILE, DocumentTable, StoredTable
 from trainbook.data.joined import Joined
 from trainbook.data.shelf import digest_of
@@ -69,7 +70,7 @@ class CachedCorpus:
         tables = []
         begin = 0
         for folder, facts in self._parts(side):
-            table = np.load(folder / TARGETS_TABLE_FILE, allow_pickle=False)
+            table = load_array(folder / TARGETS_TABLE_FILE)
             tables.append(table + np.array([begin, 0]))
             begin += facts["target_tokens"]
         table = np.concatenate([*tables, np.empty((0, 2), dtype=np.int64)])
@@ -80,7 +81,7 @@ class CachedCorpus:
         paths = [folder / LABELS_FILE for folder, _ in self._parts(side)]
         if not paths or not paths[0].exists():
             return None
-        return np.concatenate([np.load(path, allow_pickle=False) for path in paths])
+        return np.concatenate([load_array(path) for path in paths])
 
     def marks(self, side: str) -> np.ndarray | None:
         """Of tagged words and conversations, a number for each token: a class, or 1 where it is learned; -1: none."""

@@ -13,6 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_text
+from trainbook.bounded.yaml_text import MOST_BYTES
 from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document
 from trainbook.data.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
@@ -224,7 +227,7 @@ def _template(asked: str | None, tokenizer: Tokenizer | None, path: Any = None) 
     if asked in BUILTIN_TEMPLATES:
         return BUILTIN_TEMPLATES[asked], f"the chat template '{asked}'"
     try:
-        return Path(asked).expanduser().read_text(encoding="utf-8"), f"the chat template '{asked}'"
+        return read_text(Path(asked).expanduser(), most=MOST_BYTES), f"the chat template '{asked}'"
     except (OSError, UnicodeDecodeError) as error:
         known = ", ".join(BUILTIN_TEMPLATES)
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
@@ -238,7 +241,7 @@ def _kept_by_a_run(tokenizer: Path) -> str | None:
     """The template that a run's conversations were written with, where the tokenizer is that of a run."""
     folder = tokenizer if tokenizer.is_dir() else tokenizer.parent
     try:
-        facts = json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))
+        facts = json_text.read(folder / FACTS_FILE)
         found = facts["chat_template"]
     except (OSError, ValueError, KeyError, TypeError):
         return None

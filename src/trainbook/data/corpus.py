@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded.arrays import load_array
 from trainbook.data import gopher
 from trainbook.data.chat import special_tokens
 from trainbook.data.fields import Wanted
@@ -102,7 +103,7 @@ class Decided:
 
     @cached_property
     def _flags(self) -> np.ndarray:
-        return np.load(self.folder / FLAGS_FILE, allow_pickle=False)
+        return load_array(self.folder / FLAGS_FILE)
 
     def sides_of(self, one: Placed) -> list[str]:
         """The sides that may have something of a part."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.arrays import load_array
+from trainbook.bounded.files import open_bytes
 from trainbook.data.tokenizers import Tokenizer
 
 TABLE_FILE = "documents.npy"
@@ -32,7 +34,7 @@ class DocumentTable:
 
     def origin(self, document: int) -> str:
         line = next(itertools.islice(self._lines(), document, None))
-        return self.root + (json.loads(line) if isinstance(line, bytes) else line)
+        return self.root + (json_text.loads(line) if isinstance(line, bytes) else line)
 
     def source(self, document: int) -> str:
         """Where a document comes from, as it is shown."""
@@ -44,13 +46,13 @@ class DocumentTable:
             yield _with_line(self.root + origin, first_line)
 
     def _origins(self) -> Iterator[str]:
-        return (json.loads(line) if isinstance(line, bytes) else line for line in self._lines())
+        return (json_text.loads(line) if isinstance(line, bytes) else line for line in self._lines())
 
     def _lines(self) -> Iterator[str | bytes]:
         """Those of files are not parsed: the one that is asked for may be the millionth."""
         for origin in self.origins:
             if isinstance(origin, Path):
-                with origin.open("rb") as lines:
+                with open_bytes(origin) as lines:
                     yield from lines
             else:
                 yield origin
@@ -89,7 +91,7 @@ class StoredTable(DocumentTable):
     def _columns(self) -> np.ndarray:
         columns, begin = [np.empty((0, 3), dtype=np.int64)], 0
         for folder, num_tokens in zip(self._folders, self._num_tokens, strict=True):
-            columns.append(np.load(folder / TABLE_FILE, allow_pickle=False) + np.array([begin, 0, 0]))
+            columns.append(load_array(folder / TABLE_FILE) + np.array([begin, 0, 0]))
             begin += num_tokens
         return np.concatenate(columns)
 

@@ -11,6 +11,9 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import open_bytes
+
 # A file that was written this shortly before it was read may be written again without its time changing.
 SETTLED_NANOSECONDS = 2_000_000_000
 
@@ -37,7 +40,7 @@ class Hashes:
         if facts is not None and facts[:-1] == _state(os.stat(path)):
             return facts[0], facts[-1]
         began = time.time_ns()
-        with open(path, "rb") as stream:
+        with open_bytes(path) as stream:
             state = _state(os.fstat(stream.fileno()))
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             after = _state(os.fstat(stream.fileno()))
@@ -69,7 +72,7 @@ def _file_name(book: str) -> str:
 
 def _read(path: Path) -> dict[str, Facts]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_text.read(path)
         return {name: facts for name, facts in found.items() if len(facts) == 5}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}

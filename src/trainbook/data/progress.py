@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from trainbook.terminal import echo, new_console
+
 LINES = 10  # that a log gets of each stage
 ENOUGH_BYTES = 1 << 24  # that are worth a line, or this many parts
 ENOUGH_PARTS = 20
@@ -49,13 +51,13 @@ class _Lines(Stage):
         share = self.done * LINES // self.num_bytes if self.num_bytes else 0
         if share > self.told and (self.num_bytes >= ENOUGH_BYTES or self.num_parts >= ENOUGH_PARTS):
             self.told = share
-            _print(f"{self.name}: {shown(self.done)} of {shown(self.num_bytes)}")
+            echo(f"{self.name}: {shown(self.done)} of {shown(self.num_bytes)}", err=True)
 
     def note(self, text: str) -> None:
         now = time.monotonic()
         if self.noted is None or now - self.noted >= NOTE_SECONDS:
             self.noted = now
-            _print(f"{self.name}: {text}")
+            echo(f"{self.name}: {text}", err=True)
 
 
 class _Bar(Stage):
@@ -78,10 +80,6 @@ def shown(num_bytes: int) -> str:
     return f"{num_bytes} bytes"
 
 
-def _print(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
 @contextmanager
 def stage(name: str, num_bytes: int, is_shown: bool = True, num_parts: int = 1) -> Iterator[Stage]:
     facts = (name, num_bytes, num_parts)
@@ -90,9 +88,8 @@ def stage(name: str, num_bytes: int, is_shown: bool = True, num_parts: int = 1) 
     elif not sys.stderr.isatty():
         yield _Lines(*facts)
     else:
-        from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=new_console(stderr=True), transient=True) as bar:
             yield _Bar(bar, *facts)

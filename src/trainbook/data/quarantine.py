@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_text
 from trainbook.contained import link_must_stay_inside
 from trainbook.data.datasets import TokenDocuments, TokenWindows
 from trainbook.data.names import nearest
@@ -59,7 +61,7 @@ def _writable(text: str) -> str:
 def read_entries(path: Path) -> list[Entry]:
     """All of a file; the message for a line that is none has its number."""
     try:
-        content = path.read_text(encoding="utf-8")
+        content = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise DataError(f"{KNOB}: {path} cannot be read: {reason}.") from None
@@ -69,7 +71,7 @@ def read_entries(path: Path) -> list[Entry]:
 
 def _parsed(line: str, place: str) -> Entry:
     try:
-        entry = json.loads(line)
+        entry = json_text.loads(line)
     except ValueError:
         raise DataError(f"{place}: must be one JSON object per line, but got {line[:60]!r}.") from None
     if not isinstance(entry, dict):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name, must_stay_inside
 from trainbook.data.hashes import Hashes
 from trainbook.data.sources.files import hashed
@@ -100,7 +101,7 @@ def write_checked(path: Path, content: dict[str, Any]) -> None:
 
 def read_checked(path: Path) -> dict[str, Any] | None:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_text.read(path)
         checksum = content.pop("checksum")
         return content if checksum == digest_of(content) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.arrays import opened_arrays
 from trainbook.data.parts import Part
 from trainbook.data.records import Document
 from trainbook.data.sides import Symbols, alphabet_of_texts
@@ -87,7 +89,7 @@ def read_counts(path: Path) -> Counts | None:
     if path.is_symlink():
         return None
     try:
-        with np.load(path, allow_pickle=False) as found:
+        with opened_arrays(path) as found:
             for name in found.files:
                 found[name]
             return _counts(_facts(found))
@@ -102,7 +104,7 @@ def joined_survey(paths: Sequence[Path]) -> Survey:
     alphabet: set[str] = set()
     characters = 0
     for path in paths:
-        with np.load(path, allow_pickle=False) as found:
+        with opened_arrays(path) as found:
             facts, its_digests, its_groups = _facts(found), found["digests"], found["groups"]
             digests.append(its_digests)
             groups.append(its_groups if len(its_groups) else np.zeros_like(its_digests))
@@ -125,7 +127,7 @@ _none = np.empty(0, dtype=np.int32)
 
 
 def _facts(found: Any) -> dict[str, Any]:
-    return json.loads(found["facts"].tobytes())
+    return json_text.loads(found["facts"].tobytes())
 
 
 def _counts(facts: dict[str, Any]) -> Counts:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.errors import DataError
 
 LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold
@@ -80,7 +80,7 @@ def listed(value: Any, field: str) -> Any:
     if not (isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]")):
         return value
     try:
-        return json.loads(value)
+        return json_text.loads(value)
     except (ValueError, RecursionError):
         raise DataError(
             f"the field '{field}' must be a JSON list of classes, such as "

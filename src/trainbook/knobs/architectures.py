@@ -54,6 +54,10 @@ NEWER = ("model.family", "model.qkv_bias", *CONTEXT, *ROPE)
 SCALING = tuple(f"model.{name}" for name in ModelScaling.__annotations__)
 
 
+# What values of the wrong kind raise, wherever they are met.
+NO_CONFIGURATION = (TypeError, AttributeError, ValueError, LookupError, ArithmeticError)
+
+
 @dataclass(frozen=True)
 class Reading:
     folder: Path
@@ -103,9 +107,9 @@ def read_model(name: str, model_type: str | None) -> Reading:
     values |= {"model.attention_scale": "inverse_sqrt", "model.norm_position": "pre"}
     try:
         values |= reader(source)
-    except (TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
+    except NO_CONFIGURATION as error:
         raise UserError(
-            f"model.pretrained: {folder / CONFIG} is not a valid {family} configuration ({error})."
+            f"model.pretrained: {folder / CONFIG} is not a valid {family} configuration ({_told(error)})."
         ) from None
     source.must_be("quantization_config", None, None)
     if source.objections:
@@ -118,6 +122,10 @@ def read_model(name: str, model_type: str | None) -> Reading:
     ordered = {path: values[path] for path in (*SETTLED, *NEWER, *SCALING, LENGTH) if path in values}
     ordered[DROPOUT], remarks = _dropout(source, str(family))
     return Reading(folder, ordered, trained_length, remarks=remarks)
+
+
+def _told(error: Exception) -> str:
+    return f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
 
 
 def _dropout(source: Source, family: str) -> tuple[Any, tuple[str, ...]]:
@@ -143,9 +151,9 @@ def shape_of_pretrained(name: str) -> dict[str, Any]:
         )
     try:
         values = READERS[family](Source(config))
-    except (TypeError, AttributeError, ValueError, ZeroDivisionError) as error:
+    except NO_CONFIGURATION as error:
         raise UserError(
-            f"model.pretrained: {folder / CONFIG} is not a valid {family} configuration ({error})."
+            f"model.pretrained: {folder / CONFIG} is not a valid {family} configuration ({_told(error)})."
         ) from None
     values.pop("trained_length", None)
     return {path: value for path, value in values.items() if value is not None}

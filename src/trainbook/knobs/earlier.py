@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainbook.bounded import json_text
 from trainbook.errors import RunFolderError
 from trainbook.knobs.config import Config
 
@@ -41,7 +42,7 @@ def recorded(run: Path) -> Config:
 
     manifest = run / "manifest.json"
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
+        content = json_text.read(manifest)
         known = content.get("config")
     except OSError as error:
         raise RunFolderError(f"{manifest} cannot be read: {error.strerror}.") from None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.errors import MissingExtra, UserError
 
 CONFIG = "config.json"
@@ -52,7 +52,7 @@ def find_weights(name: str) -> Path:
 def read_config(folder: Path) -> dict[str, Any]:
     """What config.json says; UserError where there is none, or none that can be read."""
     try:
-        read = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        read = json_text.read(folder / CONFIG)
     except FileNotFoundError:
         raise UserError(f"model.pretrained: {folder} has no {CONFIG}, {_what_it_is(folder)}") from None
     except (OSError, ValueError) as error:

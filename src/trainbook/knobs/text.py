@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml import YAML
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
-from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.bounded import files, yaml_text
+from trainbook.bounded.yaml_text import MarkedYAMLError, YAMLError
+from trainbook.errors import BeyondBounds, ConfigError, Problem, UserError
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Block:
 
 def read_file(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read_text(path)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except IsADirectoryError:
@@ -45,9 +46,8 @@ def read_file(path: Path) -> str:
 
 def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
     """The entries of a YAML document, and the keys that appear twice; other faults of syntax raise ConfigError."""
-    yaml = YAML(typ="safe", pure=True)  # YAML 1.2: 1e-4 is a number, `no` is a word
     try:
-        root = yaml.compose(text)
+        root, yaml = yaml_text.compose(text, where)
         if root is None:
             return Block(()), []
         if not isinstance(root, MappingNode):
@@ -61,6 +61,8 @@ def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
         if mark and "\t" in _indentation(text, mark.line):
             message = "the line begins with a tab. Use spaces: YAML does not allow tabs for indentation"
         raise _syntax_error(where, mark.line + 1 if mark else None, message) from None
+    except BeyondBounds:
+        raise
     except (YAMLError, ValueError) as error:  # a value that is no number, date or whatever its form says
         raise _syntax_error(where, None, str(error).splitlines()[0]) from None
     except RecursionError:
@@ -150,8 +152,10 @@ def joined(overrides: Sequence[str]) -> list[str]:
 def _override_value(name: str, text: str) -> Any:
     structured = text[:1] in ("[", "{", '"', "'")
     try:
-        value = YAML(typ="safe", pure=True).load(text)
-    except YAMLError as error:
+        value = yaml_text.load(text, f"override  {name}")
+    except BeyondBounds:
+        raise
+    except (YAMLError, ValueError) as error:
         if not structured:
             return text  # `data.source=*.txt` is a pattern, not a reference to a YAML anchor
         first_line = str(getattr(error, "problem", None) or error).splitlines()[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+from trainbook.bounded.files import open_bytes
 from trainbook.checkpoints import CheckpointStore
 from trainbook.checkpoints.catalogue import step_name, write_index
 from trainbook.errors import CheckpointError, RunFolderError
@@ -45,7 +46,7 @@ def fork(parent: RunFolder, step: int, child: RunFolder) -> None:
             shutil.copytree(folder, copy)
     for name, extent in kept.rows.items():  # they are only appended to: what they held then is their beginning
         if (parent.path / name).is_file():
-            with open(parent.path / name, "rb") as rows:
+            with open_bytes(parent.path / name) as rows:
                 (child.path / name).write_bytes(rows.read(extent.bytes))
     write_text_atomically(child.config, kept.config_text)
     manifest = replace(kept.manifest, name=child.name, parent_run=str(parent.path))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_text
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
 from trainbook.contained import must_stay_inside
@@ -20,6 +21,7 @@ from trainbook.knobs.earlier import as_config
 from trainbook.knobs.origin import DEFAULT, Origin
 from trainbook.runs import Manifest, RunFolder, jsonl, write_text_atomically
 from trainbook.runs.jsonl import Extent
+from trainbook.terminal import echo
 from trainbook.tracking import FileTracker, Trackers
 
 PART = "run"  # of a checkpoint
@@ -95,7 +97,7 @@ def put_back(run: RunFolder, recovery: Recovery, quiet: bool) -> None:
                 trackers.log_event("notice", reason=line)
     if not quiet:
         with suppress(BrokenPipeError):
-            print("\n".join(lines))
+            echo("\n".join(lines))
 
 
 def lost_rows(run: RunFolder, kept: Kept | None) -> list[str]:
@@ -116,7 +118,7 @@ def base_file(run: RunFolder) -> Path:
 
 def base_step_of(run: RunFolder) -> int | None:
     try:
-        return int(json.loads(base_file(run).read_text(encoding="utf-8"))["step"])
+        return int(json_text.read(base_file(run))["step"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -197,7 +199,7 @@ def _config(run: RunFolder, manifest: Manifest, kept: Kept | None) -> tuple[str 
 def _harm(path: Path, wanted: str | None = None) -> str:
     """What is wrong with a text file; empty if it may be as somebody meant it."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except FileNotFoundError:
         return "was missing"
     except UnicodeDecodeError:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from trainbook.bounded import json_text
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import Tokenizer, load_tokenizer
 from trainbook.errors import CheckpointError, DataError, RunFolderError, UserError
@@ -181,7 +182,7 @@ def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
     if not path.is_file():  # of an older run, which could only be a causal one
         return Facts(tokenizer.vocab_size, end=tokenizer.end_of_text)
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json_text.read(path)
         return Facts(**{**facts, "label_names": tuple(facts["label_names"])})
     except (ValueError, LookupError, TypeError):
         raise RunFolderError(f"{path} is damaged. Resume the run to write it again.") from None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from trainbook.bounded import json_text
 from trainbook.runs import write_text_atomically
 
 Kind = Literal["training", "evaluation"]
@@ -57,6 +58,6 @@ class Shortage:
 def shortages_in(file: Path) -> list[Shortage]:
     """The newest of each kind. If the file cannot be read, the run finds out again."""
     try:
-        return [Shortage(**each) for each in json.loads(file.read_text(encoding="utf-8"))]
+        return [Shortage(**each) for each in json_text.read(file)]
     except (OSError, ValueError, TypeError):
         return []

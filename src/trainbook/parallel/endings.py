@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainbook.bounded.files import open_bytes, read_bytes, read_text
 from trainbook.runs.jsonl import loads
 
 NOTE = "TRAINBOOK_NOTE"  # the environment names a file in which a rank leaves how it ended: see cli/worker.py
@@ -103,7 +104,7 @@ def message(ending: Ending, nproc: int, log: Path) -> list[str]:
 def last_lines(log: Path, number: int = LAST_LINES) -> list[str]:
     if not log.is_file():
         return []
-    with log.open("rb") as stream:
+    with open_bytes(log) as stream:
         stream.seek(0, 2)
         stream.seek(max(0, stream.tell() - 20_000))
         text = stream.read().decode(errors="replace")
@@ -129,9 +130,9 @@ def _asking(note: Path) -> Path:
 
 def read_ending(rank: int, code: int, note: Path) -> Ending:
     """What a process recorded about its end; nothing if it was killed."""
-    again = _asking(note).read_text(encoding="utf-8") if asks_for_start(note) else ""
+    again = read_text(_asking(note)) if asks_for_start(note) else ""
     try:
-        left = loads(note.read_text(encoding="utf-8"))
+        left = loads(read_bytes(note))
         return Ending(rank, code, left["at"], left["is_told"], left["error"], left["is_consequence"], again=again)
     except (OSError, ValueError, LookupError, TypeError):
         return Ending(rank, code, time.time(), again=again)

@@ -41,6 +41,7 @@ from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCP
 
 from trainbook.errors import RunError
 from trainbook.parallel.endings import LOG, NOTE, Ending, Verdict, asks_for_start, judge, message, read_ending
+from trainbook.terminal import echo
 
 ADDRESS = "127.0.0.1"
 GRACE_SECONDS = 10.0  # for the others, once one has failed: to end by themselves, and to say why
@@ -194,7 +195,7 @@ class Agent(LocalElasticAgent):
         if self.verdict.again:
             self._remaining_restarts += 1  # it takes one off for each start
             self.files.start += 1
-            print(self.verdict.again, file=sys.stderr, flush=True)
+            echo(self.verdict.again, err=True)
             return
         is_tried_again = self.verdict.can_be_tried_again and self.sent is None and self._remaining_restarts > 0
         if not is_tried_again:
@@ -209,7 +210,7 @@ class Agent(LocalElasticAgent):
         elif told:
             told[0] = f"error: {told[0]}"
         if told:
-            print("\n".join(told), file=sys.stderr, flush=True)
+            echo("\n".join(told), err=True)
         self.restarts += is_tried_again
         self.files.start += is_tried_again
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from trainbook.bounded.files import read_text
 from trainbook.errors import UserError
 from trainbook.parallel.deepspeed import ZeroShard
 from trainbook.parallel.engine import import_deepspeed, silent
@@ -53,7 +54,7 @@ def stage_of(folder: Path) -> int:
         raise UserError(
             f"{folder}: must be a folder written by DeepSpeed's save_checkpoint, but it has no file `latest`."
         )
-    files = sorted((folder / latest.read_text(encoding="utf-8").strip()).glob(OF_A_RANK))
+    files = sorted((folder / read_text(latest).strip()).glob(OF_A_RANK))
     if len(files) != 1:
         written = f"was written by {len(files)} processes" if files else "has no optimizer state"
         raise UserError(f"{folder}: must be a checkpoint of one process, but it {written}.")

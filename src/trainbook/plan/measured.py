@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainbook.bounded.files import read_bytes
 from trainbook.errors import UserError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -165,7 +166,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
 
 def read_measurement(file: Path) -> Measurement:
     try:
-        content = jsonl.loads(file.read_text(encoding="utf-8"))
+        content = jsonl.loads(read_bytes(file))
     except FileNotFoundError:
         raise UserError(f"{file}: no such file. Create it with: trainbook plan ... --measure") from None
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import LOGITS
+from trainbook.terminal import marked
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,7 +120,7 @@ def _memory(facts: dict[str, Any]) -> Table:
     for part, number in facts["memory"].items():
         if abs(number) >= SMALLEST * unit:
             bar = "█" * round(BAR * max(0, number) / largest)
-            table.add_row(part, f"{number / unit:,.2f}", bar, f"[dim]{PARTS[part]}[/dim]")
+            table.add_row(part, f"{number / unit:,.2f}", bar, marked("[dim]{}[/dim]", PARTS[part]))
     table.add_row("all", f"{facts['peak'] / unit:,.2f}", "", "", style="bold")
     return table
 

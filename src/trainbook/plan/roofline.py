@@ -24,13 +24,13 @@ The processor asks for each kernel. Where that takes longer than the GPU's work,
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 
+from trainbook.bounded import json_text
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows
 from trainbook.plan.activations import block_bytes, lengths_of
@@ -61,7 +61,7 @@ class Micro:
 
 @lru_cache(maxsize=1)
 def constants() -> dict[str, float]:
-    found: dict[str, float] = json.loads(files("trainbook.plan").joinpath("roofline.json").read_text("utf-8"))[
+    found: dict[str, float] = json_text.loads(files("trainbook.plan").joinpath("roofline.json").read_text("utf-8"))[
         "constants"
     ]
     return found

@@ -3,11 +3,11 @@ is asked for."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
@@ -95,7 +95,7 @@ def _rows_of(pretrained: str | None) -> int | None:
 
 def _in_file(file: Path) -> int:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = json_text.read(file)
         return _ours(content) if "trainbook" in content else _librarys(content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(

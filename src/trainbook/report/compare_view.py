@@ -91,11 +91,11 @@ def render(comparison: Comparison, console: Console) -> None:
     _print_way(comparison, console)
     for label, names in comparison.missing.items():
         shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-        console.print(f"  not logged by {label}: {shown}", style="dim", highlight=False, markup=False)
+        console.print(f"  not logged by {label}: {shown}", style="dim", highlight=False)
     for remark in remarks(comparison):
-        console.print(f"  note: {remark}.", highlight=False, markup=False)
+        console.print(f"  note: {remark}.", highlight=False)
     console.print()
-    console.print(conclusion(comparison), highlight=False, markup=False, style="bold")
+    console.print(conclusion(comparison), highlight=False, style="bold")
 
 
 def _print_runs(comparison: Comparison, console: Console) -> None:
@@ -113,7 +113,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
             count[1:] = [f"{count[1]} {its_unit}", f"{count[2]} {its_unit}/s"]
         cells = [row["name"], count[0], count[1], duration(row["seconds"]), count[2], number(row["final"])]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
-        table.add_row(*_plain(*cells))
+        table.add_row(*cells)
     console.print(table)
 
 
@@ -129,7 +129,7 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
     aside = [path for path in comparison.differences if path.startswith(ASIDE) and path != SEED]
     for path, values in comparison.differences.items():
         if path not in aside:
-            table.add_row(*_plain(path, *(_values(values, runs) for _, runs in groups)))
+            table.add_row(path, *(_values(values, runs) for _, runs in groups))
     console.print(table)
     if aside:
         console.print(f"  and, without effect on the result: {', '.join(aside)}", style="dim", highlight=False)
@@ -157,7 +157,7 @@ def _print_groups(comparison: Comparison, console: Console) -> None:
         values = group.at(comparison.common_end)
         deviation = number(stdev(values)) if len(values) > 1 else "–"
         shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
-        table.add_row(*_plain(group.label, str(len(values)), *shown))
+        table.add_row(group.label, str(len(values)), *shown)
     console.print(table)
 
 
@@ -169,7 +169,7 @@ def _print_curves(comparison: Comparison, console: Console) -> None:
     name = max(len(side.label) for side, _ in sides)
     console.print()
     for side, curve in sides:
-        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, low, high)}", markup=False)
+        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, low, high)}")
     scale = f"{LEVELS[0]} {number(low)}, {LEVELS[-1]} {number(high)}"
     console.print(f"  {'':<{name}}  {scale}; right end: {place_text(comparison, last)}", style="dim", highlight=False)
 
@@ -195,7 +195,7 @@ def _print_way(comparison: Comparison, console: Console) -> None:
         steps = ", ".join(f"{difference:+.4g} {place_text(comparison, at)}" for at, difference in shown)
         console.print()
         text = f"  {pairing.other.label} minus {pairing.reference.label}: {steps}"
-        console.print(text, highlight=False, markup=False)
+        console.print(text, highlight=False)
 
 
 def _table(first: str, columns: list[str], justify: Any = "right") -> Any:
@@ -203,14 +203,7 @@ def _table(first: str, columns: list[str], justify: Any = "right") -> Any:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=True)
-    table.add_column(*_plain(first))
+    table.add_column(first)
     for column in columns:
-        table.add_column(*_plain(column), justify=justify)
+        table.add_column(column, justify=justify)
     return table
-
-
-def _plain(*cells: str) -> list[str]:
-    """Names may hold square brackets, which are no markup."""
-    from rich.markup import escape
-
-    return [escape(cell) for cell in cells]

@@ -14,12 +14,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from trainbook.bounded.files import open_bytes
 from trainbook.runs import jsonl
 from trainbook.runs.columns import Column, Texts, columns_of, joined
+from trainbook.runs.schema import LARGEST_STEP
 
 BLOCK_BYTES = 8 << 20
 PARSED_BYTES = 1 << 20  # at a time: rows as Python objects take about ten times as much
-LARGEST_STEP = 2**53  # whole numbers up to here are exact as floats
 MOST_TOLD = 20  # lines of a block that are no rows, each with the law that it breaks
 
 Row = dict[str, Any]
@@ -68,7 +69,7 @@ class Block:
 
 def pieces(path: Path, start: int = 0) -> Iterator[Piece]:
     """Without what follows the last newline, which is not yet a line."""
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         file.seek(start)
         while piece := read_piece(file, start):
             yield piece

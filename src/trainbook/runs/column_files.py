@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import open_bytes
 from trainbook.contained import create_anew
 from trainbook.runs.blocks import Block
 from trainbook.runs.columns import Column, Texts
@@ -80,7 +82,7 @@ class StoredBlock:
     def _read(self, part: str | None, dtype: Any, count: int | None = None) -> np.ndarray:
         try:
             offset, size, checksum = self.parts[str(part)]
-            with open(self.path, "rb") as file:
+            with open_bytes(self.path) as file:
                 if size > os.fstat(file.fileno()).st_size:
                     raise Damaged(self.path)
                 file.seek(self.data + offset)
@@ -107,7 +109,7 @@ class ColumnFiles:
     def known_as(self, file: Path) -> bool:
         """Whether the blocks were made from this very file, which has not been written to since."""
         try:
-            known = json.loads((self.folder / "file.json").read_bytes()[:4096])
+            known = json_text.read(self.folder / "file.json", most=4096)
         except (OSError, ValueError, RecursionError):
             return False
         return isinstance(known, dict) and known == {"format": FORMAT, **identity(file)}
@@ -124,14 +126,14 @@ class ColumnFiles:
         try:
             if self.folder.is_symlink() or path.is_symlink():
                 return None
-            with open(path, "rb") as file:
+            with open_bytes(path) as file:
                 if file.read(len(MAGIC)) != MAGIC:
                     return None
                 size, checksum = (int.from_bytes(file.read(8), "little") for _ in range(2))
                 header = file.read(size) if size <= MOST_HEADER_BYTES else b""
             if zlib.crc32(header) != checksum:
                 return None
-            known = json.loads(header)
+            known = json_text.loads(header)
             if known["format"] != FORMAT or known["start"] != start:
                 return None
             end, lines, rows = (known[name] for name in ("end", "lines", "rows"))

@@ -17,9 +17,8 @@ import numpy as np
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
 from trainbook.runs import column_files, jsonl, lock
-from trainbook.runs.blocks import LARGEST_STEP
 from trainbook.runs.manifest import Manifest
-from trainbook.runs.schema import SEGMENT_STARTS, Split
+from trainbook.runs.schema import LARGEST_STEP, SEGMENT_STARTS, Split
 from trainbook.runs.table import Rows, Skipped, Table
 
 if TYPE_CHECKING:
@@ -178,7 +177,10 @@ class RunFolder:
         return rows if split is None else rows.with_text("split", split)
 
     def _table(self) -> Table:
-        table = Table.read(self.metrics_file, lambda row: _broken_law(row, ("step",)))
+        try:
+            table = Table.read(self.metrics_file, lambda row: _broken_law(row, ("step",)))
+        except OSError as error:
+            raise RunFolderError(f"{self.metrics_file} cannot be read: {error.strerror}.") from None
         self.skipped[self.metrics_file] = table.skipped()
         return table
 
@@ -300,11 +302,15 @@ def _broken_law(row: Row, names: Sequence[str]) -> str:
     for name in names:
         if name not in row:
             return f"must have a {name}"
-    for name in ("step", "segment"):
-        if type(row.get(name, 0)) is not int:  # to Python, true is one too
+    for name in ("step", "segment", "saved_in"):
+        value = row.get(name, 0)
+        if type(value) is not int:  # to Python, true is one too
             return f"{name} must be a whole number, but got {row[name]!r:.60}"
-        if abs(row.get(name, 0)) > LARGEST_STEP:
-            return f"{name} must be at most {LARGEST_STEP:,}"
+        if abs(value) > LARGEST_STEP:
+            return f"{name} must be at most {LARGEST_STEP:,}, but got {value!r:.60}"
+    for name in ("kind", "reason"):
+        if not isinstance(row.get(name) or "", str if name == "kind" else (str, float)):  # "NaN" is read as a number
+            return f"{name} must be a string, but got {row[name]!r:.60}"
     return ""
 
 

@@ -14,8 +14,10 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import open_bytes
 from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError
 from trainbook.runs.disk import naming_the_file, write_parts_atomically
@@ -108,7 +110,7 @@ def scan(
     unreadable: list[Unreadable] = []
     if not path.exists():
         return rows, unreadable
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):  # not yet a line
                 break
@@ -132,11 +134,11 @@ def set_aside(path: Path, numbers: Collection[int]) -> Path:
     aside = path.with_name(f"{path.name}.unreadable")
     gone = set(numbers)
     with naming_the_file(aside), open(open_no_link(aside, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as kept_aside:
-        with open(path, "rb") as file:
+        with open_bytes(path) as file:
             kept_aside.writelines(line for number, line in enumerate(file, start=1) if number in gone)
         kept_aside.flush()
         os.fsync(kept_aside.fileno())
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         write_parts_atomically(path, (line for number, line in enumerate(file, start=1) if number not in gone))
     return aside
 
@@ -144,8 +146,15 @@ def set_aside(path: Path, numbers: Collection[int]) -> Path:
 def has_rows(path: Path) -> bool:
     if not path.is_file():
         return False
-    with open(path, "rb") as file:
+    with _opened(path) as file:
         return any(b"\n" in block for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_bytes(path)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def lost_since(path: Path, then: Extent) -> str:
@@ -176,13 +185,13 @@ def dumps(row: Mapping[str, Any]) -> str:
 
 
 def loads(line: str | bytes) -> dict[str, Any]:
-    return _decode(json.loads(line))
+    return _decode(json_text.loads(line))
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         row = loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return row if isinstance(row, dict) else None
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainbook.bounded import json_text
 from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError, RunInUse, UserError
 from trainbook.runs.disk import naming_the_file
@@ -79,7 +80,7 @@ def hold(path: Path) -> Iterator[bool]:
 def read_holder(path: Path) -> Holder | None:
     """Who wrote itself into the lock file; takes no lock, so it can never be in a writer's way."""
     try:
-        content = json.loads(path.read_text())
+        content = json_text.read(path, most=1 << 12)
         return Holder(int(content["pid"]), str(content["host"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -6,16 +6,17 @@ import json
 import os
 import platform
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from trainbook.errors import NewerRun, RunFolderError
+from trainbook.bounded import json_text
+from trainbook.errors import BeyondBounds, NewerRun, RunFolderError
 from trainbook.runs.disk import write_text_atomically
-from trainbook.runs.schema import SCHEMA_VERSION
+from trainbook.runs.schema import LARGEST_STEP, SCHEMA_VERSION
 
 Status = Literal["running", "finished", "interrupted", "failed"]
 
@@ -110,11 +111,13 @@ class Manifest:
     @classmethod
     def read(cls, path: Path) -> Manifest:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json_text.read(path)
         except FileNotFoundError:
             raise RunFolderError(f"{path.parent} is not a run folder: it has no {path.name}") from None
         except OSError as error:
             raise RunFolderError(f"{path} cannot be read: {error.strerror}") from None
+        except BeyondBounds:
+            raise
         except ValueError as error:
             raise RunFolderError(f"{path} must be JSON: {error}") from None
         if not isinstance(content, dict) or not isinstance(content.get("schema_version"), int):
@@ -129,13 +132,12 @@ class Manifest:
     @classmethod
     def of(cls, content: Mapping[str, Any], path: Path) -> Manifest:
         """The manifest with this content. Unknown fields, from a later version, are ignored."""
-        empty = cls(path.parent.name)
         known = {item.name: content[item.name] for item in fields(cls) if item.name in content}
         for name, value in known.items():
-            kind = type(getattr(empty, name))
-            if kind in (dict, list) and not isinstance(value, kind):
-                raise RunFolderError(f"{path}: {name} must be a {kind.__name__}, but got {type(value).__name__}")
-        return replace(empty, **known)
+            law, holds = _LAWS[name]
+            if not holds(value):
+                raise RunFolderError(f"{path}: {name} must be {law}, but got {_short(value)}")
+        return replace(cls(path.parent.name), **known)
 
     def write(self, path: Path) -> None:
         self.updated = _now()
@@ -160,6 +162,48 @@ class Manifest:
             setattr(self, name, getattr(fresh, name))
         self.id = self.id or fresh.id
         self.injected_faults = [*self.injected_faults, *fresh.injected_faults]
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_STEP
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _are_texts_by_name(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _are_segments(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(each, dict) and all(_is_count(each.get(name, 0)) for name in ("segment", "start_step"))
+        for each in value
+    )
+
+
+# What each field must be, and whether a value is that.
+_LAWS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("name", "status_detail", "created", "updated", "id", "working_directory"), ("a string", _is_text)),
+    **dict.fromkeys(("recipe", "parent_run"), ("a string or null", lambda value: value is None or _is_text(value))),
+    **dict.fromkeys(("command", "injected_faults"), ("a list of strings", _are_texts)),
+    **dict.fromkeys(("versions", "environment"), ("an object of strings", _are_texts_by_name)),
+    **dict.fromkeys(("config", "hardware", "determinism"), ("an object", lambda value: isinstance(value, dict))),
+    "seed": ("a whole number or null", lambda value: value is None or type(value) is int),
+    "status": (f"one of {', '.join(get_args(Status))}", lambda value: value in get_args(Status)),
+    "segments": ("a list of objects, each with the number of a segment and its first step", _are_segments),
+    "schema_version": ("a whole number", _is_count),
+}
+
+
+def _short(value: Any) -> str:
+    shown = json.dumps(value, ensure_ascii=False)
+    return shown if len(shown) <= 60 else f"{shown[:60]}…"
 
 
 @dataclass(frozen=True)

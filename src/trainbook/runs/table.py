@@ -11,6 +11,7 @@ from typing import Any, overload
 
 import numpy as np
 
+from trainbook.bounded.files import open_bytes
 from trainbook.errors import RunFolderError
 from trainbook.runs import blocks, jsonl
 from trainbook.runs.blocks import Block, Law, Row
@@ -70,7 +71,7 @@ class Table:
         block = self.blocks[number]
         starts = self._read(number, lambda block: block.starts_of_rows())
         steps = self.column(number, "step", None)
-        with open(self._source[0], "rb") as file:
+        with open_bytes(self._source[0]) as file:
             file.seek(block.start)
             content = file.read(block.end - block.start) if len(wanted) > 16 else b""
             for place in wanted.tolist():
@@ -92,7 +93,7 @@ class Table:
         except Damaged:
             assert self._source is not None
             block = self.blocks[number]
-            with open(self._source[0], "rb") as file:
+            with open_bytes(self._source[0]) as file:
                 file.seek(block.start)
                 piece = blocks.read_piece(file, block.start)
             if piece is None or piece.end != block.end:
@@ -340,7 +341,7 @@ def _read_blocks(path: Path, broken_law: Law) -> Iterator[Block | StoredBlock]:
     before = identity(path)
     is_known = files.known_as(path)
     start = number = 0
-    with open(path, "rb") as file:
+    with open_bytes(path) as file:
         while True:
             loaded = files.load(number, start)
             if loaded is not None and is_known and loaded[0].end <= before["size"]:

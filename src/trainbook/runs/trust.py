@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from trainbook.errors import Untrusted
 from trainbook.python_path import file_of, is_python_path
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config
@@ -81,7 +81,7 @@ def require_trust(run: RunFolder, config: Config, knobs: Sequence[str] = OF_ALL)
         _remember(run, unknown)
     if os.environ.get("RANK", "0") == "0":
         for each in code:
-            print(f"importing {each.path} ({each.knob}) from {each.file}", file=sys.stderr)
+            echo(f"importing {each.path} ({each.knob}) from {each.file}", err=True)
 
 
 def require_trust_of_file(source: str | Path | None, loaded: Loaded) -> None:

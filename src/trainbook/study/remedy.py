@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded.files import read_bytes
 from trainbook.contained import must_stay_inside
 from trainbook.doctor import Diagnosis, Finding, as_json
 from trainbook.errors import RunFolderError, UserError
@@ -181,7 +182,7 @@ def _read(folder: Path) -> dict[str, Any] | None:
             raise RunFolderError(f"{folder} already exists and was not made by doctor --try. Rename it.")
         return None
     try:
-        state = jsonl.loads(file.read_bytes())
+        state = jsonl.loads(read_bytes(file))
         return {"question": state["question"], "arms": state["arms"], "answer": state["answer"]}
     except (ValueError, LookupError, TypeError):
         raise RunFolderError(f"{file} is damaged. Remove the folder to try again.") from None

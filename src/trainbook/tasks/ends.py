@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.data import Tokenizer
 from trainbook.data.chat import chat_with
 from trainbook.errors import UserError
@@ -44,7 +44,7 @@ def _of_pretrained(config: Config) -> list[int]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        read = json.loads(path.read_text(encoding="utf-8"))
+        read = json_text.read(path)
     except (OSError, ValueError):
         return {}
     return read if isinstance(read, dict) else {}

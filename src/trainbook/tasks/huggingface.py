@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from trainbook.bounded import json_text
 from trainbook.data import Tokenizer
 from trainbook.data.frame import Frame
 from trainbook.data.tokenizers.around import template
@@ -67,7 +68,7 @@ class HuggingFace(Wrapped):
                 task.network = auto.from_config(plan, dtype=dtype, trust_remote_code=False)
                 if (folder / GENERATION).is_file():
                     task.network.generation_config = transformers().GenerationConfig.from_pretrained(folder)
-                share_as(task.network, json.loads((folder / SHARED).read_text(encoding="utf-8")))
+                share_as(task.network, json_text.read(folder / SHARED))
             except FAILURES as error:
                 raise UserError(f"{folder} cannot be read as {cls.auto}: {_first_line(error)}") from None
         task.mark_output(task.network)

@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from trainbook.runs.schema import EVENTS, judgements
+from trainbook.terminal import new_console
 from trainbook.tracking.status_line import Part, StatusLine
 
 _STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
@@ -20,7 +21,7 @@ class ConsoleTracker:
         self, total_steps: int, *, start_step: int = 0, console: Console | None = None, counted: str = "tokens"
     ) -> None:
         self._total_steps, self._counted = total_steps, counted
-        self._console = console or Console()
+        self._console = console or new_console()
         self._eta = Eta()
         self._line = StatusLine(start_step, total_steps)
         self._live: Live | None = None

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trainbook.bounded.files import read_text
 from trainbook.runs import RunFolder, write_text_atomically
 from trainbook.tracking.scalars import scalars_of
 
@@ -78,4 +79,4 @@ def _stored_id(run: RunFolder) -> str:
     file = run.path / "wandb-id"
     if not file.exists():
         write_text_atomically(file, uuid.uuid4().hex[:8] + "\n")
-    return file.read_text().strip()
+    return read_text(file).strip()

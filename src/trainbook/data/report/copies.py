@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainbook.bounded import json_text
 from trainbook.data.report.scratch import scratch_file
 
 MEMORY_BYTES = 1 << 20  # of the names of documents; more are in a temporary file
@@ -81,7 +82,7 @@ class ExactDuplicates:
         self._origins.seek(0)
         for number, line in enumerate(self._origins if wanted else ()):
             if number in wanted:
-                named[number] = json.loads(line)
+                named[number] = json_text.loads(line)
                 if len(named) == len(wanted):
                     break
         self._origins.seek(0, 2)

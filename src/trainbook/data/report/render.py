@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from trainbook.data.report.kept import EXCERPTED, NUM_PIECES, PIECE
 from trainbook.data.report.leftovers import MARKUP
 from trainbook.data.report.padding import STRATEGIES
 from trainbook.data.report.shift import P_VALUE, UNCORRECTED
+from trainbook.terminal import marked
 
 BAR = 36  # columns of the longest bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
@@ -42,12 +42,12 @@ def _findings(found: list[Facts], console: Console, command: str | None) -> None
     table.add_column(width=4, no_wrap=True)
     table.add_column(overflow="fold")
     for finding in found:
-        table.add_row(MARKS[finding["severity"]], escape(finding["text"]))
+        table.add_row(marked(MARKS[finding["severity"]]), finding["text"])
         if finding["override"]:
-            table.add_row("", f"[bold]→ {escape(finding['override'])}[/bold]")
+            table.add_row("", marked("[bold]→ {}[/bold]", finding["override"]))
     console.print(table)
     if command:
-        console.print(f"\n[dim]apply all:[/dim] {escape(command)}", soft_wrap=True)
+        console.print(marked("\n[dim]apply all:[/dim] {}", command), soft_wrap=True)
 
 
 def _sizes(facts: Facts, console: Console) -> None:
@@ -68,15 +68,17 @@ def _sizes(facts: Facts, console: Console) -> None:
     if sampled:
         parts = (f"{side['sampled_documents']:,} of {side['documents']:,} ({name})" for name, side in sampled.items())
         console.print(
-            f"[dim]From a random sample of {' and '.join(parts)} documents; documents, characters, bytes, labels, "
-            "exact duplicates and odd characters are counted on all of them.[/dim]"
+            f"From a random sample of {' and '.join(parts)} documents; documents, characters, bytes, labels, "
+            "exact duplicates and odd characters are counted on all of them.",
+            style="dim",
         )
     if count := sum(side["excerpted_documents"] for side in sides.values()):
         are = "document is" if count == 1 else "documents are"
         console.print(
-            f"[dim]{count:,} {are} longer than {EXCERPTED / 1e6:.1f} million characters: near duplicates, languages "
+            f"{count:,} {are} longer than {EXCERPTED / 1e6:.1f} million characters: near duplicates, languages "
             f"and markup are judged on {NUM_PIECES} pieces of each, {NUM_PIECES * PIECE / 1e6:.1f} million characters "
-            "together; tokens and words are counted in full.[/dim]"
+            "together; tokens and words are counted in full.",
+            style="dim",
         )
 
 
@@ -117,7 +119,7 @@ def _coverage(lengths: Facts, console: Console) -> None:
             ", ".join(notes),
         )
     console.print(table)
-    console.print(f"[dim]Recommended: {lengths['rule']}. Memory: {lengths['memory']}.[/dim]")
+    console.print(f"Recommended: {lengths['rule']}. Memory: {lengths['memory']}.", style="dim")
 
 
 def size(number: float) -> str:
@@ -152,11 +154,11 @@ def _duplicates(facts: Facts, console: Console) -> None:
     for key in ("between", "train"):
         for kind in ("exact", "near"):
             for example in ((found[key] or {}).get(f"{kind}_examples") or [])[:MAX_EXAMPLES]:
-                console.print(f"  [dim]{kind}: {escape(example['one'])} = {escape(example['other'])}[/dim]")
-    console.print(f"[dim]Near: {found['method']}.[/dim]")
+                console.print(f"  {kind}: {example['one']} = {example['other']}", style="dim")
+    console.print(f"Near: {found['method']}.", style="dim")
     for example in ((facts["contradictions"] or {}).get("examples") or [])[:MAX_EXAMPLES]:
         one, other = f"{example['one']} ({example['label']})", f"{example['other']} ({example['other_label']})"
-        console.print(f"  [dim]same text, different label: {escape(one)} and {escape(other)}[/dim]")
+        console.print(f"  same text, different label: {one} and {other}", style="dim")
 
 
 def _labels(facts: Facts, console: Console) -> None:
@@ -178,7 +180,7 @@ def _labels(facts: Facts, console: Console) -> None:
     for name in shown:
         counts = (side["counts"].get(name, 0) for side in labels.values())
         cells = (f"{count:,} ({count / totals[side]:.1%})" for side, count in zip(labels, counts, strict=True))
-        table.add_row(escape(name), *cells, bar(train["counts"][name] / most, 16))
+        table.add_row(name, *cells, bar(train["counts"][name] / most, 16))
     if len(train["counts"]) > len(shown):
         table.add_row(f"… {len(train['counts']) - len(shown)} more", *("" for _ in labels), "")
     console.print(table)
@@ -207,12 +209,13 @@ def _shift(shift: Facts, console: Console) -> None:
         table.add_row("", domain["verdict"], f"called a shift if p < {P_VALUE:g}")
     console.print(table)
     if any(tested and tested["p_value"] < UNCORRECTED for tested in (length, labels)):
-        console.print(f"[dim]Corrected: for the {shift['tests']} comparisons of this table (Bonferroni).[/dim]")
+        console.print(f"Corrected: for the {shift['tests']} comparisons of this table (Bonferroni).", style="dim")
     if domain["cut_at_characters"] is not None:
-        console.print(f"  [dim]classifier: on the first {domain['cut_at_characters']:,} characters of each text[/dim]")
+        cut = f"on the first {domain['cut_at_characters']:,} characters of each text"
+        console.print(f"  classifier: {cut}", style="dim")
     for side in ("train", "validation"):
         if terms := domain.get(f"typical_of_{side}"):
-            console.print(f"  [dim]typical of {side}: {escape(', '.join(terms))}[/dim]")
+            console.print(f"  typical of {side}: {', '.join(terms)}", style="dim")
 
 
 def _p_value(tested: Facts) -> str:
@@ -244,18 +247,16 @@ def _oddities(sides: Facts, console: Console) -> None:
         table.add_row("languages", *(_languages(side["languages"]) for side in sides.values()))
     console.print(table)
     for example in sides["train"]["repeats"]["examples"][:MAX_EXAMPLES]:
-        text = escape(repr(example["excerpt"][:50]))
+        text = repr(example["excerpt"][:50])
         times = f"{example['period']} token{'s' if example['period'] > 1 else ''} x {example['repetitions']:,}"
-        console.print(f"  [dim]{escape(example['place'])}, token {example['position']:,}: {times}: {text}[/dim]")
+        console.print(f"  {example['place']}, token {example['position']:,}: {times}: {text}", style="dim")
 
     for side in sides.values():
         for each in side["bad_reasons"][:MAX_REASONS]:
             more = (
                 f" and {each['records'] - len(each['places']):,} more" if each["records"] > len(each["places"]) else ""
             )
-            console.print(
-                f"  [dim]unreadable: {escape(', '.join(each['places']))}{more}: {escape(each['reason'])}[/dim]"
-            )
+            console.print(f"  unreadable: {', '.join(each['places'])}{more}: {each['reason']}", style="dim")
 
 
 def _languages(found: Facts) -> str:
@@ -267,7 +268,7 @@ def _languages(found: Facts) -> str:
 
 def _table(console: Console, title: str, *columns: str, justify: Any = "right") -> Table:
     """Under a title of its own line; the first column is a label unless it is a number's."""
-    console.print(f"\n[bold]{escape(title)}[/bold]")
+    console.print(f"\n{title}", style="bold")
     table = Table(box=None, padding=(0, 2, 0, 0))
     numeric = {"from", "to", "positions"}
     for number, name in enumerate(columns):

@@ -11,7 +11,9 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from trainbook.data.sources.compressed import BROKEN, inner_name, is_compressed, open_inner
+from trainbook.bounded.compressed import BROKEN, open_inner
+from trainbook.bounded.files import open_bytes
+from trainbook.data.sources.compressed import inner_name, is_compressed
 from trainbook.data.sources.kinds import HEAD_BYTES, looks_binary, why_not_text
 from trainbook.errors import DataError
 
@@ -19,7 +21,7 @@ HashOf = Callable[[Path], tuple[int, str]]  # the size of a file and a hash of i
 
 
 def hashed(path: Path) -> tuple[int, str]:
-    with path.open("rb") as stream:
+    with open_bytes(path) as stream:
         return os.fstat(stream.fileno()).st_size, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -46,7 +48,7 @@ class File:
     def open_bytes(self) -> Iterator[BufferedReader]:
         """The same of any content."""
         try:
-            stream = self.path.open("rb")
+            stream = open_bytes(self.path)
         except OSError as error:
             raise self.unreadable(error) from None
         with stream:

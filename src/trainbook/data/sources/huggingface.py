@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name
 from trainbook.data.names import did_you_mean
 from trainbook.errors import DataError
@@ -53,6 +53,6 @@ def files_of(folder: Path, split: str | None, name: str, knob: str) -> tuple[str
 
 def _json(path: Path, knob: str) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json_text.read(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{knob}: '{path}' cannot be read: {error}.") from None

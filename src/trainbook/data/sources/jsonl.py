@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.files import File, decode
 from trainbook.data.values import kind_of
-from trainbook.errors import DataError
+from trainbook.errors import BeyondBounds, DataError
+
+MOST_VALUES = 10_000_000  # of a whole file that is a list
 
 
 def read_jsonl(file: File, complain: Complain) -> Iterator[Record]:
@@ -49,12 +52,12 @@ def read_json(file: File, complain: Complain) -> Iterator[Record]:
 
 def _parsed(content: str, shown: str) -> Any:
     try:
-        return json.loads(content)
+        return json_text.loads(content, shown, most_values=MOST_VALUES)
+    except BeyondBounds as error:
+        raise DataError(str(error)) from None
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
         raise DataError(f"{shown}: must be a JSON object, but got {error.msg} at {at}.") from None
-    except (ValueError, RecursionError) as error:  # a number too long or a nesting too deep to be read
-        raise DataError(f"{shown}: must be a JSON object, but got {error}.") from None
 
 
 def _object(value: Any, shown: str) -> dict[str, Any]:

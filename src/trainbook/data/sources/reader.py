@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainbook.bounded.compressed import SUFFIXES as COMPRESSED
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.arrow import read_arrow, read_parquet
-from trainbook.data.sources.compressed import SUFFIXES as COMPRESSED
 from trainbook.data.sources.compressed import inner_name, is_compressed
 from trainbook.data.sources.conll import read_conll
 from trainbook.data.sources.files import File

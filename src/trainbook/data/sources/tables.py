@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from collections.abc import Iterable, Iterator
 
+from trainbook.bounded import tables
 from trainbook.data.records import Complain, Record
 from trainbook.data.sources.files import File, decode
-from trainbook.errors import DataError
+from trainbook.errors import BeyondBounds, DataError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
@@ -26,12 +25,11 @@ def header_of(file: File, is_tsv: bool) -> list[str]:
     """The names in the first row; none where there is no row."""
     delimiter = "\t" if is_tsv else _delimiter(file)
     with file.open() as stream:
-        rows = csv.reader(_decoded(file, stream, []), delimiter=delimiter)
+        rows = tables.Rows(_decoded(file, stream, []), delimiter, file.shown)
         return [name.strip() for name in next((row for row in rows if row), [])]
 
 
 def _delimiter(file: File) -> str:
-    csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
     with file.open() as stream:
         first_line = stream.readline().decode("utf-8", errors="replace")
     return max(DELIMITERS, key=lambda delimiter: _num_columns(first_line, delimiter))
@@ -39,18 +37,17 @@ def _delimiter(file: File) -> str:
 
 def _num_columns(line: str, delimiter: str) -> int:
     try:
-        return len(next(csv.reader([line], delimiter=delimiter), []))
-    except csv.Error:  # what is wrong is said when the file is read
+        return len(next(tables.Rows([line], delimiter, ""), []))
+    except (tables.Error, BeyondBounds):  # what is wrong is said when the file is read
         return 0
 
 
 def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
-    csv.field_size_limit(sys.maxsize)  # a cell may be a whole document
     with file.open() as stream:
         undecodable: list[str] = []  # what is wrong with lines of the row that is being read
         lines = _decoded(file, stream, undecodable)
         # Strict: a quotation mark in the wrong place would otherwise swallow rows without a word.
-        rows = csv.reader(lines, delimiter=delimiter, strict=True)
+        rows = tables.Rows(lines, delimiter, file.shown, strict=True)
         columns: list[str] | None = None
         while True:
             # A quoted cell may hold line breaks, so a row begins behind the last line of the one before.
@@ -60,7 +57,7 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                 row = next(rows)
             except StopIteration:
                 return
-            except csv.Error as error:
+            except tables.Error as error:
                 if undecodable:
                     raise DataError(undecodable[0]) from None
                 if "new-line character" in str(error):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_bytes, read_text
 from trainbook.data.names import did_you_mean, nearest
 from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
@@ -50,6 +51,9 @@ RELATED_NAMES = {
 }
 
 
+OWN = {"byte": "", "char": "characters", "word": "words"}  # kinds of ours, and what each has a list of
+
+
 def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
     """The tokenizer saved in a folder, by us or by others, or in the tokenizer.json itself."""
     path = Path(folder).expanduser()
@@ -58,26 +62,39 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
             return _converted(path)
         path = path / FILE_NAME
     try:
-        content = path.read_text(encoding="utf-8")
-        parsed = json.loads(content)
+        content = read_text(path)
+        parsed = json_text.loads(content, str(path))
     except FileNotFoundError:
         raise DataError(f"there is no tokenizer at '{path}'.{_similar_file(path)}") from None
     except OSError as error:
         raise DataError(f"the tokenizer '{path}' cannot be read: {error.strerror}.") from None
     except ValueError as error:
         raise DataError(f"the tokenizer '{path}' is not valid JSON: {error}.") from None
-    kind = parsed.get("trainbook") if isinstance(parsed, dict) else None
-    if kind == "byte":
-        return ByteTokenizer(parsed.get("specials", ()))
-    if kind == "char":
-        return CharTokenizer(parsed["characters"], parsed["end_of_text"], parsed.get("specials", ()))
-    if kind == "word":
-        return WordTokenizer(parsed["words"], parsed["end_of_text"], parsed.get("specials", ()))
+    if isinstance(parsed, dict) and parsed.get("trainbook") in list(OWN):  # of any type: it may not be hashable
+        return _own(parsed, path)
     try:
         library_tokenizer = the_library().Tokenizer.from_str(content)
     except Exception as error:  # the package raises a bare Exception for what it cannot read
         raise DataError(f"the tokenizer '{path}' is not a tokenizer.json of the tokenizers package: {error}") from None
     return LibraryBackedTokenizer(library_tokenizer, settings=_settings(path))
+
+
+def _own(parsed: dict[str, Any], path: Path) -> Tokenizer:
+    """A tokenizer that Trainbook saved."""
+    kind, specials = parsed["trainbook"], parsed.get("specials", [])
+    pieces: Any = [] if kind == "byte" else parsed.get(OWN[kind])
+    for name, value in ((OWN[kind], pieces), ("specials", specials)):
+        if not isinstance(value, (list, str)) or not all(isinstance(each, str) for each in value):
+            raise DataError(f"the tokenizer '{path}' is damaged: {name} must be a list of strings.")
+    if kind == "char" and any(len(each) != 1 for each in pieces):
+        raise DataError(f"the tokenizer '{path}' is damaged: {OWN[kind]} must be single characters.")
+    is_ended = bool(parsed.get("end_of_text", False))
+    try:
+        if kind == "byte":
+            return ByteTokenizer(specials)
+        return (CharTokenizer if kind == "char" else WordTokenizer)(pieces, is_ended, specials)
+    except ValueError as error:
+        raise DataError(f"the tokenizer '{path}' is damaged: {error}.") from None
 
 
 def tokenizer_config(name: str, vocab_size: int | None, specials: Iterable[str] = ()) -> dict[str, Any]:
@@ -147,7 +164,7 @@ def _settings(path: Path) -> dict[str, Any]:
         beside = path.with_name(name)
         if beside.is_file():
             try:
-                parsed = json.loads(beside.read_text(encoding="utf-8"))
+                parsed = json_text.read(beside)
             except (OSError, ValueError) as error:
                 raise DataError(f"'{beside}' is not valid JSON: {error}.") from None
             if not isinstance(parsed, dict):
@@ -155,7 +172,10 @@ def _settings(path: Path) -> dict[str, Any]:
             settings |= {key: value for key, value in parsed.items() if value is not None}
     template = path.with_name(TEMPLATE_FILE)
     if template.is_file():
-        settings["chat_template"] = template.read_text(encoding="utf-8")
+        try:
+            settings["chat_template"] = read_text(template)
+        except (OSError, ValueError) as error:
+            raise DataError(f"'{template}' cannot be read: {error}.") from None
     return settings
 
 
@@ -202,7 +222,7 @@ def _digest(path: Path) -> str:
         files += [folder / name for name in (*SETTINGS_FILES, TEMPLATE_FILE)]
     digest = hashlib.sha256()
     for file in filter(Path.is_file, files):
-        digest.update(file.read_bytes())
+        digest.update(read_bytes(file))
     return digest.hexdigest()
 
 

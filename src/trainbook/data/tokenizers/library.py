@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
 from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, known, the_library
 from trainbook.data.tokenizers.cuts import Cuts, derive_cuts
 from trainbook.data.tokenizers.plain import byte_characters
@@ -63,7 +64,7 @@ class LibraryBackedTokenizer(BaseTokenizer):
 
     @cached_property
     def _cuts(self) -> Cuts | None:
-        found, rest = derive_cuts(json.loads(self._json), self._rest_ids)
+        found, rest = derive_cuts(json_text.loads(self._json), self._rest_ids)
         if rest is not None:
             self._rest = _for_text_alone(the_library().Tokenizer.from_str(json.dumps(rest)))
         return found
@@ -83,7 +84,7 @@ class LibraryBackedTokenizer(BaseTokenizer):
 
     def joined_words(self) -> tuple[np.ndarray, np.ndarray]:
         glued, ends_in_letter = (np.zeros(self.vocab_size, dtype=bool) for _ in range(2))
-        flags = _word_flags(json.loads(self._json))
+        flags = _word_flags(json_text.loads(self._json))
         for piece, number in self._tokenizer.get_vocab(with_added_tokens=True).items():
             if number not in self.specials.names:
                 glued[number], ends_in_letter[number] = flags(piece)

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -84,7 +85,7 @@ def read(config: Config) -> dict[str, Any]:
 
 def _parsed(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_file(path))
+        found = json_text.loads(read_file(path), str(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: is not JSON: {error.msg}.") from None
     if not isinstance(found, dict):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.knobs.hub import CONFIG
 
 GENERATION_CONFIG = "generation_config.json"
@@ -75,7 +76,7 @@ def _token(base: Any, own: int | None) -> Any:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_text.read(path)
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

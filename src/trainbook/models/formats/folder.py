@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from trainbook.bounded import json_text
+from trainbook.bounded.arrays import open_tensors
+from trainbook.bounded.files import must_be_regular
 from trainbook.contained import is_plain_name
 from trainbook.errors import UserError
 
@@ -48,8 +49,8 @@ def open_weights(folder: Path) -> Iterator[Weights]:
         for path in files:
             if path.suffix == ".safetensors":
                 try:
-                    opened = stack.enter_context(safe_open(path, framework="pt"))  # pyright: ignore[reportArgumentType]
-                except (SafetensorError, OSError) as error:
+                    opened = stack.enter_context(open_tensors(path))
+                except (SafetensorError, OSError, ValueError) as error:
                     raise UserError(f"{path} is not a complete safetensors file ({error}).") from None
                 found |= dict.fromkeys(opened.keys(), opened)
             else:
@@ -76,7 +77,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _shards(index: Path) -> list[Path]:
     try:
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        names = sorted(set(json_text.read(index)["weight_map"].values()))
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise UserError(f"{index} cannot be read ({error}).") from None
     for name in names:
@@ -90,8 +91,11 @@ def _shards(index: Path) -> list[Path]:
 
 def _unpickle(path: Path) -> dict[str, Tensor]:
     try:
+        must_be_regular(path, path)
         read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # of many kinds: a damaged pickle fails wherever its reader happens to be
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} cannot be loaded as plain tensors (weights_only) ({reason}).") from None
+    if not isinstance(read, dict):
+        raise UserError(f"{path} must hold tensors by their names, but holds a {type(read).__name__}.")
     return {name: tensor for name, tensor in read.items() if isinstance(tensor, Tensor)}

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from trainbook.bounded import json_text
 from trainbook.errors import DataError
 
 SENTENCE = 'The quick brown fox jumps over 12 lazy dogs; "why?", they ask.\n'
@@ -84,7 +85,7 @@ def write_tokenizer(
 
 def _add_frame(library: Any, ids: dict[str, int], kind: str) -> None:
     """What the task puts around a text, the loaded tokenizer puts there too. One that was brought has its own way."""
-    own = json.loads(library.to_str()).get("post_processor")
+    own = json_text.loads(library.to_str()).get("post_processor")
     if own is not None and own.get("type") != "ByteLevel":
         return
     from tokenizers.processors import TemplateProcessing

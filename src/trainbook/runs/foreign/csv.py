@@ -5,12 +5,13 @@ Numbers of one step may stand in several rows, and cells may be empty. Lightning
 
 from __future__ import annotations
 
-import csv
 from datetime import datetime
 from difflib import get_close_matches
 from pathlib import Path
 from textwrap import shorten
 
+from trainbook.bounded import tables
+from trainbook.bounded.files import read_text
 from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import STEP_NAMES, Logged, as_step, number, place, rows_of, step_name
 from trainbook.runs.foreign.settings import knobs_in, read_mapping
@@ -55,12 +56,12 @@ def read(path: Path) -> Record:
 def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     """The header, and each row with its number in the file."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_text(path, encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise UserError(f"{path}: must be a text file in UTF-8.") from None
     first = next((line for line in text.splitlines() if line.strip()), "")
     separator = max("\t;,", key=first.count)
-    reader = csv.reader(text.splitlines(), delimiter=separator)
+    reader = tables.Rows(text.splitlines(), separator, str(path))
     header, lines = [], []
     try:
         for row in reader:
@@ -70,7 +71,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
                 header = [cell.strip() for cell in row]
                 if twice := [name for name in dict.fromkeys(header) if name and header.count(name) > 1]:
                     raise UserError(f"{path}:{reader.line_num}: must name each column once, but got {twice[0]} twice.")
-    except csv.Error as error:
+    except tables.Error as error:
         raise UserError(f"{path}:{reader.line_num}: must be a table, but {error}.") from None
     if not header or not lines:
         raise UserError(f"{path}: must have a header and at least one row, but is {'empty' if not header else 'bare'}.")

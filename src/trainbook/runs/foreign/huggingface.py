@@ -7,13 +7,14 @@ state alone.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from pathlib import Path
 from typing import Any
 
-from trainbook.errors import UserError
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_text
+from trainbook.errors import BeyondBounds, UserError
 from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
 from trainbook.runs.foreign.settings import knobs_in, of_hugging_face, read_mapping
@@ -60,8 +61,10 @@ def read(path: Path) -> Record | None:
 
 def _read_state(path: Path) -> dict[str, Any] | None:
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))  # Python's reader takes NaN and Infinity too
-    except (ValueError, UnicodeDecodeError) as error:
+        state = json_text.read(path)  # Python's reader takes NaN and Infinity too
+    except BeyondBounds:
+        raise
+    except ValueError as error:
         if path.name != STATE:
             return None
         raise UserError(f"{path} must be JSON, but is incomplete or damaged: {error}.") from None
@@ -131,8 +134,8 @@ def _configs(path: Path, state: dict[str, Any]) -> list[dict[str, Any]]:
 def _card(path: Path) -> dict[str, Any]:
     """What the model card that the trainer writes lists under its hyper-parameters."""
     try:
-        text = path.read_text(encoding="utf-8").partition("### Training hyperparameters")[2].partition("\n#")[0]
-    except (OSError, UnicodeDecodeError):
+        text = read_text(path).partition("### Training hyperparameters")[2].partition("\n#")[0]
+    except (OSError, ValueError):
         return {}
     found: dict[str, Any] = {}
     for name, value in re.findall(r"^- (\w+): (.+)$", text, flags=re.MULTILINE):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
-
+from trainbook.bounded import json_text, yaml_text
+from trainbook.bounded.files import read_text
 from trainbook.errors import ConfigError
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.resolve import Assignment, Resolver
@@ -66,9 +65,8 @@ def is_hugging_face(config: Mapping[str, Any]) -> bool:
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML or JSON file of settings; empty if it cannot be read as one: settings are a help, not the run."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else YAML(typ="safe", pure=True).load(text)
-    except (OSError, ValueError, YAMLError):
+        content = json_text.read(path) if path.suffix == ".json" else yaml_text.load(read_text(path))
+    except (OSError, ValueError, yaml_text.YAMLError):
         return {}
     return as_mapping(content)
 

@@ -6,7 +6,7 @@ is little code, starts at once, and works where the package `tensorboard` is not
 
 from __future__ import annotations
 
-import json
+import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import open_bytes
 from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import SPLIT_WORDS, Logged, rows_of
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
@@ -25,6 +27,7 @@ from trainbook.runs.record import Record
 MARK = "tfevents"
 HPARAMS = "_hparams_/session_start_info"
 TEXT = "/text_summary"
+MOST_RECORD_BYTES = 64 << 20
 FLOAT, DOUBLE, STRING = 1, 2, 7  # kinds of tensors
 
 
@@ -69,7 +72,7 @@ def settings_in(contents: Mapping[str, Content]) -> list[dict[str, Any]]:
     for content in contents.values():
         for tag in ("args", "model_config"):
             try:
-                config = as_mapping(json.loads(content.texts.get(tag, "{}")))
+                config = as_mapping(json_text.loads(content.texts.get(tag, "{}")))
             except ValueError:
                 continue
             configs.append(of_hugging_face(config) if tag == "args" else config)
@@ -122,19 +125,24 @@ def _hparams_files(path: Path) -> list[Path]:
 
 def _records(file: Path) -> Iterator[bytes]:
     """Each: 8 bytes of length, 4 of a checksum of it, the record, 4 of a checksum. The last may still be written."""
-    content = file.read_bytes()
-    at = 0
-    while at + 12 <= len(content):
-        (size,) = struct.unpack_from("<Q", content, at)
-        (checksum,) = struct.unpack_from("<I", content, at + 8)
-        if checksum != _masked_crc32c(content[at : at + 8]):
-            if at == 0:
-                raise UserError(f"{file} must be a TensorBoard event file, but does not start like one.")
-            return  # what a crash left: nothing after it can be found
-        if at + 12 + size + 4 > len(content):
-            return
-        yield content[at + 12 : at + 12 + size]
-        at += 12 + size + 4
+    with open_bytes(file) as stream:
+        left = os.fstat(stream.fileno()).st_size
+        is_first = True
+        while len(head := stream.read(12)) == 12:
+            size, checksum = struct.unpack("<QI", head)
+            if checksum != _masked_crc32c(head[:8]):
+                if is_first:
+                    raise UserError(f"{file} must be a TensorBoard event file, but does not start like one.")
+                return  # what a crash left: nothing after it can be found
+            is_first = False
+            left -= 12 + size + 4
+            if left < 0:
+                return
+            if size > MOST_RECORD_BYTES:  # a picture or a recording: no numbers
+                stream.seek(size + 4, os.SEEK_CUR)
+                continue
+            yield stream.read(size)
+            stream.seek(4, os.SEEK_CUR)
 
 
 def _read_event(content: bytes, into: Content) -> None:

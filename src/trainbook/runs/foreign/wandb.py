@@ -6,7 +6,6 @@ lies: blocks of 32 KiB, in each the pieces of records with checksum, length and 
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Iterator
@@ -14,6 +13,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_bytes
 from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of, step_name
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
@@ -21,6 +22,7 @@ from trainbook.runs.foreign.vocabulary import names_for
 from trainbook.runs.foreign.wire import Message, Torn, doubles
 from trainbook.runs.record import Record
 
+MOST_BYTES = 1 << 30
 BLOCK = 32 * 1024
 HEADER = 7  # of the file: ":W&B", a magic number, a version; and of a piece: checksum, length, kind
 WHOLE, FIRST, MIDDLE, LAST = 1, 2, 3, 4
@@ -141,18 +143,18 @@ def _config_file(path: Path) -> dict[str, Any]:
 
 def _from_json(content: bytes) -> Any:
     try:
-        return json.loads(content)  # Python's reader takes NaN and Infinity too
+        return json_text.loads(content)  # Python's reader takes NaN and Infinity too
     except ValueError:
         return None
 
 
 def records(path: Path) -> Iterator[bytes]:
     """Whole records only: the last may still be written, or was torn by a crash."""
-    content = path.read_bytes()
+    content = read_bytes(path, MOST_BYTES)
     if content[:4] != b":W&B":
         raise UserError(f"{path} must be a W&B log file, but does not start like one.")
     at: int = HEADER
-    parts: bytes | None = None  # of a record whose first piece was read
+    parts: list[bytes] | None = None  # of a record whose first piece was read
     while at + HEADER <= len(content):
         left = BLOCK - at % BLOCK
         if left < HEADER:
@@ -166,9 +168,9 @@ def records(path: Path) -> Iterator[bytes]:
             continue
         at += HEADER + size
         if kind in (WHOLE, FIRST):
-            parts = piece
+            parts = [piece]
         elif parts is not None:
-            parts += piece
+            parts.append(piece)
         if kind in (WHOLE, LAST) and parts is not None:
-            yield parts
+            yield b"".join(parts)
             parts = None

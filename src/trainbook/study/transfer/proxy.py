@@ -9,13 +9,13 @@ is made like it. The folder is that of the study (see study/tune/run.py), and in
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
@@ -163,7 +163,7 @@ def _vocabulary(trials: Sequence[Trial], config: Config) -> int:
     """As a trial has it: some tokenizers are learned from the data."""
     files = [Path(each.run) / "tokenizer" / "facts.json" for each in trials if each.run is not None]
     found = next((file for file in files if file.is_file()), None)
-    return vocabulary(config) if found is None else json.loads(found.read_text(encoding="utf-8"))["vocab_size"]
+    return vocabulary(config) if found is None else json_text.read(found)["vocab_size"]
 
 
 def flops_per_token(config: Config, vocab_size: int) -> float:

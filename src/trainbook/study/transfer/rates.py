@@ -18,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trainbook.bounded import json_text
 from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
@@ -90,7 +91,7 @@ class RateStudy:
     def _prepare(self) -> None:
         must_have_evaluation(self.family.base.config)
         must_stay_inside(self.folder)
-        question = json.loads(json.dumps(self._question()))
+        question = json_text.loads(json.dumps(self._question()))
         path = self.folder / QUESTION
         if path.is_file():
             if _asked_before(path) == question:
@@ -203,7 +204,7 @@ class RateStudy:
 def _asked_before(path: Path) -> Any:
     """The question that a folder answers."""
     try:
-        return json.loads(read_file(path))
+        return json_text.loads(read_file(path))
     except ValueError as error:
         raise RunFolderError(f"{path} is damaged: {error}. {NOT_MENDED}") from None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from trainbook.errors import Interrupted, MissingExtra, RunError, UserError
+from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,7 +33,7 @@ class Database:
         from trainbook.study.tune.tables import connect
 
         self.url, self.sql, self.errors = url, sqlalchemy, exc
-        self.say: Callable[[str], None] = lambda line: print(line, file=sys.stderr, flush=True)
+        self.say: Callable[[str], None] = lambda line: echo(line, err=True)
         self.is_asked_to_stop: Callable[[], bool] = lambda: False
         self.last_away: float | None = None  # by this process's own clock; None: it never was
         self.engine, self.tables = connect(url)

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainbook.bounded import json_text
 from trainbook.errors import MissingExtra, RunFolderError
 from trainbook.study.tune.changed import is_extended
 from trainbook.study.tune.database import PATIENCE, Database
@@ -65,7 +66,7 @@ class Ledger:
                 break
             except self._errors.IntegrityError:  # another one began it at the same moment
                 continue
-        if not is_extended(json.loads(before), json.loads(text), self.study):
+        if not is_extended(json_text.loads(before), json_text.loads(text), self.study):
             return False
         self._transact(lambda connection: self._extend(connection, text, extend))
         return True
@@ -78,7 +79,7 @@ class Ledger:
     def question(self) -> dict[str, Any]:
         studies = self._tables.studies
         asked = self._sql.select(studies.c.question).where(studies.c.name == self.study)
-        return json.loads(self._transact(lambda connection: connection.execute(asked).scalar_one()))
+        return json_text.loads(self._transact(lambda connection: connection.execute(asked).scalar_one()))
 
     def plan(self) -> dict[str, Any] | None:
         return self._transact(lambda connection: self._locked(connection))
@@ -234,7 +235,7 @@ class Ledger:
         studies = self._tables.studies
         held = self._sql.select(studies.c.plan).where(studies.c.name == self.study).with_for_update()
         text = connection.execute(held).scalar()
-        return None if text is None else json.loads(text)
+        return None if text is None else json_text.loads(text)
 
     def _extend(self, connection: Connection, question: str, extend: Extend) -> None:
         studies, plan = self._tables.studies, self._locked(connection)

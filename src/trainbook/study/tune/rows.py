@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainbook.bounded import json_text
+
 # waiting, running; done: it has a loss; pruned: stopped early, because others were better; infeasible: it cannot be
 # trained like this (diverged, refused by a law, too large for the memory); failed: something else went wrong; dropped:
 # never begun, because the budget was spent.
@@ -48,11 +50,11 @@ class Trial:
     @classmethod
     def from_row(cls, row: Any) -> Trial:
         known = {name: getattr(row, name) for name in cls.__dataclass_fields__ if name not in ("values", "units")}
-        read = json.loads(row._mapping["values"])
+        read = json_text.loads(row._mapping["values"])
         # JSON has no tuples, which the choices of such a knob are.
         values = {path: tuple(value) if isinstance(value, list) else value for path, value in read.items()}
         known["tokens"] = int(known["tokens"])
-        return cls(**known, values=values, units=tuple(json.loads(row.units)))
+        return cls(**known, values=values, units=tuple(json_text.loads(row.units)))
 
 
 @dataclass(frozen=True)

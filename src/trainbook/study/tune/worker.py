@@ -23,6 +23,7 @@ from trainbook.study.tune.repeats import may_be_believed
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 from trainbook.study.tune.task import TRIALS, Busy, Failed, Objective, Task
+from trainbook.terminal import echo
 
 POLL_SECONDS = 0.2
 
@@ -201,7 +202,7 @@ class _Heartbeat:
             try:
                 is_mine = self._renew()
             except Exception as error:  # the next beat tries again; the trial's own end says what is wrong
-                print(f"the lease of trial {self.trial.number} was not renewed: {error}", file=sys.stderr, flush=True)
+                echo(f"the lease of trial {self.trial.number} was not renewed: {error}", err=True)
                 continue
             if not is_mine and not self._stop.is_set():
                 self.is_lost = True

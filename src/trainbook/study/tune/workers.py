@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 
+from trainbook.bounded.files import open_bytes
 from trainbook.contained import open_no_link
 from trainbook.errors import RunFolderError
 from trainbook.runs import make_folder
@@ -94,7 +95,7 @@ class Workers:
     def last_words(self) -> str:
         """Of this start, not of an earlier one."""
         for path, begins in sorted(self._log_begins.items()):
-            with open(path, "rb") as log:
+            with open_bytes(path) as log:
                 log.seek(begins)
                 lines = log.read().decode(errors="replace").strip().splitlines()
             if lines:

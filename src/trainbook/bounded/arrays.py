@@ -1,0 +1,60 @@
+"""Arrays on disk: numpy's files, and weights in safetensors. Nothing is unpickled, and no header is believed."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trainbook.bounded.files import must_be_regular, open_bytes
+from trainbook.errors import BeyondBounds
+
+MOST_HEADER_BYTES = 64 << 20  # of a safetensors file: the names and shapes of a million tensors
+
+
+def load_array(path: str | os.PathLike[str]) -> np.ndarray:
+    """A .npy file. Numpy allocates what the header says before it reads: that must lie in the file."""
+    with open_bytes(path) as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}.get(version)
+        if read is None:
+            raise ValueError(f"{os.fspath(path)}: is of an unknown version of numpy's format.")
+        shape, _, dtype = read(file)
+        needed, left = int(np.prod([int(size) for size in shape], dtype=object)) * dtype.itemsize, 0
+        left = os.fstat(file.fileno()).st_size - file.tell()
+        if needed > left:
+            raise BeyondBounds(f"{os.fspath(path)}: its header asks for {needed:,} bytes, but {left:,} follow.")
+        file.seek(0)
+        return np.load(file, allow_pickle=False)
+
+
+@contextmanager
+def opened_arrays(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A .npz archive as `numpy.savez` writes it: without compression, so nothing in it expands."""
+    with open_bytes(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        with zipfile.ZipFile(file) as archive:
+            inside = sum(entry.file_size for entry in archive.infolist())
+        if inside > size:
+            raise BeyondBounds(f"{os.fspath(path)}: must not expand, but {size:,} bytes hold {inside:,}.")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as found:
+            yield found
+
+
+def open_tensors(path: str | os.PathLike[str], **options: Any) -> Any:
+    """As safetensors.safe_open: the file is mapped, and its tensors are read when each is asked for."""
+    from safetensors import safe_open
+
+    must_be_regular(path, path)
+    with open_bytes(path) as file:
+        header = int.from_bytes(file.read(8), "little")
+        size = os.fstat(file.fileno()).st_size
+    if header > min(MOST_HEADER_BYTES, max(size - 8, 0)):
+        law = f"must have a header of at most {min(MOST_HEADER_BYTES, max(size - 8, 0)):,} bytes"
+        raise BeyondBounds(f"{os.fspath(path)}: {law}, but says that it has {header:,}.")
+    return safe_open(path, framework="pt", **options)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,77 @@
+"""JSON, with limits on depth, on the number of values and on the digits of a whole number.
+
+Python's reader takes NaN and Infinity too, as several tools write them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from trainbook.bounded.files import MOST_BYTES, read_bytes
+from trainbook.errors import BeyondBounds
+
+MOST_DEPTH = 100
+MOST_VALUES = 4_000_000  # the worst kind takes about 200 bytes each
+MOST_DIGITS = 300  # such a number can still be a float
+
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+
+
+def loads(text: str | bytes, where: str = "", *, most_values: int = MOST_VALUES) -> Any:
+    """What a JSON text says. Beyond a limit: BeyondBounds, which begins with `where`; what is no JSON: ValueError."""
+    if not isinstance(text, str):
+        text = text.decode("utf-8-sig")
+    _must_be_bounded(text, where, most_values)
+    try:
+        return _DECODER.decode(text)
+    except BeyondBounds as error:
+        raise BeyondBounds(_placed(where, str(error))) from None
+    except RecursionError:  # called from deep down
+        raise BeyondBounds(_placed(where, "must be nested less deeply to be read from here.")) from None
+
+
+def read(path: str | os.PathLike[str], *, most: int = MOST_BYTES) -> Any:
+    """The same of a file; a file that is missing or cannot be read: OSError."""
+    return loads(read_bytes(path, most), os.fspath(path))
+
+
+def _must_be_bounded(text: str, where: str, most_values: int) -> None:
+    openings = text.count("[") + text.count("{")
+    if openings <= MOST_DEPTH and len(text) <= most_values:  # as almost all lines of logs
+        return
+    bare = _STRING.sub("", text)  # what stands in strings is no structure
+    values = bare.count("[") + bare.count("{") + bare.count(",") + bare.count(":")
+    if values > most_values:
+        raise BeyondBounds(_placed(where, f"must have at most {most_values:,} values, but has {values:,}."))
+    if (depth := _depth(bare)) > MOST_DEPTH:
+        raise BeyondBounds(_placed(where, f"must be nested at most {MOST_DEPTH} deep, but is {depth:,} deep."))
+
+
+def _depth(bare: str) -> int:
+    deepest = depth = 0
+    for bracket in bare.encode("ascii", "ignore").translate(None, _OTHER_BYTES):
+        if bracket in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+_OTHER_BYTES = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise BeyondBounds(f"a number must have at most {MOST_DIGITS} digits, but has {len(digits.lstrip('-')):,}.")
+    return int(digits)
+
+
+_DECODER = json.JSONDecoder(parse_int=_whole_number)
+
+
+def _placed(where: str, message: str) -> str:
+    return f"{where}: {message}" if where else message

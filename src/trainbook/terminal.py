@@ -1,0 +1,115 @@
+"""All that is printed goes through here: no character of a name, a file or a model's text can command a terminal.
+
+`echo` and `write` for plain text, `new_console` for rich's tables and colours. The command line also puts `Guarded` in
+place of stdout and stderr, for warnings and the output of other packages. A test walks the source and fails where
+something is printed in another way.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+# C0 but for tab and line ends, DEL, C1; what turns the direction of text; halves of characters, which have no encoding.
+_COMMANDS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
+
+
+def visible(text: str) -> str:
+    r"""The text with its control characters written out, as \u001b; in JSON this means the same character."""
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def echo(text: object = "", err: bool = False) -> None:
+    """A line to stdout or stderr."""
+    print(visible(str(text)), file=sys.stderr if err else sys.stdout, flush=True)
+
+
+def write(text: str) -> None:
+    """To stdout, as it is."""
+    sys.stdout.write(visible(text))
+
+
+def new_console(stderr: bool = False) -> Console:
+    """A console that takes strings as they are: square brackets and colons in them mean nothing."""
+    return _console_type()(stderr=stderr, markup=False, emoji=False)
+
+
+def marked(markup: str, *values: object) -> Text:
+    """`marked("[bold]{}[/bold] of {}", name, total)`: text with rich's markup, in which values are no markup."""
+    from rich.markup import escape
+    from rich.text import Text
+
+    return Text.from_markup(markup.format(*(escape(visible(str(value))) for value in values)), emoji=False)
+
+
+class Guarded:
+    """A stream that writes control characters out. Consoles of rich write to the stream behind it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream  # the name is rich's
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.rich_proxied_file)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def guarded_streams() -> Iterator[None]:
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (Guarded(stream) for stream in before)  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+_Console: type[Console] | None = None
+
+
+def _console_type() -> type[Console]:
+    """Made when it is first asked for: importing rich takes a tenth of a second."""
+    global _Console
+    if _Console is not None:
+        return _Console
+    from rich.console import Console as RichConsole
+    from rich.segment import Segment
+
+    class GuardedConsole(RichConsole):
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for segment in super().render(renderable, options):
+                is_of_rich = segment.control is not None  # such as moving the cursor
+                yield segment if is_of_rich else Segment(visible(segment.text), segment.style)
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(visible(text), **options)  # before columns are measured
+
+        @property
+        def file(self) -> Any:
+            found = super().file
+            while (behind := getattr(found, "rich_proxied_file", None)) is not None:
+                found = behind
+            return found
+
+        @file.setter
+        def file(self, new: Any) -> None:
+            self._file = new
+
+    _Console = GuardedConsole
+    return _Console
