@@ -67,7 +67,14 @@ def _rows(batches: Iterable[Any], size: int, shown: str) -> Iterator[Row]:
         for begin, length, num_bytes in _slices(batch):
             expanded += num_bytes + length
             must_not_expand(expanded, size, shown)
-            yield from batch.slice(begin, length).to_pylist()
+            yield from _values(batch.slice(begin, length), shown)
+
+
+def _values(rows: Any, shown: str) -> list[Row]:
+    try:
+        return rows.to_pylist()
+    except (ValueError, OverflowError, LookupError) as error:  # text that is not UTF-8, a date that Python has not
+        raise DataError(f"{shown}: has a value that cannot be read: {_first_line(error)}") from None
 
 
 def _slices(batch: Any) -> Iterator[tuple[int, int, int]]:
