@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
-from tests.doctor.test_rules import Case, events, said
+from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
 from trainbook.runs.record import Record
@@ -245,3 +246,10 @@ def test_a_loss_that_is_lost_went_wrong_where_it_was_lowest():
     (lost,) = said(ill, "not-finite")
     assert lost.cause == "learning-rate-high"
     assert lost.steps is not None and lost.steps[0] == 60
+
+
+def test_a_leak_of_most_of_the_validation_split_comes_before_what_its_metrics_say():
+    uneven = classifier(accuracy=0.93, f1_macro=0.55)
+    assert said(uneven, "classes-not-predicted")
+    leaky = replace(uneven, facts={**uneven.facts, "validation_overlap": 0.75})
+    assert first(leaky) == "evaluation-on-train"
