@@ -253,3 +253,21 @@ def test_a_leak_of_most_of_the_validation_split_comes_before_what_its_metrics_sa
     assert said(uneven, "classes-not-predicted")
     leaky = replace(uneven, facts={**uneven.facts, "validation_overlap": 0.75})
     assert first(leaky) == "evaluation-on-train"
+
+
+def test_a_short_run_that_predicts_everything_right_is_not_too_short():
+    def short(**metrics: float) -> list[str]:
+        falling = set_to(loss=lambda step: 0.02 + math.exp(-step / 30), **metrics)
+        curve = losses(lambda step: 0.02 + math.exp(-step / 30))
+        return warned_of(
+            run("training.task=classify", source="bert-tiny", steps=80, each=curve, each_evaluation=falling)
+        )
+
+    assert "training-short" in short(accuracy=0.9)
+    assert "training-short" not in short(accuracy=1.0)
+    assert "training-short" in short(accuracy=0.999, f1_macro=0.6)  # a rare class is not learned yet
+
+
+def test_the_remedy_for_classes_not_predicted_is_to_go_on_while_it_gets_better():
+    improving = classifier(accuracy=0.93, f1_macro=0.55)
+    assert said(improving, "classes-not-predicted")[0].override == "training.max_steps=400"

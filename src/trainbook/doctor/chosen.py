@@ -11,6 +11,8 @@ from trainbook.runs.schema import METRICS
 
 WORSE = 0.02  # of the best value: less is noise
 LEAST_NATS = 0.02
+SOLVED = 0.995
+RIGHT_THROUGHOUT = ("exact_match", "f1_macro", "entity_f1", "accuracy")  # the first that there is counts
 
 
 @dataclass(frozen=True)
@@ -100,3 +102,12 @@ def keeps_the_best(view: View) -> bool:
     if view.record.origin in ("trainbook", "fit"):
         return True
     return bool(view.fact("best_model_checkpoint"))
+
+
+def is_solved(view: View) -> bool:
+    """Whether the last evaluation is right throughout: a loss that still falls then has nothing to add. In rare
+    classes too, if they are counted."""
+    rows = view.record.rows("eval")
+    last = rows[-1] if len(rows) else {}
+    name = next((name for name in RIGHT_THROUGHOUT if last.get(name) is not None), None)
+    return name is not None and last[name] >= SOLVED

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change
+from trainbook.doctor.remedies import change, longer
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 
@@ -77,9 +77,8 @@ def classes_not_predicted(view: View) -> Iterator[Finding]:
     if accuracy - f1 < 0.15 or f1 > most:
         return
     evidence = f"the accuracy is {accuracy:.1%}, but the mean F1 over classes is {f1:.1%}"
-    if classes and (missed := round(classes * (1 - f1 / max(f1, accuracy)))):
-        evidence += f", as if {missed} of {classes} classes {'were' if missed > 1 else 'was'} never predicted"
-    override = change(view, "evaluation.metric_for_best_model", "f1_macro")
+    is_improving = row["step"] == view.record.rows("eval").having("accuracy")[-1]["step"]
+    override = longer(view) if is_improving else change(view, "evaluation.metric_for_best_model", "f1_macro")
     steps = (0, row["step"])
     yield finding(
         "warning",

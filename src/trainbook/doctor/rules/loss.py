@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.chosen import Chosen, chosen_metric
+from trainbook.doctor.chosen import Chosen, chosen_metric, is_solved
 from trainbook.doctor.curves import (
     FAST_OF_ALL,
     FAST_OF_LEVEL,
@@ -245,13 +245,16 @@ def plateau(view: View) -> Iterator[Finding]:
     looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
     thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has not "
     f"become worse; the learning rate is named too if the fall is {FAST_OF_LEVEL:.0%} of the loss and "
-    f"{FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged or ends in NaN",
+    f"{FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged or ends in NaN, nor if "
+    "the last evaluation is all right",
     source=f"train longer if the best step is in the last quarter ({TUNING_PLAYBOOK})",
     fault="a run with a tenth of its steps",
     causes=("training-short",),
     needs=("loss",),
 )
 def still_improving(view: View) -> Iterator[Finding]:
+    if is_solved(view):
+        return
     fall = fall_at_end(view)
     if fall is not None and fall.of_level > 0.01:
         first, last = fall.steps

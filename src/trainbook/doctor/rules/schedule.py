@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chosen import is_solved
 from trainbook.doctor.curves import divergence_of, ends_in_nan
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates
@@ -165,7 +166,8 @@ FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak a
     "few-updates",
     symptom="underfitting",
     looks_at="the number of updates of a run from scratch, and whether it was still learning at the end",
-    thresholds=f"fewer than {FEW_UPDATES}; the training or validation loss fell by 2 % over the last half",
+    thresholds=f"fewer than {FEW_UPDATES}; the training or validation loss fell by 2 % over the last half; "
+    "not if the last evaluation is all right",
     source="the second moments of the optimizer alone need 1 / (1 - beta2) updates: 20 to 1,000",
     fault="a run of 40 updates",
     causes=("training-short",),
@@ -175,7 +177,7 @@ def few_updates(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     if view.is_fine_tuning or not view.has_ended or view.total >= FEW_UPDATES or len(losses) < 12:
         return
-    if ends_in_nan(view) or divergence_of(view) is not None:
+    if ends_in_nan(view) or divergence_of(view) is not None or is_solved(view):
         return
     half = steps > steps[-1] / 2
     line = robust_line(steps[half], losses[half])
