@@ -271,3 +271,11 @@ def test_a_short_run_that_predicts_everything_right_is_not_too_short():
 def test_the_remedy_for_classes_not_predicted_is_to_go_on_while_it_gets_better():
     improving = classifier(accuracy=0.93, f1_macro=0.55)
     assert said(improving, "classes-not-predicted")[0].override == "training.max_steps=400"
+
+
+def test_one_evaluation_a_little_worse_is_no_small_dataset():
+    def repeated(last: float) -> list[str]:
+        worse = set_to(loss=lambda step: last if step == 200 else healthy_loss(step))
+        return warned_of(run(each=set_to(epoch=lambda step: step / 40), each_evaluation=worse))
+
+    assert "dataset-tiny" not in repeated(1.1 * healthy_loss(180))

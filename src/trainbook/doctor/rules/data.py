@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.chosen import WORSE, chosen_metric
+from trainbook.doctor.chosen import chosen_metric
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change
 from trainbook.doctor.rule import finding, rule
@@ -202,8 +202,8 @@ def first_gap(view: View) -> float | None:
     "many-epochs",
     symptom="overfitting",
     looks_at="the number of epochs",
-    thresholds="20 epochs from scratch or 10 in fine-tuning; a warning if validation gets worse, and then from 4 "
-    "epochs on",
+    thresholds="20 epochs from scratch or 10 in fine-tuning; a warning if validation was best two or more evaluations "
+    "ago and is worse by more than noise, and then from 4 epochs on",
     source="the usual range of training.num_train_epochs; up to 4 epochs are about as good as new data "
     f"({REPEATED_DATA})",
     fault="a training set of a few hundred rows",
@@ -214,7 +214,7 @@ def many_epochs(view: View) -> Iterator[Finding]:
     epochs = view.values("epoch")
     limit = 10.0 if view.is_fine_tuning else 20.0
     chosen = chosen_metric(view)
-    rises = chosen is not None and len(chosen.values) >= 3 and chosen.share_since > WORSE
+    rises = chosen is not None and len(chosen.values) >= 3 and chosen.has_worsened
     if not len(epochs) or epochs.max() < (4.0 if rises else limit):
         return
     evidence = f"{epochs.max():.0f} epochs over the training data"
