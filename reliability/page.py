@@ -67,6 +67,10 @@ python reliability/chaos.py --faults 100 --seed 1    # other times, other places
 
 Full and read-only disks are small in-memory file systems in a mount namespace of the program. They need root or user
 namespaces; without either, the program says that it leaves them out.
+
+In a run of your own, `trainbook train … --inject KIND@STEP` injects a fault on purpose, and `KIND@STEP:rank=R` on one
+process of several: a NaN in its gradients, bad samples in its copy of the data, a flipped bit in a matrix product, a
+kill. [The guard](guard.md#several-processes) shows what happens then.
 """
 
 

@@ -17,7 +17,7 @@ from trainbook.knobs.dumping import untrue, yaml_value
 from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.text import read_file
-from trainbook.loop.faults.kinds import Fault, must_suit_own_data, parse
+from trainbook.loop.faults.kinds import Fault, must_suit_own_data, must_suit_world, parse
 from trainbook.runs import RunFolder, check_name, default_name, write_text_atomically
 from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
 from trainbook.terminal import echo
@@ -110,6 +110,7 @@ def _train(
     from trainbook.parallel import find_place, joined
 
     require_length(loaded)
+    must_suit_world(faults, find_place().world if ranks is None else ranks.world)
     if ranks is None:
         knobs = loaded.config.distributed
         with joined(find_place(), knobs, device_kind(loaded.config.training.device)) as ranks:
@@ -277,6 +278,7 @@ def fit(
     if find_place().world > 1:
         raise UserError("fit trains in one process only: it cannot split your data between ranks.")
     faults = parse(inject)
+    must_suit_world(faults, 1)
     must_suit_own_data(faults)
     must_not_be_eval_data(knobs)
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]

@@ -582,6 +582,12 @@ CASES = [
         lambda: run(each=set_to(rank_seconds={"0": 0.1, "1": 0.1, "2": 0.12, "3": 0.1})),
     ),
     Case(
+        "silent-corruption",
+        "device-corrupt",
+        lambda: run(events=events("corruption", 1, ranks=[1], devices=["NVIDIA H200 (GPU 1)"], hosts=["node7"])),
+        lambda: run(events=events("skip", 1, reason="the loss is NaN; the cause is on rank 1", ranks=[1])),
+    ),
+    Case(
         "rate-for-the-case",
         "learning-rate-high",
         lambda: run("optimizer.learning_rate=0.06"),

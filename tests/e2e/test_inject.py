@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+import pytest
+
 
 def injecting(*faults: str) -> list[str]:
     return [part for fault in faults for part in ("--inject", fault)]
@@ -18,6 +20,22 @@ def test_a_kind_that_does_not_exist_costs_a_second_and_leaves_nothing(shell):
     ended = shell.train("nowhere", *injecting("nan-gradiant@5"))
     assert ended.returncode == 2 and ended.stdout == "" and "Traceback" not in ended.stderr
     assert "Did you mean nan-gradient?" in ended.stderr
+    assert not shell.folder("nowhere").path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "the run has a single process, so no rank can be named. Use nan-gradient@5, or start several"),
+        (("--nproc", "2"), "the rank must be between 0 and 1, but got 2: the run has 2 processes."),
+    ],
+)
+def test_a_rank_that_does_not_exist_is_refused_before_anything_is_started(
+    shell, options: tuple[str, ...], message: str
+):
+    ended = shell.train("nowhere", *injecting("nan-gradient@5:rank=2"), *options)
+    assert ended.returncode == 2 and ended.stdout == "" and "Traceback" not in ended.stderr
+    assert message in " ".join(ended.stderr.split())
     assert not shell.folder("nowhere").path.exists()
 
 

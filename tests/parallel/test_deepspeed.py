@@ -28,6 +28,7 @@ def slow(world: int):
 
 class ZeroCases(StrategyCases):
     has_replicas = False  # what an update leaves on all ranks is sent to each by the one that updates it
+    names_ranks = False  # the engine owns its step: nothing is computed again
 
     def weights(self, ranks: int) -> float:
         """Of the model: those that are computed with, and the slice that is updated."""

@@ -25,7 +25,9 @@ from trainbook import api
 from trainbook.errors import Interrupted, RunError
 from trainbook.knobs import load
 from trainbook.loop import train as train_module
+from trainbook.loop.faults.kinds import parse
 from trainbook.parallel import find_place, joined
+from trainbook.parallel.ddp import bits_of
 
 
 @contextmanager
@@ -81,6 +83,17 @@ def one_bit_on_one_rank(at: int, rank: int) -> Callable[[int, Any, Callable[[], 
             with torch.no_grad():
                 bits = state.parameters[0].view(-1).view(torch.int32)
                 bits[0] ^= 1
+        return report
+
+    return change
+
+
+def noting_bits(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], Any]:
+    """Of the weights on this rank, after each step."""
+
+    def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+        report = step()
+        seen.setdefault("bits", []).append(bits_of(state.parameters))
         return report
 
     return change
@@ -214,6 +227,8 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
         around = around_steps(rejected(case["reject_at"]))
     elif case.get("flip_at"):
         around = around_steps(one_bit_on_one_rank(case["flip_at"], ranks.world - 1))
+    elif case.get("note_bits"):
+        around = around_steps(noting_bits(seen))
     elif case.get("weigh"):
         around = around_steps(weighing(seen))
     elif case.get("count"):
@@ -223,7 +238,10 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
     try:
         with around, put_in(case, ranks, runs, seen):
             loaded = load(case["config"], case["overrides"])
-            result = api._train(loaded, None, case.get("run", case["name"]), runs, quiet=True, ranks=ranks)
+            faults = parse(case.get("inject", ()))
+            result = api._train(
+                loaded, None, case.get("run", case["name"]), runs, quiet=True, faults=faults, ranks=ranks
+            )
             seen["ended"] = result.ended
     except (Interrupted, RunError) as stop:
         seen["ended"] = str(stop)

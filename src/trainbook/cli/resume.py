@@ -12,7 +12,7 @@ from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish, passed_on
 from trainbook.cli.trust import Trust
-from trainbook.loop.faults.kinds import parse
+from trainbook.loop.faults.kinds import must_suit_world, parse
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -38,8 +38,9 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Resume a run from its newest complete checkpoint, as if it had never stopped."""
-    parse(inject or [])
+    faults = parse(inject or [])
     if processes.are_to_be_started(nproc, max_restarts):
+        must_suit_world(faults, nproc)
         from trainbook.runs import RunFolder
 
         RunFolder.find(run, runs_dir)  # if there is none, that is told before anything is started

@@ -12,7 +12,7 @@ from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.trust import Trust
-from trainbook.loop.faults.kinds import KINDS, parse
+from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
 from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -41,8 +41,9 @@ Inject = Annotated[
     list[str] | None,
     typer.Option(
         "--inject",
-        metavar="KIND@STEP",
-        help=f"Inject a fault on purpose, to see how the run copes; repeatable: {', '.join(KINDS)}.",
+        metavar="KIND@STEP[:rank=R]",
+        help="Inject a fault on purpose, to see how the run copes, on every process or on the one with rank R; "
+        f"repeatable: {', '.join(KINDS)}.",
         show_default=False,
     ),
 ]
@@ -82,8 +83,10 @@ def train(
     from trainbook.knobs import load, overrides_from_arguments, require_length
     from trainbook.runs import check_name, default_name
 
-    parse(inject or [])
+    faults = parse(inject or [])
     starts_others = processes.are_to_be_started(nproc, max_restarts)
+    if starts_others:
+        must_suit_world(faults, nproc)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
     if name == "":

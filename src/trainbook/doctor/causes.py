@@ -406,6 +406,15 @@ _ALL = (
         None,
         is_observed=True,
     ),
+    _cause(
+        "device-corrupt",
+        "A device miscalculates: the same inputs gave two results.",
+        "Take the device out of service and test it (its error counters, a memory test, its temperature); until then, "
+        "do not trust what it computed between two checks.",
+        None,
+        "non-finite bad-samples gradients-explode",
+        is_observed=True,
+    ),
 )
 
 CAUSES: dict[str, Cause] = {cause.name: cause for cause in _ALL}

@@ -73,6 +73,16 @@ class Reading(NamedTuple):
     beginning: float = math.inf  # the loss that the run began with
 
 
+class Before(NamedTuple):
+    """What a judge held before the last update that it rejected: all that this changes, and no copies."""
+
+    judged: int
+    counts: Tensor
+    evidence: Tensor
+    deviations: Tensor
+    bands: Tensor
+
+
 class Judge:
     """Rejects values that are not finite, and values too far from the recent accepted ones: above them, and for the
     loss also below, since a sudden drop means broken data as well. A smaller distance is enough if loss and gradient
@@ -99,6 +109,8 @@ class Judge:
         self.beginning = torch.zeros(len(SIGNALS), device=device)  # the mean of the first signals accepted
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
         self.evidence = torch.zeros(2, device=device)  # suspicion of the last updates; the excess of those in a row
+        self.overflow: Tensor | None = None  # whether the last update was excused; None: it could not be
+        self._before: Before | None = None
         self._threshold = math.inf if threshold is None else threshold
 
     @property
@@ -112,11 +124,13 @@ class Judge:
         signals = torch.stack([loss.float(), grad_norm.float()])
         if self.agree is not None:
             signals = self.agree(signals)
+        # The tensors of these are replaced and never written to, so that they can be taken back.
+        self._before = Before(self.judged, self.counts, self.evidence, self.deviations, self.window.bands)
         self.judged += 1
         finite = signals.isfinite()
         # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
         learned = self.window.deviations(self.beginning)[0] > UNTRAINED * self._threshold
-        self.deviations.copy_(self.window.deviations(signals))
+        self.deviations = self.window.deviations(signals)
         excess = self._excess(learned & (signals[0] > self.beginning[0]))
         suspicion, furthest = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
@@ -126,13 +140,14 @@ class Judge:
         if not observes:
             accepted = accepted & (excess <= 1) & ((suspicion <= 1) | (excess <= LINGER))
         overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
+        self.overflow = None if excused is None else overflow
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
         self.beginning += share * torch.where(accepted, signals - self.beginning, 0.0)
         came_alone = accepted & (self.counts[1] > 0) & (self.counts[1] <= ALONE)
         self.window.widen(torch.where(came_alone, furthest, 0.0))
         self.window.add(signals, accepted, refresh=self.judged % REFRESH == 0, learn=not observes)
         furthest = torch.where(accepted, 0.0, torch.maximum(furthest, torch.where(finite.all(), excess, 0.0)))
-        self.evidence.copy_(torch.stack([suspicion, furthest]))
+        self.evidence = torch.stack([suspicion, furthest])
         if not self.enabled:
             return torch.ones_like(accepted)
         self._write_down(signals, ~accepted, overflow)
@@ -156,7 +171,13 @@ class Judge:
         in_all, in_a_row = self.counts.unbind()
         # An overflow neither lengthens a row of trouble nor ends it.
         in_a_row = torch.where(rejected, in_a_row + (~overflow).long(), 0)
-        self.counts.copy_(torch.stack([in_all + rejected, in_a_row]))
+        self.counts = torch.stack([in_all + rejected, in_a_row])
+
+    def take_back(self) -> None:
+        """Forget the last update, which was rejected: it is computed and judged again."""
+        assert self._before is not None
+        self.judged, self.counts, self.evidence, self.deviations, self.window.bands = self._before
+        self.ledger.index_fill_(0, self.counts[:1] % LEDGER_ROWS, 0.0)
 
     def read(self) -> Reading:
         """What happened since the last reading. The host waits here for one small copy."""

@@ -134,8 +134,10 @@ class RobustWindow:
         has_logarithm = (self.values.amin(-1) > TINY).repeat(2)
         has_logarithm[: self.num_signals] = True
         fresh[:, 1:] *= has_logarithm[:, None]
-        self.bands[0] = torch.where(known >= self.enough, fresh, self.bands[0])
-        self.bands[-1] = torch.where(self.count >= SLOW, self.bands[0], self.bands[-1])
+        bands = self.bands.clone()  # the old ones stay, should the value be taken back
+        bands[0] = torch.where(known >= self.enough, fresh, bands[0])
+        bands[-1] = torch.where(self.count >= SLOW, bands[0], bands[-1])
+        self.bands = bands
 
     def state_dict(self) -> dict[str, Tensor]:
         names = ("values", "surprises", "levels", "count", "bands", "width")

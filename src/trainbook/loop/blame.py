@@ -63,23 +63,33 @@ class Blame:
         if not self.is_on or not steps:
             return False
         usual = self.usual_losses(min(steps))
-        found: list[dict[str, Any]] = []
+        mine: dict[int, list[dict[str, Any]]] = {}
         searched = 0
         for step in steps:
-            ids, epochs = self.samples.of_step(step)
-            if searched + len(ids) > MOST_SEARCHED:
+            searched += len(self.samples.of_step(step)[0])
+            if searched > MOST_SEARCHED:
                 break
-            searched += len(ids)
+            # Each rank those that it trained on: its copy of the data may be damaged where that of others is not.
+            ids, epochs = self.samples.own_of_step(step)
             losses = self.samples.losses(ids, epochs)
-            blamed = guilty(losses, usual)
-            for at in np.flatnonzero(blamed):
-                reason = self._reason(int(ids[at]), int(epochs[at]), losses[at], usual)
-                found.append(self.samples.entry(int(ids[at]), step, reason, float(losses[at])))
-            if not blamed.any():
+            mine[step] = [
+                self.samples.entry(
+                    int(ids[at]),
+                    step,
+                    self._reason(int(ids[at]), int(epochs[at]), losses[at], usual),
+                    float(losses[at]),
+                )
+                for at in np.flatnonzero(guilty(losses, usual))
+            ]
+        by_rank = self.state.strategy.ranks.of_all(mine)
+        for step in mine:
+            if not any(found[step] for found in by_rank):
                 self.log("quarantine", step, reason="no sample of the batch stands out: none is quarantined", count=0)
-        # Losses may differ in their last bits from rank to rank; who is to blame may not.
-        found = self.state.strategy.ranks.of_first(found)
-        return self._keep_out(found, "their loss is unlike that of accepted samples")
+        return self._keep_out(
+            [entry for step in mine for found in by_rank for entry in found[step]],
+            "their loss is unlike that of accepted samples",
+            ranks=[rank for rank, found in enumerate(by_rank) if any(found.values())],
+        )
 
     def _reason(self, sample: int, epoch: int, loss: float, usual: np.ndarray) -> str:
         broken = "" if math.isfinite(loss) else self.samples.not_finite(sample, epoch)
@@ -140,7 +150,8 @@ class Blame:
         if not len(ids) or not len(usual):
             return False
         innocent = ~guilty(self.samples.losses(ids, np.zeros_like(ids)), usual)
-        freed = set(self.state.strategy.ranks.of_first(ids[innocent].tolist()))
+        # On every rank: the copy of one alone may be damaged.
+        freed = set.intersection(*self.state.strategy.ranks.of_all(set(ids[innocent].tolist())))
         if not freed:
             return False
         self.freed |= freed
@@ -152,7 +163,8 @@ class Blame:
         self.log("release", step, reason=reason, count=len(freed), ids=sorted(freed)[:20])
         return True
 
-    def _keep_out(self, entries: Iterable[dict[str, Any]], reason: str) -> bool:
+    def _keep_out(self, entries: Iterable[dict[str, Any]], reason: str, ranks: Sequence[int] = ()) -> bool:
+        """`ranks`: those that had these samples."""
         known = set(self.state.kept_out)
         new = {entry["id"]: entry for entry in entries if entry["id"] not in known}
         room = int(MOST_KEPT_OUT * self.samples.num_samples) - len(self.entries)
@@ -164,9 +176,12 @@ class Blame:
         if self.file is not None:
             write_entries(self.file, self.entries)
         ids = [entry["id"] for entry in fresh]
-        first = {key: fresh[0][key] for key in ("source", "text") if key in fresh[0]}
+        first: dict[str, Any] = {key: fresh[0][key] for key in ("source", "text") if key in fresh[0]}
         reason = f"{len(ids)} samples: {reason}"
-        self.log("quarantine", fresh[0]["step"], reason=reason, count=len(ids), ids=ids[:20], **first)
+        if len(ranks) == 1 < self.state.strategy.ranks.world:
+            reason += f", all of them on rank {ranks[0]}"
+        told = {**first, "ranks": ranks} if ranks and self.state.strategy.ranks.are_several else first
+        self.log("quarantine", fresh[0]["step"], reason=reason, count=len(ids), ids=ids[:20], **told)
         return True
 
 

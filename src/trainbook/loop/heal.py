@@ -4,7 +4,7 @@ enough and the model has come to harm, the run goes back to a state from before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from trainbook.loop.blame import Blame
 from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import Progress, load_progress
+from trainbook.loop.recheck import Recheck
 from trainbook.loop.state import Remedy
 
 NUM_SNAPSHOTS = 3
@@ -57,6 +58,10 @@ class Healer:
         self.knobs = job.config.guard
         self.ladder = Ladder(_policy(job))
         self.blame = Blame(job, log, quarantine_file)
+        self.recheck: Recheck | None = None
+        if self.knobs.enabled and self.knobs.recompute and not self.state.strategy.has_engine:
+            self.recheck = self.state.recheck = Recheck(job, log)
+        self._origins: dict[int, list[int]] = {}  # the ranks that a rejected update's bad values came from, by step
         self._ring: SnapshotRing | None = None
         self._cadence = self.knobs.snapshot_steps
 
@@ -64,9 +69,18 @@ class Healer:
         """As a checkpoint holds it."""
         self.ladder.load_state_dict(saved["ladder"])
         self.blame.restore(saved)
+        self._origins = {int(step): list(ranks) for step, ranks in saved.get("origins", [])}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"ladder": self.ladder.state_dict(), **self.blame.state_dict()}
+        origins = [[step, ranks] for step, ranks in self._origins.items()]
+        return {"ladder": self.ladder.state_dict(), **self.blame.state_dict(), "origins": origins}
+
+    def settle(self) -> None:
+        """Before the state is read or kept: the last update, if it was rejected, is computed again first."""
+        if self.recheck is not None:
+            self.recheck.settle()
+            self._origins.update(self.recheck.origins)
+            self.recheck.origins.clear()
 
     def reading_is_due(self, step: int) -> bool:
         return self.state.judge.enabled and step % self.knobs.max_consecutive_skips == 0
@@ -78,6 +92,7 @@ class Healer:
 
     def take_snapshot(self) -> None:
         """Before a step. Every state that is kept was reached by accepted updates alone."""
+        self.settle()
         step = self.state.step
         state = {**self.state.held_state(), "progress": asdict(self.progress)}
         if self._ring is None:
@@ -107,9 +122,13 @@ class Healer:
 
     def read(self, step: int) -> bool:
         """Read the rejections and act on them. True: the run was rolled back, or its data order has changed."""
+        self.settle()
         reading = self.state.judge.read()
         for rejection in reading.rejections:
-            self.log("skip", rejection.step, reason=rejection.reason, **_evidence(rejection), total=reading.rejected)
+            reason, evidence = rejection.reason, _evidence(rejection)
+            if ranks := self._origins.pop(rejection.step, []):
+                reason, evidence = f"{reason}; the cause is on {_named(ranks)}", {**evidence, "ranks": ranks}
+            self.log("skip", rejection.step, reason=reason, **evidence, total=reading.rejected)
         if not self.knobs.enabled:
             self._must_get_on(reading)
             return False
@@ -274,5 +293,9 @@ def _policy(job: Job) -> Policy:
     )
 
 
-def _evidence(rejection: Rejection) -> dict[str, float]:
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _evidence(rejection: Rejection) -> dict[str, Any]:
     return {name: getattr(rejection, name) for name in ("loss", "grad_norm", "loss_deviation", "grad_norm_deviation")}

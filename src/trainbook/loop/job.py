@@ -42,6 +42,10 @@ class Samples(Protocol):
         """The ids of the batch of this step (1 is the first), and the epoch of each."""
         ...
 
+    def own_of_step(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Those of this rank's share of the batch."""
+        ...
+
     def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         """The loss of each sample by itself under the current model, in nats per target."""
         ...

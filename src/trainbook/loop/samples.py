@@ -33,6 +33,13 @@ class PlannedSamples:
         batch = self.plan.batch(step - 1)
         return batch.ids, batch.epochs
 
+    def own_of_step(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        ranks = self.state.strategy.ranks
+        if not self.plan.share(step - 1, ranks.rank, ranks.world):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        batch = self.plan.batch(step - 1, ranks.rank, ranks.world)
+        return batch.ids, batch.epochs
+
     @torch.no_grad()
     def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         found: list[Tensor] = []

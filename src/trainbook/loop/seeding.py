@@ -7,6 +7,8 @@ import random
 import numpy as np
 import torch
 
+from trainbook.loop.state import TrainState
+
 
 def seed_everything(seed: int, *place: int) -> None:
     """Seed Python, NumPy and PyTorch (all devices) for one place in the run, such as a step."""
@@ -17,3 +19,10 @@ def seed_everything(seed: int, *place: int) -> None:
         torch.cuda.manual_seed_all(int(mixed[0]) >> 1)
     random.seed(int(mixed[1]))
     np.random.seed(int(mixed[1]) & 0xFFFFFFFF)
+
+
+def seed_step(state: TrainState) -> None:
+    """For the step that comes next. Each rank its own, so that dropout is not the same in all; the first one's are
+    those of one alone."""
+    rank = state.strategy.ranks.rank
+    seed_everything(state.seed, state.step, *([rank] if rank else []))

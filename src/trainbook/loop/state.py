@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -64,6 +64,20 @@ class RateTable:
         return self.at(applied) / scheduled if scheduled else 1.0
 
 
+class Rechecks(Protocol):
+    """Computes a rejected update again, before it is believed; see recheck.py."""
+
+    def doubts_the_last(self) -> bool:
+        """Whether the update before the one that is being computed was rejected, and is still to be settled."""
+        ...
+
+    def settle(self) -> None: ...
+
+    def note(self, batch: Any, computed: Any, report: Any, watched: bool) -> Any:
+        """The report of an update that was judged; another one if it was computed again."""
+        ...
+
+
 @dataclass
 class TrainState:
     task: nn.Module  # owns the parameters
@@ -89,6 +103,8 @@ class TrainState:
     most_rows: int | None = None  # of them that there is memory for; None: it was always enough
     kept_out: list[int] = field(default_factory=list)  # ids of samples that are trained on no more
     remedies: list[Remedy] = field(default_factory=list)
+    recheck: Rechecks | None = None
+    is_recomputed: bool = False  # what is computed just now was computed before
 
     def __post_init__(self) -> None:
         self.applied = torch.zeros((), dtype=torch.int64, device=self.device)

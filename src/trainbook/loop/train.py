@@ -27,7 +27,7 @@ from trainbook.loop.memory import Memory
 from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.recover import PART
 from trainbook.loop.rows_seen import RowsSeen, of_batch
-from trainbook.loop.seeding import seed_everything
+from trainbook.loop.seeding import seed_step
 from trainbook.loop.step import StepReport, train_step
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
@@ -128,8 +128,7 @@ class Training:
                     asked = time.perf_counter()
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
-                    # Each rank its own, so that dropout is not the same in all; the first one's are those of one alone.
-                    seed_everything(state.seed, state.step, *([self.ranks.rank] if self.ranks.rank else []))
+                    seed_step(state)
                     self.job.before_step(state.step + 1)
                     report = self.memory.attempt(lambda batch=batch: self._step(batch))
                     if report is not None:
@@ -263,6 +262,7 @@ class Training:
 
     def evaluate(self) -> None:
         assert self.job.evaluate is not None
+        self.healer.settle()
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
         self._count_tokens()
         started = self._clock()
@@ -321,6 +321,7 @@ class Training:
             self.stop_reason = PAUSED
 
     def save(self) -> None:
+        self.healer.settle()
         self._must_be_the_same_everywhere()
         self._count_tokens()
         started = self._clock()

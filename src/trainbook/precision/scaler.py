@@ -15,9 +15,12 @@ class LossScaler:
         self.scale = torch.tensor(float(initial_scale), device=device)
         self.clean_steps = torch.zeros((), dtype=torch.int32, device=device)
         self.growth_interval, self.dynamic = growth_interval, dynamic
+        self.before = self.scale, self.clean_steps  # the last update
 
     def update(self, overflowed: Tensor) -> None:
         if self.dynamic:
+            self.before = self.scale, self.clean_steps
+            self.scale, self.clean_steps = self.scale.clone(), self.clean_steps.clone()
             torch._amp_update_scale_(self.scale, self.clean_steps, overflowed.float(), 2.0, 0.5, self.growth_interval)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import statistics
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,11 +173,13 @@ def _slowest(rows: Rows) -> list[tuple[str, str]]:
 
 def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
     """What the guard did, and its last action in full."""
-    acts = [event for event in events if event["kind"] in ("skip", "rollback", "remedy", "oom")]
-    counts = {kind: sum(event["kind"] == kind for event in acts) for kind in ("rollback", "remedy", "oom")}
+    acts = [event for event in events if event["kind"] in ("skip", "corruption", "rollback", "remedy", "oom")]
+    counts = Counter(event["kind"] for event in acts)
     said = [
         f"{skipped:,} update{'s were' if skipped != 1 else ' was'} rejected" if skipped else "no update was rejected"
     ]
+    if counts["corruption"]:
+        said.append(f"{counts['corruption']:,} computed again because a device had miscalculated")
     if counts["rollback"]:
         said.append(f"rolled back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
     if counts["remedy"]:

@@ -243,7 +243,7 @@ def installed_versions() -> dict[str, str]:
 
 def describe_hardware(gpus: Sequence[str] = ()) -> dict[str, Any]:
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "gpus": list(gpus),
@@ -252,7 +252,7 @@ def describe_hardware(gpus: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):

@@ -295,6 +295,9 @@ EVENTS = {
         EventKind("checkpoint_damaged", "a checkpoint is damaged and was not used", "warning"),
         EventKind("checkpoint_upkeep_failed", "a checkpoint is complete, but cleaning up older ones failed", "warning"),
         EventKind("skip", "an update was skipped", "warning"),
+        EventKind(
+            "corruption", "a step gave another result when it was computed again: a device is suspect", "warning"
+        ),
         EventKind("quarantine", "samples are excluded from training from here on; or none stood out", "warning"),
         EventKind("release", "quarantined samples cost no more than others, and are trained on again"),
         EventKind("trial", "the guard tested a suspicion: is the model worse, or has the data changed?", "warning"),

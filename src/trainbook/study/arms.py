@@ -17,7 +17,7 @@ from trainbook.loop.build import build
 from trainbook.loop.data_paths import with_paths_found
 from trainbook.loop.device import device_kind
 from trainbook.loop.faults.faults import Faults
-from trainbook.loop.faults.kinds import parse
+from trainbook.loop.faults.kinds import Fault, parse
 from trainbook.loop.fork import fork
 from trainbook.loop.job import Job
 from trainbook.loop.launch import Launch, launch
@@ -97,7 +97,7 @@ class Arm:
             loaded.notices,
             quiet,
             config.model.hidden_size,
-            Faults([fault for fault in parse(manifest.injected_faults) if fault.kind not in NOT_AGAIN]),
+            Faults([fault for fault in parse(manifest.injected_faults) if _is_tried_again(fault)]),
             str(self.parent.path),
         )
         with joined(find_place(), config.distributed, device_kind(config.training.device)) as ranks:
@@ -130,6 +130,11 @@ class Arm:
             "memory": [[row["step"], row["memory_bytes"]] for row in steady],
             "memory_shortages": len(shortages),
         }
+
+
+def _is_tried_again(fault: Fault) -> bool:
+    """A remedy is tried in a single process: what acted on one rank of several has no place there."""
+    return fault.kind not in NOT_AGAIN and fault.rank is None
 
 
 def with_overrides(run: RunFolder, overrides: Sequence[str] = ()) -> Loaded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trainbook.errors import ConfigError, UserError
-from trainbook.loop.faults.kinds import KINDS, Fault, must_suit_own_data, parse
+from trainbook.loop.faults.kinds import KINDS, Fault, must_suit_own_data, must_suit_world, parse
 
 
 def test_a_fault_is_a_kind_and_a_step():
@@ -55,3 +55,36 @@ def test_samples_of_data_that_is_the_users_own_cannot_be_spoilt():
     must_suit_own_data(parse(["nan-gradient@1", "kill@2"]))
     with pytest.raises(ConfigError, match="inject  random-labels@3: has no effect on data of your own"):
         must_suit_own_data(parse(["kill@2", "random-labels@3"]))
+
+
+def test_a_fault_may_name_a_rank():
+    (fault,) = parse(["nan-gradient@5:rank=1"])
+    assert fault == Fault("nan-gradient", 5, 1) and str(fault) == "nan-gradient@5:rank=1"
+    assert len(parse(["kill@5", "kill@5:rank=0", "kill@5:rank=1"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nan-gradient@5:rank=", "the rank must be an integer >= 0, but got ''."),
+        ("nan-gradient@5:rank=-1", "but got '-1'."),
+        ("nan-gradient@5:rank", "but got ''."),
+        ("nan-gradient@5:", "only a rank may follow the step, as in nan-gradient@5:rank=1, but got ''."),
+        ("nan-gradient@5:node=1", "but got 'node=1'."),
+        ("nan-gradient@:rank=1", "the step must be an integer >= 1, but got ''."),
+        ("full-disk@5:rank=1", "full-disk changes files or trackers of the run, not of one rank. Use full-disk@5."),
+    ],
+)
+def test_a_mistake_in_a_rank_names_the_law(text: str, message: str):
+    with pytest.raises(UserError) as error:
+        parse([text])
+    assert message in str(error.value)
+
+
+def test_a_rank_must_be_one_of_the_runs():
+    must_suit_world(parse(["kill@5:rank=1", "kill@5"]), 2)
+    must_suit_world(parse(["kill@5"]), 1)
+    with pytest.raises(ConfigError, match="the rank must be between 0 and 1, but got 2: the run has 2 processes"):
+        must_suit_world(parse(["kill@5:rank=2"]), 2)
+    with pytest.raises(ConfigError, match=r"the run has a single process, so no rank can be named\. Use kill@5, or"):
+        must_suit_world(parse(["kill@5:rank=0"]), 1)

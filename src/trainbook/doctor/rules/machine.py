@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -251,3 +252,33 @@ def slow_rank(view: View) -> Iterator[Finding]:
         yield finding(
             "warning", "slow-rank", 0.9, evidence, steps=(rows[0][0], rows[-1][0]), ratio=float(np.median(ratios))
         )
+
+
+@rule(
+    "silent-corruption",
+    symptom="NaN gradients",
+    looks_at="steps that gave another result when the guard computed them again from the same inputs",
+    thresholds="any: the guard reports one only if two more computations agree with each other and not with the first",
+    source="the definition: the same inputs, weights and random numbers give the same result",
+    fault="a flipped bit in the result of a matrix product",
+    causes=("device-corrupt",),
+    needs=(),
+)
+def silent_corruption(view: View) -> Iterator[Finding]:
+    events = view.events("corruption")
+    if not events:
+        return
+    named = sorted({str(name) for event in events for name in _suspects(event)})
+    evidence = (
+        f"{len(events):,} {'step' if len(events) == 1 else 'steps'} gave another result when computed again, first at "
+        f"step {events[0]['step']:,}"
+    )
+    evidence += f"; suspect: {', '.join(named)}" if named else "; which rank is not known"
+    steps = (events[0]["step"], events[-1]["step"])
+    yield finding("error", "device-corrupt", 0.95, evidence, steps=steps, count=len(events))
+
+
+def _suspects(event: Mapping[str, Any]) -> Iterator[str]:
+    places = zip(*(event.get(name) or () for name in ("ranks", "devices", "hosts")), strict=False)
+    for rank, device, host in places:
+        yield f"rank {rank} ({device} of {host})"

@@ -296,3 +296,25 @@ class Guard(Section):
         sources=(PALM,),
         aliases=("quarantine_samples",),
     )
+
+    recompute: bool = knob(
+        True,
+        what="Compute a rejected update again before the data is blamed, to tell a faulty device from bad data.",
+        why=(
+            "A device can miscalculate without an error: the memory's error correction does not see a wrong result of "
+            "a matrix product. The same weights, inputs and random numbers must give the same result. If they do not, "
+            "the device is named, the second result is used, and no sample is blamed."
+        ),
+        raised=(
+            "On: a rejected update costs one more forward and backward pass, or two; an accepted one costs nothing. "
+            "Among several processes, the one with the bad value is named."
+        ),
+        lowered="Off: rejected updates are skipped as they are, and their data is searched.",
+        cases=(
+            Case("most runs", True, "about one update in 500 is computed again"),
+            Case("a forward pass with side effects of its own", False, "they would happen once more"),
+        ),
+        interacts=("guard.enabled", "guard.quarantine", "training.deterministic", "memory.compile"),
+        symptoms=("NaN gradients", "loss spikes"),
+        aliases=("recheck", "check_for_corruption"),
+    )

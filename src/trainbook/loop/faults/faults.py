@@ -1,8 +1,8 @@
 """Injects faults into a run. Nothing is wrapped unless a fault was requested for it.
 
-Each injected fault is logged as an `inject` event. A fault happens once, even if a rollback repeats its step; only
-corrupted samples stay corrupted, and too little memory stays too little. A resumed run has only the faults that its own
-command requests; a fault whose step is already past is ignored.
+Each injected fault is logged as an `inject` event, by the first rank also where it acts on another one. A fault happens
+once, even if a rollback repeats its step; only corrupted samples stay corrupted, and too little memory stays too
+little. A resumed run has only the faults that its own command requests; a fault whose step is already past is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainbook.checkpoints import CheckpointStore, catalogue
 from trainbook.checkpoints.folder import Marker
@@ -45,6 +45,9 @@ class Faults:
         self.faults = tuple(faults)
         self.log: Callable[..., None] | None = None  # as Trackers.log_event
         self._start = 0  # the step that this process goes on from
+        self._rank = 0
+        self._at = 0  # the step that was computed last
+        self._over: set[Fault] = set()  # those whose step a rollback repeats
         self._struck: set[Fault] = set()
         self._waiting: deque[tuple[int | None, dict[str, Any]]] = deque()  # appended to by other threads too
 
@@ -65,19 +68,24 @@ class Faults:
         """Spoil the samples that a batch would hold if none were kept out; once, however often it is called."""
         for fault in self._ahead(*OF_SAMPLES):
             if fault not in self._struck:
-                ids = _ids_of(plan, fault.step, state)
-                plan.dataset = SPOIL[fault.kind](plan.dataset, ids, generator(fault.kind, state.seed, fault.step))
+                ids = _ids_of(plan, fault, state)
+                if self._is_here(fault):  # of one rank: its own copy of the data, and no other's
+                    plan.dataset = SPOIL[fault.kind](plan.dataset, ids, generator(fault.kind, state.seed, fault.step))
                 self._strike(fault, None, ids=ids.tolist())
         self.write_events()
 
     def install(self, state: TrainState) -> None:
         """Into gradients and memory, of a state that is where the run goes on from."""
-        self._start = state.step
+        self._start, self._rank = state.step, state.strategy.ranks.rank
         gradients = self._ahead("nan-gradient", "exploding-gradient")
-        if gradients:
-            self._change_gradients(gradients, state)
+        if of_all := [fault for fault in gradients if fault.rank is None]:
+            self._change_gradients(of_all, state)
+        if of_one := [fault for fault in gradients if fault.rank is not None]:
+            self._change_own_gradients(of_one, state)
         for fault in self._ahead("out-of-memory"):
             self._shrink_memory(fault, state)
+        for fault in self._ahead("bit-flip"):
+            self._flip_in_product(fault, state)
 
     def fill_disk(self, store: CheckpointStore) -> None:
         for fault in self._ahead("full-disk"):
@@ -94,7 +102,8 @@ class Faults:
             if fault.step == step:
                 self._strike(fault, step)
                 self.write_events()
-                os.kill(os.getpid(), signal.SIGKILL)
+                if self._is_here(fault):
+                    os.kill(os.getpid(), signal.SIGKILL)
 
     def after_step(self, step: int, store: CheckpointStore) -> None:
         """Once all that belongs to the step is done, its checkpoint included."""
@@ -115,6 +124,19 @@ class Faults:
     def _ahead(self, *kinds: str) -> list[Fault]:
         return [f for f in self.faults if f.kind in kinds and (f.step > self._start or f.kind in OF_SAMPLES)]
 
+    def _is_here(self, fault: Fault) -> bool:
+        return fault.rank is None or fault.rank == self._rank
+
+    def _meets(self, fault: Fault, state: TrainState) -> bool:
+        """Whether the step that is being computed is the fault's: also if it is computed again at once, but not if a
+        rollback repeats it."""
+        step = state.step + 1
+        if not state.is_recomputed:
+            if step < self._at:
+                self._over |= self._struck
+            self._at = step
+        return fault.step == step and fault not in self._over
+
     def _strike(self, fault: Fault, step: int | None, **facts: Any) -> None:
         if fault not in self._struck:
             self._struck.add(fault)
@@ -127,12 +149,45 @@ class Faults:
         def collect_and_change() -> None:
             collect_gradients()
             for fault in faults:
-                if fault.step == state.step + 1 and fault not in self._struck:
+                if self._meets(fault, state):
                     _change(state.strategy.gradients(state.parameters), fault.kind)
                     self._strike(fault, fault.step)
                     self.write_events()
 
         state.strategy.collect_gradients = collect_and_change
+
+    def _change_own_gradients(self, faults: Sequence[Fault], state: TrainState) -> None:
+        """Before ranks exchange them: in the backward pass of one rank, which begins at its losses."""
+        losses = state.losses
+
+        def losses_with_other_gradients(micro_batch: Any) -> dict[str, Tensor]:
+            sums = losses(micro_batch)
+            for fault in faults:
+                if self._meets(fault, state):
+                    self._strike(fault, fault.step)
+                    self.write_events()
+                    factor = EXPLODED if fault.kind == "exploding-gradient" else float("nan")
+                    if self._is_here(fault):
+                        for total in sums.values():
+                            total.register_hook(lambda gradient, factor=factor: gradient * factor)
+            return sums
+
+        state.losses = losses_with_other_gradients
+
+    def _flip_in_product(self, fault: Fault, state: TrainState) -> None:
+        """As a faulty device would: nothing but the result of one product is wrong, once."""
+        layers = [module for module in state.task.modules() if isinstance(module, nn.Linear)]
+        if not layers:
+            return
+
+        def flip(module: nn.Module, inputs: Any, output: Tensor) -> None:
+            if state.step + 1 == fault.step and module.training and fault not in self._struck:
+                self._strike(fault, fault.step)
+                self.write_events()
+                if self._is_here(fault):
+                    flip_high_bit(output)
+
+        layers[len(layers) // 2].register_forward_hook(flip)
 
     def _shrink_memory(self, fault: Fault, state: TrainState) -> None:
         losses, first_rows = state.losses, None
@@ -144,7 +199,8 @@ class Faults:
             if state.step + 1 == fault.step and rows >= first_rows:
                 self._strike(fault, fault.step)
                 self.write_events()
-                raise torch.OutOfMemoryError(f"out of memory (injected: {fault})")
+                if self._is_here(fault):
+                    raise torch.OutOfMemoryError(f"out of memory (injected: {fault})")
             return losses(micro_batch)
 
         state.losses = losses_in_less_memory
@@ -182,12 +238,21 @@ def flip_a_bit(store: CheckpointStore) -> str | None:
     return str(path)
 
 
-def _ids_of(plan: BatchPlan, step: int, state: TrainState) -> np.ndarray:
-    """Counted from where the run is: its batches may have had another size before."""
+def flip_high_bit(values: Tensor) -> None:
+    """The highest one of an exponent, of the first number where that makes it huge. Autograd is not told."""
+    bits = values.data.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[values.element_size()])
+    small = ((values.data.abs() < 2) & (values.data != 0)).nonzero()
+    bits[tuple(small[0].tolist())] ^= 1 << (8 * values.element_size() - 2)
+
+
+def _ids_of(plan: BatchPlan, fault: Fault, state: TrainState) -> np.ndarray:
+    """Of the whole batch, or of the rank's share. Counted from where the run is: its batches may have had another size
+    before."""
     whole = copy(plan)
     whole.keep_out(())
     whole.shift, whole.block = state.samples - state.step * plan.global_batch_size, state.block
-    return whole.batch(step - 1).ids
+    part = () if fault.rank is None else (fault.rank, state.strategy.ranks.world)
+    return whole.batch(fault.step - 1, *part).ids
 
 
 def _change(gradients: Sequence[Tensor], kind: str) -> None:
