@@ -22,7 +22,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from io import StringIO
@@ -33,7 +33,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 CPU_SECONDS, WALL_SECONDS = 10.0, 120.0  # of one case
 MOST_MEMORY = 10**9  # resident, of the whole process
-SAVED_EVERY = 500
+ROUND = 500  # cases of one kind, before the next kind's; results are written after all of them
 
 
 class Hang(BaseException):
@@ -64,10 +64,14 @@ def main() -> int:
         if only:
             names = [only[0]]
         tallies = {} if only else read_tallies(options.json, options.seed)
-        for name in names:
-            tally = tallies.setdefault(name, Tally())
-            numbers = [int(only[2])] if only else range(tally.cases, options.cases)
-            fuzz(name, numbers, options, folder, tally, lambda: write_results(options, tallies, bool(only)))
+        kinds = {name: KINDS[name](folder / "case" / name) for name in names}
+        for end in [1] if only else range(ROUND, options.cases + ROUND, ROUND):  # all kinds get on together
+            for name, kind in kinds.items():
+                tally = tallies.setdefault(name, Tally())
+                numbers = [int(only[2])] if only else range(tally.cases, min(end, options.cases))
+                fuzz(kind, name, numbers, options, tally)
+            if not only:
+                write_results(options, tallies)
     failures = sum(len(tally.failures) for tally in tallies.values())
     for name, tally in tallies.items():
         print(f"{name:<16} {tally.cases:>7,} {dict(tally.outcomes)} slowest {tally.slowest_seconds:.2f} s")
@@ -78,12 +82,9 @@ def main() -> int:
     return 1 if failures else 0
 
 
-def fuzz(name: str, numbers: Any, options: Any, folder: Path, tally: Tally, save: Any) -> None:
-    from fuzz_kinds import KINDS
-
-    with Watch(folder / "case") as watch:
-        kind = KINDS[name](folder / "case")
-        began = time.process_time()
+def fuzz(kind: Any, name: str, numbers: Sequence[int], options: Any, tally: Tally) -> None:
+    began = time.process_time()
+    with Watch(kind.folder) as watch:
         for number in numbers:
             content = kind.changed(Random(f"{options.seed}-{name}-{number}"))
             seconds, outcome, told = one(kind, content, watch)
@@ -97,14 +98,7 @@ def fuzz(name: str, numbers: Any, options: Any, folder: Path, tally: Tally, save
                     (options.keep / f"{name}-{number}").write_bytes(content)
             if options.verbose:
                 print(f"{name}:{number}: {outcome} {told}")
-            if tally.cases % SAVED_EVERY == 0:
-                tally.cpu_seconds, began = (
-                    round(tally.cpu_seconds + time.process_time() - began, 1),
-                    time.process_time(),
-                )
-                save()
-        tally.cpu_seconds = round(tally.cpu_seconds + time.process_time() - began, 1)
-        save()
+    tally.cpu_seconds = round(tally.cpu_seconds + time.process_time() - began, 2)
 
 
 def one(kind: Any, content: bytes, watch: Watch) -> tuple[float, str, str]:
@@ -137,8 +131,8 @@ def one(kind: Any, content: bytes, watch: Watch) -> tuple[float, str, str]:
     seconds = time.process_time() - before
     if wrote := watch.end():
         outcome, told = "wrote outside", wrote[0]
-    if peak_memory() > MOST_MEMORY and outcome in ("read", "refused") and not watch.is_over:
-        watch.is_over = True  # the peak does not fall again: only the first case is to blame
+    if peak_memory() > MOST_MEMORY and outcome in ("read", "refused") and not Watch.is_over:
+        Watch.is_over = True  # the peak does not fall again: only the first case is to blame
         outcome, told = "memory", f"{peak_memory() / 1e6:.0f} MB"
     return seconds, outcome, told
 
@@ -168,12 +162,12 @@ class Watch:
     """Hears of every file that Python opens for writing, of every change of a folder and of every new process."""
 
     current: Watch | None = None
-    is_hooked = False
+    is_hooked = is_over = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = os.path.realpath(folder)
         self.heard: list[str] = []
-        self.is_on = self.is_over = False
+        self.is_on = False
 
     def __enter__(self) -> Watch:
         Watch.current = self
@@ -239,11 +233,9 @@ def read_tallies(path: Path, seed: int) -> dict[str, Tally]:
     return {name: Tally(**{**tally, "outcomes": Counter(tally["outcomes"])}) for name, tally in found["kinds"].items()}
 
 
-def write_results(options: Any, tallies: dict[str, Tally], is_one: bool) -> None:
+def write_results(options: Any, tallies: dict[str, Tally]) -> None:
     from harness import machine, write_json
 
-    if is_one:
-        return
     kinds = {name: tally.as_json() for name, tally in tallies.items()}
     write_json(options.json, {**machine(), "seed": options.seed, "peak_memory": peak_memory(), "kinds": kinds})
 

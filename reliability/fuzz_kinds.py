@@ -44,6 +44,7 @@ class Kind:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.file = folder / "file"
+        folder.mkdir(parents=True, exist_ok=True)
 
     def changed(self, random: Random) -> bytes:
         raise NotImplementedError

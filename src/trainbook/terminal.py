@@ -36,9 +36,9 @@ def write(text: str) -> None:
     sys.stdout.write(visible(text))
 
 
-def new_console(stderr: bool = False) -> Console:
+def new_console(**options: Any) -> Console:
     """A console that takes strings as they are: square brackets and colons in them mean nothing."""
-    return _console_type()(stderr=stderr, markup=False, emoji=False)
+    return _console_type()(markup=False, emoji=False, **options)
 
 
 def marked(markup: str, *values: object) -> Text:

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from io import StringIO
 
-from rich.console import Console
-
 from trainbook.check.render import render
 from trainbook.check.result import Check, Outcome, Result, failed, passed
 from trainbook.check.run import Report
+from trainbook.terminal import new_console
 
 LONG = "a text of many words that has to go on in the next line of a terminal that is only 80 columns wide"
 
@@ -16,7 +15,7 @@ def shown(*outcomes: Outcome, is_terminal: bool) -> list[str]:
     model = {"type": "gpt", "task": "causal", "parameters": 10, "trained": 10, "full": True}
     results = tuple(Result(check, outcome, 0.1) for outcome in outcomes)
     out = StringIO()
-    console = Console(file=out, width=80, force_terminal=is_terminal, no_color=True)
+    console = new_console(file=out, width=80, force_terminal=is_terminal, no_color=True)
     render(Report(results, model, {"data.vocab_size": (None, 512)}, 1.0), console)
     return out.getvalue().splitlines()
 

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
+from trainbook.bounded.arrays import open_tensors
 from trainbook.checkpoints import CheckpointStore, reading
 from trainbook.checkpoints.catalogue import Addition
 from trainbook.checkpoints.encoding import encode_state, snapshot_parts
@@ -203,7 +204,7 @@ def test_a_reader_looks_into_no_file_that_has_nothing_of_its_slice(tmp_path, mon
 
     class Watched:
         def __init__(self, path: Path, **how: Any) -> None:
-            self.path, self.file = path, safe_open(path, **how)
+            self.path, self.file = path, open_tensors(path, **how)
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self.file, name)
@@ -212,7 +213,7 @@ def test_a_reader_looks_into_no_file_that_has_nothing_of_its_slice(tmp_path, mon
             looked.append(self.path.name)
             return self.file.get_tensor(name)
 
-    monkeypatch.setattr(reading, "safe_open", Watched)
+    monkeypatch.setattr(reading, "open_tensors", Watched)
     loaded = CheckpointStore(tmp_path, read_only=True).load(parts=("model",), unread=("model",))
     looked.clear()  # what is stored as raw bytes is read at once
     loaded.state["model"]["blocks.0.matrix"].read((3, 0, 0), (2, 3, 2))

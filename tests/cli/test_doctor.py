@@ -69,18 +69,17 @@ def test_no_command_is_named_whose_file_is_gone(terminal: Any, tmp_path: Any):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("kind", ["own", "huggingface", "csv"])
 def test_losses_that_no_mean_can_hold_are_answered_as_infinite(kind: str, tmp_path: Path):
-    from rich.console import Console
-
     from trainbook.doctor import diagnose
     from trainbook.report.compare import compare
     from trainbook.report.compare_view import as_json, render
     from trainbook.runs.record import open_record
+    from trainbook.terminal import new_console
 
     runs = [_run_of_huge_losses(kind, tmp_path / name, loss) for name, loss in (("a", 1e308), ("b", -1.7e308))]
     assert "not-finite" in [found.rule for found in diagnose(open_record(runs[0])).findings]
     for split in ("train_loss", "eval_loss"):
         comparison = compare([open_record(run) for run in runs], split)
-        render(comparison, Console(width=100))
+        render(comparison, new_console(width=100))
         assert as_json(comparison)["conclusion"]
 
 

@@ -123,18 +123,17 @@ def test_two_knobs_of_one_name_are_both_in_a_trials_line() -> None:
 
 
 def test_the_table_counts_trials_and_repetitions_apart_and_shows_lists() -> None:
-    from rich.console import Console
-
     from trainbook.cli.tune import _Table
     from trainbook.study.tune.rows import Trial
     from trainbook.study.tune.study_file import read_question
+    from trainbook.terminal import new_console
 
     table = _Table(read_question("gpt-tiny", budget="3"), quiet=False)
     trials = [Trial(number, "search", {}, state="done", loss=2.0) for number in range(2)]
     trials.append(Trial(2, "search", {"model.lora_targets": ("q", "v")}, state="done", loss=1.0))
 
     def shown(given: list[Trial]) -> str:
-        console = Console(width=100, color_system=None)
+        console = new_console(width=100, color_system=None)
         with console.capture() as captured:
             console.print(table._table(given, {"trials": 3}))
         return captured.get()

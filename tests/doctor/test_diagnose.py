@@ -9,7 +9,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.doctor.records import both, losses, run, set_to, without
 
 from trainbook.doctor import CAUSES, as_json, diagnose
@@ -23,6 +22,7 @@ from trainbook.doctor.view import View
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.loading import load
 from trainbook.runs.record import Record
+from trainbook.terminal import new_console
 
 
 def finding(rule: str, severity: str, cause: str, confidence: float) -> Finding:
@@ -226,7 +226,7 @@ def test_losses_of_nothing_are_no_error_and_no_warning_of_the_machine():
 
 def told(record: Record, show_all: bool = False) -> str:
     file = StringIO()
-    render(record, diagnose(record), Console(file=file, width=200), show_all)
+    render(record, diagnose(record), new_console(file=file, width=200), show_all)
     return file.getvalue()
 
 
@@ -247,7 +247,7 @@ def test_the_command_to_try_keeps_what_else_was_asked_for(tmp_path: Path):
 def test_a_narrow_terminal_gets_lines_that_break_between_words_under_their_text():
     record = open_subject("gpt-tiny", Path("runs"), ["optimizer.learning_rate=0.5"])
     narrow, file = (
-        Console(file=StringIO(), width=60, force_terminal=terminal, color_system=None) for terminal in (True, False)
+        new_console(file=StringIO(), width=60, force_terminal=terminal, color_system=None) for terminal in (True, False)
     )
     for console in (narrow, file):
         render(record, diagnose(record), console)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from rich.console import Console
 from tests.doctor.records import run, set_to
 
 import trainbook
@@ -25,6 +24,7 @@ from trainbook.knobs.own_module import applies_to_fit, as_keyword_argument, keyw
 from trainbook.report import make_card
 from trainbook.runs.record import Record, open_record, told_by
 from trainbook.study.question import choose
+from trainbook.terminal import new_console
 
 
 def fit(folder: Path, **knobs: Any) -> Result:
@@ -49,7 +49,7 @@ def of_fit(record: Record) -> Record:
 
 def told(record: Record, diagnosis: Diagnosis) -> str:
     file = StringIO()
-    render(record, diagnosis, Console(file=file, width=200), show_all=True)
+    render(record, diagnosis, new_console(file=file, width=200), show_all=True)
     return file.getvalue()
 
 

@@ -6,7 +6,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from trainbook.errors import UserError
 from trainbook.knobs import (
@@ -21,10 +20,11 @@ from trainbook.knobs import (
     render_section,
     section_types,
 )
+from trainbook.terminal import new_console
 
 
 def shown(render: Any, facts: dict[str, Any], width: int = 80) -> str:
-    console = Console(width=width, file=StringIO())
+    console = new_console(width=width, file=StringIO())
     render(facts, console)
     return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -9,7 +9,6 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from trainbook.errors import UserError
 from trainbook.knobs import load
@@ -35,6 +34,7 @@ from trainbook.plan.render import (
 from trainbook.plan.time import time_of
 from trainbook.study.measure import flat
 from trainbook.study.trying import on_one_device
+from trainbook.terminal import new_console
 
 
 def subject_of(
@@ -319,7 +319,7 @@ def test_what_was_not_measured_is_null_and_a_noise_scale_may_have_no_end():
 
 def shown_on_a_terminal(facts: dict[str, Any], symbol: str = "") -> str:
     out = StringIO()
-    render_plan(facts, Console(file=out, width=80), symbol)
+    render_plan(facts, new_console(file=out, width=80), symbol)
     return out.getvalue()
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from trainbook.errors import UserError
@@ -18,6 +17,7 @@ from trainbook.report.compare import compare
 from trainbook.report.compare_view import as_json, render
 from trainbook.report.conclusion import conclusion, remarks
 from trainbook.runs.record import Record
+from trainbook.terminal import new_console
 
 KNOBS = {"optimizer.learning_rate": 1e-3, "training.max_steps": 40, "training.seed": 1, "logging.logging_steps": 1}
 
@@ -61,7 +61,7 @@ def test_runs_without_a_finite_number_are_told_so(split: str):
     assert conclusion(found).startswith("No run has a finite ") and as_json(found)["comparisons"] == []
     assert any("b logged no finite" in remark for remark in remarks(found))
     screen = io.StringIO()
-    render(found, Console(file=screen, width=100))
+    render(found, new_console(file=screen, width=100))
     assert "No run has a finite" in screen.getvalue()
 
 
@@ -78,10 +78,10 @@ def test_each_setting_is_told_with_its_mean_and_spread_over_seeds():
         spread = group["standard_deviation"]
         assert spread is None if len(finals) == 1 else spread == pytest.approx(np.std(finals, ddof=1))
     buffer = io.StringIO()
-    render(found, Console(file=buffer, width=160))
+    render(found, new_console(file=buffer, width=160))
     assert "by setting" in buffer.getvalue() and "standard deviation" in buffer.getvalue()
     buffer = io.StringIO()
-    render(compare([run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)]), Console(file=buffer, width=160))
+    render(compare([run("a", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)]), new_console(file=buffer, width=160))
     assert "by setting" not in buffer.getvalue()  # nothing was repeated
 
 
@@ -319,7 +319,7 @@ def test_a_long_curve_is_answered_in_means_of_stretches():
 
 def test_the_terminal_shows_table_knobs_curves_and_conclusion():
     records = [run("a [red]", 3.0), run("b", 2.5, optimizer__learning_rate=1e-2, logging__logging_steps=7)]
-    console = Console(width=100, record=True, file=io.StringIO())
+    console = new_console(width=100, record=True, file=io.StringIO())
     render(compare(records), console)
     text = console.export_text()
     assert "a [red]" in text and "validation loss, by steps" in text

@@ -161,6 +161,8 @@ def lost_since(path: Path, then: Extent) -> str:
     """What happened to the rows of that time, as the end of a sentence; empty if they are all unchanged."""
     if not path.exists():
         return f"is missing; it held {then.rows:,} rows" if then.rows else ""
+    if not path.is_file():
+        return f"is no file; it held {then.rows:,} rows"
     _, _, digest = _measure(path, then.bytes)
     if digest.hexdigest() == then.sha256:
         return ""

@@ -168,12 +168,11 @@ def test_each_override_is_advised_once():
 
 
 def test_languages_in_the_table_sum_to_the_documents(report_of):
-    from rich.console import Console
-
     from trainbook.data.report.render import render
+    from trainbook.terminal import new_console
 
     english = "this is the text of a person who was in the house with the others"
-    console = Console(record=True, width=200)
+    console = new_console(record=True, width=200)
     render(report_of([*(f"{english} {number}" for number in range(9)), "12 34", "x"]), console)
     assert "English 9, not recognized 2" in console.export_text()
 

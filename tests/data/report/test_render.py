@@ -3,15 +3,15 @@ from __future__ import annotations
 import io
 
 import pytest
-from rich.console import Console
 
 from trainbook.data.records import Document
 from trainbook.data.report.render import bar, render, size
+from trainbook.terminal import new_console
 
 
 def shown(facts, command: str | None = None) -> str:
     stream = io.StringIO()
-    render(facts, Console(file=stream, width=80), command)
+    render(facts, new_console(file=stream, width=80), command)
     return stream.getvalue()
 
 

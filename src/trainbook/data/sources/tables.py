@@ -38,7 +38,9 @@ def _delimiter(file: File) -> str:
 def _num_columns(line: str, delimiter: str) -> int:
     try:
         return len(next(tables.Rows([line], delimiter, ""), []))
-    except (tables.Error, BeyondBounds):  # what is wrong is said when the file is read
+    except BeyondBounds:  # what is wrong is said when the file is read
+        return tables.MOST_COLUMNS + 1
+    except tables.Error:
         return 0
 
 
