@@ -1,8 +1,8 @@
 """Which samples are to blame for rejected batches: they are kept out of training, and let back in if proven innocent.
 
 A sample is judged by its own loss beside the losses of samples of batches that were never suspect, all of them measured
-with the same model at the same time, and taken from all over the data: a sample of a rare class is unlike its
-neighbours, but not unlike everything.
+with the same model at the same time, and taken from all over the data. One that belongs to a class must also be unlike
+the samples of its class: a rare class costs much until it is learned, and leaving it out would prevent just that.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from trainbook.loop.job import Job, Log, Samples
 
 MOST_SEARCHED = 512  # samples that are looked at one by one, at a reading
 COMPARED_SAMPLES = 128  # of batches that were never suspect
+COMPARED_IN_CLASS = 16  # samples of the same class
+MOST_CLASSES = 8  # that are compared so, at a reading
 MOST_KEPT_OUT = 0.1  # of all samples: a run that leaves out more would no longer be trained on its data
 SUSPECTS_KEPT = 4096  # steps whose batches were rejected, the newest
 
@@ -79,7 +81,7 @@ class Blame:
                     self._reason(int(ids[at]), int(epochs[at]), losses[at], usual),
                     float(losses[at]),
                 )
-                for at in np.flatnonzero(guilty(losses, usual))
+                for at in np.flatnonzero(self._are_guilty(ids, losses, usual))
             ]
         by_rank = self.state.strategy.ranks.of_all(mine)
         for step in mine:
@@ -90,6 +92,25 @@ class Blame:
             "their loss is unlike that of accepted samples",
             ranks=[rank for rank, found in enumerate(by_rank) if any(found.values())],
         )
+
+    def _are_guilty(self, ids: np.ndarray, losses: np.ndarray, usual: np.ndarray) -> np.ndarray:
+        """Those unlike all samples and unlike the samples of their class. Of a class with too few to compare, none is
+        but for a loss that is not finite."""
+        found = guilty(losses, usual)
+        classes = self.samples.classes(ids)
+        if classes is None:
+            return found
+        suspected = np.unique(classes[found & np.isfinite(losses)])[:MOST_CLASSES]
+        peers = [self.samples.of_class(each, COMPARED_IN_CLASS, without=ids) for each in suspected]
+        together = np.concatenate([*peers, np.empty(0, dtype=np.int64)])
+        # One call, also without anything to measure: with sharded weights all ranks take part in it.
+        of_peers = np.split(
+            self.samples.losses(together, np.zeros_like(together)), np.cumsum([len(each) for each in peers])
+        )
+        for each, its in zip(suspected, of_peers, strict=False):
+            in_class = classes == each
+            found[in_class] &= guilty(losses[in_class], its)
+        return found
 
     def _reason(self, sample: int, epoch: int, loss: float, usual: np.ndarray) -> str:
         broken = "" if math.isfinite(loss) else self.samples.not_finite(sample, epoch)
@@ -149,7 +170,7 @@ class Blame:
         usual = self.usual_losses(step + 1)
         if not len(ids) or not len(usual):
             return False
-        innocent = ~guilty(self.samples.losses(ids, np.zeros_like(ids)), usual)
+        innocent = ~self._are_guilty(ids, self.samples.losses(ids, np.zeros_like(ids)), usual)
         # On every rank: the copy of one alone may be damaged.
         freed = set.intersection(*self.state.strategy.ranks.of_all(set(ids[innocent].tolist())))
         if not freed:

@@ -50,6 +50,14 @@ class Samples(Protocol):
         """The loss of each sample by itself under the current model, in nats per target."""
         ...
 
+    def classes(self, ids: np.ndarray) -> np.ndarray | None:
+        """The class of each sample; None where a sample has no single class."""
+        ...
+
+    def of_class(self, number: int, count: int, without: np.ndarray) -> np.ndarray:
+        """The ids of at most so many samples of a class, from all over the data, none of them excluded ones."""
+        ...
+
     def not_finite(self, sample_id: int, epoch: int) -> str:
         """The inputs of a sample that hold NaN or an infinity; empty: none does."""
         ...

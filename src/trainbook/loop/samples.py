@@ -55,6 +55,16 @@ class PlannedSamples:
         self.state.task.train(is_training)
         return torch.stack(found).double().cpu().numpy() if found else np.empty(0)
 
+    def classes(self, ids: np.ndarray) -> np.ndarray | None:
+        labels = self.plan.dataset.labels(ids)
+        return labels if labels is not None and labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer) else None
+
+    def of_class(self, number: int, count: int, without: np.ndarray) -> np.ndarray:
+        classes = self.classes(np.arange(self.num_samples))
+        assert classes is not None
+        found = np.setdiff1d(np.flatnonzero(classes == number), [*without, *self.state.kept_out])
+        return found[np.unique(np.linspace(0, len(found) - 1, count).astype(np.int64))] if len(found) else found
+
     def not_finite(self, sample_id: int, epoch: int) -> str:
         alone = self.collate(self.plan.alone(np.array([sample_id]), np.array([epoch])))
         inputs = alone.micro_batches[0].items()
