@@ -154,3 +154,51 @@ def test_the_fingerprint_depends_on_names_and_contents_only(tmp_path: Path) -> N
     assert before == there.fingerprint() == other_field.fingerprint()
     (tmp_path / "here" / "a.txt").write_text("SAME")
     assert here.fingerprint() != before
+
+
+@pytest.fixture
+def short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainbook.data.sources.files.LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr("trainbook.data.sources.tables.LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr("trainbook.bounded.tables.MOST_CELL_CHARACTERS", 2000)
+
+
+def test_a_line_that_is_too_long_for_memory_is_refused_or_skipped(tmp_path: Path, short_lines: None) -> None:
+    path = tmp_path / "a.jsonl"
+    texts = ["first", "x" * 5000, "third"]
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    assert message(path).startswith(f"{path}:2: a line must be at most 0 MB long") and ".txt" in message(path)
+    source = open_source(str(path), Wanted(bad_lines="skip"))
+    assert [(document.origin, document.text) for document in source.documents()] == [
+        ("a.jsonl:1", "first"),
+        ("a.jsonl:3", "third"),
+    ]
+    assert source.passed.bad == 1
+
+
+@pytest.mark.parametrize("separator", [" ", "\n"])
+def test_a_cell_that_is_too_long_for_memory_is_refused(tmp_path: Path, short_lines: None, separator: str) -> None:
+    path = tmp_path / "a.csv"
+    cell = separator.join(["word"] * 1000)
+    path.write_text(f'text,number\n"{cell}",1\n')
+    assert "must" in message(path) and "held in memory as a whole" in message(path) and ".txt" in message(path)
+
+
+def test_lines_are_read_alike_together_and_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = ["", "  ", '{"text": "a"},{"text": "b"}', '{"text": ["a"', "[1]", '{"text": "\\ud800é"}', '{"text": 5}']
+    odd += ['{"text": "x", "n": ' + "[" * 60 + "]" * 60 + "}", '{"text": "n", "n": ' + "1" * 400 + "}", "\x00"]
+    lines = [json.dumps({"text": f"text {number}"}) for number in range(300)]
+    for place, line in enumerate(odd):
+        lines[30 * place + 7] = line
+    path = tmp_path / "a.jsonl"
+    path.write_bytes("\ufeff".encode() + "\n".join(lines).encode() + b'\n{"text": "\xff"}\n{"text": "last"}')
+
+    def read() -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
+        source = open_source(str(path), Wanted(bad_lines="skip"))
+        found = [(document.origin, document.text) for document in source.documents()]
+        return found, [(bad.reason, bad.places) for bad in source.passed.reasons.values()]
+
+    monkeypatch.setattr("trainbook.data.sources.jsonl.TOGETHER_BYTES", 500)
+    together = read()
+    monkeypatch.setattr("trainbook.bounded.json_text.load_lines", lambda lines: None)
+    assert together == read() and len(together[0]) > 280 and together[0][-1] == ("a.jsonl:302", "last")

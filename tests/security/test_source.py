@@ -36,7 +36,6 @@ EXCEPTIONS = {
     "runs/manifest.py": {"read_text": "/proc/cpuinfo"},
     "checkpoints/files.py": {"open": "hashed in blocks, behind open_no_link"},
     "checkpoints/folder.py": {"open": "of a regular file, behind open_no_link; its size is in a sealed marker"},
-    "runs/blocks.py": {"json.loads": "a megabyte at a time; what is deep, or no row, is parsed by itself afterwards"},
     "runs/jsonl.py": {"open": "the rows that a run has written, hashed in blocks"},
     "runs/trust.py": {"open": "a file of the user's own, which nobody else can write"},
     "loop/device.py": {"open": "/proc"},

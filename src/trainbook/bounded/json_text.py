@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from trainbook.bounded.files import MOST_BYTES, read_bytes
@@ -17,6 +19,8 @@ MOST_DEPTH = 100
 MOST_VALUES = 4_000_000  # the worst kind takes about 200 bytes each
 MOST_DIGITS = 300  # such a number can still be a float
 
+_DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
+_TOO_MANY_DIGITS = b"0" * (MOST_DIGITS + 1)
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
@@ -36,6 +40,23 @@ def loads(text: str | bytes, where: str = "", *, most_values: int = MOST_VALUES)
 def read(path: str | os.PathLike[str], *, most: int = MOST_BYTES) -> Any:
     """The same of a file; a file that is missing or cannot be read: OSError."""
     return loads(read_bytes(path, most), os.fspath(path))
+
+
+def load_lines(lines: Sequence[bytes]) -> list[Any] | None:
+    """What each line says, all of them parsed at once: twice as fast as one by one. None if that is not possible, be it
+    for one line that is no JSON, or if it could be beyond a limit."""
+    if max(map(bytes.count, lines, repeat(b"{"))) + max(map(bytes.count, lines, repeat(b"["))) > MOST_DEPTH:
+        return None
+    between = os.urandom(12).hex()  # no line can have it, so none can pass for two, nor two for one
+    content = f',"{between}",'.encode().join(lines)
+    if _TOO_MANY_DIGITS in content.translate(_DIGITS_AS_ZEROS):
+        return None
+    try:
+        found = json.loads(f"[{content.decode('utf-8')}]")
+    except (ValueError, RecursionError):
+        return None
+    is_aligned = len(found) == 2 * len(lines) - 1 and all(mark == between for mark in found[1::2])
+    return found[::2] if is_aligned else None
 
 
 def _must_be_bounded(text: str, where: str, most_values: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from trainbook.errors import BeyondBounds
 
 MOST_COLUMNS = 16_384
-MOST_CELL_CHARACTERS = 256 << 20  # a cell may be a whole document
+MOST_CELL_CHARACTERS = 64 << 20  # a cell may be a whole document; the reader takes up to eight bytes for each character
 
 Error = csv.Error
 

@@ -25,7 +25,7 @@ from trainbook.data.writing import (
     Encoding,
 )
 
-CHUNK = 1 << 20  # numbers that are hashed at a time
+CHUNK = 1 << 18  # numbers that are hashed at a time
 
 
 @dataclass(frozen=True)

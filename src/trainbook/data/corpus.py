@@ -18,7 +18,7 @@ from trainbook.data.fields import Wanted
 from trainbook.data.parts import Part
 from trainbook.data.records import Document
 from trainbook.data.shelf import digest_of
-from trainbook.data.sides import Symbols, characters, judged_texts, side_of
+from trainbook.data.sides import Symbols, characters, judged_texts, parts_of, side_of
 from trainbook.data.sources import Source
 from trainbook.data.split import Split
 from trainbook.data.surveys import Counts
@@ -125,6 +125,12 @@ class Decided:
         if side == "validation" or not self.corpus.gopher_filter:
             return documents
         return (filtered or gopher.Left()).out_of(documents, judged_texts(source))
+
+    def both_sides(self, one: Placed) -> Iterator[tuple[int, Document]]:
+        """What a part that is divided has for both, each document with the number of its side."""
+        plan = self.split_of(one)
+        assert isinstance(plan, Split)
+        return parts_of(one.part.source, plan)
 
     def key(self, one: Placed, survey_key: str, encoding: Encoding) -> str:
         """Of all that determines what is written of a part."""

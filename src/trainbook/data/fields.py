@@ -171,6 +171,12 @@ def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Docu
     group = record.group
     if wanted.group_field is not None:
         group = class_of(_value(record, fields, "group"), wanted.group_field)
+    if wanted.records == "text":
+        name = fields.roles["text"]
+        text = record.fields.get(name)
+        if type(text) is not str or not text.isascii():
+            text = text_of(_value(record, fields, "text"), name)
+        return Document.of_text(text, record.origin, 0, group)
     place = {"origin": record.origin, "first_line": 0, "group": group}
     if wanted.records == "chat":
         assert wanted.chat is not None, "a conversation needs a template"
@@ -185,14 +191,12 @@ def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Docu
         if not target.strip():
             raise DataError(f"the field '{fields.roles['target']}' must have a target text, but is empty.")
         return Document(text, **place, target=target)
-    if wanted.records == "labelled":
-        value, name = _value(record, fields, "label"), fields.roles["label"]
-        if wanted.labels == "number":
-            return Document(text, **place, label=number_of(value, name))
-        if wanted.labels == "classes":
-            return Document(text, **place, label=classes_of(value, name, fields.separator))
-        return Document(text, **place, label=class_of(value, name))
-    return Document(text, **place)
+    value, name = _value(record, fields, "label"), fields.roles["label"]
+    if wanted.labels == "number":
+        return Document(text, **place, label=number_of(value, name))
+    if wanted.labels == "classes":
+        return Document(text, **place, label=classes_of(value, name, fields.separator))
+    return Document(text, **place, label=class_of(value, name))
 
 
 class _Problem(NamedTuple):

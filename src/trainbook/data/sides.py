@@ -153,9 +153,18 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
 
 
 def side_of(source: Source, plan: Split, side: int) -> Iterator[Document]:
+    return (part for its_side, part in parts_of(source, plan) if its_side == side)
+
+
+def parts_of(source: Source, plan: Split) -> Iterator[tuple[int, Document]]:
+    """Each document, or each part of one that is cut, with its side: 0 is training, 1 validation."""
+    if plan.is_validation is None:
+        for document in source.documents():
+            cut = document.cut(int(document.num_characters * (1 - plan.ratio)))
+            yield from ((side, part) for side, part in enumerate(cut) if part is not None)
+        return
+    sides = plan.is_validation.astype(int).tolist()
     for index, document in enumerate(source.documents()):
-        if plan.is_validation is not None and index >= len(plan.is_validation):
+        if index >= len(sides):
             raise DataError(f"{source.knob}: '{source.name}' {source.reader.changed}")
-        part = plan.parts(index, document)[side]
-        if part is not None:
-            yield part
+        yield sides[index], document

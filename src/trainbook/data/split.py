@@ -19,6 +19,8 @@ import numpy as np
 from trainbook.data.records import Document
 
 MIN_DOCUMENTS = 10  # fewer texts than this are cut, each at the same share of its length
+NO_GROUP = bytes(16)
+TOLD_BYTES = 1 << 20
 # Saved with each checkpoint. 1: documents were held out by file name and line; 2: by content.
 SPLIT_VERSION = 2
 
@@ -73,18 +75,28 @@ def survey(
     class_sets: dict[tuple[str, ...], int] = {}
     class_numbers = array("q")
     alphabet: set[str] = set()
-    num_characters = 0
+    num_characters = num_bytes = 0
+
+    def count(more: int) -> None:
+        """Told in turn once for many short documents."""
+        nonlocal num_bytes
+        num_bytes += more
+        if num_bytes >= TOLD_BYTES:
+            advance(num_bytes)
+            num_bytes = 0
+
     for document in documents:
-        digests += document.digest(advance)
-        groups += bytes(16) if document.group is None else text_digest(document.group)
+        digests += document.digest(count)
+        groups += NO_GROUP if document.group is None else text_digest(document.group)
         class_numbers.append(class_sets.setdefault(document.classes, len(class_sets)))
         num_characters += document.num_characters + len(document.target or "")
         if alphabet_of is not None:
             for symbols in alphabet_of(document):
                 alphabet.update(symbols)
+    advance(num_bytes)
     return Survey(
-        np.frombuffer(bytes(digests), dtype="<u8").reshape(-1, 2),
-        np.frombuffer(bytes(groups), dtype="<u8").reshape(-1, 2),
+        np.frombuffer(digests, dtype="<u8").reshape(-1, 2),
+        np.frombuffer(groups, dtype="<u8").reshape(-1, 2),
         tuple(class_sets),
         np.array(class_numbers, dtype=np.int64),
         num_characters,

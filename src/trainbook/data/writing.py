@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
@@ -49,8 +50,7 @@ class Encoding:
         return self.wanted.records in ("tagged", "chat")
 
 
-@dataclass(frozen=True)
-class _Piece:
+class _Piece(NamedTuple):
     document: Document
     text: str
     begins: bool
@@ -66,29 +66,47 @@ def write_side(
 ) -> dict[str, int]:
     """Write a side into its folder; the answer is what there is of everything. A side that is `closed` has an end of
     text behind its last document too, so that another may follow it."""
-    writer = _Writer(folder, encoding, root, closed)
-    with writer:
-        for batch in _batches(documents, None if encoding.has_marks else encoding.tokenizer, root):
-            before = writer.num_bytes
-            writer.write(batch)
-            advance(writer.num_bytes - before)
-    return writer.facts
+    return write_sides([folder], ((0, document) for document in documents), [encoding], advance, root, closed)[0]
 
 
-def _batches(documents: Iterable[Document], tokenizer: Tokenizer | None, root: str) -> Iterator[list[_Piece]]:
-    """Pieces of documents, several at a time, so that all cores have some to encode. None: documents as a whole."""
-    batch: list[_Piece] = []
-    size = 0
-    for document in documents:
-        texts = [document.text] if tokenizer is None else pieces_of(document, tokenizer, root)
-        for number, text in enumerate(texts):
-            batch.append(_Piece(document, text, begins=number == 0))
-            size += len(text)
-            if size >= BATCH_CHARACTERS:
-                yield batch
-                batch, size = [], 0
-    if batch:
-        yield batch
+def write_sides(
+    folders: Sequence[Path],
+    documents: Iterable[tuple[int, Document]],
+    encodings: Sequence[Encoding],
+    advance: Callable[[int], None] = lambda num_bytes: None,
+    root: str = "",
+    closed: bool = False,
+) -> list[dict[str, int]]:
+    """Several sides in one reading. Each document comes with the number of its side."""
+    writers = [_Writer(folder, encoding, root, closed) for folder, encoding in zip(folders, encodings, strict=True)]
+    tokenizer = None if encodings[0].has_marks else encodings[0].tokenizer
+    # Several pieces of documents are encoded at a time, so that all cores have some to encode.
+    batches: list[list[_Piece]] = [[] for _ in writers]
+    sizes = [0] * len(writers)
+
+    def write(side: int) -> None:
+        before = writers[side].num_bytes
+        writers[side].write(batches[side])
+        advance(writers[side].num_bytes - before)
+        batches[side], sizes[side] = [], 0
+
+    with ExitStack() as opened:
+        for writer in writers:
+            opened.enter_context(writer)
+        for side, document in documents:
+            if tokenizer is not None and (isinstance(document, LongDocument) or len(document.text) > PIECE_CHARACTERS):
+                texts = pieces_of(document, tokenizer, root)
+            else:
+                texts = [document.text] if document.text or tokenizer is None else ()
+            for number, text in enumerate(texts):
+                batches[side].append(_Piece(document, text, number == 0))
+                sizes[side] += len(text)
+                if sizes[side] >= BATCH_CHARACTERS:
+                    write(side)
+        for side, batch in enumerate(batches):
+            if batch:
+                write(side)
+    return [writer.facts for writer in writers]
 
 
 def pieces_of(document: Document, tokenizer: Tokenizer, root: str) -> Iterator[str]:
@@ -142,21 +160,17 @@ class _Writer:
             self._write_tables()
 
     def write(self, batch: list[_Piece]) -> None:
-        marks: Sequence[np.ndarray | None] = [None] * len(batch)
         if self.encoding.has_marks:
             encoded, marks = self._encode_marked(batch)
         else:
-            encoded = self._encode_pieces(batch)
-        for piece, ids, its_marks in zip(batch, encoded, marks, strict=True):
-            if piece.begins:
-                self._begin(piece.document)
-            self._append(self._tokens, ids, self.encoding.dtype, "tokens")
-            self.lengths[-1] += len(ids)
-            self.facts["bytes"] += len(piece.text.encode("utf-8"))
-            if its_marks is not None:
-                assert self._marks is not None
-                self._marks.write(its_marks.astype(MARKS_TYPE).tobytes())
-                self.facts["marked_tokens"] += int((its_marks >= 0).sum())
+            encoded, marks = self._encode_pieces(batch), []
+        self._write_tokens(batch, encoded)
+        for number, its_marks in enumerate(marks, start=len(self.starts) - len(marks)):
+            assert self._marks is not None
+            if number and self.tokenizer.end_of_text is not None:
+                self._marks.write(np.array([-1], dtype=MARKS_TYPE).tobytes())
+            self._marks.write(its_marks.astype(MARKS_TYPE).tobytes())
+            self.facts["marked_tokens"] += int((its_marks >= 0).sum())
         if self._targets is not None:
             begun = [piece for piece in batch if piece.begins]
             for piece, ids in zip(begun, self._encode(begun, [_target(piece) for piece in begun]), strict=True):
@@ -165,16 +179,42 @@ class _Writer:
                 self._append(self._targets, ids, self.encoding.dtype, "target_tokens")
                 self.facts["target_bytes"] += len(_target(piece).encode("utf-8"))
 
-    def _begin(self, document: Document) -> None:
-        self._end()
-        self._append(self._tokens, np.array(self.encoding.begin, dtype=np.int64), self.encoding.dtype, "tokens")
-        self.starts.append(self.facts["tokens"])
-        self.lengths.append(0)
-        self.first_lines.append(document.first_line)
-        self._origins.write(json.dumps(document.origin) + "\n")
+    def _write_tokens(self, batch: list[_Piece], encoded: Sequence[np.ndarray]) -> None:
+        """All of a batch at once: documents may be a few tokens long, and there may be very many of them."""
+        begins = np.array([piece.begins for piece in batch])
+        lengths = np.array([len(ids) for ids in encoded])
+        begin, end = self.encoding.begin, self.tokenizer.end_of_text
+        # Before each document the end of the one before, and what it begins with.
+        before = np.where(begins, len(begin) + (end is not None), 0)
+        if not self.starts and end is not None:
+            before[0] -= 1
+        places = np.cumsum(before + lengths) - lengths
+        tokens = np.empty(int(before.sum() + lengths.sum()), dtype=self.encoding.dtype)
+        for number, token in enumerate(begin):
+            tokens[places[begins] - len(begin) + number] = token
+        if end is not None:
+            tokens[(places - before)[begins & (before > len(begin))]] = end
+        for place, ids in zip(places.tolist(), encoded, strict=True):
+            tokens[place : place + len(ids)] = ids
+        self._tokens.write(tokens.tobytes())
+
+        documents = [piece.document for piece in batch if piece.begins]
+        of_each = np.cumsum(begins)  # 0: the document that began in an earlier batch
+        totals = np.bincount(of_each, weights=lengths, minlength=len(documents) + 1).astype(np.int64).tolist()
+        if totals[0]:
+            self.lengths[-1] += totals[0]
+        self.lengths.extend(totals[1:])
+        self.starts.extend((self.facts["tokens"] + places[begins]).tolist())
+        self.first_lines.extend(document.first_line for document in documents)
+        self._origins.write("".join(f"{json.dumps(document.origin)}\n" for document in documents))
+        self.facts["tokens"] += len(tokens)
+        self.facts["bytes"] += sum(len(piece.text.encode("utf-8")) for piece in batch)
         if self.encoding.wanted.records == "labelled":
-            self._append_label(document)
-        self.facts["documents"] += 1
+            for document in documents:
+                self._append_label(document)
+                self.facts["documents"] += 1
+        else:
+            self.facts["documents"] += len(documents)
 
     def _end(self) -> None:
         """The end of the document before, if there is one."""

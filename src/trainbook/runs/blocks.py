@@ -5,8 +5,6 @@ Where a block begins follows from the bytes before it, so that a file which grow
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from trainbook.bounded import json_text
 from trainbook.bounded.files import open_bytes
 from trainbook.runs import jsonl
 from trainbook.runs.columns import Column, Texts, columns_of, joined
@@ -146,15 +145,10 @@ def _parts(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 def _all_rows(lines: Sequence[bytes], content: bytes) -> list[Row] | None:
     """All lines at once, several times as fast as one by one; None if any of them needs a closer look."""
-    between = os.urandom(12).hex()  # no line can have it, so none can pass for two, nor two for one
-    try:
-        found = json.loads(b"[" + f',"{between}",'.encode().join(lines) + b"]")
-    except (ValueError, RecursionError):
+    rows = json_text.load_lines(lines)
+    if rows is None or set(map(type, rows)) != {dict}:
         return None
-    rows = found[::2]
-    if len(found) != 2 * len(lines) - 1 or any(mark != between for mark in found[1::2]):
-        return None
-    return rows if set(map(type, rows)) == {dict} and _are_in_order(rows) and not _is_deep(rows, content) else None
+    return rows if _are_in_order(rows) and not _is_deep(rows, content) else None
 
 
 def _are_in_order(rows: Sequence[Row]) -> bool:

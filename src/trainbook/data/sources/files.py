@@ -17,6 +17,7 @@ from trainbook.data.sources.compressed import inner_name, is_compressed
 from trainbook.data.sources.kinds import HEAD_BYTES, looks_binary, why_not_text
 from trainbook.errors import DataError
 
+LONGEST_LINE_BYTES = 64 << 20
 HashOf = Callable[[Path], tuple[int, str]]  # the size of a file and a hash of its contents
 
 
@@ -69,6 +70,24 @@ class File:
     def unreadable(self, error: Exception) -> DataError:
         reason = getattr(error, "strerror", None) or str(error).rstrip(".") or type(error).__name__
         return DataError(f"{self.knob}: '{self.shown}' cannot be read: {reason}.")
+
+
+def bounded_lines(stream: BufferedReader, file: File, complain: Callable[[str], None]) -> Iterator[bytes]:
+    """Each line. One that is longer than a line may be is complained about, and takes no more memory than others."""
+    number = 0
+    while line := stream.readline(LONGEST_LINE_BYTES):
+        number += 1
+        if len(line) < LONGEST_LINE_BYTES or line.endswith(b"\n"):
+            yield line
+            continue
+        while (more := stream.readline(LONGEST_LINE_BYTES)) and not more.endswith(b"\n"):
+            pass
+        complain(
+            f"{file.shown}:{number}: a line must be at most {LONGEST_LINE_BYTES >> 20} MB long, because it is held in "
+            "memory as a whole. Split the text into several records, or write it to a text file of its own (.txt), "
+            "which is read piece by piece."
+        )
+        yield b"\n"
 
 
 def decode(content: bytes, shown: str, line: int = 1) -> str:

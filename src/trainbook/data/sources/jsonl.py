@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.data.records import Complain, Record
-from trainbook.data.sources.files import File, decode
+from trainbook.data.sources.files import File, bounded_lines, decode
 from trainbook.data.values import kind_of
 from trainbook.errors import BeyondBounds, DataError
 
 MOST_VALUES = 10_000_000  # of a whole file that is a list
+TOGETHER_BYTES = 1 << 18  # of lines that are parsed together
 
 
 def read_jsonl(file: File, complain: Complain) -> Iterator[Record]:
     with file.open() as stream:
-        for number, line in enumerate(stream, start=1):
-            shown = f"{file.shown}:{number}"
-            try:
-                content = decode(line, shown, number)
-                record = _object(_parsed(content.rstrip("\r\n"), shown), shown) if content.strip() else None
-            except DataError as error:
-                complain(str(error))
-                continue
-            if record is not None:
-                yield Record(record, f"{file.name}:{number}")
+        first = 1
+        for lines in _groups(bounded_lines(stream, file, complain)):
+            numbered = enumerate(_all_objects(lines, first) or _objects(lines, first, file, complain), start=first)
+            for number, record in numbered:
+                if record is not None:
+                    yield Record(record, f"{file.name}:{number}")
+            first += len(lines)
+
+
+def _groups(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Lines that are parsed together."""
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        group.append(line)
+        size += len(line)
+        if size >= TOGETHER_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _all_objects(lines: Sequence[bytes], first: int) -> list[Any] | None:
+    """None if any of them needs a closer look: one that is no object or nested deeply, or a byte order mark."""
+    if first == 1 and lines[0].startswith(codecs.BOM_UTF8):
+        return None
+    found = json_text.load_lines(lines)
+    return found if found is not None and set(map(type, found)) == {dict} else None
+
+
+def _objects(lines: Sequence[bytes], first: int, file: File, complain: Complain) -> Iterator[dict[str, Any] | None]:
+    """Line by line; None for one that is blank or that was complained about."""
+    for number, line in enumerate(lines, start=first):
+        shown = f"{file.shown}:{number}"
+        try:
+            content = decode(line, shown, number)
+            yield _object(_parsed(content.rstrip("\r\n"), shown), shown) if content.strip() else None
+        except DataError as error:
+            complain(str(error))
+            yield None
 
 
 def read_json(file: File, complain: Complain) -> Iterator[Record]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
+import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -58,6 +59,18 @@ class LongDocument(Document):
             place += len(block)
             if text:
                 yield text
+
+    @property
+    def is_blank(self) -> bool:
+        return all(chunk.isspace() for chunk in self.chunks())
+
+    def digest(self, advance: Callable[[int], None] = lambda num_bytes: None) -> bytes:
+        found = hashlib.sha256()
+        for chunk in self.chunks():
+            content = chunk.encode("utf-8")
+            found.update(content)
+            advance(len(content))
+        return found.digest()[:16]
 
     def cut(self, position: int) -> tuple[Document | None, Document | None]:
         index = _index(self.file)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from io import BufferedReader
 
 from trainbook.bounded import tables
 from trainbook.data.records import Complain, Record
-from trainbook.data.sources.files import File, decode
+from trainbook.data.sources.files import LONGEST_LINE_BYTES, File, bounded_lines, decode
 from trainbook.errors import BeyondBounds, DataError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
@@ -31,7 +32,7 @@ def header_of(file: File, is_tsv: bool) -> list[str]:
 
 def _delimiter(file: File) -> str:
     with file.open() as stream:
-        first_line = stream.readline().decode("utf-8", errors="replace")
+        first_line = stream.readline(LONGEST_LINE_BYTES).decode("utf-8", errors="replace")
     return max(DELIMITERS, key=lambda delimiter: _num_columns(first_line, delimiter))
 
 
@@ -62,6 +63,12 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
             except tables.Error as error:
                 if undecodable:
                     raise DataError(undecodable[0]) from None
+                if "field larger than" in str(error):
+                    raise DataError(
+                        f"{shown}: a cell must have at most {tables.MOST_CELL_CHARACTERS:,} characters, because it is "
+                        "held in memory as a whole. Split the text into several rows, or write it to a text file of "
+                        "its own (.txt), which is read piece by piece."
+                    ) from None
                 if "new-line character" in str(error):
                     raise DataError(
                         f"{shown}: has lines that end in a bare carriage return (old Mac format). Convert them first, "
@@ -90,14 +97,18 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                 yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
 
 
-def _decoded(file: File, stream: Iterable[bytes], undecodable: list[str]) -> Iterator[str]:
+def _decoded(file: File, stream: BufferedReader, undecodable: list[str]) -> Iterator[str]:
     """Each line as text. What is not UTF-8 is told beside, so that the rows behind it can still be read."""
-    for number, line in enumerate(stream, start=1):
+    for number, line in enumerate(bounded_lines(stream, file, _refuse), start=1):
         try:
             yield decode(line, f"{file.shown}:{number}", number)
         except DataError as error:
             undecodable.append(str(error))
             yield line.decode("utf-8", errors="replace")
+
+
+def _refuse(message: str) -> None:
+    raise DataError(message)
 
 
 def _header(row: list[str], shown: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,12 @@ class ByteTokenizer(PlainTokenizer):
 
     def encode(self, text: str) -> np.ndarray:
         return np.frombuffer(text.encode("utf-8", "replace"), dtype=np.uint8).astype(np.int64)
+
+    def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
+        contents = [text.encode("utf-8", "replace") for text in texts]
+        ids = np.frombuffer(b"".join(contents), dtype=np.uint8).astype(np.int64)
+        ends = list(accumulate(map(len, contents), initial=0))
+        return [ids[begin:end] for begin, end in pairwise(ends)]
 
     def encode_with_starts(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         results = []
