@@ -63,7 +63,7 @@ def test_the_doctor_and_the_card_say_so(lab):
 
 
 def test_without_it_the_update_is_skipped(lab):
-    lab.train("guard.recompute=false", inject=["bit-flip@7"])
+    lab.train("guard.recheck=false", inject=["bit-flip@7"])
     assert lab.events("corruption") == [] and [event["step"] for event in lab.events("skip")] == [7]
 
 
@@ -96,7 +96,7 @@ def test_and_a_flipped_bit_is_found_in_each_of_them(lab, lags: bool, settings: t
 
 def test_a_rejected_update_leaves_the_same_run_whether_computed_again_or_not(lab, lags: bool):
     settings = (*QUICK, "model.dropout=0.2")
-    lab.train(*settings, "guard.recompute=false", name="once", inject=["nan-gradient@7", "exploding-gradient@9"])
+    lab.train(*settings, "guard.recheck=false", name="once", inject=["nan-gradient@7", "exploding-gradient@9"])
     lab.train(*settings, inject=["nan-gradient@7", "exploding-gradient@9"])
     states = [lab.state(name) for name in ("once", "run")]
     for part in ("model", "optimizer", "guard"):
@@ -183,7 +183,7 @@ def test_a_healthy_step_computes_nothing_more(lab):
             return report
 
         with lab.around_step(count):
-            lab.train(*QUICK, f"guard.recompute={setting}", name=setting)
+            lab.train(*QUICK, f"guard.recheck={setting}", name=setting)
         counts.append(seen)
     assert {more - fewer for more, fewer in zip(*counts, strict=True)} <= set(range(8)), counts
 

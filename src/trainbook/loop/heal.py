@@ -59,7 +59,7 @@ class Healer:
         self.ladder = Ladder(_policy(job))
         self.blame = Blame(job, log, quarantine_file)
         self.recheck: Recheck | None = None
-        if self.knobs.enabled and self.knobs.recompute and not self.state.strategy.has_engine:
+        if self.knobs.enabled and self.knobs.recheck and not self.state.strategy.has_engine:
             self.recheck = self.state.recheck = Recheck(job, log)
         self._origins: dict[int, list[int]] = {}  # the ranks that a rejected update's bad values came from, by step
         self._ring: SnapshotRing | None = None

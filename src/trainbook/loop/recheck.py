@@ -195,7 +195,9 @@ class Recheck:
         devices = [f"{told[rank].device} of {told[rank].host}" for rank in ranks]
         if len(told) > 1:
             devices = [f"rank {rank}, {device}" for rank, device in zip(ranks, devices, strict=True)]
-        named = " and ".join(devices) or f"a backward pass of one of {len(told)} ranks"
+        named = (
+            " and ".join(devices) or f"one of {len(told)} ranks, unknown which: only the sum of their gradients differs"
+        )
         self.log(
             "corruption",
             step,

@@ -297,7 +297,7 @@ class Guard(Section):
         aliases=("quarantine_samples",),
     )
 
-    recompute: bool = knob(
+    recheck: bool = knob(
         True,
         what="Compute a rejected update again before the data is blamed, to tell a faulty device from bad data.",
         why=(
@@ -316,5 +316,5 @@ class Guard(Section):
         ),
         interacts=("guard.enabled", "guard.quarantine", "training.deterministic", "memory.compile"),
         symptoms=("NaN gradients", "loss spikes"),
-        aliases=("recheck", "check_for_corruption"),
+        aliases=("recompute_rejected", "check_for_corruption"),
     )

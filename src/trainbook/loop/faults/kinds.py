@@ -12,7 +12,7 @@ from trainbook.errors import ConfigError, Problem
 KINDS = {
     "repeated-tokens": "the samples of that step's batch become one repeated token, in every epoch",
     "random-labels": "the samples of that step's batch get random labels, targets or tokens, in every epoch",
-    "nan-gradient": "one value of one gradient becomes NaN, once",
+    "nan-gradient": "one value of one gradient becomes NaN, once; with a rank, all gradients of that rank",
     "exploding-gradient": "all gradients are multiplied by 10,000, once",
     "bit-flip": "one bit in the result of one matrix product is flipped, once",
     "out-of-memory": "the micro-batch that the run started with does not fit into memory",
