@@ -279,3 +279,15 @@ def test_one_evaluation_a_little_worse_is_no_small_dataset():
         return warned_of(run(each=set_to(epoch=lambda step: step / 40), each_evaluation=worse))
 
     assert "dataset-tiny" not in repeated(1.1 * healthy_loss(180))
+
+
+def test_the_rare_class_of_a_classifier_is_neither_a_gap_nor_a_reason_to_filter_repetition():
+    def rare(row: dict[str, Any]) -> None:
+        level = 3.0 if row["step"] % 14 == 0 else 0.1
+        row.update(loss=level, cross_entropy=level, probe_loss=level)
+
+    settings = ("training.task=classify", "data.source=builtin:wordnet")
+    found = run(*settings, source="bert-tiny", each=rare, each_evaluation=set_to(loss=0.31, accuracy=0.9))
+    assert said(found, "gap") == []
+    spikes = said(found, "spikes")
+    assert spikes and all(each.severity == "info" and each.override is None for each in spikes)

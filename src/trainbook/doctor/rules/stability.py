@@ -78,6 +78,7 @@ def spikes(view: View) -> Iterator[Finding]:
     span = (found[0][0], found[-1][0])
     early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
     warmup = view.warmup
+    filtered = change(view, "data.repetition_filter", True) if view.task in ("causal", "masked", "span") else None
     # The guard judges the samples of what it keeps out: where none stood out, it is not the samples.
     if view.quarantined or (view.events("skip") and not view.events("quarantine")):
         yield finding(
@@ -86,7 +87,7 @@ def spikes(view: View) -> Iterator[Finding]:
             0.6,
             evidence,
             steps=span,
-            override=change(view, "data.repetition_filter", True),
+            override=filtered,
             spikes=len(found),
         )
     elif len(early) > len(found) / 2 and warmup is not None and warmup < max(5, 0.01 * view.total):
@@ -105,13 +106,14 @@ def spikes(view: View) -> Iterator[Finding]:
             severity, "learning-rate-high", 0.55, evidence, steps=span, override=lower_rate(view), spikes=len(found)
         )
     else:
+        # Of classes, a rare one costs much when its turn comes: nothing to warn of.
         yield finding(
-            severity,
+            "info" if view.task == "classify" else severity,
             "bad-samples",
             0.45,
             evidence,
             steps=span,
-            override=change(view, "data.repetition_filter", True),
+            override=filtered,
             spikes=len(found),
         )
 

@@ -96,7 +96,7 @@ def _against_overfitting(view: View, best: int) -> str | None:
     "gap",
     symptom="overfitting",
     looks_at="the final validation loss against the loss of training rows evaluated in the same way",
-    thresholds="25 % and 0.1 nats above it",
+    thresholds="25 %, 0.1 nats and 3 standard errors above it",
     source="reasoning: smaller gaps are usual and harmless",
     fault="a small training set",
     causes=("overfitting",),
@@ -109,10 +109,12 @@ def gap(view: View) -> Iterator[Finding]:
         judged = view.losses()[1]
     if len(evaluations) < 2 or len(judged) < 6:
         return
-    late = float(np.median(judged[-max(5, len(judged) // 5) :]))
+    # Means, as an evaluation is one: a few samples, such as those of a rare class, may cost much more than the median.
+    last = judged[-max(5, len(judged) // 5) :]
+    late, error = float(last.mean()), float(last.std(ddof=1)) / len(last) ** 0.5
     above = float(evaluations[-1]) - late
-    early = float(evaluations[0]) - float(np.median(judged[: max(5, len(judged) // 3)]))
-    if above > max(0.25 * late, 0.1) and above > early + 0.05:
+    early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
+    if above > max(0.25 * late, 0.1, 3 * error) and above > early + 0.05:
         evidence = (
             f"the validation loss is {evaluations[-1]:.3g}; training rows evaluated in the same way have {late:.3g}"
         )
