@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,12 @@ class Side:
     record: Record
     curve: Curve | None
     seed: int | None
+
+    @cached_property
+    def what_counts(self) -> frozenset[tuple[str, Any]]:
+        """The settings that have an effect on the result, but for the seed. Equal ones are quick to compare."""
+        settings = self.record.settings.items()
+        return frozenset((path, _hashable(value)) for path, value in settings if not path.startswith(ASIDE))
 
     @property
     def ended_without_a_number(self) -> bool:
@@ -206,19 +213,25 @@ def _differences(sides: Sequence[Side]) -> dict[str, dict[str, Any]]:
 def _groups(sides: Sequence[Side], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
     """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone."""
     together: list[list[Side]] = []
+    repeated: dict[Any, list[list[Side]]] = {}  # by what is the same in a group
     for side in sides:
-        for group in together:
-            if side.seed is not None and _are_repeats(group[0], side) and side.seed not in [one.seed for one in group]:
+        is_known = side.seed is not None and bool(side.what_counts)
+        alike = repeated.setdefault((side.what_counts, side.record.origin), []) if is_known else []
+        for group in alike:
+            if side.seed not in [one.seed for one in group]:
                 group.append(side)
                 break
         else:
             together.append([side])
+            alike.append(together[-1])
     return [Group(_group_label(group, together, differences), group) for group in together]
 
 
-def _are_repeats(one: Side, other: Side) -> bool:
-    ours, theirs = ({p: v for p, v in side.record.settings.items() if not p.startswith(ASIDE)} for side in (one, other))
-    return one.seed is not None and bool(ours) and ours == theirs and one.record.origin == other.record.origin
+def _hashable(value: Any) -> Any:
+    """Equal for equal values."""
+    if isinstance(value, Mapping):
+        return frozenset((key, _hashable(item)) for key, item in value.items())
+    return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _group_label(group: list[Side], groups: list[list[Side]], differences: Mapping[str, Mapping[str, Any]]) -> str:

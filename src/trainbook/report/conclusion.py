@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainbook.knobs.values import show
-from trainbook.report.compare import ASIDE, Comparison, Group, Pairing, Side
+from trainbook.report.compare import Comparison, Group, Pairing, Side
 from trainbook.report.seeds import Estimate
 
 # Where these differ, a loss is not a loss of the same thing.
@@ -19,6 +19,8 @@ OF_THE_TOKENS = ("data.tokenizer", "data.vocab_size")  # no matter where bytes a
 ALSO_IN_TRAINING = ("training.label_smoothing", "training.z_loss", "model.dropout")
 LENGTH = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
 CHANCE = 0.05
+
+MOST_NAMED = 5  # runs in one remark
 
 
 def conclusion(comparison: Comparison) -> str:
@@ -191,15 +193,18 @@ def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
 
 def _same_seed(comparison: Comparison) -> list[str]:
     """Runs with the same settings and the same seed, which are no independent evidence."""
-    notes = []
-    for number_, side in enumerate(comparison.sides):
-        for earlier in comparison.sides[:number_]:
-            settings = [
-                {path: value for path, value in one.record.settings.items() if not path.startswith(ASIDE)}
-                for one in (earlier, side)
-            ]
-            if settings[0] and settings[0] == settings[1] and side.seed is not None and side.seed == earlier.seed:
-                notes.append(
-                    f"{earlier.label} and {side.label} have the same settings and the same seed: no new evidence"
-                )
-    return notes
+    alike: dict[tuple[object, int], list[str]] = {}
+    for side in comparison.sides:
+        if side.seed is not None and side.what_counts:
+            alike.setdefault((side.what_counts, side.seed), []).append(side.label)
+    return [
+        f"{_together(labels)} have the same settings and the same seed: no new evidence"
+        for labels in alike.values()
+        if len(labels) > 1
+    ]
+
+
+def _together(labels: list[str]) -> str:
+    if len(labels) > MOST_NAMED:
+        return f"{', '.join(labels[:MOST_NAMED])} and {len(labels) - MOST_NAMED} more"
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
