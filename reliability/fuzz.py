@@ -33,7 +33,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results" / "fuzz.json"
 CPU_SECONDS, WALL_SECONDS = 10.0, 120.0  # of one case
 MOST_MEMORY = 10**9  # resident, of the whole process
-ROUND = 500  # cases of one kind, before the next kind's; results are written after all of them
+ROUND = 100  # cases of one kind, before the next kind's; results are written after all of them
 
 
 class Hang(BaseException):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from typing import BinaryIO
+from io import BufferedReader
 
 from trainbook.errors import BeyondBounds
 
@@ -14,10 +14,9 @@ _MORE_BYTES = 1 << 20
 KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"))
 
 
-def open_bytes(path: str | os.PathLike[str], *, follows_links: bool = True) -> BinaryIO:
+def open_bytes(path: str | os.PathLike[str]) -> BufferedReader:
     """As `open(path, "rb")`, of a regular file only: a pipe would be waited for, and a device has no end."""
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follows_links else os.O_NOFOLLOW)
-    descriptor = os.open(path, flags)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         must_be_regular(descriptor, path)
     except BaseException:

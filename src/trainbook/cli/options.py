@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from trainbook.terminal import echo, visible
 
-UsageError = typer.BadParameter.__bases__[0]  # of the command-line package that typer brings
+UsageError: Any = typer.BadParameter.__bases__[0]  # of the command-line package that typer brings
 
 # Options of other programs, with ours for the same thing: the one that the verb has.
 GPU_COUNTS = ("--count", "--gpu-count", "--num-gpus", "--n-gpus", "--ngpus", "--devices", "--world-size")
