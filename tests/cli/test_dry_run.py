@@ -55,6 +55,14 @@ def test_a_folder_that_cannot_be_made_is_refused(terminal):
     assert Path("runs").read_text() == "a file"
 
 
+@pytest.mark.parametrize("name", ["../x", "x/y", "a b", ".hidden"])
+def test_a_name_that_training_refuses_is_refused(terminal, name):
+    told = terminal.train("--dry-run", "--name", name, code=2).stderr
+    assert told == terminal.train("--name", name, code=2).stderr
+    assert "a run's name must begin" in told
+    assert not Path("runs").exists() and not Path("../x").exists()
+
+
 def test_a_folder_is_tried_and_taken_away(terminal):
     shown = terminal.train("--dry-run", "--runs-dir", "a/b", "--name", "c").stdout
     assert "a/b/c can be created" in " ".join(shown.split())

@@ -92,7 +92,8 @@ def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resum
     from trainbook.errors import RunFolderError
     from trainbook.runs import RunFolder, default_name
 
-    existing = RunFolder(runs_dir / (name or default_name(recipe, runs_dir)))
+    name = name or default_name(recipe, runs_dir)
+    existing = RunFolder(runs_dir / name)
     if existing.manifest.is_file() or existing.has_checkpoints:
         from trainbook.api import check_resume
 
@@ -102,7 +103,7 @@ def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resum
         return f"the run folder: {existing.path} holds a run that can be resumed with these values"
     missing = [folder for folder in (existing.path, *existing.path.parents) if not folder.exists()]
     try:
-        RunFolder.create(runs_dir, existing.path.name)
+        RunFolder.create(runs_dir, name)
         return f"the run folder: {existing.path} can be created"
     finally:
         for folder in missing:
