@@ -286,11 +286,50 @@ def test_a_missing_file_is_said_to_be_missing() -> None:
 
 
 def test_a_folder_and_a_binary_file_are_refused_in_words(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="is a folder, but a YAML or Python file is needed"):
+    with pytest.raises(UserError, match="is a folder, but a recipe, or a YAML or Python file, is needed"):
         load(tmp_path)
     (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="is not a UTF-8 text file"):
         load(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("docs.jsonl", '{"text": "one"}\n{"text": "two"}\n'),
+        ("docs.csv", "text,label\nThis is good: yes,1\n"),
+        ("docs.csv.gz", "text,label\n"),
+        ("docs.txt", "It was a dark and stormy night.\n\n\tThe rain: it fell.\n"),
+        ("docs.txt", "Call me Ishmael.\n"),
+        ("docs.txt", "Title: Moby-Dick\nAuthor: Melville\n"),
+        ("docs.md", "# Heading\n\n* one\n* two\n"),
+    ],
+)
+def test_a_data_file_is_told_from_a_configuration(tmp_path: Path, monkeypatch, name: str, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=rf"^{name}: is a data file, .*gpt-tiny data\.source={name}\.$"):
+        load(name)
+
+
+def test_a_text_file_may_be_a_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "run.txt"
+    path.write_text("lr: 1e-3\n", encoding="utf-8")
+    assert load(path).config.optimizer.learning_rate == 1e-3
+    path.write_text("lr: fast\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="must be a number"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["first", "runs/first"])
+def test_a_run_is_told_from_a_recipe(tmp_path: Path, monkeypatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Path("runs/first")
+    run.mkdir(parents=True)
+    for file in ("manifest.json", "config.yaml"):
+        (run / file).write_text("{}", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"^{name}: is a run, .* configuration is runs/first/config\.yaml\.$"):
+        load(name)
 
 
 def test_a_misspelt_recipe_is_answered_with_the_nearest() -> None:

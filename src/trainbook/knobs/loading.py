@@ -86,12 +86,16 @@ def _read_source(source: str | Path | Mapping[str, Any] | None, text: str | None
     try:
         block, problems = (parse_python if is_of_python else parse)(text, origin.where)
     except ConfigError:
+        if recipes.may_be_data(path) and not is_of_python:
+            raise recipes.is_data(path) from None
         if is_of_python or not looks_like_python(text):
             raise
         message = "the file contains Python assignments, not YAML."
         raise ConfigError([Problem(origin.where, "YAML", message, "Give it the suffix .py.")]) from None
     resolver.problems += problems
     resolver.read(block)
+    if recipes.may_be_data(path) and not resolver.assignments and not resolver.broken:
+        raise recipes.is_data(path)
     if origin.kind == "file":
         resolver.assignments = [_with_recipe(done, text.splitlines()) for done in resolver.assignments]
     return resolver
@@ -108,6 +112,7 @@ def _with_recipe(done: Assignment, lines: list[str]) -> Assignment:
 def _locate(source: str | Path) -> tuple[Path, Origin]:
     if isinstance(source, str) and source in recipes.names():
         return recipes.path(source), Origin("recipe", f"recipe {source}")
+    recipes.must_not_be_data_or_a_run(Path(source))
     if isinstance(source, Path) or Path(source).exists():
         return Path(source), Origin("file", str(source))
     return recipes.path(source), Origin("recipe", f"recipe {source}")  # raises: says what was probably meant

@@ -8,6 +8,11 @@ from pathlib import Path
 
 from trainbook.errors import UserError
 
+# Of these, no file is a configuration; a text with such a suffix may be one.
+_SUFFIXES_OF_RECORDS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".conll", ".gz", ".bz2", ".xz", ".zst")
+_SUFFIXES_OF_TEXT = (".txt", ".md")
+_NEEDED = "but a recipe, or a YAML or Python file, is needed"
+
 
 def names() -> list[str]:
     return sorted(path.stem for path in _folder().glob("*.yaml"))
@@ -23,6 +28,32 @@ def path(name: str) -> Path:
     near = nearest(name)
     meant = f" Did you mean {near}?" if near else ""
     raise UserError(f"{name}: no such recipe or file.{meant} Packaged recipes: {', '.join(known)}.")
+
+
+def must_not_be_data_or_a_run(source: Path) -> None:
+    """What other verbs take in the place of a recipe: told before it is read as YAML."""
+    if source.suffix.lower() in _SUFFIXES_OF_RECORDS and source.is_file():
+        raise is_data(source)
+    # `runs/x` is a place; a bare name is also one in the folder of runs.
+    places = (source, Path("runs") / source) if len(source.parts) == 1 and not source.exists() else (source,)
+    for place in places:
+        if (place / "manifest.json").is_file() and (place / "config.yaml").is_file():
+            raise UserError(f"{source}: is a run, {_NEEDED}. Its configuration is {place / 'config.yaml'}.")
+    if source.is_dir():
+        raise UserError(f"{source}: is a folder, {_NEEDED}. If it holds data: {_as_source(source)}")
+
+
+def is_data(source: Path) -> UserError:
+    return UserError(f"{source}: is a data file, {_NEEDED}. To use the data: {_as_source(source)}")
+
+
+def may_be_data(source: Path) -> bool:
+    """A text that is not a configuration after all."""
+    return source.suffix.lower() in _SUFFIXES_OF_TEXT
+
+
+def _as_source(source: Path) -> str:
+    return f"name a recipe or configuration and add data.source={source}, as in gpt-tiny data.source={source}."
 
 
 def nearest(name: str) -> str | None:
