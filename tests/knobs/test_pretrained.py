@@ -381,3 +381,9 @@ def test_without_the_hub_package_a_name_says_what_to_install(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=r"pip install 'trainbook\[hf\]'"):
         load(None, ["model.pretrained=somebody/bert"])
+
+
+def test_architectures_that_are_no_list_say_nothing():
+    from trainbook.knobs.architectures import task_of
+
+    assert task_of({"architectures": 1e308}) is None and task_of({"architectures": "GPT2LMHeadModel"}) is None

@@ -27,6 +27,11 @@ def test_changed_files_of_every_kind_are_read_or_refused(tmp_path: Path):
     assert sum(kind["outcomes"].get("read", 0) for kind in kinds.values()) > 60  # the changes are not all too coarse
 
 
+def test_the_measured_run_had_no_failure():
+    found = json.loads((RELIABILITY / "results" / "fuzz.json").read_text())
+    assert all(not kind["failures"] for kind in found["kinds"].values())
+
+
 def test_the_fuzz_program_sees_each_kind_of_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(str(RELIABILITY))
     fuzz = importlib.import_module("fuzz")

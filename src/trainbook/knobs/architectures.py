@@ -172,7 +172,8 @@ def task_of(config: Mapping[str, Any]) -> str | None:
     """What a model of transformers was made for, as its config.json says; None where that is open."""
     if config.get("is_encoder_decoder"):
         return "seq2seq"
-    for name in config.get("architectures") or ():
+    stated = config.get("architectures")
+    for name in stated if isinstance(stated, list) else ():
         for ending, task in _TASKS.items():
             if str(name).endswith(ending):
                 return task

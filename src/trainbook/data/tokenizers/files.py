@@ -74,7 +74,9 @@ def load_tokenizer(folder: str | os.PathLike[str]) -> Tokenizer:
         return _own(parsed, path)
     try:
         library_tokenizer = the_library().Tokenizer.from_str(content)
-    except Exception as error:  # the package raises a bare Exception for what it cannot read
+    except BaseException as error:  # a bare Exception for what it cannot read, and a panic, which is none, for some
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
         raise DataError(f"the tokenizer '{path}' is not a tokenizer.json of the tokenizers package: {error}") from None
     return LibraryBackedTokenizer(library_tokenizer, settings=_settings(path))
 
