@@ -1,24 +1,29 @@
 """The guard's bench.
 
-    python benchmarks/guard/bench.py healthy --half development --seeds 0-19 --policy guard --out guard-bench
+    python benchmarks/guard/bench.py healthy --half both --seeds 0-19 --workers 16 --out guard-bench
     python benchmarks/guard/bench.py healthy --half development --seeds 0-2 --policy trace --out guard-bench
     python benchmarks/guard/bench.py check --half development     does each family learn without a guard?
     python benchmarks/guard/bench.py list --half development
-    python benchmarks/guard/bench.py poison --half development --seeds 0-9 --out guard-bench    bad data, and rivals
+    python benchmarks/guard/bench.py poison --half both --seeds 0-9 --workers 16 --out guard-bench  bad data, and rivals
     python benchmarks/guard/bench.py rates --seeds 0-2 --out guard-bench      learning rates that are too high
     python benchmarks/guard/bench.py score --out guard-bench                  benchmarks/results/guard-*.json
     python benchmarks/guard/bench.py page                                     docs/guard.md and its picture, from these
 
-On a CPU, one core a run. What is finished is not run again. Options of the guard: --option drift=false.
+On a CPU, one core a run. Each finished run is a line in DIR, written at once; what is finished is not run again. With
+--minutes 9 no run is begun after that: the same command goes on with the rest. Options of the guard: --option
+drift=false.
 Traces are DIR/HALF/traces/FAMILY.SEED.npz: for each loss an array of (loss, gradient norm).
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
+import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +40,16 @@ def healthy(options: argparse.Namespace) -> int:
     from guard.healthy import judged, table
     from guard.runner import run_healthy
 
-    out, seeds = Path(options.out), _seeds(options.seeds)
-    rows = run_healthy(
-        *(options.half, seeds, options.policy, out, options.jobs),
-        options=_options(options.option),
-        names=_known(options.families, options.half),
-    )
-    if options.policy not in ("none", "trace"):
-        twins = run_healthy(options.half, seeds, "none", out, options.jobs, names=options.families)
-        print("\n".join(table(*judged(rows, twins))))
+    out, seeds, until = Path(options.out), _seeds(options.seeds), _until(options.minutes)
+    for half in _halves(options.half):
+        names = _known(options.families, half)
+        given = (out, options.workers)
+        rows = run_healthy(
+            half, seeds, options.policy, *given, options=_options(options.option), names=names, until=until
+        )
+        if options.policy not in ("none", "trace"):
+            twins = run_healthy(half, seeds, "none", *given, names=names, until=until)
+            print("\n".join(table(*judged(rows, twins))))
     return 0
 
 
@@ -51,7 +57,7 @@ def check(options: argparse.Namespace) -> int:
     from guard.check import check_families
 
     names = _known(options.families, options.half)
-    return check_families(options.half, _seeds(options.seeds), Path(options.out), options.jobs, names)
+    return check_families(options.half, _seeds(options.seeds), Path(options.out), options.workers, names)
 
 
 def list_families(options: argparse.Namespace) -> int:
@@ -65,23 +71,25 @@ def list_families(options: argparse.Namespace) -> int:
 def poison(options: argparse.Namespace) -> int:
     from guard import poison_loops, poison_runs
     from guard.runner import in_pool, read_rows
-    from guard.score import LOOPS, RUNS, poisoned, short_lines
+    from guard.score import LOOPS, poisoned, short_lines
 
-    seeds, folder = list(_seeds(options.seeds)), Path(options.out) / options.half
-    parts = {
-        LOOPS: (poison_loops.run_poisoned, poison_loops.tasks(options.half, seeds, list(options.policies))),
-        RUNS: (poison_runs.run_poisoned, poison_runs.tasks(options.half, seeds)),
-    }
-    for name in options.parts:
-        do, tasks = parts[name]
+    seeds, until = list(_seeds(options.seeds)), _until(options.minutes)
+    for half, name in product(_halves(options.half), options.parts):
+        if name == LOOPS:
+            do, tasks = poison_loops.run_poisoned, poison_loops.tasks(half, seeds, list(options.policies))
+        else:
+            do, tasks = poison_runs.run_poisoned, poison_runs.tasks(half, seeds)
         tasks = [task for task in tasks if not options.kinds or task[1] in (*options.kinds, "clean")]
+        tasks = [task for task in tasks if not options.placements or task[2] in (*options.placements, "")]
+        file = Path(options.out) / half / f"{name}.jsonl"
         names = ("program", "kind", "placement", "seed", "policy")
-        finished = {tuple(row[each] for each in names) for row in read_rows(folder / f"{name}.jsonl")}
-        waiting = [task for task in tasks if task not in finished]
-        print(f"{options.half}, {name}: {len(tasks)} runs, {len(waiting)} of them to do", flush=True)
-        in_pool(do, waiting, options.jobs, folder / f"{name}.jsonl")
-        table = poisoned(read_rows(folder / f"{name}.jsonl"), lambda row: row["placement"])
-        print("\n".join(short_lines({options.half: {name: {"by placement": table}}})))
+        finished = {tuple(row[each] for each in names) for row in read_rows(file)}
+        # Seed by seed: what is there when the time is up is a smaller bench, not a part of one.
+        waiting = sorted((task for task in tasks if task not in finished), key=lambda task: task[3])
+        print(f"{half}, {name}: {len(tasks)} runs, {len(waiting)} of them to do", flush=True)
+        in_pool(do, waiting, options.workers, file, until=until)
+        table = poisoned(read_rows(file), lambda row: row["placement"])
+        print("\n".join(short_lines({half: {name: {"by placement": table}}})))
     return 0
 
 
@@ -93,7 +101,7 @@ def rates(options: argparse.Namespace) -> int:
     names = ("optimizer", "rate", "warmup", "seed", "policy")
     finished = {tuple(row[each] for each in names) for row in read_rows(file)}
     waiting = [task for task in of_rates.tasks(list(_seeds(options.seeds))) if task not in finished]
-    in_pool(of_rates.run_rate, waiting, options.jobs, file)
+    in_pool(of_rates.run_rate, waiting, options.workers, file, until=_until(options.minutes))
     for row in of_rates.scored(read_rows(file)):
         guarded = [f"stopped at {run['steps']}" if run["verdict"] else f"{run['loss']:.3f}" for run in row["guard"]]
         print(f"{row['optimizer']} at {row['rate']:g}, warm-up {row['warmup']}: {', '.join(guarded)}")
@@ -121,6 +129,16 @@ def page(options: argparse.Namespace) -> int:
 
     write_page(RESULTS, HERE.parents[1] / "docs")
     return 0
+
+
+def _halves(given: str) -> tuple[str, ...]:
+    from guard.runner import HALVES
+
+    return HALVES if given == "both" else (given,)
+
+
+def _until(minutes: float) -> float:
+    return time.time() + 60 * minutes
 
 
 def _seeds(text: str) -> range:
@@ -151,6 +169,7 @@ def _known(names: Sequence[str] | None, half: str) -> Sequence[str] | None:
 
 def _parser() -> argparse.ArgumentParser:
     from guard.door import POLICIES
+    from guard.runner import HALVES
     from guard.score import LOOPS, RUNS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -160,10 +179,13 @@ def _parser() -> argparse.ArgumentParser:
         verb = verbs.add_parser(name)
         verb.set_defaults(do=do)
         verb.add_argument("--seeds", default="0", help="A-B")
-        verb.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+        verb.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes, one core each")
         verb.add_argument("--out", default="guard-bench")
         if name != "rates":
-            verb.add_argument("--half", choices=("development", "held-out"), default="development")
+            both = ("both",) if name in ("healthy", "poison") else ()
+            verb.add_argument("--half", choices=(*HALVES, *both), default="development")
+        if name in ("healthy", "poison", "rates"):
+            verb.add_argument("--minutes", type=float, default=math.inf, help="after which no run is begun")
         if name in ("healthy", "check"):
             verb.add_argument("--families", nargs="+")
         if name == "healthy":
@@ -172,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "poison":
             verb.add_argument("--policies", nargs="+", choices=POLICIES, default=POISON_POLICIES)
             verb.add_argument("--kinds", nargs="+", help="of bad data, for a quick look")
+            verb.add_argument("--placements", nargs="+", help="of it")
             verb.add_argument("--parts", nargs="+", choices=(LOOPS, RUNS), default=(LOOPS, RUNS))
     scored = verbs.add_parser("score")
     scored.set_defaults(do=score)

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,19 +62,31 @@ def _quiet() -> None:
 
 
 def in_pool(
-    do: Callable[[Any], dict[str, Any]], tasks: Sequence[Any], jobs: int, file: Path, say: Callable[[str], None] = print
-) -> None:
-    """Each answer is a line of the file as soon as it is there."""
+    do: Callable[[Any], dict[str, Any]],
+    tasks: Sequence[Any],
+    jobs: int,
+    file: Path,
+    say: Callable[[str], None] = print,
+    *,
+    until: float = math.inf,
+) -> int:
+    """Each answer is a line of the file as soon as it is there: a bench that is killed loses the runs under way alone.
+    No run is begun after `until`, in seconds of `time.time`. Gives how many are left to do."""
     if not tasks:
-        return
+        return 0
     os.environ["OMP_NUM_THREADS"] = "1"
     file.parent.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
+    started, left = time.monotonic(), 0
     with (
         multiprocessing.get_context("spawn").Pool(min(jobs, len(tasks)), initializer=_quiet) as pool,
         open(file, "a", encoding="utf-8") as lines,
     ):
-        for number, row in enumerate(pool.imap_unordered(do, tasks), start=1):
+        if not _ends_with_a_line(file):
+            lines.write("\n")  # a line that was cut off must not spoil the next one
+        for number, row in enumerate(pool.imap_unordered(partial(_unless_late, do, until), tasks), start=1):
+            if row is None:
+                left += 1
+                continue
             if row.get("broke"):
                 say(f"  BROKE: {row}")
                 continue  # to be run again
@@ -81,6 +94,17 @@ def in_pool(
             lines.flush()
             if number % max(1, len(tasks) // 10) == 0 or number == len(tasks):
                 say(f"  {number}/{len(tasks)} runs, {time.monotonic() - started:.0f} s")
+    if left:
+        say(f"  {left} runs are left: the time is up. The same command goes on with them.")
+    return left
+
+
+def _unless_late(do: Callable[[Any], dict[str, Any]], until: float, task: Any) -> dict[str, Any] | None:
+    return do(task) if time.time() < until else None
+
+
+def _ends_with_a_line(file: Path) -> bool:
+    return not file.stat().st_size or file.read_bytes().endswith(b"\n")
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
@@ -108,6 +132,7 @@ def run_healthy(
     *,
     options: dict[str, Any] | None = None,
     names: Sequence[str] | None = None,
+    until: float = math.inf,
 ) -> list[dict[str, Any]]:
     """All families of a half with these seeds; gives the rows of all of them, also of what was finished before."""
     given, wanted = options or {}, list(seeds)
@@ -122,5 +147,5 @@ def run_healthy(
         if (name, seed) not in finished
     ]
     print(f"{half}, {label}: {len(chosen)} families, {len(wanted)} seeds, {len(tasks)} runs to do", flush=True)
-    in_pool(run_one, tasks, jobs, file)
+    in_pool(run_one, tasks, jobs, file, until=until)
     return [row for row in read_rows(file) if row["seed"] in wanted and row["family"] in chosen]

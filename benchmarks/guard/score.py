@@ -78,11 +78,15 @@ def _figures(rows: Sequence[Row], twins: dict[tuple[str, int], float], spreads: 
         return clustered([row.get(hits, 0) for row in rows], [row.get(of, 0) for row in rows])
 
     differences = [
-        (row["quality"] - twins[row["program"], row["seed"]]) / spreads[row["program"]]
+        (row["seed"], (row["quality"] - twins[row["program"], row["seed"]]) / spreads[row["program"]])
         for row in rows
         if row["program"] in spreads and (row["program"], row["seed"]) in twins
     ]
-    finite = [each for each in differences if math.isfinite(each)]
+    by_seed: dict[int, list[float]] = {}
+    for seed, each in differences:
+        if math.isfinite(each):
+            by_seed.setdefault(seed, []).append(each)
+    finite = [each for these in by_seed.values() for each in these]
     return {
         "runs": len(rows),
         "rejected": share("bad_rejected", "bad"),
@@ -93,7 +97,7 @@ def _figures(rows: Sequence[Row], twins: dict[tuple[str, int], float], spreads: 
         "stopped": exact(sum(row["stopped"] for row in rows), len(rows)),
         "rolled_back": exact(sum(row["rollbacks"] > 0 for row in rows), len(rows)),
         "lost": len(differences) - len(finite),  # stopped, or not a number
-        "loss": mean_of(finite),
+        "loss": mean_of([sum(these) / len(these) for these in by_seed.values()]),  # runs of one seed share their twin
         "median_loss": sorted(finite)[len(finite) // 2] if finite else math.nan,
     }
 

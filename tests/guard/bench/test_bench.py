@@ -21,7 +21,7 @@ from guard.intervals import clustered, exact, paired
 from guard.poison import KINDS, PLACEMENTS, bad_steps, spoilt
 from guard.poison_loops import counted, run_poisoned
 from guard.rivals import AdaGC, FixedThreshold, ZClip
-from guard.runner import read_rows
+from guard.runner import in_pool, read_rows
 
 from guard import page, score
 
@@ -198,3 +198,16 @@ def test_a_line_that_was_cut_off_is_run_again(tmp_path: Path):
     file = tmp_path / "rows.jsonl"
     file.write_text('{"a": 1}\n{"a": 2')
     assert read_rows(file) == [{"a": 1}]
+
+
+def double(number: int) -> dict[str, int]:
+    """In a process of the pool."""
+    return {"a": number, "twice": 2 * number}
+
+
+def test_a_bench_whose_time_is_up_is_gone_on_with(tmp_path: Path):
+    file, said = tmp_path / "rows.jsonl", []
+    file.write_text('{"a": 1, "twice": 2}\n{"a": 2, "tw')
+    assert in_pool(double, [2, 3], 1, file, said.append, until=0.0) == 2 and "2 runs are left" in said[-1]
+    assert in_pool(double, [2, 3], 1, file, said.append) == 0
+    assert read_rows(file) == [{"a": number, "twice": 2 * number} for number in (1, 2, 3)]
