@@ -30,7 +30,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "results"
-POISON_POLICIES = ("none", "guard", "zclip", "adagc", "fixed")
+POISON_POLICIES = ("none", "guard", "guard-shuffled", "zclip", "adagc", "fixed")
 sys.path[0] = str(HERE.parent)  # the bench is the package `guard` in this folder
 # Processes of the pool are started anew, and find the bench and Trainbook by this.
 os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from guard.rivals import RIVALS
 
 DAMPED = 0.5
-POLICIES = ("none", "trace", "guard", "guard-remedy", *RIVALS)
+POLICIES = ("none", "trace", "guard", "guard-remedy", "guard-shuffled", *RIVALS)
 
 
 class NotForIt(Exception):
@@ -79,8 +79,10 @@ class Door:
         from trainbook.errors import Diverged
 
         has_rates = any(hasattr(each, "param_groups") for each in objects)
-        lower_rate = {"lower_rate": True} if self.policy == "guard-remedy" and has_rates else {}
-        guard = Guard(*objects, on_event=lambda event: self.tell(name, event), **{**lower_rate, **self.options})
+        options = {"lower_rate": True} if self.policy == "guard-remedy" and has_rates else {}
+        if self.policy == "guard-shuffled":  # for programs whose batches are drawn at random
+            options = {"shuffled": True}
+        guard = Guard(*objects, on_event=lambda event: self.tell(name, event), **{**options, **self.options})
 
         def decide(loss: Tensor, norm: Tensor, gradients: list[Tensor], ids: Any) -> bool:
             try:

@@ -13,11 +13,14 @@ from typing import Any
 
 from guard.poison import what, where
 from trainbook.charts.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save
-from trainbook.loop.heal import LONGEST_STRETCH
+from trainbook.guard.ladder import LONGEST_STRETCH
 
 Row = dict[str, Any]
-NAMES = {"none": "nothing", "guard": "the guard", "zclip": "ZClip", "adagc": "AdaGC", "fixed": "mean + 3 SD"}
-COLOURS = {"none": GREY, "guard": BLUE, "zclip": ORANGE, "adagc": GREEN, "fixed": RED}
+NAMES = {
+    **{"none": "nothing", "guard": "the guard", "guard-shuffled": "the guard, shuffled=True"},
+    **{"zclip": "ZClip", "adagc": "AdaGC", "fixed": "mean + 3 SD"},
+}
+COLOURS = {"none": GREY, "guard": BLUE, "guard-shuffled": BLUE, "zclip": ORANGE, "adagc": GREEN, "fixed": RED}
 HALVES = {"development": "development half", "held-out": "held-out half"}
 RULES = Path(__file__).parent / "rules.md"
 
@@ -169,7 +172,11 @@ def _poison_table(table: Sequence[Row], in_words: Callable[[str], str]) -> list[
         "|---|---|---|---|---|---|",
     ]
     for row in table:
-        damped = "" if row["policy"] in ("none", "guard", "fixed") else f" ({row['rejected_or_damped'][2]:.0%})"
+        damped = (
+            ""
+            if row["policy"] in ("none", "guard", "guard-shuffled", "fixed")
+            else f" ({row['rejected_or_damped'][2]:.0%})"
+        )
         lines.append(
             f"| {in_words(row['name'])} | {NAMES[row['policy']]} | {_clustered(row['rejected'])}{damped} | "
             f"{_clustered(row['rejected_after'], digits=1)} | {_loss(row['loss'])} | {row['lost']} of {row['runs']} |"

@@ -201,6 +201,17 @@ def test_a_loss_that_is_another_for_good_is_skipped_for_a_while_and_then_usual(j
     assert all(guard.accepts(healthy(number), 1.0) for number in range(600, 620)), "what was usual is still"
 
 
+@pytest.mark.parametrize("jump", [1.0, 20.0, -1.5])
+def test_a_stretch_of_shuffled_data_that_is_different_is_skipped_to_its_end(jump: float):
+    """Also where it costs less than the rest, or less than at the beginning; and the healthy updates after it count."""
+    guard = Guard(Patient(), shuffled=True)
+    accepted = [guard.accepts(healthy(number) + jump * (300 <= number < 350), 1.0) for number in range(600)]
+    assert all(accepted[:300]) and not any(accepted[300:350]) and all(accepted[350:])
+    assert [event["kind"] for event in guard.events].count("trial") == 1 and guard.rollbacks == 0
+    accepted = [guard.accepts(healthy(number) + jump, 1.0) for number in range(600, 700)]
+    assert all(accepted[70:]), "in the end it is the data"
+
+
 def test_a_jump_of_the_models_own_making_leads_back():
     patient = Patient()
     guard = Guard(patient, snapshot_steps=20)

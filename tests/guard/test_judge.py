@@ -74,6 +74,51 @@ def test_a_loss_above_that_of_the_beginning_is_nothing_where_little_was_learnt()
     assert verdict(judge, 3.6)
 
 
+def scattered(bad: float, share: float, *, spread: float, seed: int = 0) -> tuple[Judge, float, float]:
+    """A run whose losses fall from 1.8 and then scatter by factors around .1; a share of the later ones is bad. Gives
+    the judge, and how many of the bad and of the good ones it rejected."""
+    draw, judge = np.random.default_rng(seed), Judge(CPU)
+    rejected: dict[bool, list[bool]] = {True: [], False: []}
+    for step in range(600):
+        level = 0.1 + 1.7 * math.exp(-step / 8)
+        is_bad = step >= 60 and draw.random() < share
+        loss = bad * math.exp(0.2 * draw.normal()) if is_bad else level * math.exp(spread * draw.normal())
+        rejected[is_bad].append(not verdict(judge, loss, math.exp(0.3 * draw.normal())))
+    return judge, *(sum(each) / max(1, len(each)) for each in rejected.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("bad", "share", "spread"), [(9.0, 0.01, 0.7), (4.0, 0.01, 0.3), (4.0, 0.05, 0.3), (12.0, 0.05, 0.6)]
+)
+def test_bad_batches_at_random_are_rejected_one_like_the_other(bad: float, share: float, spread: float, seed: int):
+    """Those that were rejected first must not make the next ones usual, also where good losses scatter by factors."""
+    _, of_bad, of_good = scattered(bad, share, spread=spread, seed=seed)
+    assert of_bad > 0.9 and of_good < 0.01
+
+
+def test_values_that_are_a_part_of_the_data_are_taken_for_usual_in_the_end():
+    judge, of_odd, _ = scattered(1.5, 0.25, spread=0.3)
+    assert of_odd < 0.5 and verdict(judge, 1.5)
+
+
+def test_how_often_values_come_alone_is_in_the_state():
+    judge, twin = scattered(9.0, 0.05, spread=0.7)[0], Judge(CPU)
+    assert float(judge.evidence[2]) > 0.02
+    twin.load_state_dict(judge.state_dict())
+    torch.testing.assert_close(twin.state_dict(), judge.state_dict(), rtol=0, atol=0)
+    older = judge.state_dict() | {"evidence": judge.evidence[:2]}
+    older["window"] = {name: value for name, value in older["window"].items() if name != "tails"}
+    Judge(CPU).load_state_dict(older)
+
+
+def test_a_run_that_repeats_one_batch_has_no_spread_to_judge_by():
+    judge = experienced()
+    assert not any(verdicts(judge, [6.0, 6.0]))
+    judge.adopt(judge.read().row)
+    assert verdict(judge, 20.0) and verdict(judge, 4.0)
+
+
 def test_what_a_run_began_with_is_in_its_state():
     judge, twin = learning(start=4.0, end=3.0), Judge(CPU)
     twin.load_state_dict(judge.state_dict())

@@ -291,6 +291,23 @@ def test_a_few_rejections_at_the_loss_of_a_model_that_knows_something_are_taken_
     assert Ladder(Policy()).decide(200, reading._replace(beginning=2.0)) is None, "worse than an untrained model"
 
 
+@pytest.mark.parametrize("loss", [3.5, 9.0])
+def test_a_rejected_stretch_of_shuffled_data_is_tested_once_and_not_taken_for_usual_before_it_is_long(loss: float):
+    ladder, found = experienced(longest=40), {}
+    for step in range(201, 261):
+        in_row = [Rejection(at, loss, 1.0, 20.0, 0.0, False, beginning=4.0) for at in range(201, step + 1)]
+        decision = ladder.decide(step, Reading(step - 200, step - 200, in_row[-1:], [2.0] * 40, in_row, 4.0))
+        if isinstance(decision, Suspicion):
+            decision = (decision, ladder.dismiss(decision))
+        if decision is not None:
+            found[step - 200] = decision
+            ladder = Ladder(ladder.policy, **(ladder.state_dict() | {"pending": None}))
+        if isinstance(decision, Adopt) or (isinstance(decision, tuple) and decision[1]):
+            break
+    assert list(found) == [2, 40], "a test, and the end of patience"
+    assert found[2][1] is None
+
+
 def test_a_saved_ladder_takes_the_same_steps():
     curve = np.concatenate([declining(400), 2.1 + np.linspace(0, 1.9, 300)])
 

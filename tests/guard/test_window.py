@@ -68,6 +68,21 @@ def test_odd_values_do_not_make_another_one_usual():
     assert deviation(window_of(odd), 4.0) > 3
 
 
+@pytest.mark.parametrize("index", [1.5, 3.0])
+def test_the_tail_is_that_of_a_power_law(index: float):
+    """One in a thousand of Pareto's values lies beyond ten deviations of the tail: within what 64 of them can tell."""
+    values = 1 + np.random.default_rng(1).pareto(index, 512)
+    window = RobustWindow([LEAST_SPREAD], 512, CPU)
+    window.bands[:, :, 1:] = 0.0  # the level stays where it is
+    for value in values.tolist():
+        window.add(torch.tensor([value]), torch.tensor(True), refresh=False)
+    window.levels[0] = 0.0
+    window.surprises[0] = torch.tensor(values)
+    window.refresh()
+    beyond = 1000 ** (1 / index)
+    assert float(window.tails[0, 0]) * 10 == pytest.approx(beyond, rel=0.5)
+
+
 def test_a_steady_fall_is_no_surprise_however_steep():
     falling = [10 - 0.05 * number for number in range(150)]
     window = window_of(falling)

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
 from trainbook.guard.judge import Judge, Reading
-from trainbook.guard.ladder import SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
+from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
 from trainbook.guard.trial import Trial
@@ -49,6 +49,7 @@ class Guard:
         max_consecutive_skips: int = 10,
         max_rollbacks: int = 6,
         drift: bool = True,
+        shuffled: bool = False,
         snapshot_steps: int = 50,
         num_snapshots: int = 3,
         lower_rate: bool | Callable[[float], None] | None = None,
@@ -65,6 +66,10 @@ class Guard:
         current one does not recover by itself, the guard rolls back, and stops after `max_rollbacks` rollbacks to the
         same state. If not, the data has changed, and the guard adapts. `max_consecutive_skips` values in a row that are
         not finite lead to a rollback at once.
+
+        `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them is different from the
+        rest: instead of adapting after a few rejections in a row, the guard skips up to six times
+        `max_consecutive_skips` updates, unless the trial says that the model is the cause.
 
         `lower_rate` is the remedy if a rollback to the same state is needed again, or if the loss slowly rises; without
         it the guard stops then. True: halve the learning rate of the optimizers and schedulers among the objects; a
@@ -93,7 +98,10 @@ class Guard:
         self._to_restore: dict[str, Any] | None = None  # into that judge
         rate_factor = 0.5 if self._lower_rate else None
         drift_share = Policy.drift_share if drift else None
-        self._ladder = Ladder(Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window))
+        longest = LONGEST_STRETCH * max_consecutive_skips if shuffled else None
+        self._ladder = Ladder(
+            Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window, longest=longest)
+        )
         self._trial: tuple[Trial, Suspicion] | None = None
         self._kept_out_by_trials = 0
         self._ring = SnapshotRing(num_snapshots, torch.device(device) if device is not None else None)

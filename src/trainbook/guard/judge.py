@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainbook.guard.window import REFRESH, RobustWindow, in_order
+from trainbook.guard.window import GOES_ON, REFRESH, RobustWindow, in_order
 
 SIGNALS = ("loss", "grad_norm")
 # Of the level, what a standard deviation is at least. At the usual threshold of 10, a loss must rise by a tenth, and a
@@ -23,7 +23,10 @@ UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the 
 BEGINNING = 4  # losses that the run began with
 LINGER = 0.4  # of its limit, from which on an update is suspicious: several in a row add up
 MOST_SUSPICION = 2.0
-ALONE = 2  # rejections in a row, at most, that came and went without harm: values like them belong to the data
+ALONE = 2  # rejections in a row, at most, that came and went
+OFTEN = 0.125  # of recent updates, that came and went like that: so many are no minority of bad ones, but the data
+RECENT = 256  # updates
+NO_TAIL = 1.01 * GOES_ON
 LEDGER_ROWS = 64  # rejections that are remembered between two readings
 
 
@@ -81,6 +84,7 @@ class Before(NamedTuple):
     evidence: Tensor
     deviations: Tensor
     bands: Tensor
+    tails: Tensor
 
 
 class Judge:
@@ -108,7 +112,8 @@ class Judge:
         self.deviations = torch.zeros(len(SIGNALS), device=device)  # of the last update judged
         self.beginning = torch.zeros(len(SIGNALS), device=device)  # the mean of the first signals accepted
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
-        self.evidence = torch.zeros(2, device=device)  # suspicion of the last updates; the excess of those in a row
+        # Suspicion of the last updates; the excess of those in a row; the share that was rejected and came alone.
+        self.evidence = torch.zeros(3, device=device)
         self.overflow: Tensor | None = None  # whether the last update was excused; None: it could not be
         self._before: Before | None = None
         self._threshold = math.inf if threshold is None else threshold
@@ -125,14 +130,19 @@ class Judge:
         if self.agree is not None:
             signals = self.agree(signals)
         # The tensors of these are replaced and never written to, so that they can be taken back.
-        self._before = Before(self.judged, self.counts, self.evidence, self.deviations, self.window.bands)
+        window = self.window
+        self._before = Before(self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails)
         self.judged += 1
         finite = signals.isfinite()
         # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
+        above = signals[0] > self.beginning[0]
         learned = self.window.deviations(self.beginning)[0] > UNTRAINED * self._threshold
+        knows = self.window.above_level(self.beginning)[0] > UNTRAINED * self._threshold
+        is_worse = knows & above
+        beyond = torch.where(is_worse, self.window.beyond_tail(signals)[0], 0.0)
         self.deviations = self.window.deviations(signals)
-        excess = self._excess(learned & (signals[0] > self.beginning[0]))
-        suspicion, furthest = self.evidence.unbind()
+        excess = torch.maximum(self._excess(learned & above), beyond / self._threshold)
+        suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
         added = torch.where(excess <= 1, excess - LINGER, 0.0)
         suspicion = (suspicion + added).clamp(0.0, MOST_SUSPICION)
@@ -144,10 +154,15 @@ class Judge:
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
         self.beginning += share * torch.where(accepted, signals - self.beginning, 0.0)
         came_alone = accepted & (self.counts[1] > 0) & (self.counts[1] <= ALONE)
-        self.window.widen(torch.where(came_alone, furthest, 0.0))
-        self.window.add(signals, accepted, refresh=self.judged % REFRESH == 0, learn=not observes)
+        often = often + (came_alone.float() - often) / RECENT
+        self.window.widen(torch.where(came_alone, furthest, 0.0), often > OFTEN)
+        self.window.add(
+            signals, accepted, refresh=self.judged % REFRESH == 0, learn=not observes, ceiling=self.beginning
+        )
+        # What is worse than an untrained model is no tail to be followed.
+        excess = torch.where(is_worse, excess.clamp(min=NO_TAIL), excess)
         furthest = torch.where(accepted, 0.0, torch.maximum(furthest, torch.where(finite.all(), excess, 0.0)))
-        self.evidence = torch.stack([suspicion, furthest])
+        self.evidence = torch.stack([suspicion, furthest, often])
         if not self.enabled:
             return torch.ones_like(accepted)
         self._write_down(signals, ~accepted, overflow)
@@ -176,7 +191,7 @@ class Judge:
     def take_back(self) -> None:
         """Forget the last update, which was rejected: it is computed and judged again."""
         assert self._before is not None
-        self.judged, self.counts, self.evidence, self.deviations, self.window.bands = self._before
+        self.judged, self.counts, self.evidence, self.deviations, self.window.bands, self.window.tails = self._before
         self.ledger.index_fill_(0, self.counts[:1] % LEDGER_ROWS, 0.0)
 
     def read(self) -> Reading:
@@ -202,7 +217,7 @@ class Judge:
         self.window.relax()
         self.observes_until = self.judged + updates
         self.counts[1:] = 0
-        self.evidence.zero_()
+        self.evidence[:2] = 0
 
     def adopt(self, row: Sequence[Rejection]) -> None:
         """What was rejected in a row is usual from here on: the level has changed for good."""
@@ -212,18 +227,18 @@ class Judge:
             statistics.fmean(values) for values in zip(*((each.loss, each.grad_norm) for each in row), strict=True)
         ]
         self.window.adopt(torch.tensor(means, device=self.deviations.device))
-        self.window.relax()
+        # The same batch over and over, as where all data is in each of them: one loss, to the last bit.
+        self.window.relax(fully=len(row) > 1 and len({each.loss for each in row}) == 1)
         self.counts[1:] = 0
-        self.evidence.zero_()
+        self.evidence[:2] = 0
 
     def go_back(self, state: dict[str, Any], *, judged: int | None = None) -> None:
         """Restore the window of an earlier `state`; rejections since then stay counted."""
-        self.evidence.copy_(state.get("evidence", torch.zeros_like(self.evidence)))
         self.window.load_state_dict(state["window"])
         self.judged = self.judged if judged is None else judged
         self.observes_until = 0
         self.counts[1:] = 0
-        self.evidence.zero_()
+        self.evidence[:2] = 0
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -243,5 +258,6 @@ class Judge:
         self.counts.copy_(state["counts"])
         self.ledger.copy_(state["ledger"])
         self.beginning.copy_(state.get("beginning", self.beginning))  # what an older version saved has none
-        self.evidence.copy_(state.get("evidence", torch.zeros_like(self.evidence)))
+        saved = state.get("evidence", self.evidence[:0])  # an older version knew less
+        self.evidence[: len(saved)] = saved.to(self.evidence)
         self.window.load_state_dict(state["window"])

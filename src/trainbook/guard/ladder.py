@@ -37,6 +37,7 @@ MUCH = (
     0.5  # of the first loss: a run that has learned less gives little back; its loss must double, as counted from there
 )
 RECOVERED = 0.5  # of what the loss rose by, that must be gone then
+LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
 LEAST_GAIN = 0.1  # of what was learned: what a lower rate must add to it early in training, where that is easy
 
 
@@ -53,6 +54,9 @@ class Policy:
     much: float = 0.3
     probation: int = 32  # updates that a model which is worse has to recover by itself
     suspicious: int = 3  # rejections in a row, at whatever loss, until it is asked whether the model is worse
+    # Where batches are drawn at random, no healthy stretch of them is so different: updates that a rejected stretch
+    # must be long to be taken for usual. None: batches may come in any order, and `patience` decides.
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ class Ladder:
     to_reach: float | None = None  # the smoothed loss that the remedy must lead to
     to_reach_by: int = 0  # the step
     must_gain: bool = False  # and not only be back where it was
+    tested_row: int = 0  # the first step of the rejections in a row at which the model was found to be as good as ever
     pending: Trouble | None = None  # from which the model may yet recover by itself
     recovers_by: int = 0  # the step
 
@@ -191,12 +196,18 @@ class Ladder:
         """The model is as good as it was: the loss is what the data costs now."""
         trouble = suspicion.trouble
         if trouble.kind == "rejections":
+            if self._is_short(trouble.first_step, trouble.last_step):
+                self.tested_row = trouble.first_step  # rejected updates do not change the model: once is enough
+                return None
             self._settle(trouble.last_step)
             return Adopt(suspicion.row, f"{trouble.reason}; the model is as good as before, so the data has changed")
         self.best_loss, self.best_step, self.best_rate, self.rising = trouble.now, trouble.last_step, rate, 0
         self.best_losses = []
         self.dismissed += 1
         return None
+
+    def _is_short(self, first: int, last: int) -> bool:
+        return self.policy.longest is not None and last - first + 1 < self.policy.longest
 
     def _settle(self, step: int) -> None:
         """The loss has another level from here on: what was the best at the old one says nothing of the new one."""
@@ -217,7 +228,9 @@ class Ladder:
         row = reading.row
         is_finite = all(math.isfinite(each.loss) and math.isfinite(each.grad_norm) for each in row)
         is_mild = is_finite and all(each.loss <= reading.beginning for each in row)
-        if row and is_mild and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
+        first = row[0].step if row and len(row) == count else step - count + 1
+        may_be_usual = self.policy.longest is None or not self._is_short(first, step)
+        if row and is_mild and may_be_usual and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
             self._settle(step)
             return Adopt(row, f"{count} updates in a row were rejected, but none is worse than an untrained model")
         enough = self.policy.suspicious if is_finite else self.policy.max_consecutive_skips
@@ -225,7 +238,8 @@ class Ladder:
             enough = count  # the same batch again: it will not change while the model does not
         if count < min(enough, self.policy.max_consecutive_skips):
             return None
-        first = row[0].step if len(row) == count else step - count + 1
+        if is_finite and first == self.tested_row and self._is_short(first, step):
+            return None
         usual = statistics.median(reading.recent_losses) if reading.recent_losses else math.nan
         now = statistics.median(each.loss for each in row) if is_finite and row else math.nan
         reason = f"{count} updates in a row were rejected{_last(row)}"

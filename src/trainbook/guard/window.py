@@ -8,10 +8,16 @@ scaled to be the standard deviation of a Gaussian: noise with heavy tails earns 
 twice, with the values and with their logarithms, and the milder answer counts: losses and norms are positive and
 skewed, and while they fall towards zero only ratios mean anything.
 
+A logarithm forgives much: where losses differ by factors from batch to batch, ten deviations of it are no bound. What
+is worse than an untrained model is held against the tail of the values themselves (`beyond_tail`): from how the largest
+eighth of them thin out, it is extrapolated which value one in a thousand would exceed (Hill 1975,
+https://doi.org/10.1214/aos/1176343247).
+
 Two more things keep a healthy run from being taken for a sick one. A run whose losses scatter widely (a batch of one
-sample, a rare class, a loss around zero) has tails that no window of this size knows: a value that was far away, came
-alone and did no harm widens the band to include its like (`widen`). And a loss may change its level for good, as data
-changes: the bands of the last levels are kept (`adopt`), and what was usual at any of them is usual still.
+sample, a rare class, a loss around zero) may have tails that no window of this size knows: values that came alone,
+little beyond the limit or many of them, widen the band to include their like (`widen`). And a loss may change its level
+for good, as data changes: the bands of the last levels are kept (`adopt`), and what was usual at any of them is usual
+still.
 """
 
 from __future__ import annotations
@@ -35,9 +41,13 @@ LEVELS = (
 )
 SLOW = 64  # values that the slow level is about the average of
 WIDE = 0.25  # of the level, what a standard deviation is where single samples show: an average of many is narrower
+GOES_ON = 1.6  # times the limit, within which a tail is followed
 MOST_WIDENED = 3.0  # times the limit: what lies beyond is no tail of anything
 MOST_RELAXED = 16.0  # times as wide as usual
 ROOM = 1.5  # times a value that came alone: the next one like it may be a little further away
+TOP = 8  # the largest value of so many belongs to the tail
+TAIL = 1e-3  # of healthy values lie beyond what counts as ten standard deviations of the tail
+TAIL_SIGMAS = 10.0
 FORGET = 0.9995  # of what was widened, kept at each accepted value
 
 
@@ -58,6 +68,8 @@ class RobustWindow:
         # no such level, and everything is.
         self.bands = torch.zeros(LEVELS, rows, 3, device=device)
         self.bands[0, :, 1:] = math.inf
+        self.tails = torch.zeros(LEVELS, num_signals, device=device)  # what one standard deviation of the tail is
+        self.tails[0] = math.inf
         self.width = torch.ones(num_signals, device=device)  # of the bands, in standard deviations
         self.least_spreads = torch.tensor([*least_spreads, *least_spreads], device=device)
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
@@ -74,9 +86,24 @@ class RobustWindow:
         self._nearest = (mildest // 2).repeat(1, 2)
         return views.gather(0, mildest)[0] / self.width
 
-    def add(self, now: Tensor, accepted: Tensor, *, refresh: bool, learn: bool = True) -> None:
+    def beyond_tail(self, now: Tensor) -> Tensor:
+        """How far above the usual each signal is, in standard deviations of its values and of their tail; 0 below."""
+        distance = _with_logarithms(now) - self.levels - self.bands[..., 0]
+        plain, logarithmic = (distance / self.bands[..., 1]).view(LEVELS, 2, self.num_signals).unbind(1)
+        above = now - self.levels[:, : self.num_signals]
+        views = torch.minimum(plain, torch.maximum(logarithmic, above / self.tails))
+        return torch.where(above > 0, views.nan_to_num(math.inf, posinf=math.inf), 0.0).amin(0) / self.width
+
+    def above_level(self, now: Tensor) -> Tensor:
+        """How far each signal is above the present level, in standard deviations of the values alone."""
+        band = self.bands[0, : self.num_signals]
+        return (now - self.levels[0, : self.num_signals] - band[:, 0]) / band[:, 1]
+
+    def add(
+        self, now: Tensor, accepted: Tensor, *, refresh: bool, learn: bool = True, ceiling: Tensor | None = None
+    ) -> None:
         """Of what `deviations` was asked last: it knows which level is the nearest. Without `learn`, the value is
-        written down, but what is usual stays as it is."""
+        written down, but what is usual stays as it is. Values above the `ceiling` say nothing of the tail."""
         place = self.count % self.size
         level, band = self.levels.gather(0, self._nearest)[0], self.bands[0]
         surprise = torch.where(self.count > 0, _with_logarithms(now) - level, 0.0)
@@ -95,31 +122,37 @@ class RobustWindow:
         self.width.copy_(torch.where(accepted, 1 + (self.width - 1) * FORGET, self.width))
         self.count += accepted
         if refresh:
-            self.refresh()
+            self.refresh(ceiling)
 
-    def widen(self, factor: Tensor) -> None:
-        """Where values scatter widely: the band is so many times wider from here on, and forgets it slowly."""
+    def widen(self, factor: Tensor, are_many: Tensor) -> None:
+        """Where values scatter widely: the band includes values that were so many times too far away, and forgets it
+        slowly. A tail that goes on a little beyond the limit is followed up to a bound; what lies further out, with
+        nothing in between, must be many (`are_many`): a few bad values must not say what is usual."""
         spread, level = self.bands[0, : self.num_signals, 1], self.levels[0, : self.num_signals].abs()
         # The first surprise is none, and a band that is not known yet is infinite.
-        scatters = (spread > WIDE * level) & spread.isfinite() & (factor <= MOST_WIDENED)
-        self.width.copy_(torch.where(scatters, self.width * (ROOM * factor).clamp(min=1.0), self.width))
+        scatters = (spread > WIDE * level) & spread.isfinite() & (factor > 1)
+        near = torch.where(factor <= GOES_ON, (self.width * factor).clamp(max=GOES_ON), self.width)
+        far = torch.where(are_many & (factor <= MOST_WIDENED), self.width * ROOM * factor, self.width)
+        self.width.copy_(torch.where(scatters, torch.maximum(self.width, torch.maximum(near, far)), self.width))
 
-    def relax(self) -> None:
-        """After an alarm that was none: this run's values jump by nature. Forgotten as slowly as what was widened."""
-        self.width.copy_((self.width * 2).clamp(max=MOST_RELAXED))
+    def relax(self, *, fully: bool = False) -> None:
+        """After an alarm that was none: this run's values jump by nature. Forgotten as slowly as what was widened.
+        `fully`: they have no noise, and so no spread to judge by."""
+        self.width.copy_((self.width * (MOST_RELAXED if fully else 2)).clamp(max=MOST_RELAXED))
 
     def adopt(self, level: Tensor) -> None:
         """Values around `level` are usual from here on, and so is what was usual before."""
-        for kept in (self.levels, self.bands):
+        for kept in (self.levels, self.bands, self.tails):
             kept[:-1] = kept[:-1].roll(1, dims=0)
         old, new = self.levels[1], _with_logarithms(level)
         ratio = (new / old).abs().clamp(min=1.0).nan_to_num(1.0, posinf=1.0)
         ratio[self.num_signals :] = 1.0  # of logarithms, a spread is a ratio already
         self.bands[0] = self.bands[1]
         self.bands[0, :, 1:] *= ratio[:, None]
+        self.tails[0] = self.tails[1] * ratio[: self.num_signals]
         self.levels[0] = new
 
-    def refresh(self) -> None:
+    def refresh(self, ceiling: Tensor | None = None) -> None:
         known = self.surprises[:1].isfinite().sum(-1)
         edge, edge_in_sigmas = _edge(known)
         median, high, low = _places(self.surprises.sort(-1).values, known, edge)
@@ -138,9 +171,17 @@ class RobustWindow:
         bands[0] = torch.where(known >= self.enough, fresh, bands[0])
         bands[-1] = torch.where(self.count >= SLOW, bands[0], bands[-1])
         self.bands = bands
+        own = self.surprises[: self.num_signals]
+        if ceiling is not None:
+            own = own.masked_fill((self.values > ceiling[:, None]) & self.values.isfinite(), -math.inf)
+        tail = _tail(own.sort(-1).values, known, least[: self.num_signals]) * unsure / TAIL_SIGMAS
+        tails = self.tails.clone()
+        tails[0] = torch.where(known >= self.enough, tail, tails[0])
+        tails[-1] = torch.where(self.count >= SLOW, tails[0], tails[-1])
+        self.tails = tails
 
     def state_dict(self) -> dict[str, Tensor]:
-        names = ("values", "surprises", "levels", "count", "bands", "width")
+        names = ("values", "surprises", "levels", "count", "bands", "tails", "width")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -157,6 +198,7 @@ class RobustWindow:
         if "bands" in state:
             for name in ("levels", "bands", "width"):
                 getattr(self, name).copy_(state[name])
+            self.tails.copy_(state.get("tails", self.tails))  # not known to an older version: so until the next look
         else:  # of a version that knew one level
             self.levels[0], self.bands[0] = state["level"].to(self.levels), state["band"].to(self.bands)
 
@@ -189,3 +231,15 @@ def _places(rows: Tensor, known: Tensor, edge: Tensor) -> tuple[Tensor, Tensor, 
     places = torch.cat([last // 2, (last + 1) // 2, edge, last - edge])
     lower, upper, high, low = rows.index_select(1, places).split(1, dim=1)
     return (lower + upper) / 2, high, low
+
+
+def _tail(rows: Tensor, known: Tensor, least: Tensor) -> Tensor:
+    """Of the first `known` numbers of sorted rows: the one that a share of TAIL would exceed, extrapolated from the
+    largest ones as if they followed a power law; where they thin out faster, it is further out than it need be."""
+    count = (known // TOP).clamp(min=FEW)
+    begins = rows.index_select(1, (known - count - 1).clamp(min=0))
+    begins = torch.maximum(begins, least / 2)
+    place = torch.arange(rows.shape[1], device=rows.device)
+    is_of_tail = (place < known) & (place >= known - count)
+    ratios = torch.where(is_of_tail, (rows / begins).clamp(min=1.0).log(), 0.0)
+    return (begins * (count / (known * TAIL)) ** (ratios.sum(-1, keepdim=True) / count))[:, 0]

@@ -28,6 +28,7 @@ from trainbook.guard import (
     Trouble,
     size_of,
 )
+from trainbook.guard.ladder import LONGEST_STRETCH
 from trainbook.loop.blame import Blame
 from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
@@ -40,7 +41,6 @@ SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: w
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
 HOPELESS = 50  # rejections in a row after which a run without a guard is given up: the model stays as it is in them
 WORSE = 0.5  # of what the loss rose by, that data from before must cost more, for the model to be worse
-LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
 
 
 class Healer:
