@@ -12,6 +12,7 @@ with the same --json. Kinds and their readers are in fuzz_kinds.py, changes in f
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shutil
@@ -223,8 +224,6 @@ def peak_memory() -> int:
 
 
 def read_tallies(path: Path, seed: int) -> dict[str, Tally]:
-    import json
-
     if not path.is_file():
         return {}
     found = json.loads(path.read_text())
@@ -237,7 +236,9 @@ def write_results(options: Any, tallies: dict[str, Tally]) -> None:
     from harness import machine, write_json
 
     kinds = {name: tally.as_json() for name, tally in tallies.items()}
-    write_json(options.json, {**machine(), "seed": options.seed, "peak_memory": peak_memory(), "kinds": kinds})
+    before = json.loads(options.json.read_text())["peak_memory"] if options.json.is_file() else 0
+    peak = max(peak_memory(), before)  # of this process, and of the one that it goes on from
+    write_json(options.json, {**machine(), "seed": options.seed, "peak_memory": peak, "kinds": kinds})
 
 
 def arguments() -> Any:
