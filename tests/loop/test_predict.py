@@ -284,6 +284,31 @@ def test_a_record_without_text_keeps_its_place(tmp_path: Path):
     assert answers[1]["skipped"] == "no text" and "label" not in answers[1] and "label" in answers[2]
 
 
+@pytest.mark.parametrize("name", ["new.csv", "new.jsonl"])
+def test_unusable_records_are_skipped_and_counted_if_the_run_skips_them(tmp_path: Path, name: str):
+    csv = "id,text,label\na,one,good\nb,two,\nc,three\nd,four,bad\n"
+    lines = [{"id": "a", "text": "one", "label": "good"}, {"id": "b", "text": "two", "label": ""}]
+    jsonl = "\n".join([*map(json.dumps, lines), "{", json.dumps({"id": "d", "text": "four", "label": "bad"})])
+    (tmp_path / name).write_text(csv if name == "new.csv" else jsonl, encoding="utf-8")
+    prediction = Prediction(restored("classify", bad_lines="skip"), str(tmp_path / name), CPU)
+    for _ in range(2):  # counted anew each time
+        answers = list(prediction)
+        assert ["label" in answer for answer in answers] == [True, False, False, True]
+        assert answers[1]["id"] == "b" and "'label'" in answers[1]["skipped"]
+        assert [answer["place"].rpartition(name)[2] for answer in answers] == (
+            [":2", ":3", ":4", ":5"] if name == "new.csv" else [":1", ":2", ":3", ":4"]
+        )
+        assert prediction.inputs.num_skipped == 2
+    with pytest.raises(DataError, match=r"new\..*: the field 'label' .* only runs with data\.bad_lines=skip"):
+        predicted(restored("classify"), str(tmp_path / name))
+
+
+def test_a_class_that_the_model_lacks_is_never_skipped(tmp_path: Path):
+    file = written(tmp_path / "new.jsonl", [{"text": "x", "label": "good"}, {"text": "y", "label": "goood"}])
+    with pytest.raises(DataError, match=r"new\.jsonl:2: the model has no class 'goood'"):
+        predicted(restored("classify", bad_lines="skip"), file)
+
+
 def test_a_column_that_is_merely_there_is_not_taken_for_the_truth(tmp_path: Path):
     records = [{"text": text, "who": "Ada"} for text in TEXTS]
     prediction = Prediction(restored("classify"), written(tmp_path / "new.jsonl", records), CPU)

@@ -162,6 +162,9 @@ def _summarise(predictions: Any, written: int, output: Path | None) -> None:
     metrics = predictions.metrics()
     if output is not None:
         echo(f"{written:,} predictions in {output}", err=True)
+    if count := predictions.inputs.num_skipped:
+        records = "record" if count == 1 else "records"
+        echo(f"{count:,} unusable {records} skipped (the run has data.bad_lines=skip)", err=True)
     for name, value in metrics.items():
         echo(f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True)
     if not metrics and predictions.note:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 from trainbook.data.fields import (
     CLASS_NAMES,
@@ -43,10 +43,13 @@ class Input:
     words: tuple[str, ...] | None = None  # where each word gets an answer
     truth: Truth | None = None  # a class, classes, a number, a text, or a tag for each word
     id: Any = None  # as the record calls itself
+    classes: tuple[str, ...] = ()  # of the truth
+    skipped: str = ""  # why the record cannot be used, if data.bad_lines=skip
 
 
 class Inputs:
-    """The records of a file, in order. Afterwards, `note` says if there were no labels to compare with.
+    """The records of a file, in order. Afterwards, `note` says if there were no labels to compare with, and
+    `num_skipped` how many records could not be used. As in training, they are an error unless data.bad_lines is skip.
 
     `known` are the fields that the model was trained on: they are used if the file has them, otherwise guessed.
     """
@@ -64,6 +67,8 @@ class Inputs:
         self.named, self.known = wanted, known or {}
         self.reader = open_source(name, wanted, "FILE").reader
         self.note = ""
+        self.num_skipped = 0
+        self._skipped: list[Input] = []  # read, and not given yet
 
     @cached_property
     def found(self) -> tuple[Fields | None, str | None]:
@@ -91,17 +96,37 @@ class Inputs:
         return lines
 
     def __iter__(self) -> Iterator[Input]:
+        self.num_skipped = 0
         fields, truth_column = self.found
-        for record in self.reader.records(_refuse):
+        for record in self.reader.records(self._complain):
+            yield from self._take_skipped()
             if record.first_line:
                 yield from self._lines(record)
                 continue
             assert fields is not None
             place = f"{self.reader.root}{record.origin}"
             try:
-                yield self._input(record, fields, truth_column, place)
+                found = self._input(record, fields, truth_column, place)
             except DataError as error:
-                raise _for_the_command_line(DataError(f"{place}: {error}")) from None
+                self._complain(f"{place}: {error}", _id_of(record))
+                continue
+            self._must_be_known(found)
+            yield found
+        yield from self._take_skipped()
+
+    def _complain(self, message: str, identity: Any = None) -> None:
+        """`message` is a place and what is wrong there."""
+        told = str(_for_the_command_line(DataError(message)))
+        if self.wanted.bad_lines == "error":
+            remedy = "Correct or remove the record: only runs with data.bad_lines=skip skip such records."
+            raise DataError(f"{told} {remedy}")
+        self.num_skipped += 1
+        place, _, reason = told.partition(": ")
+        self._skipped.append(Input(place, "", id=identity, skipped=reason))
+
+    def _take_skipped(self) -> list[Input]:
+        taken, self._skipped = self._skipped, []
+        return taken
 
     def _lines(self, record: Record) -> Iterator[Input]:
         """In a plain text file, each line is a record; blank lines are skipped."""
@@ -115,21 +140,25 @@ class Inputs:
                 )
 
     def _input(self, record: Record, fields: Fields, truth_column: str | None, place: str) -> Input:
-        identity = next((record.fields[name] for name in record.fields if name.lower() in NAMES_OF_AN_ID), None)
+        identity = _id_of(record)
         if truth_column is None or record.fields.get(truth_column) is None:
             return _without_truth(record, fields, self.wanted, place, identity)
         document = make_document(record, fields, self.wanted)
         truth = document.target if self.wanted.records == "pairs" else document.label
         if document.words is not None:
             truth = document.tags
-        for name in document.classes:
+        return Input(place, document.text, document.words, truth, identity, classes=document.classes)
+
+    def _must_be_known(self, found: Input) -> None:
+        """Not a broken record, but one that the model cannot answer."""
+        for name in found.classes:
             if name not in self.label_names:
                 known = ", ".join(f"'{known}'" for known in self.label_names[:10])
                 known += " and others" if len(self.label_names) > 10 else ""
                 raise DataError(
-                    f"the model has no class '{name}'; its classes are {known}.{did_you_mean(name, self.label_names)}"
+                    f"{found.place}: the model has no class '{name}'; its classes are {known}."
+                    f"{did_you_mean(name, self.label_names)}"
                 )
-        return Input(place, document.text, document.words, truth, identity)
 
     def _find(self, first: Sequence[Record]) -> tuple[Fields, str | None]:
         """The fields, and the column with the labels, if there certainly is one."""
@@ -167,6 +196,10 @@ class Inputs:
             named = [name for name in columns if name.strip().lower() in names]
             column = named[0] if len(named) == 1 else None
         return find_fields(first, Wanted(text_field=column), shown)
+
+
+def _id_of(record: Record) -> Any:
+    return next((record.fields[name] for name in record.fields if name.lower() in NAMES_OF_AN_ID), None)
 
 
 def _without_truth(record: Record, fields: Fields, wanted: Wanted, place: str, identity: Any) -> Input:
@@ -212,7 +245,3 @@ def _for_the_command_line(error: DataError) -> DataError:
     for knob, option in OPTIONS.items():
         message = message.replace(knob, option)
     return DataError(message)
-
-
-def _refuse(message: str) -> NoReturn:
-    raise DataError(message)

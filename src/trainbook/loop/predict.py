@@ -44,7 +44,14 @@ class Prediction:
                 raise UserError("num-beams: only applies to models that generate text, and this one does not.")
             self.judge.num_beams = num_beams
         data, task = self.config.data, restored.task
-        wanted = Wanted(task.records, task.labels, data.text_field, data.label_field, data.target_field)
+        wanted = Wanted(
+            task.records,
+            task.labels,
+            data.text_field,
+            data.label_field,
+            data.target_field,
+            bad_lines=data.bad_lines,
+        )
         self.inputs = Inputs(
             file,
             with_options(wanted, text_field, label_field),
@@ -75,7 +82,7 @@ class Prediction:
                 if each.truth is not None:
                     answer["truth"] = each.truth
             else:
-                answer["skipped"] = "no text"
+                answer["skipped"] = each.skipped or "no text"
             yield answer
 
     def metrics(self) -> dict[str, float]:
