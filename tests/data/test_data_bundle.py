@@ -294,6 +294,12 @@ def test_records_that_cannot_be_divided_say_what_to_do(build_from: BuildFrom, tm
     assert build_from(tmp_path / "d.jsonl", records="pairs", validation_ratio=0.0).train.num_samples == 20
 
 
+def test_one_record_alone_is_said_to_be_one(build_from: BuildFrom, tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "a", "target": "b"}\n')
+    with pytest.raises(DataError, match=r"cannot be split: it has only one record\. Set data\.validation to"):
+        build_from(tmp_path / "d.jsonl", records="pairs")
+
+
 def test_skipped_records_are_counted_in_the_summary_also_from_the_cache(build_from: BuildFrom, tmp_path: Path) -> None:
     (tmp_path / "d.jsonl").write_text('{"text": "good"}\n{"text": 3}\n{\n{"text": " "}\n' * 10)
     for reused in (False, True):

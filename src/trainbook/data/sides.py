@@ -62,8 +62,10 @@ def _divided(
 def divided(seen: Survey, source: Source, ratio: float) -> Split:
     plan = split(seen, ratio, may_cut=source.wanted.records == "text")
     if plan is None:
+        alike = "all of its records have the same text or group"
+        reason = "it has only one record" if seen.num_documents == 1 else alike
         raise DataError(
-            f"data.validation_ratio: '{source.name}' cannot be split: all of its records have the same text or group. "
+            f"data.validation_ratio: '{source.name}' cannot be split: {reason}. "
             "Set data.validation to a separate source, or set data.validation_ratio=0."
         )
     return plan
