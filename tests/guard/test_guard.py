@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -493,6 +494,15 @@ def test_more_than_one_number_is_refused():
         Guard().accepts(torch.ones(3), 1.0)
 
 
+@pytest.mark.parametrize("value", ["1", b"1", None, [1.0]])
+def test_what_is_not_a_number_is_refused(value: Any):
+    with pytest.raises(UserError, match=r"guard\.accepts: loss must be a number or a tensor, but got "):
+        Guard().accepts(value, 1.0)
+    with pytest.raises(UserError, match=r"guard\.accepts: grad_norm must be a number or a tensor, but got "):
+        Guard().accepts(1.0, value)
+    assert Guard().accepts(np.float32(1.0), 1)  # pyright: ignore[reportArgumentType]
+
+
 @pytest.mark.parametrize(
     ("options", "law"),
     [
@@ -503,6 +513,8 @@ def test_more_than_one_number_is_refused():
         ({"max_rollbacks": -1}, "max_rollbacks: must be a whole number >= 0, but got -1"),
         ({"snapshot_steps": 2.5}, "snapshot_steps: must be a whole number >= 1, but got 2.5"),
         ({"num_snapshots": 0}, "num_snapshots: must be a whole number >= 1, but got 0"),
+        ({"thresold": 3}, r"thresold: is not a keyword of Guard\. Did you mean threshold\?"),
+        ({"colour": 3}, r"colour: is not a keyword of Guard\. Its keywords: threshold, window"),
         ({"lower_rate": True}, "lower_rate: True needs an optimizer among the objects, but got none"),
     ],
 )

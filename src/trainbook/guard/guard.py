@@ -18,8 +18,10 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any, Never
 
 import torch
 import torch.distributed as dist
@@ -55,6 +57,7 @@ class Guard:
         lower_rate: bool | Callable[[float], None] | None = None,
         on_event: Callable[[dict[str, Any]], None] | None = None,
         device: torch.device | str | None = None,
+        **unknown: Never,  # named in the error, with the keyword that was probably meant
     ) -> None:
         """`objects` (model, optimizer, scheduler, GradScaler, …) are what a rollback restores. Without any, the guard
         can only skip updates.
@@ -87,7 +90,7 @@ class Guard:
             "snapshot_steps": (snapshot_steps, 1),
             "num_snapshots": (num_snapshots, 1),
         }
-        _check(objects, threshold, lower_rate, whole_numbers)
+        _check(objects, unknown, threshold, lower_rate, whole_numbers)
         self.objects = objects
         self.snapshot_steps = snapshot_steps
         self.events: list[dict[str, Any]] = []
@@ -321,6 +324,8 @@ def _outcome(trial: Trial, suspicion: Suspicion) -> str:
 
 
 def _scalar(name: str, value: Tensor | float) -> Tensor:
+    if not isinstance(value, Tensor) and (isinstance(value, str | bytes) or not hasattr(value, "__float__")):
+        raise UserError(f"guard.accepts: {name} must be a number or a tensor, but got {value!r:.60}.")
     number: Any = value.detach() if isinstance(value, Tensor) else torch.tensor(float(value))
     if hasattr(number, "full_tensor"):  # the norm of sharded gradients is a DTensor
         number = number.full_tensor()
@@ -330,9 +335,18 @@ def _scalar(name: str, value: Tensor | float) -> Tensor:
 
 
 def _check(
-    objects: tuple[Any, ...], threshold: float | None, lower_rate: Any, whole_numbers: dict[str, tuple[Any, int]]
+    objects: tuple[Any, ...],
+    unknown: Iterable[str],
+    threshold: float | None,
+    lower_rate: Any,
+    whole_numbers: dict[str, tuple[Any, int]],
 ) -> None:
     problems = []
+    known = [name for name, each in signature(Guard).parameters.items() if each.kind is each.KEYWORD_ONLY]
+    for name in unknown:
+        near = get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]}?" if near else f"Its keywords: {', '.join(known)}."
+        problems.append(Problem("Guard", name, "is not a keyword of Guard.", hint))
     for each in objects:
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             message = f"must have state_dict and load_state_dict, but got {type(each).__name__}"
