@@ -513,13 +513,20 @@ def test_what_is_not_a_number_is_refused(value: Any):
         ({"max_rollbacks": -1}, "max_rollbacks: must be a whole number >= 0, but got -1"),
         ({"snapshot_steps": 2.5}, "snapshot_steps: must be a whole number >= 1, but got 2.5"),
         ({"num_snapshots": 0}, "num_snapshots: must be a whole number >= 1, but got 0"),
-        ({"thresold": 3}, r"thresold: is not a keyword of Guard\. Did you mean threshold\?"),
-        ({"colour": 3}, r"colour: is not a keyword of Guard\. Its keywords: threshold, window"),
         ({"lower_rate": True}, "lower_rate: True needs an optimizer among the objects, but got none"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_law(options: dict[str, Any], law: str):
     with pytest.raises(ConfigError, match=law):
+        Guard(nn.Linear(1, 1), **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("thresold", r"Did you mean threshold\?"), ("colour", "Its keywords: threshold, window, ")]
+)
+def test_an_unknown_keyword_is_named_with_the_nearest(name: str, hint: str):
+    options: dict[str, Any] = {name: 3}
+    with pytest.raises(TypeError, match=rf"^{name}: is not a keyword of Guard\. {hint}"):
         Guard(nn.Linear(1, 1), **options)
 
 

@@ -341,12 +341,12 @@ def _check(
     lower_rate: Any,
     whole_numbers: dict[str, tuple[Any, int]],
 ) -> None:
-    problems = []
     known = [name for name, each in signature(Guard).parameters.items() if each.kind is each.KEYWORD_ONLY]
     for name in unknown:
         near = get_close_matches(name, known, n=1)
         hint = f"Did you mean {near[0]}?" if near else f"Its keywords: {', '.join(known)}."
-        problems.append(Problem("Guard", name, "is not a keyword of Guard.", hint))
+        raise TypeError(f"{name}: is not a keyword of Guard. {hint}")
+    problems = []
     for each in objects:
         if not (hasattr(each, "state_dict") and hasattr(each, "load_state_dict")):
             message = f"must have state_dict and load_state_dict, but got {type(each).__name__}"
