@@ -131,6 +131,11 @@ def test_a_name_must_be_one_plain_folder(tmp_path: Path, name: str):
         RunFolder.create(tmp_path, name)
 
 
+def test_a_letter_beyond_ascii_is_told_from_those_that_a_name_may_have(tmp_path: Path):
+    with pytest.raises(RunFolderError, match=r"hold only ASCII letters, digits and .*, but got 'für'"):
+        RunFolder.create(tmp_path, "für")
+
+
 def test_a_place_where_no_folder_can_be_made_is_a_clear_error(tmp_path: Path):
     (tmp_path / "runs").touch()
     with pytest.raises(RunFolderError, match="cannot be created"):

@@ -253,8 +253,8 @@ def check_name(name: str, of: str) -> None:
     """The name of a run or study, which is also that of its folder."""
     if not _NAME.fullmatch(name):
         raise RunFolderError(
-            f"a {of}'s name must begin with a letter or digit and hold only letters, digits and . _ + = @ -, "
-            f"but got {name!r}"
+            f"a {of}'s name must begin with a letter or digit and hold only ASCII letters, digits and "
+            f". _ + = @ -, but got {name!r}"
         )
 
 
