@@ -328,3 +328,11 @@ def test_the_terminal_shows_table_knobs_curves_and_conclusion():
     assert curve.rstrip().endswith("▁") and "█" in curve
     assert "b minus a [red]: +0 at step 10, -0.1667 at step 20, -0.3333 at step 30, -0.5 at step 40" in text
     assert "spread over seeds is unknown" in text
+
+
+def test_knobs_without_effect_alone_make_no_table():
+    console = new_console(width=100, record=True, file=io.StringIO())
+    render(compare([run("a", 3.0), run("b", 2.5, logging__logging_steps=7)]), console)
+    text = console.export_text()
+    assert "settings: no knob differs but those without effect on the result: logging.logging_steps" in text
+    assert "knob that differs" not in text

@@ -123,16 +123,20 @@ def _print_differences(comparison: Comparison, console: Console) -> None:
         known = all(side.record.settings for side in comparison.sides)
         console.print(f"  settings: no knob differs{'' if known else ' among those that are known'}", highlight=False)
         return
+    aside = [path for path in comparison.differences if path.startswith(ASIDE) and path != SEED]
+    without_effect = f"without effect on the result: {', '.join(aside)}"
+    if len(aside) == len(comparison.differences):
+        console.print(f"  settings: no knob differs but those {without_effect}", highlight=False)
+        return
     groups = [(group.label, [side.label for side in group.sides]) for group in comparison.groups]
     groups += [(side.label, [side.label]) for side in comparison.sides if side.curve is None]
     table = _table("knob that differs", [label for label, _ in groups], justify="left")
-    aside = [path for path in comparison.differences if path.startswith(ASIDE) and path != SEED]
     for path, values in comparison.differences.items():
         if path not in aside:
             table.add_row(path, *(_values(values, runs) for _, runs in groups))
     console.print(table)
     if aside:
-        console.print(f"  and, without effect on the result: {', '.join(aside)}", style="dim", highlight=False)
+        console.print(f"  and, {without_effect}", style="dim", highlight=False)
 
 
 def _values(values: Mapping[str, Any], runs: list[str]) -> str:
