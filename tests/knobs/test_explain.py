@@ -51,6 +51,7 @@ def test_fp16_is_explained_as_the_type_of_computation() -> None:
         ("lerning_rate", "lerning_rate: no such knob. Did you mean optimizer.learning_rate?"),
         ("schedule.warmupsteps", "schedule.warmupsteps: no such knob. Did you mean schedule.warmup_steps?"),
         ("zzz", "zzz: no such knob."),
+        ("beta", "beta: no such knob. Did you mean optimizer.beta1 or optimizer.beta2?"),
         ("warmup", "warmup: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),
         ("warm-up", "warm-up: no such knob. Did you mean schedule.warmup_steps or schedule.warmup_ratio?"),
         ("vocab", "vocab: no such knob. Did you mean model.vocab_rows, model.vocab_multiple or data.vocab_size?"),

@@ -128,9 +128,15 @@ def nearest_path(name: str, section: str | None = None) -> str | None:
 def did_you_mean(name: str, section: str | None = None) -> str:
     """What follows an unknown name: the nearest knob, or those whose names contain the word; empty if there is none."""
     near = nearest_path(name, section)
-    paths = [near] if near else _paths_containing(name)
+    paths = _as_near_as(near, name) if near else _paths_containing(name)
     several = f"{', '.join(paths[:-1])} or " if paths[1:] else ""
     return f"Did you mean {several}{paths[-1]}?" if paths else ""
+
+
+def _as_near_as(near: str, name: str) -> list[str]:
+    """Of `beta`: beta1 and beta2. The nearest knob, and those that have as many letters more than the word."""
+    containing = [path for path in _paths_containing(name) if len(by_path()[path].name) == len(by_path()[near].name)]
+    return containing if near in containing else [near]
 
 
 def _paths_containing(name: str) -> list[str]:
