@@ -102,7 +102,7 @@ def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
     for seeds in (2, 0):
         _announce(read_question("gpt-tiny", budget="3", seeds=seeds), Path("runs/s"), False, told.append, [])
     first, second = (line.removeprefix("  search     ") for line in told if line.startswith("  search"))
-    again = "then the best three and the base repeated with 2 new seeds"
+    again = "then the base and the best trials that are better than it, up to three, repeated with 2 new seeds"
     most = "(at most 11 runs in all; --seeds 0 runs the search alone)"
     assert first == f"3 trials with sobol, {again} {most}; 1 worker"
     assert second == "3 trials with sobol; 1 worker"

@@ -212,7 +212,8 @@ def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: 
     say(f"{folder}{' (resumed)' if goes_on else ''}")
     say(f"  {'base':<10} {question.base}, evaluated by {question.metric}")
     again = (
-        f", then the best three and the base repeated with {question.seeds} new seed{'s' if question.seeds > 1 else ''}"
+        ", then the base and the best trials that are better than it, up to three, repeated with "
+        f"{question.seeds} new seed{'s' if question.seeds > 1 else ''}"
         if question.seeds
         else ""
     )

@@ -116,3 +116,9 @@ def test_what_is_fixed_and_what_would_displace_it_are_not_searched() -> None:
     roles = replace(question.roles, fixed=(("optimizer.learning_rate", 1e-3), ("schedule.warmup_steps", 3)))
     left = {each.path for each in make_plan(replace(question, roles=roles), 200).space.dimensions}
     assert not {"optimizer.learning_rate", "schedule.warmup_steps", "schedule.warmup_ratio"} & left
+
+
+@pytest.mark.parametrize(("trials", "end"), [(3, ", the most important knob"), (25, ", the most important knobs")])
+def test_the_searched_knobs_are_counted_in_words(trials: int, end: str) -> None:
+    _, words = choose(load("gpt-tiny"), trials)
+    assert words[0].endswith(end)

@@ -142,7 +142,8 @@ def choose(
     names = [each.path for each in chosen]
     words = ["no knob is left to search: each has a role already, or no effect"]
     if names:
-        words = [f"{trials} trials are enough to search {_listed(names)}, the most important knobs"]
+        knobs = "knob" if len(names) == 1 else "knobs"
+        words = [f"{trials} trials are enough to search {_listed(names)}, the most important {knobs}"]
     if len(found) > len(chosen):
         words.append(f"{found[len(chosen)].path} would be added at {needed(len(chosen) + 1)} trials")
     if asked_for:
