@@ -227,6 +227,14 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "than 10.",
         ],
     ),
+    "a kind of tokenizer that there is not, among the other problems": (
+        "lr: -1\ntokenizer: wordpiece\n",
+        [
+            "run.yaml:1  optimizer.learning_rate: must be a number > 0, but got -1.",
+            "run.yaml:2  data.tokenizer: must be byte, char, word or bpe, or the path of a tokenizer, but got "
+            "'wordpiece'. Did you mean bpe?",
+        ],
+    ),
     "a law is not judged on a refused value": (
         "hidden_size: 100\nnum_attention_heads: six\n",
         ["run.yaml:2  model.num_attention_heads: must be a whole number >= 1, but got 'six' (a string)."],

@@ -17,7 +17,7 @@ from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokeni
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
-from trainbook.knobs.laws.data import TOKENIZERS
+from trainbook.knobs.laws.data import RELATED_TOKENIZERS, TOKENIZERS
 
 NAMES = TOKENIZERS
 DEFAULT_BPE_VOCAB_SIZE = 4096
@@ -36,20 +36,7 @@ VOCABULARY_FILES = (
     "sentencepiece.bpe.model",
 )
 
-# Names from elsewhere, and what comes nearest to them here.
-RELATED_NAMES = {
-    "bytes": "byte",
-    "characters": "char",
-    "words": "word",
-    "whitespace": "word",
-    "symbols": "word",
-    "sentencepiece": "bpe",
-    "wordpiece": "bpe",
-    "unigram": "bpe",
-    "tiktoken": "bpe",
-    "gpt2": "bpe",
-}
-
+RELATED_NAMES = {**RELATED_TOKENIZERS, "gpt2": "bpe"}  # the last may also be a tokenizer that is not here
 
 OWN = {"byte": "", "char": "characters", "word": "words"}  # kinds of ours, and what each has a list of
 

@@ -74,6 +74,18 @@ def spans_are_not_packed(s: Settings) -> Iterator[Broken]:
 
 
 TOKENIZERS = ("byte", "char", "word", "bpe")
+# Kinds of tokenizers that go by these names elsewhere, and what comes nearest to them here.
+RELATED_TOKENIZERS = {
+    "bytes": "byte",
+    "characters": "char",
+    "words": "word",
+    "whitespace": "word",
+    "symbols": "word",
+    "sentencepiece": "bpe",
+    "wordpiece": "bpe",
+    "unigram": "bpe",
+    "tiktoken": "bpe",
+}
 
 
 @law("data.tokenizer")
@@ -81,7 +93,10 @@ def a_tokenizer_is_not_misspelt(s: Settings) -> Iterator[Broken]:
     """data.tokenizer is byte, char, word, bpe, or the path of a tokenizer."""
     name = s.get("data.tokenizer")
     is_word = name not in TOKENIZERS and not os.path.exists(os.path.expanduser(name))
-    near = get_close_matches(name.lower(), TOKENIZERS, n=1, cutoff=0.65) if is_word and "/" not in name else []
+    if not is_word or "/" in name:
+        return
+    related = RELATED_TOKENIZERS.get(name.lower())
+    near = [related] if related else get_close_matches(name.lower(), TOKENIZERS, n=1, cutoff=0.65)
     if near:  # any other word may be the name of a tokenizer that is not here: for a plan, its size is enough
         message = f"must be {_any_of(TOKENIZERS)}, or the path of a tokenizer, but got '{name}'."
         yield ("data.tokenizer",), message, f"Did you mean {near[0]}?"
