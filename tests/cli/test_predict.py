@@ -148,3 +148,16 @@ def test_a_model_is_judged_here_as_in_its_last_evaluation(terminal, task: str):
     found = terminal.json("predict", task, "held-out.jsonl", "--checkpoint", "latest", "--json")["metrics"]
     assert last["split"] == "eval" and len(found) >= 2
     assert found == pytest.approx({name: last[name] for name in found}, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, "1 unusable record skipped"), (1200, "1,200 unusable records skipped")]
+)
+def test_skipped_records_are_counted_in_the_summary(capsys, count: int, told: str):
+    from types import SimpleNamespace
+
+    from trainbook.cli.predict import _summarise
+
+    inputs = SimpleNamespace(num_skipped=count)
+    _summarise(SimpleNamespace(inputs=inputs, note="", metrics=lambda: {"accuracy": 0.5}), 3, None)
+    assert f"{told} (the run has data.bad_lines=skip)\naccuracy" in capsys.readouterr().err
