@@ -345,6 +345,11 @@ def test_a_misspelt_recipe_is_answered_with_the_nearest() -> None:
         load("large-scal")
 
 
+def test_a_name_too_long_for_a_file_is_no_recipe() -> None:
+    with pytest.raises(UserError, match="x: no such recipe or file"):
+        load("x" * 300)
+
+
 def test_training_needs_a_length_and_names_the_three_ways_to_state_it() -> None:
     loaded = load(None)
     with pytest.raises(ConfigError) as error:

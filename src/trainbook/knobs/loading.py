@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -113,7 +114,7 @@ def _locate(source: str | Path) -> tuple[Path, Origin]:
     if isinstance(source, str) and source in recipes.names():
         return recipes.path(source), Origin("recipe", f"recipe {source}")
     recipes.must_not_be_data_or_a_run(Path(source))
-    if isinstance(source, Path) or Path(source).exists():
+    if isinstance(source, Path) or os.path.exists(source):
         return Path(source), Origin("file", str(source))
     return recipes.path(source), Origin("recipe", f"recipe {source}")  # raises: says what was probably meant
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from importlib.resources import files
+from os.path import exists, isdir, isfile  # those of Path raise for a name that is too long
 from pathlib import Path
 
 from trainbook.errors import UserError
@@ -32,14 +33,14 @@ def path(name: str) -> Path:
 
 def must_not_be_data_or_a_run(source: Path) -> None:
     """What other verbs take in the place of a recipe: told before it is read as YAML."""
-    if source.suffix.lower() in _SUFFIXES_OF_RECORDS and source.is_file():
+    if source.suffix.lower() in _SUFFIXES_OF_RECORDS and isfile(source):
         raise is_data(source)
     # `runs/x` is a place; a bare name is also one in the folder of runs.
-    places = (source, Path("runs") / source) if len(source.parts) == 1 and not source.exists() else (source,)
+    places = (source, Path("runs") / source) if len(source.parts) == 1 and not exists(source) else (source,)
     for place in places:
-        if (place / "manifest.json").is_file() and (place / "config.yaml").is_file():
+        if isfile(place / "manifest.json") and isfile(place / "config.yaml"):
             raise UserError(f"{source}: is a run, {_NEEDED}. Its configuration is {place / 'config.yaml'}.")
-    if source.is_dir():
+    if isdir(source):
         raise UserError(f"{source}: is a folder, {_NEEDED}. If it holds data: {_as_source(source)}")
 
 
