@@ -84,7 +84,8 @@ def scattered(bad: float, share: float, *, spread: float, seed: int = 0) -> tupl
         is_bad = step >= 60 and draw.random() < share
         loss = bad * math.exp(0.2 * draw.normal()) if is_bad else level * math.exp(spread * draw.normal())
         rejected[is_bad].append(not verdict(judge, loss, math.exp(0.3 * draw.normal())))
-    return judge, *(sum(each) / max(1, len(each)) for each in rejected.values())
+    of_bad, of_good = (sum(rejected[each]) / max(1, len(rejected[each])) for each in (True, False))
+    return judge, of_bad, of_good
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,7 +108,7 @@ def test_how_often_values_come_alone_is_in_the_state():
     assert float(judge.evidence[2]) > 0.02
     twin.load_state_dict(judge.state_dict())
     torch.testing.assert_close(twin.state_dict(), judge.state_dict(), rtol=0, atol=0)
-    older = judge.state_dict() | {"evidence": judge.evidence[:2]}
+    older: dict[str, Any] = {**judge.state_dict(), "evidence": judge.evidence[:2]}
     older["window"] = {name: value for name, value in older["window"].items() if name != "tails"}
     Judge(CPU).load_state_dict(older)
 

@@ -301,7 +301,8 @@ def test_a_rejected_stretch_of_shuffled_data_is_tested_once_and_not_taken_for_us
             decision = (decision, ladder.dismiss(decision))
         if decision is not None:
             found[step - 200] = decision
-            ladder = Ladder(ladder.policy, **(ladder.state_dict() | {"pending": None}))
+            saved: dict[str, Any] = {**ladder.state_dict(), "pending": None}
+            ladder = Ladder(ladder.policy, **saved)
         if isinstance(decision, Adopt) or (isinstance(decision, tuple) and decision[1]):
             break
     assert list(found) == [2, 40], "a test, and the end of patience"

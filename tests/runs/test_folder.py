@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +39,7 @@ def event(kind: str, step: int, segment: int) -> dict:
     return {"kind": kind, "step": step, "segment": segment}
 
 
-def steps(rows: list[dict]) -> list[tuple[int, int]]:
+def steps(rows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int]]:
     return [(row["step"], row["segment"]) for row in rows]
 
 
