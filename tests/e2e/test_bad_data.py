@@ -462,7 +462,8 @@ def test_predicting_without_the_column_leaves_earlier_predictions_alone(made: Ma
         "'sentence2'?"
     )
     write("new.jsonl", [{"text": "good"}, {"txt": "bad"}])
-    assert refused(*ask) == "new.jsonl:2: has no field 'text'; its fields are: 'txt'."
+    remedy = "Correct or remove the record: only runs with data.bad_lines=skip skip such records."
+    assert refused(*ask) == f"new.jsonl:2: has no field 'text'; its fields are: 'txt'. {remedy}"
     assert Path("out.jsonl").read_text() == "earlier\n" and not list(Path().glob(".out*"))
 
 

@@ -16,13 +16,17 @@ KINDS = ((stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, 
 
 def open_bytes(path: str | os.PathLike[str]) -> BufferedReader:
     """As `open(path, "rb")`, of a regular file only: a pipe would be waited for, and a device has no end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    return open(path, "rb", opener=_open_regular)
+
+
+def _open_regular(path: str, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         must_be_regular(descriptor, path)
     except BaseException:
         os.close(descriptor)
         raise
-    return open(descriptor, "rb")
+    return descriptor
 
 
 def must_be_regular(file: int | str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
