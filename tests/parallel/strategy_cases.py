@@ -282,9 +282,10 @@ class OwnStepCases(StrategyCases):
     """Of strategies whose steps are ours, and no engine's."""
 
     def test_sums_of_gradients_are_exact_unless_bf16_is_asked_for(self, world: World, reference: Reference):
-        """In the first step, where the weights are still the same; one process adds nothing up."""
+        """In the first step, where the weights are still the same; one process adds nothing up. Shards add up in
+        another order, which costs a few roundings of 6e-8, depending on the machine's kernels; bf16 costs over 1e-6."""
         exact = reference.rows("gpt", "train")
-        assert world.rows("gpt", "train")[0]["grad_norm"] == pytest.approx(exact[0]["grad_norm"], rel=2e-7)
+        assert world.rows("gpt", "train")[0]["grad_norm"] == pytest.approx(exact[0]["grad_norm"], rel=1e-6)
         rounded = world.rows("bf16_sums", "train")
         is_other = abs(rounded[0]["grad_norm"] / exact[0]["grad_norm"] - 1) > 1e-6
         assert is_other == (world.size > 1)
