@@ -220,6 +220,11 @@ def sandbox() -> Iterator[Path]:
 
 
 def peak_memory() -> int:
+    """Of this program: `ru_maxrss` begins with that of whoever started it."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        line = next(line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:"))
+        return 1024 * int(line.split()[1])
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
