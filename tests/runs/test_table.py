@@ -16,6 +16,7 @@ from trainbook.runs import blocks, column_files, jsonl
 from trainbook.runs.columns import are_logged, are_numbers, are_true
 from trainbook.runs.folder import RunFolder
 from trainbook.runs.manifest import Manifest
+from trainbook.runs.schema import COLUMNS_FOLDER
 from trainbook.runs.table import Table, as_rows
 
 ODD: list[Any] = [0, 1, -3, 2.5, math.nan, math.inf, -math.inf, True, False, None, "", "text", {}, {"a": 1.0}, [], [1]]
@@ -46,7 +47,7 @@ def plain(count: int, segment: int = 0, first: int = 1) -> list[dict[str, Any]]:
 
 
 def kept(run: RunFolder) -> list[Path]:
-    folder = run.path / column_files.FOLDER
+    folder = run.path / COLUMNS_FOLDER
     return sorted(path for path in folder.iterdir() if path.name != "file.json") if folder.is_dir() else []
 
 
@@ -129,7 +130,7 @@ def test_a_file_that_was_changed_is_read_as_it_is_now(
     monkeypatch.setattr(column_files, "SETTLED", -(10**18) if settled else 10**18)
     run = made(tmp_path)
     write(run.metrics_file, plain(100))
-    assert len(run.metrics()) == 100 and (run.path / column_files.FOLDER / "file.json").exists() == settled
+    assert len(run.metrics()) == 100 and (run.path / COLUMNS_FOLDER / "file.json").exists() == settled
     wanted = plain(100)
     if change == "truncated":
         wanted = wanted[:31]
@@ -197,7 +198,7 @@ def test_a_header_that_lies_is_not_believed(tmp_path: Path, small_blocks: None):
 def test_a_folder_that_cannot_be_written_to_is_read_all_the_same(tmp_path: Path, small_blocks: None, monkeypatch):
     run = made(tmp_path)
     write(run.metrics_file, plain(100))
-    (run.path / column_files.FOLDER).write_text("a file where the cache's folder would be")
+    (run.path / COLUMNS_FOLDER).write_text("a file where the cache's folder would be")
     assert same(run.metrics(), plain(100)) and run.metrics().has("loss")
 
     def refuse(*_: object, **__: object) -> None:
@@ -212,7 +213,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, small_blocks: None):
     write(run.metrics_file, plain(100))
     outside = tmp_path / "outside"
     outside.mkdir()
-    (run.path / column_files.FOLDER).symlink_to(outside)
+    (run.path / COLUMNS_FOLDER).symlink_to(outside)
     assert len(run.metrics()) == 100 and list(outside.iterdir()) == []
 
 

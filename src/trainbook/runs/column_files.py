@@ -27,8 +27,8 @@ from trainbook.bounded.files import open_bytes
 from trainbook.contained import create_anew
 from trainbook.runs.blocks import Block
 from trainbook.runs.columns import Column, Texts
+from trainbook.runs.schema import COLUMNS_FOLDER
 
-FOLDER = ".metrics.columns"
 FORMAT = 1
 MAGIC = b"trainbook columns\n"
 SETTLED = 2_000_000_000  # nanoseconds: a file changed later than so long ago may change again within one tick
@@ -103,7 +103,7 @@ class Damaged(Exception):
 
 class ColumnFiles:
     def __init__(self, beside: Path) -> None:
-        self.folder = beside / FOLDER
+        self.folder = beside / COLUMNS_FOLDER
         self._is_aside = False
 
     def known_as(self, file: Path) -> bool:

@@ -12,22 +12,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
-from trainbook.runs import column_files, jsonl, lock
+from trainbook.runs import jsonl, lock
 from trainbook.runs.manifest import Manifest
-from trainbook.runs.schema import LARGEST_STEP, SEGMENT_STARTS, Split
-from trainbook.runs.table import Rows, Skipped, Table
+from trainbook.runs.schema import COLUMNS_FOLDER, LARGEST_STEP, SEGMENT_STARTS, Split
 
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config
+    from trainbook.runs.table import Rows, Table  # with NumPy, which only those who read metrics wait for
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
 # All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
-_BEFORE_MANIFEST |= {column_files.FOLDER, "network", "tensorboard", "wandb", "wandb-id"}
+_BEFORE_MANIFEST |= {COLUMNS_FOLDER, "network", "tensorboard", "wandb", "wandb-id"}
 # A file that was about to take its place when its writer was killed. These are written under the lock only.
 _UNDER_LOCK = r"config\.yaml|manifest\.json|wandb-id|quarantine\.jsonl|facts\.json|base\.json"
 _HALF_WRITTEN = re.compile(rf"\.({_UNDER_LOCK})\.(\d+)\.tmp")
@@ -51,7 +49,7 @@ class RunFolder:
         self.report = self.path / "report.md"
         self.tensorboard = self.path / "tensorboard"
         self.lock_file = self.path / "lock"
-        self.skipped: dict[Path, Skipped] = {}  # lines that are no rows, by file
+        self.skipped: dict[Path, jsonl.Skipped] = {}  # lines that are no rows, by file
         self.stand_in: Manifest | None = None  # for a manifest.json that is lost, until it is written again
 
     def __repr__(self) -> str:
@@ -177,6 +175,8 @@ class RunFolder:
         return rows if split is None else rows.with_text("split", split)
 
     def _table(self) -> Table:
+        from trainbook.runs.table import Table
+
         try:
             table = Table.read(self.metrics_file, lambda row: _broken_law(row, ("step",)))
         except OSError as error:
@@ -203,7 +203,7 @@ class RunFolder:
     def _rows_of(self, path: Path, *names: str) -> list[Row]:
         """Those that can be used; `skipped` has the others."""
         rows, told = jsonl.scan(path, lambda row: _broken_law(row, names))
-        self.skipped[path] = Skipped(np.array([each.number for each in told], dtype=np.int64), told)
+        self.skipped[path] = jsonl.Skipped([each.number for each in told], told)
         return rows
 
     def notices(self) -> list[str]:
@@ -219,11 +219,11 @@ class RunFolder:
         lines = []
         for path, found in self.skipped.items():
             if len(found):
-                aside = jsonl.set_aside(path, found.numbers.tolist())
+                aside = jsonl.set_aside(path, list(found.numbers))
                 lines += found.lines(
                     path, f"{{}}: moved to {aside.name}", f"{{}} more such lines moved to {aside.name}"
                 )
-            self.skipped[path] = Skipped()
+            self.skipped[path] = jsonl.Skipped()
         return lines
 
     def next_segment(self) -> int:

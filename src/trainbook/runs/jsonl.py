@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,8 @@ from trainbook.runs.disk import naming_the_file, write_parts_atomically
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TAIL_BLOCK_BYTES = 1 << 16
 _BLOCK_BYTES = 1 << 20
+
+MOST_TOLD = 5  # of lines that are no rows, each by itself
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,23 @@ class Unreadable:
 
     def told(self, path: Path) -> str:
         return f"{path}:{self.number}: {self.law}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Lines of a file that are no rows."""
+
+    numbers: Sequence[int] = ()
+    told: Sequence[Unreadable] = ()  # the first of them, at least
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def lines(self, path: Path, each: str, more: str) -> list[str]:
+        """A sentence for each of the first ones, and one for the others."""
+        found = [each.format(line.told(path)) for line in self.told[:MOST_TOLD]]
+        rest = len(self) - len(found)
+        return [*found, f"{path}: {more.format(f'{rest:,}')}"] if rest else found
 
 
 def read(path: Path) -> list[dict[str, Any]]:

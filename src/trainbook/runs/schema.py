@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal
 
+COLUMNS_FOLDER = ".metrics.columns"  # a cache of those who read metrics
 SCHEMA_VERSION = 1
 
 Split = Literal["train", "eval"]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import bisect
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
@@ -20,7 +20,6 @@ from trainbook.runs.columns import ABSENT, absent, are_flags, are_logged, are_nu
 from trainbook.runs.schema import bounded_row
 
 MOST_ROWS = 2_000_000  # of several columns together; of more rows an even selection
-MOST_TOLD = 5  # of lines that are no rows, each by itself
 Pick = Callable[[int], np.ndarray]  # of so many values, the indices of those that are wanted, in their order
 
 
@@ -45,7 +44,7 @@ class Table:
     def rows(self) -> Rows:
         return Rows(self, [None] * len(self.blocks))
 
-    def skipped(self) -> Skipped:
+    def skipped(self) -> jsonl.Skipped:
         """The lines that are no rows, by their numbers in the file."""
         before = list(accumulate((block.lines for block in self.blocks), initial=0))[:-1]
         numbers = [self._read(number, lambda block: block.skipped) + first for number, first in enumerate(before)]
@@ -54,7 +53,7 @@ class Table:
             for block, first in zip(self.blocks, before, strict=True)
             for number, law in block.told
         ]
-        return Skipped(np.concatenate(numbers) if numbers else np.zeros(0, np.int64), told)
+        return jsonl.Skipped(array("q", np.concatenate(numbers).astype(np.int64).tobytes() if numbers else b""), told)
 
     def column(self, number: int, name: str, mask: np.ndarray | None) -> np.ndarray:
         """Of a block, or of some of its rows."""
@@ -100,23 +99,6 @@ class Table:
                 raise RunFolderError(f"{self._source[0]} was rewritten while it was read. Try again.") from None
             self.blocks[number] = blocks.parse(piece, self._source[1])
             return part(self.blocks[number])
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """Lines of a file that are no rows."""
-
-    numbers: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    told: Sequence[jsonl.Unreadable] = ()  # the first of them, at least
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def lines(self, path: Path, each: str, more: str) -> list[str]:
-        """A sentence for each of the first ones, and one for the others."""
-        found = [each.format(line.told(path)) for line in self.told[:MOST_TOLD]]
-        rest = len(self) - len(found)
-        return [*found, f"{path}: {more.format(f'{rest:,}')}"] if rest else found
 
 
 class Rows(Sequence[Row]):
