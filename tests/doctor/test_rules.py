@@ -732,6 +732,17 @@ def test_gradients_that_stay_lost_are_an_error_also_where_the_loss_is_a_number()
     assert [each.severity for each in said(once, "not-finite")] == ["warning"]
 
 
+@pytest.mark.parametrize(("cause", "is_told"), [("not_finite", True), ("outlier", False), ("overflow", False)])
+def test_updates_skipped_for_nan_are_found_between_logged_steps_whatever_their_words(cause: str, is_told: bool):
+    skipped = run(events=events("skip", 1, cause=cause, reason="the gradient norm is NaN"))
+    assert bool(said(skipped, "not-finite")) == is_told
+
+
+def test_updates_skipped_for_nan_are_found_in_runs_that_name_no_cause():
+    assert said(run(events=events("skip", 1, loss=3.0, grad_norm=NAN, reason="…")), "not-finite")
+    assert not said(run(events=events("skip", 1, loss=3.0, grad_norm=9.0, reason="not finite")), "not-finite")
+
+
 def test_whoever_trains_elsewhere_is_told_to_lower_the_rate_and_not_of_a_guard_that_is_not_there():
     rows = [{"step": step, "loss": NAN if step > 100 else 3.0, "learning_rate": 1e-3} for step in range(0, 200, 5)]
     (found,) = said(Record("theirs", rows, [], origin="csv"), "not-finite")

@@ -475,9 +475,8 @@ def test_events_are_listed_handed_on_and_logged(caplog: pytest.LogCaptureFixture
     with caplog.at_level(logging.WARNING, "trainbook.guard"):
         guard.accepts(INF, 2.0, ids=torch.tensor([3, 4]))
     assert seen == guard.events
-    assert seen == [
-        {"kind": "skip", "step": 2, "reason": "the loss is infinite", "loss": INF, "grad_norm": 2.0, "ids": [3, 4]}
-    ]
+    evidence = {"cause": "not_finite", "loss": INF, "grad_norm": 2.0, "ids": [3, 4]}
+    assert seen == [{"kind": "skip", "step": 2, "reason": "the loss is infinite", **evidence}]
     assert "step 2: skip: the loss is infinite" in caplog.text
     assert (guard.step, guard.rejected) == (2, 1)
 

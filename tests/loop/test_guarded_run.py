@@ -49,6 +49,20 @@ def test_too_many_rejected_updates_in_a_row_end_the_run(lab):
     assert "failure" in lab.open().report.read_text()
 
 
+def test_a_learning_rate_far_too_high_is_answered_with_the_usual_one(lab):
+    with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match=r"Try optimizer\.learning_rate=0\.001,"):
+        lab.train("optimizer.learning_rate=1", "guard.max_consecutive_skips=5", "guard.max_rollbacks=0")
+    with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match=r"Try optimizer\.learning_rate=0\.0001,"):
+        lab.train("optimizer.learning_rate=1e-3", "guard.max_consecutive_skips=5", "guard.max_rollbacks=0", name="low")
+
+
+def test_a_skipped_update_says_for_programs_too_why(lab):
+    with lab.poisoned_at(7):
+        lab.train()
+    (skip,) = lab.events("skip")
+    assert skip["cause"] == "not_finite"
+
+
 def test_rejected_updates_with_applied_ones_between_them_do_not_end_the_run(lab):
     with lab.poisoned_at(2, 3, 5, 6, 8, 9):
         lab.train("guard.max_consecutive_skips=3")

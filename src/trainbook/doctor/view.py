@@ -66,7 +66,12 @@ class View:
     @cached_property
     def quarantined(self) -> int:
         """Samples that the guard keeps out for their own loss; not those of whole batches, kept out to be safe."""
-        events = [event for event in self.events("quarantine") if "batches" not in str(event.get("reason", ""))]
+        # Runs from before this field say it in words.
+        events = [
+            event
+            for event in self.events("quarantine")
+            if not event.get("whole_batches", "batches" in str(event.get("reason", "")))
+        ]
         return sum(int(event.get("count") or len(event.get("ids") or ())) for event in events)
 
     @cached_property

@@ -294,7 +294,11 @@ class Guard:
 
     def _tell_of(self, reading: Reading, ids: Any) -> None:
         for rejection in reading.rejections:
-            evidence: dict[str, Any] = {"loss": rejection.loss, "grad_norm": rejection.grad_norm}
+            evidence: dict[str, Any] = {
+                "cause": rejection.cause,
+                "loss": rejection.loss,
+                "grad_norm": rejection.grad_norm,
+            }
             if ids is not None:
                 evidence["ids"] = ids.tolist() if hasattr(ids, "tolist") else list(ids)
             self._tell("skip", rejection.step, rejection.reason, **evidence)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ OFTEN = 0.125  # of recent updates, that came and went like that: so many are no
 RECENT = 256  # updates
 NO_TAIL = 1.01 * GOES_ON
 LEDGER_ROWS = 64  # rejections that are remembered between two readings
+Cause = Literal["overflow", "not_finite", "outlier"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,13 @@ class Rejection:
     grad_norm_deviation: float
     is_overflow: bool  # of fp16: the loss scale is still coming down
     beginning: float = math.inf  # the loss that the run began with
+
+    @property
+    def cause(self) -> Cause:
+        """For programs; `reason` says the same in words."""
+        if self.is_overflow:
+            return "overflow"
+        return "outlier" if math.isfinite(self.loss) and math.isfinite(self.grad_norm) else "not_finite"
 
     @property
     def reason(self) -> str:

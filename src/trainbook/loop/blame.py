@@ -150,7 +150,7 @@ class Blame:
             by_id = {int(sample): step for step in steps for sample in self.samples.of_step(step)[0]}
             if len(self.entries) + len(by_id) <= MOST_KEPT_OUT * self.samples.num_samples:
                 entries = [self.samples.entry(sample, step, reason, None) for sample, step in by_id.items()]
-                self._keep_out(entries, "their batches led to a rollback")
+                self._keep_out(entries, "their batches led to a rollback", whole_batches=True)
                 self.checked_at = trouble.last_step
                 return
         self.log(
@@ -184,8 +184,10 @@ class Blame:
         self.log("release", step, reason=reason, count=len(freed), ids=sorted(freed)[:20])
         return True
 
-    def _keep_out(self, entries: Iterable[dict[str, Any]], reason: str, ranks: Sequence[int] = ()) -> bool:
-        """`ranks`: those that had these samples."""
+    def _keep_out(
+        self, entries: Iterable[dict[str, Any]], reason: str, ranks: Sequence[int] = (), whole_batches: bool = False
+    ) -> bool:
+        """`ranks`: those that had these samples. `whole_batches`: not for a loss of their own, but to be safe."""
         known = set(self.state.kept_out)
         new = {entry["id"]: entry for entry in entries if entry["id"] not in known}
         room = int(MOST_KEPT_OUT * self.samples.num_samples) - len(self.entries)
@@ -202,6 +204,7 @@ class Blame:
         if len(ranks) == 1 < self.state.strategy.ranks.world:
             reason += f", all of them on rank {ranks[0]}"
         told = {**first, "ranks": ranks} if ranks and self.state.strategy.ranks.are_several else first
+        told["whole_batches"] = whole_batches
         self.log("quarantine", fresh[0]["step"], reason=reason, count=len(ids), ids=ids[:20], **told)
         return True
 

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from trainbook.checkpoints import CheckpointStore
+from trainbook.doctor.remedies import usual_rates
+from trainbook.doctor.view import View
 from trainbook.errors import Diverged
 from trainbook.guard import (
     Adopt,
@@ -35,6 +37,7 @@ from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.recheck import Recheck
 from trainbook.loop.state import Remedy
+from trainbook.runs.record import Record, told_by
 
 NUM_SNAPSHOTS = 3
 SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take
@@ -184,10 +187,9 @@ class Healer:
         """Without the guard, fp16 still rejects values that are not finite. Endless rejections must end the run."""
         if reading.troubled_in_a_row < HOPELESS:
             return
-        lower = self.job.config.optimizer.learning_rate / 10
         raise Diverged(
             f"{reading.troubled_in_a_row} updates in a row were not finite, and the loss scale is at its minimum. "
-            f"Try optimizer.learning_rate={lower:.2g}, precision.compute=bf16 or fp32, or guard.enabled=true."
+            f"Try {self._lower_rate(10)}, precision.compute=bf16 or fp32, or guard.enabled=true."
         )
 
     # Going back
@@ -263,18 +265,31 @@ class Healer:
         return "host" if on_host <= SHARE_OF_HOST * available_host_memory() else "nowhere"
 
     def _advice(self, trouble: Trouble) -> str:
-        config = self.job.config
-        rate = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies)
-        lower = rate / (2 if self.ladder.has_learned and trouble.kind != "stuck" else 10)
-        is_own = self.job.samples is None  # the user's own module: knobs are keywords, and those of models do nothing
-        advice = f"Try {'' if is_own else 'optimizer.'}learning_rate={lower:.2g}, a longer warm-up"
+        by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
+        advice = f"Try {self._lower_rate(by)}, a longer warm-up"
         if self.state.precision.compute == "fp16":
             advice += ", precision.compute=bf16 or fp32"
-        if not (is_own or config.model.qk_norm):
+        if not (self._is_own or self.job.config.model.qk_norm):
             advice += ", model.qk_norm=true"
         if self.blame.entries:
             advice += f"; also check the {len(self.blame.entries)} samples in quarantine.jsonl"
         return f"The model has the weights of the last accepted update. {advice}."
+
+    @property
+    def _is_own(self) -> bool:
+        """The user's own module: knobs are keywords, and those of models do nothing."""
+        return self.job.samples is None
+
+    def _lower_rate(self, by: float) -> str:
+        """The present learning rate divided by this, or the usual one for this model if that is lower still: a tenth
+        of a learning rate that is a thousand times too high is no advice."""
+        config = self.job.config
+        lower = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies) / by
+        if self._is_own:
+            return f"learning_rate={lower:.2g}"
+        facts = {"num_parameters": sum(parameter.numel() for parameter in self.state.task.parameters())}
+        known = usual_rates(View(Record("", (), (), facts=facts, **told_by(config, None)._asdict())))
+        return f"optimizer.learning_rate={min(lower, known[1] if known else lower):.2g}"
 
 
 def _policy(job: Job) -> Policy:
@@ -298,4 +313,5 @@ def _named(ranks: Sequence[int]) -> str:
 
 
 def _evidence(rejection: Rejection) -> dict[str, Any]:
-    return {name: getattr(rejection, name) for name in ("loss", "grad_norm", "loss_deviation", "grad_norm_deviation")}
+    names = ("cause", "loss", "grad_norm", "loss_deviation", "grad_norm_deviation")
+    return {name: getattr(rejection, name) for name in names}

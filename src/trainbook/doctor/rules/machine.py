@@ -36,7 +36,7 @@ def not_finite(view: View) -> Iterator[Finding]:
         steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms))]
         for steps, losses, norms in view.record.rows("train").blocks("step", "loss", "grad_norm")
     ]
-    skipped = [event["step"] for event in view.events("skip") if "finite" in str(event.get("reason", "")).lower()]
+    skipped = [event["step"] for event in view.events("skip") if _was_not_finite(event)]
     steps = np.sort(np.concatenate([*bad, skipped])).astype(int)
     if not len(steps):
         return
@@ -67,6 +67,14 @@ def not_finite(view: View) -> Iterator[Finding]:
     is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _was_not_finite(event: Mapping[str, Any]) -> bool:
+    """Whether an update was skipped for that; overflows of fp16 are a part of its loss scaling."""
+    if "cause" in event:
+        return event["cause"] == "not_finite"
+    signals = (event.get("loss"), event.get("grad_norm"))  # of a run from before that field
+    return any(isinstance(value, float) and not np.isfinite(value) for value in signals)
 
 
 def _times(count: int) -> str:
