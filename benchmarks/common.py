@@ -10,7 +10,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
@@ -171,6 +171,10 @@ class Vocabulary:
 
     def special(self, role: str) -> int | None:
         return None
+
+    @property
+    def special_names(self) -> Mapping[int, str]:
+        return {}
 
 
 def trainbook_job(setup: Setup, config: Config) -> Job:
