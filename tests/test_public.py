@@ -122,5 +122,8 @@ def test_what_works_on_files_alone_does_not_import_torch(program: str):
     assert not loaded & {"torch", "transformers", "tensorboard", "wandb", *(() if may_count else ("numpy",))}
 
 
-def test_this_check_would_notice_torch():
-    assert "torch" in imported_by("import trainbook.loop.step")
+def test_the_loop_imports_torch_and_waits_for_nothing_that_few_runs_need():
+    """SymPy comes with distributed checkpoints and with the compiler, SciPy with the linear baseline."""
+    loaded = imported_by("import trainbook.loop.launch")
+    assert "torch" in loaded
+    assert not loaded & {"scipy", "sympy", "transformers", "optuna", "matplotlib", "pyarrow"}

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorProperties, TensorStorageMetadata
-from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import open_tensors
@@ -104,12 +102,20 @@ def share_of(sizes: Mapping[str, int], rank: int, world: int) -> list[str]:
     return loads[rank][1]
 
 
+@dataclass(frozen=True)
+class Box:
+    """A part of a tensor: where it begins in each dimension, and how long it is there."""
+
+    offsets: torch.Size
+    sizes: torch.Size
+
+
 class StoredTensor:
     """A tensor on the disk, in one piece or several. It can be read for as long as it exists, even if rotated away."""
 
     def __init__(self, name: str, shape: torch.Size, device: torch.device | str) -> None:
         self.name, self.shape, self.device = name, shape, device
-        self._chunks: list[ChunkStorageMetadata] = []
+        self._chunks: list[Box] = []
         self._files: list[Any] = []  # of each chunk
         self._dtype: torch.dtype | None = None
 
@@ -121,7 +127,7 @@ class StoredTensor:
         if self._dtype not in (None, dtype):
             raise Damaged(f"the slices of {self.name} have different types")
         self._dtype = dtype
-        self._chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)))
+        self._chunks.append(Box(torch.Size(offsets), torch.Size(sizes)))
         self._files.append(file)
 
     def must_be_complete(self) -> None:
@@ -132,23 +138,31 @@ class StoredTensor:
     def read(self, offsets: Sequence[int] | None = None, sizes: Sequence[int] | None = None) -> torch.Tensor:
         """A copy: the tensor must not hang on a mapped file that rotation deletes or someone overwrites."""
         assert self._dtype is not None
-        box = ChunkStorageMetadata(torch.Size(offsets or [0] * self.ndim), torch.Size(sizes or self.shape))
+        box = Box(torch.Size(offsets or [0] * self.ndim), torch.Size(sizes or self.shape))
         if len(self._chunks) == 1 and box == self._chunks[0]:
             return self._files[0].get_tensor(self.name).to(self.device, copy=True)
         found = torch.empty(box.sizes, dtype=self._dtype, device=self.device)
         if found.numel() == 0:
             return found
-        about = TensorStorageMetadata(TensorProperties(self._dtype), self.shape, self._chunks)
-        for item in create_read_items_for_chunk_list(self.name, about, [box]):
-            assert item.storage_index.index is not None
-            there = self._files[item.storage_index.index].get_tensor(self.name)  # mapped: what is not asked is not read
-            part = _box(there, item.storage_offsets, item.lengths)
-            _box(found, item.dest_offsets, item.lengths).copy_(part)
+        for chunk, file in zip(self._chunks, self._files, strict=True):
+            starts = [max(ours, theirs) for ours, theirs in zip(box.offsets, chunk.offsets, strict=True)]
+            ends = [min(ours, theirs) for ours, theirs in zip(_ends(box), _ends(chunk), strict=True)]
+            lengths = [end - start for start, end in zip(starts, ends, strict=True)]
+            if min(lengths, default=1) > 0:
+                there = file.get_tensor(self.name)  # mapped: what is not asked is not read
+                part = _within(there, chunk.offsets, starts, lengths)
+                _within(found, box.offsets, starts, lengths).copy_(part)
         return found
 
 
-def _box(tensor: torch.Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> torch.Tensor:
-    return tensor[tuple(slice(start, start + size) for start, size in zip(offsets, sizes, strict=True))]
+def _ends(box: Box) -> list[int]:
+    return [start + size for start, size in zip(box.offsets, box.sizes, strict=True)]
+
+
+def _within(tensor: torch.Tensor, begins: Sequence[int], starts: Sequence[int], lengths: Sequence[int]) -> torch.Tensor:
+    """Of a piece that begins there in the whole tensor, what lies from `starts` on."""
+    inside = [start - begin for start, begin in zip(starts, begins, strict=True)]
+    return tensor[tuple(slice(start, start + length) for start, length in zip(inside, lengths, strict=True))]
 
 
 def _files_of(stored: Mapping[str, Any]) -> list[str]:

@@ -8,23 +8,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast
 
 import torch
-from torch.distributed.checkpoint import CheckpointException
 
 from trainbook.checkpoints import catalogue, failures
 from trainbook.checkpoints.encoding import EncodedPart, encode_state, snapshot_parts
 from trainbook.checkpoints.files import plain_words
-from trainbook.checkpoints.folder import Damaged, NewCheckpoint
+from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint
 from trainbook.checkpoints.reading import Contents, Wanted, read_state, verified
-from trainbook.checkpoints.sliced import SlicedCheckpoint, write_together
 from trainbook.errors import CheckpointError, NoSuchStep
 from trainbook.parallel.ranks import ALONE, Ranks
 
+if TYPE_CHECKING:  # slow to import, and needed only by ranks that write together
+    from trainbook.checkpoints.sliced import SlicedCheckpoint
+
 LOOKS = 3  # how often the folder is listed when a writer removes or replaces what is being read
 Found = TypeVar("Found")
-New = NewCheckpoint | SlicedCheckpoint
+New: TypeAlias = "NewCheckpoint | SlicedCheckpoint"
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,10 @@ class CheckpointStore:
             held = self._checkpoint(step, snapshot_parts(parts), numbers.tree)
             self._in_flight = self._thread.submit(self._write, held, is_best)
 
-    def _checkpoint(
-        self, step: int, parts: Mapping[str, EncodedPart], metrics: Any
-    ) -> NewCheckpoint | SlicedCheckpoint:
+    def _checkpoint(self, step: int, parts: Mapping[str, EncodedPart], metrics: Any) -> New:
         if any(part.slices for part in parts.values()):
+            from trainbook.checkpoints.sliced import SlicedCheckpoint
+
             return SlicedCheckpoint(step, parts, metrics, self.ranks.is_first)
         return NewCheckpoint(step, parts, metrics)
 
@@ -241,21 +242,29 @@ class CheckpointStore:
         started = time.monotonic()
         addition = catalogue.Addition(self.folder, new.step, is_best=is_best)
         try:
-            if isinstance(new, SlicedCheckpoint):
-                marker = write_together(new, addition, self.ranks, lambda: self._refuse_if_too_large(new))
-            else:
+            if isinstance(new, NewCheckpoint):
                 marker = catalogue.add(addition, new)
+            else:
+                marker = self._write_together(new, addition)
         except OSError as error:
             raise failures.not_written(self.folder, new, error) from error
-        except CheckpointException as error:
-            rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            told = failures.not_written(self.folder, new, cause, rank)
-            raise CheckpointError(self.ranks.of_first(str(told))) from error  # all are here, and say the same
         if marker is None:
             return
         facts = {"step": new.step, "path": str(addition.path), "bytes": marker.size, "best": is_best}
         removed = self._upkeep(rotate=True)
         self._on_event("checkpoint", {**facts, "seconds": time.monotonic() - started, "removed": removed})
+
+    def _write_together(self, new: SlicedCheckpoint, addition: catalogue.Addition) -> Marker | None:
+        from torch.distributed.checkpoint import CheckpointException
+
+        from trainbook.checkpoints.sliced import write_together
+
+        try:
+            return write_together(new, addition, self.ranks, lambda: self._refuse_if_too_large(new))
+        except CheckpointException as error:
+            rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
+            told = failures.not_written(self.folder, new, cause, rank)
+            raise CheckpointError(self.ranks.of_first(str(told))) from error  # all are here, and say the same
 
     def _upkeep(self, *, rotate: bool) -> list[int]:
         """What follows a checkpoint that is already safe: its failure is told, and tried again at the next save."""

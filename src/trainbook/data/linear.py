@@ -17,7 +17,6 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy import optimize, sparse
 
 MIN_DOCUMENTS = 2  # a term of one document cannot tell anything of another
 ITERATIONS = 40  # of ridge regression: enough for the accuracy, long before the last digit of the weights
@@ -84,6 +83,8 @@ class Tfidf:
         return (words[:-1] * len(self.words) + words[1:])[valid], rows[1:][valid]
 
     def _counts(self, words: np.ndarray, lengths: np.ndarray) -> Sparse:
+        from scipy import sparse  # slow to import, and most runs have no linear model
+
         rows = np.repeat(np.arange(len(lengths)), lengths)
         pairs, pair_rows = self._pairs(words, lengths)
         if len(self.pairs):
@@ -118,6 +119,8 @@ class LogisticRegression:
         self.tolerance = tolerance
 
     def fit(self, features: Sparse, labels: Sequence[Any] | np.ndarray) -> LogisticRegression:
+        from scipy import optimize
+
         self.classes, targets = np.unique(np.asarray(labels), return_inverse=True)
         if len(self.classes) < 2:
             raise ValueError(f"there must be two classes or more, but got {len(self.classes)}")

@@ -65,7 +65,9 @@ def prepared_device(config: Config, device: torch.device, width: int | None) -> 
 
 def _set_switches(deterministic: bool, benchmark: bool, tf32: bool, matmul_precision: str, onednn: bool) -> None:
     backends: Any = torch.backends
-    torch.use_deterministic_algorithms(deterministic)
+    is_so = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    if is_so != (deterministic, False):
+        torch.use_deterministic_algorithms(deterministic)  # imports PyTorch's compiler
     backends.cudnn.benchmark = benchmark
     backends.cudnn.allow_tf32 = tf32
     torch.set_float32_matmul_precision(matmul_precision)

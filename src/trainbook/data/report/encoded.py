@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
 from trainbook.data.chat import encode_with_specials
 from trainbook.data.documents import EXCERPT_CHARACTERS
@@ -41,6 +40,8 @@ class Encoded:
 
     def counts(self, vocab_size: int) -> Any:
         """(documents, vocabulary): how often each of these has each token."""
+        from scipy import sparse
+
         rows = [self.counted[document] for document in self.counted_documents]
         ends = np.cumsum([0] + [len(ids) for ids, _ in rows])
         ids = np.concatenate([*(ids for ids, _ in rows), np.empty(0, dtype=np.int32)])
