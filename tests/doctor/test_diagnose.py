@@ -287,10 +287,11 @@ def test_an_override_is_accepted_and_changes_something():
     seen = 0
     for case in CASES:
         ill = case.ill()
+        assert ill.config is not None
         for each in RULES[case.rule].judge(View(ill)):
             if each.override is None:
                 continue
             path = each.override.split("=")[0]
-            assert load(set_values(View(ill)), [each.override]).config.get(path) != ill.settings[path], each
+            assert load(set_values(ill.config), [each.override]).config.get(path) != ill.settings[path], each
             seen += 1
     assert seen > 30

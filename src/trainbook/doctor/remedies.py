@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 from trainbook.doctor.view import View
 from trainbook.errors import TrainbookError
 from trainbook.knobs.aliases import by_path
+from trainbook.knobs.config import Config
 from trainbook.knobs.loading import load
 from trainbook.runs.foreign.vocabulary import in_their_words
 
@@ -119,24 +121,26 @@ def _written(value: Any) -> str:
 
 def _is_accepted(view: View, override: str) -> bool:
     config = view.record.config
+    if config is None or not config.model.pretrained:
+        return _loads(config, override)
+    # What the pretrained model was is perhaps no longer here, or here again: the knob's own law then.
+    return _loads.__wrapped__(config, override) or _loads(None, override)
+
+
+@lru_cache(maxsize=256)  # a run asks again at every evaluation
+def _loads(config: Config | None, override: str) -> bool:
     try:
-        load(None if config is None else set_values(view), [override])
+        load(None if config is None else set_values(config), [override])
     except TrainbookError:
-        if config is None or not config.model.pretrained:
-            return False
-        try:  # what the pretrained model was is perhaps no longer here: the knob's own law then
-            load(None, [override])
-        except TrainbookError:
-            return False
+        return False
     return True
 
 
-def set_values(view: View) -> dict[str, Any]:
+def set_values(config: Config) -> dict[str, Any]:
     """The run's configuration without what is at its default: a default never conflicts."""
-    assert view.record.config is not None
     values: dict[str, Any] = {}
     for path, declaration in by_path().items():
-        value = view.record.config.get(path)
+        value = config.get(path)
         if value != declaration.field.default:
             section, name = path.split(".")
             values.setdefault(section, {})[name] = list(value) if isinstance(value, tuple) else value

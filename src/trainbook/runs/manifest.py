@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -232,13 +233,16 @@ def differences(old: Manifest, new: Manifest) -> list[Difference]:
 
 def installed_versions() -> dict[str, str]:
     """Versions from package metadata, which needs no import: torch alone takes a second."""
-    versions = {"python": platform.python_version()}
-    for name in NUMERIC_PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+    found = {name: _installed_version(name) for name in NUMERIC_PACKAGES}
+    return {"python": platform.python_version(), **{name: version for name, version in found.items() if version}}
+
+
+@cache
+def _installed_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def describe_hardware(gpus: Sequence[str] = ()) -> dict[str, Any]:
