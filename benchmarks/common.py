@@ -168,6 +168,7 @@ class Vocabulary:
 
     vocab_size: int
     end_of_text: int | None = None
+    padding: int = 0
 
     def special(self, role: str) -> int | None:
         return None
