@@ -238,6 +238,12 @@ def test_several_dropout_rates_of_a_model_are_told(folder) -> None:
     )
 
 
+@pytest.mark.parametrize("positions", [True, 0, -3, 12.5, "many", [512]])
+def test_a_number_of_positions_that_is_none_is_refused(folder, positions: Any) -> None:
+    with pytest.raises(UserError, match=r"positions"):
+        load("gpt-tiny", [f"model.pretrained={folder(BERT, max_position_embeddings=positions)}"])
+
+
 def test_a_length_that_the_model_allows_stays(folder) -> None:
     assert load("gpt-tiny", [f"model.pretrained={folder(GPT2)}"]).config.data.max_seq_length == 128
     assert load(None, [f"model.pretrained={folder(GPT2)}", "max_seq_length=100"]).config.data.max_seq_length == 100

@@ -204,7 +204,7 @@ _SIZES = {
 def _sizes(config: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for path, names in _SIZES.items():
-        found = next((config[name] for name in names if isinstance(config.get(name), int)), None)
+        found = next((config[name] for name in names if type(config.get(name)) is int), None)
         if found is not None and found > 0:
             values[path] = found
     width, heads = values.get("model.hidden_size"), values.get("model.num_attention_heads")

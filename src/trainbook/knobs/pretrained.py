@@ -176,7 +176,7 @@ def _take_over_dropout(result: Settlement, reading: Reading, rate: Any, is_of_a_
 
 def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
     """A shorter one is anybody's choice: positions that are never reached stay as they are."""
-    if not isinstance(longest, int) or longest < 1:
+    if type(longest) is not int or longest < 1:
         raise UserError(f"model.pretrained: {reading.folder / CONFIG} has {show(longest)} positions.")
     old = result.assigned.get(LENGTH)
     length = old.value if old is not None else by_path()[LENGTH].field.default

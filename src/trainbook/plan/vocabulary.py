@@ -90,7 +90,7 @@ def _rows_of(pretrained: str | None) -> int | None:
     if pretrained is None or not is_folder(pretrained):
         return None
     rows = read_config(Path(pretrained).expanduser()).get("vocab_size")
-    return rows if isinstance(rows, int) and rows > 0 else None
+    return rows if type(rows) is int and rows > 0 else None
 
 
 def _in_file(file: Path) -> int:

@@ -52,4 +52,4 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _numbers(value: Any) -> list[int]:
     """One number or a list of them."""
-    return [number for number in (value if isinstance(value, list) else [value]) if isinstance(number, int)]
+    return [number for number in (value if isinstance(value, list) else [value]) if type(number) is int]
