@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from patching import Patch, Place, replaced, together
 
-from trainbook.loop import build, job, state
+from trainbook.loop import build, job, state, step
 from trainbook.loop import train as train_module
 from trainbook.models import core, parameters
 from trainbook.parallel.single import SingleDevice
@@ -24,6 +24,7 @@ GROUPS = Place(job, "parameter_groups")
 SHARES = Place(job, "shares")
 SPREAD = Place(parameters, "_spread")
 CLIP = Place(Precision, "clip_gradients")
+CLIP_STEP = Place(step, "_clip")
 OPTIMIZER_STATE = Place(state, "load_optimizer_state")
 TOTAL = Place(SingleDevice, "total")
 STEP = Place(train_module, "train_step")
@@ -39,6 +40,7 @@ PLACES = (
         SHARES,
         SPREAD,
         CLIP,
+        CLIP_STEP,
         OPTIMIZER_STATE,
         TOTAL,
         STEP,
@@ -170,21 +172,18 @@ def never_clipped() -> Patch:
 
 
 def gradients_not_finite(is_hit: Callable[[int], bool], value: float = float("nan")) -> Patch:
-    """One number of one gradient, in the steps that are hit."""
-    calls = Counter()
+    """One number of one gradient, in the steps that are hit; also if such a step is computed again."""
 
     def make(clip: Any) -> Any:
-        def clip_spoilt(self: Any, some: Any, *parts: Any) -> Any:
-            some = list(some)
-            calls.steps += 1
-            if is_hit(calls.steps):
-                gradient = next(each.grad for each in some if each.grad is not None)
+        def clip_spoilt(state: Any) -> Any:
+            if is_hit(state.step + 1):
+                gradient = next(each.grad for each in state.task.parameters() if each.grad is not None)
                 gradient.view(-1)[0] = value
-            return clip(self, some, *parts)
+            return clip(state)
 
         return clip_spoilt
 
-    return replaced(CLIP, make)
+    return replaced(CLIP_STEP, make)
 
 
 def loss_not_averaged(accumulation: int) -> Patch:

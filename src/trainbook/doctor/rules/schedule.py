@@ -89,8 +89,8 @@ def rate_ends_high(view: View) -> Iterator[Finding]:
 
 
 SHORTEST_WARMUP = 10  # updates: the least that is advised
-NO_WARMUP_HELPS = 25  # times the usual learning rate: from here on the learning rate itself is the error
-FAR_ABOVE = 3.5  # times the usual learning rate: below, most runs do without a warm-up
+NO_WARMUP_HELPS = 100  # times the usual learning rate: from here on the learning rate itself is the error
+FAR_ABOVE = 2.5  # times the usual learning rate: below, most runs do without a warm-up
 
 
 @rule(
