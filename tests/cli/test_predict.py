@@ -151,13 +151,34 @@ def test_a_model_is_judged_here_as_in_its_last_evaluation(terminal, task: str):
 
 
 @pytest.mark.parametrize(
-    ("count", "told"), [(1, "1 unusable record skipped"), (1200, "1,200 unusable records skipped")]
+    ("unusable", "empty", "told"),
+    [
+        (1, 0, "1 record skipped: 1 unusable (the run has data.bad_lines=skip)"),
+        (1200, 2, "1,202 records skipped: 1,200 unusable (the run has data.bad_lines=skip), 2 without text"),
+        (0, 1, "1 record skipped: 1 without text"),
+    ],
 )
-def test_skipped_records_are_counted_in_the_summary(capsys, count: int, told: str):
+def test_skipped_records_are_counted_in_the_summary(capsys, unusable: int, empty: int, told: str):
     from types import SimpleNamespace
 
     from trainbook.cli.predict import _summarise
 
-    inputs = SimpleNamespace(num_skipped=count)
-    _summarise(SimpleNamespace(inputs=inputs, note="", metrics=lambda: {"accuracy": 0.5}), 3, None)
-    assert f"{told} (the run has data.bad_lines=skip)\naccuracy" in capsys.readouterr().err
+    inputs = SimpleNamespace(num_skipped=unusable)
+    found = SimpleNamespace(inputs=inputs, num_skipped=unusable + empty, note="", metrics=lambda: {"accuracy": 0.5})
+    _summarise(found, 3, None)
+    assert f"{told}\naccuracy" in capsys.readouterr().err
+
+
+def test_the_answer_for_programs_counts_the_records_without_a_prediction(terminal):
+    rows = [{"text": record(number)["text"], "label": record(number)["label"]} for number in range(20)]
+    bad = [{"text": "", "label": "dry"}, {"text": "sun", "label": ""}]
+    Path("train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("new.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows[:3], *bad]))
+    model = ("model.type=bert", "num_hidden_layers=1", "hidden_size=16", "num_attention_heads=2")
+    data = ("data.source=train.jsonl", "data.bad_lines=skip", "max_seq_length=24", "task=classify")
+    Path("c.yaml").write_text("training: {max_steps: 2}\nbatch: {global_batch_size: 4}\n")
+    terminal("train", "c.yaml", *model, *data, "--name", "counted", "--quiet")
+    printed = terminal.json("predict", "counted", "new.jsonl", "--json")
+    assert printed["skipped"] == sum("skipped" in each for each in printed["predictions"]) == 2
+    written = terminal.json("predict", "counted", "new.jsonl", "--output", "out.jsonl", "--json")
+    assert (written["predictions"], written["skipped"]) == (5, 2)

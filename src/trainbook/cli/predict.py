@@ -69,11 +69,13 @@ def predict(
             echo(line, err=True)
     if output is None and as_json:
         answers = list(predictions)
-        return print_json({"predictions": answers, "metrics": predictions.metrics()})
+        skipped = predictions.num_skipped
+        return print_json({"predictions": answers, "skipped": skipped, "metrics": predictions.metrics()})
     shown = _counted(predictions, show=output is not None and not quiet and not as_json)
     written = _write(shown, output) if output is not None else _print(shown)
     if as_json:
-        return print_json({"output": str(output), "predictions": written, "metrics": predictions.metrics()})
+        answer = {"output": str(output), "predictions": written, "skipped": predictions.num_skipped}
+        return print_json({**answer, "metrics": predictions.metrics()})
     if not quiet:
         _summarise(predictions, written, output)
 
@@ -161,10 +163,12 @@ def _summarise(predictions: Any, written: int, output: Path | None) -> None:
     """To the side, so that what is printed stays one JSON object a line."""
     metrics = predictions.metrics()
     if output is not None:
-        echo(f"{written:,} predictions in {output}", err=True)
-    if count := predictions.inputs.num_skipped:
-        records = "record" if count == 1 else "records"
-        echo(f"{count:,} unusable {records} skipped (the run has data.bad_lines=skip)", err=True)
+        echo(f"{written - predictions.num_skipped:,} predictions in {output}", err=True)
+    if count := predictions.num_skipped:
+        unusable = predictions.inputs.num_skipped
+        reasons = [f"{unusable:,} unusable (the run has data.bad_lines=skip)"] if unusable else []
+        reasons += [f"{count - unusable:,} without text"] if count > unusable else []
+        echo(f"{count:,} {'record' if count == 1 else 'records'} skipped: {', '.join(reasons)}", err=True)
     for name, value in metrics.items():
         echo(f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True)
     if not metrics and predictions.note:

@@ -37,6 +37,7 @@ class Prediction:
         num_beams: int | None = None,
     ) -> None:
         self.config, self.device = restored.config, device
+        self.num_skipped = 0  # records without a prediction, so far: unusable ones and those without text
         self.precision = restored.precision
         self.judge = judge_of(restored, device)
         if num_beams is not None:
@@ -62,6 +63,7 @@ class Prediction:
 
     def __iter__(self) -> Iterator[Answer]:
         config = self.config
+        self.num_skipped = 0
         size = config.evaluation.per_device_eval_batch_size or batch_shape(config).micro_batch
         with prepared_device(config, self.device, config.model.hidden_size):
             for part in _batched(self.inputs, size * BATCHES_AT_A_TIME):
@@ -83,6 +85,7 @@ class Prediction:
                     answer["truth"] = each.truth
             else:
                 answer["skipped"] = each.skipped or "no text"
+                self.num_skipped += 1
             yield answer
 
     def metrics(self) -> dict[str, float]:
