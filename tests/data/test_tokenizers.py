@@ -146,8 +146,17 @@ def test_an_unknown_tokenizer_names_the_nearest(name: str, meant: str) -> None:
     with pytest.raises(DataError) as caught:
         tokenizer_config(name, None)
     assert str(caught.value) == (
-        f"data.tokenizer: unknown tokenizer '{name}'; it must be byte, char, word, bpe, or the path of a "
-        f"tokenizer.json. Did you mean '{meant}'?"
+        "data.tokenizer: must be byte, char, word, bpe, the path of a tokenizer.json, or that of a folder with a "
+        f"tokenizer, but got '{name}'. Did you mean {meant}?"
+    )
+
+
+def test_a_name_on_the_hub_is_answered_with_where_to_put_it() -> None:
+    with pytest.raises(DataError) as caught:
+        tokenizer_config("openai-community/gpt2", None)
+    assert str(caught.value) == (
+        "data.tokenizer: 'openai-community/gpt2' does not exist. A tokenizer from the Hugging Face hub comes with its "
+        "model: set model.pretrained=openai-community/gpt2."
     )
 
 

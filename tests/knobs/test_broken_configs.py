@@ -221,8 +221,8 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
             "run.yaml:6  sed: no such knob. Did you mean training.seed?",
             "run.yaml:1, run.yaml:7  model.hidden_size: must be a multiple of model.num_attention_heads, but 100 is "
             "not a multiple of 6.",
-            "run.yaml:9  data.tokenizer: must be byte, char, word or bpe, or the path of a tokenizer, but got 'bep'. "
-            "Did you mean bpe?",
+            "run.yaml:9  data.tokenizer: must be byte, char, word, bpe, the path of a tokenizer.json, or that of a "
+            "folder with a tokenizer, but got 'bep'. Did you mean bpe?",
             "run.yaml:4, run.yaml:3  schedule.warmup_steps: must be less than training.max_steps, but 20 is not less "
             "than 10.",
         ],
@@ -231,8 +231,17 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
         "lr: -1\ntokenizer: wordpiece\n",
         [
             "run.yaml:1  optimizer.learning_rate: must be a number > 0, but got -1.",
-            "run.yaml:2  data.tokenizer: must be byte, char, word or bpe, or the path of a tokenizer, but got "
-            "'wordpiece'. Did you mean bpe?",
+            "run.yaml:2  data.tokenizer: must be byte, char, word, bpe, the path of a tokenizer.json, or that of a "
+            "folder with a tokenizer, but got 'wordpiece'. Did you mean bpe?",
+        ],
+    ),
+    "a tokenizer of the hub, among the other problems": (
+        "lr: -1\ntokenizer: gpt2\n",
+        [
+            "run.yaml:1  optimizer.learning_rate: must be a number > 0, but got -1.",
+            "run.yaml:2  data.tokenizer: must be byte, char, word, bpe, the path of a tokenizer.json, or that of a "
+            "folder with a tokenizer, but got 'gpt2'. A tokenizer from the Hugging Face hub comes with its model: set "
+            "model.pretrained.",
         ],
     ),
     "a law is not judged on a refused value": (

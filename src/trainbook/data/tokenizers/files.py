@@ -11,13 +11,13 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_bytes, read_text
-from trainbook.data.names import did_you_mean, nearest
+from trainbook.data.names import did_you_mean
 from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
-from trainbook.knobs.laws.data import RELATED_TOKENIZERS, TOKENIZERS
+from trainbook.knobs.laws.data import TOKENIZERS, is_path, unknown_tokenizer
 
 NAMES = TOKENIZERS
 DEFAULT_BPE_VOCAB_SIZE = 4096
@@ -35,8 +35,6 @@ VOCABULARY_FILES = (
     "tokenizer.model",
     "sentencepiece.bpe.model",
 )
-
-RELATED_NAMES = {**RELATED_TOKENIZERS, "gpt2": "bpe"}  # the last may also be a tokenizer that is not here
 
 OWN = {"byte": "", "char": "characters", "word": "words"}  # kinds of ours, and what each has a list of
 
@@ -216,14 +214,13 @@ def _digest(path: Path) -> str:
 
 
 def _unknown(name: str, path: Path) -> str:
-    if os.sep in name or name.endswith(".json"):
-        return f"data.tokenizer: '{name}' does not exist.{_similar_file(path)}"
-    match = nearest(name, (*NAMES, *RELATED_NAMES))
-    hint = f" Did you mean '{RELATED_NAMES.get(match, match)}'?" if match else ""
-    return (
-        f"data.tokenizer: unknown tokenizer '{name}'; it must be {', '.join(NAMES)}, or the path of a "
-        f"tokenizer.json.{hint}"
-    )
+    if not is_path(name):
+        return f"data.tokenizer: {' '.join(unknown_tokenizer(name))}"
+    similar = _similar_file(path)
+    # A name on the hub looks like a path of two parts.
+    is_a_name = not similar and name.count("/") == 1 and not name.startswith((".", "/", "~")) and not path.suffix
+    hint = f" A tokenizer from the Hugging Face hub comes with its model: set model.pretrained={name}."
+    return f"data.tokenizer: '{name}' does not exist.{similar}{hint if is_a_name else ''}"
 
 
 def _similar_file(path: Path) -> str:

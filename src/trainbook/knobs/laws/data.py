@@ -88,18 +88,35 @@ RELATED_TOKENIZERS = {
 }
 
 
+FILES = (".json", ".txt", ".model")  # what tokenizers are saved in
+
+
 @law("data.tokenizer")
-def a_tokenizer_is_not_misspelt(s: Settings) -> Iterator[Broken]:
-    """data.tokenizer is byte, char, word, bpe, or the path of a tokenizer."""
+def a_tokenizer_is_known(s: Settings) -> Iterator[Broken]:
+    """data.tokenizer is byte, char, word, bpe, or the path of a tokenizer.json or of a folder that has one."""
     name = s.get("data.tokenizer")
-    is_word = name not in TOKENIZERS and not os.path.exists(os.path.expanduser(name))
-    if not is_word or "/" in name:
-        return
-    related = RELATED_TOKENIZERS.get(name.lower())
-    near = [related] if related else get_close_matches(name.lower(), TOKENIZERS, n=1, cutoff=0.65)
-    if near:  # any other word may be the name of a tokenizer that is not here: for a plan, its size is enough
-        message = f"must be {_any_of(TOKENIZERS)}, or the path of a tokenizer, but got '{name}'."
-        yield ("data.tokenizer",), message, f"Did you mean {near[0]}?"
+    # Whether a file is there is asked when it is read: a plan or an explanation may be made on another machine.
+    if name not in TOKENIZERS and not is_path(name) and not os.path.exists(os.path.expanduser(name)):
+        pretrained = s.get("model.pretrained") if s.is_written("model.pretrained") else None
+        yield ("data.tokenizer",), *unknown_tokenizer(name, pretrained)
+
+
+def is_path(name: str) -> bool:
+    return "/" in name or os.sep in name or name.endswith(FILES)
+
+
+def unknown_tokenizer(name: str, pretrained: str | None = None) -> tuple[str, str]:
+    """What is wrong with a name that is neither a kind of tokenizer nor a path, and what to do."""
+    message = (
+        f"must be {', '.join(TOKENIZERS)}, the path of a tokenizer.json, or that of a folder with a tokenizer, but "
+        f"got '{name}'."
+    )
+    near = get_close_matches(name.lower(), (*TOKENIZERS, *RELATED_TOKENIZERS), n=1, cutoff=0.65)
+    if near:
+        return message, f"Did you mean {RELATED_TOKENIZERS.get(near[0], near[0])}?"
+    if pretrained is not None:
+        return message, f"Omit it: model.pretrained={pretrained} brings its own tokenizer."
+    return message, "A tokenizer from the Hugging Face hub comes with its model: set model.pretrained."
 
 
 @law("data.vocab_size", "data.tokenizer", yields=True)
