@@ -1,4 +1,7 @@
-"""From errors to messages and exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted and saved."""
+"""From errors to messages and exit codes: 0 done, 1 the run failed, 2 the input is wrong, 130 interrupted and saved.
+
+main.py adds 141: nobody reads the output any more, as with `| head`.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 
 import typer
@@ -73,10 +74,17 @@ def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
 
 
+NOBODY_READS = 128 + signal.SIGPIPE  # as a shell says of a program that a closed pipe has ended
+
+
 def run() -> None:
     try:
         with guarded_streams():
             app()
+    except SystemExit as end:  # click and rich exit with 1, which would say that the command failed
+        if isinstance(end.__context__, BrokenPipeError):
+            sys.exit(NOBODY_READS)
+        raise
     finally:
         try:
             sys.stdout.flush()

@@ -1,0 +1,58 @@
+"""Whoever pipes into `head -1` has read enough: a command whose output nobody reads any more ends without a word."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+COMMANDS = [
+    ["--version"],
+    ["--help"],
+    ["train", "--help"],
+    ["explain", "beta2"],
+    ["explain", "gpt-tiny", "--json"],
+    ["plan", "gpt-tiny"],
+    ["plan", "gpt-tiny", "--json"],
+    ["doctor", "run"],
+    ["compare", "run", "again"],
+    ["data", "text.txt"],
+    ["generate", "run", "a"],
+    ["predict", "run", "text.txt", "--json"],
+    ["train", "gpt-tiny", "data.source=text.txt", "--dry-run"],
+    ["tune", "gpt-tiny", "--for-batch", "64"],
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_runs(trained) -> None:
+    shutil.copytree("runs/run", "runs/again")
+
+
+def into_a_closed_pipe(*arguments: str) -> tuple[int, str]:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "trainbook", *arguments], stdout=writing, stderr=subprocess.PIPE, text=True
+        )
+    finally:
+        os.close(writing)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
+def test_a_command_whose_output_nobody_reads_ends_quietly_as_by_sigpipe(trained, arguments: list[str]):
+    assert into_a_closed_pipe(*arguments) == (141, "")
+
+
+def test_a_mistake_is_still_one_where_nobody_reads(trained):
+    code, said = into_a_closed_pipe("explain", "no_such_knob")
+    assert code == 2 and "no_such_knob" in said
+
+
+def test_training_goes_on_where_nobody_reads(trained):
+    assert into_a_closed_pipe("train", *trained.tiny, "--name", "unread") == (0, "")
