@@ -108,6 +108,22 @@ def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
     assert second == "3 trials with sobol; 1 worker"
 
 
+def test_which_trials_are_repeated_is_told_once_when_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    from trainbook.cli.tune import _Table
+    from trainbook.study.tune.rows import Trial
+    from trainbook.study.tune.study_file import read_question
+
+    table = _Table(read_question("gpt-tiny", budget="3", seeds=1), quiet=False)
+    trials = [Trial(0, "base", {}, state="done", loss=2.0), Trial(1, "search", {}, state="done", loss=1.0)]
+    table.show(trials, None)
+    again = [Trial(2, "repeat", {}, seed=1, of=1), Trial(3, "repeat", {}, seed=1, of=0)]
+    for _ in range(2):
+        table.show([*trials, *again], None)
+    told = " ".join(capsys.readouterr().out.split())
+    line = "then repeated with 1 new seed: trial 1, the only one better than the base, and the base (trial 0)"
+    assert told.count(line) == 1
+
+
 def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = terminal("tune", *terminal.tiny, "--budget", "4", "--storage", "mysql://me:secret@host/x", code=2)
     assert "secret" not in refused.output and "--storage" in refused.output

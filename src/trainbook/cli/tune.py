@@ -62,8 +62,8 @@ def tune(
         int | None,
         typer.Option(
             "--seeds",
-            help="How often the best three settings and the baseline are repeated at the end, up to four runs "
-            "per seed; 0: never. Default: 3.",
+            help="How often the base and the best trials that are better than it, up to three, are repeated at the "
+            "end, each time with a new seed; 0: never. Default: 3.",
         ),
     ] = None,
     workers: Annotated[
@@ -241,6 +241,7 @@ class _Table:
         self.told: set[int] = set()
         self.live: Any = None
         self.plan_is_told = question.budget.unit == "trials"  # before the first trial
+        self.repeated: list[str] = []  # what was said of it
 
     def __enter__(self) -> _Table:
         if not self.quiet and sys.stdout.isatty():
@@ -264,12 +265,17 @@ class _Table:
     def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
         if self.quiet:
             return
+        from trainbook.study.tune.repeats import words_on_repeated
         from trainbook.study.tune.run import words_of
 
         if plan is not None and "trials" in plan and not self.plan_is_told:
             self.plan_is_told = True
             for line in words_of(plan):
                 self.say(f"  {'search':<10} {line}")
+        if (lines := words_on_repeated(self.question, trials)) != self.repeated:
+            self.repeated = lines
+            for line in lines:
+                self.say(folded(f"  {'then':<10} {line}", 13))
         for each in trials:
             if each.is_over and each.state != "dropped" and each.number not in self.told:
                 self.told.add(each.number)

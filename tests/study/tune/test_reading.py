@@ -96,6 +96,8 @@ def test_a_lucky_best_is_told_beside_the_one_that_is_taken_in_its_place(ask: Ask
     assert min(means, key=lambda number: means[number]) == 6
     assert all(len(each["repeats"]["losses"]) == 3 for each in facts["finalists"])
     told = conclude(facts)
+    assert facts["repeated"] == [7, 6, 5, 0]
+    assert "Repeated with 3 new seeds: trials 7, 6 and 5, the best three, and the base (trial 0)." in told
     assert told[0].startswith("Best: trial 6 (") and "loss 1.8; mean 1.7" in told[0]
     assert told[1].startswith("Trial 7 had the lowest loss in the search (1.5), but mean 1.8")
     assert told[1].endswith(" (standard deviation) over 3 new seeds, so trial 6 is preferred.")

@@ -6,7 +6,14 @@ from dataclasses import replace
 import pytest
 from tests.study.tune.conftest import Asks
 
-from trainbook.study.tune.repeats import believed, candidates, may_be_believed, num_repetitions, repetitions
+from trainbook.study.tune.repeats import (
+    believed,
+    candidates,
+    may_be_believed,
+    num_repetitions,
+    repetitions,
+    words_on_repeated,
+)
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 
@@ -131,3 +138,20 @@ def test_while_repetitions_are_to_come_there_is_always_an_answer(ask: Asks, num_
     assert best(question, so_far) == (1 if num_ended <= 3 else 2 if num_ended <= 6 else 3)
     may = [each.number for each in may_be_believed(question, so_far, 0)]
     assert may == ([3] if num_ended == 12 else [1, 2, 3, 0])
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        (LOSSES, "trials 1, 2 and 3, the best three, and the base (trial 0)"),
+        ((2.0, 1.0, 3.0), "trial 1, the only one better than the base, and the base (trial 0)"),
+        ((2.0, 1.0, 1.5), "trials 1 and 2, the only ones better than the base, and the base (trial 0)"),
+        ((1.0, 2.0, 3.0), "only the base (trial 0), since no trial is better than it"),
+        ((None, 2.0, 1.0), "trials 2 and 1, the only ones that could be trained"),
+    ],
+)
+def test_what_is_repeated_is_told_with_the_reason(ask: Asks, losses: Sequence[float | None], told: str) -> None:
+    question, trials = ask(seeds=2), searched(*losses)
+    assert words_on_repeated(question, trials) == []
+    asked = [*trials, *repetitions(question, trials)]
+    assert words_on_repeated(question, asked) == [f"repeated with 2 new seeds: {told}"]

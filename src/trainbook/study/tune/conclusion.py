@@ -23,6 +23,7 @@ def conclude(facts: Facts) -> list[str]:
         return [_nothing(facts)]
     lines = [_best(facts), *_replaced(facts), *_ties(facts), *map(_unstable, facts["unstable"])]
     lines += [*_against_the_base(facts), *_arms(facts), *map(_at_an_end, facts["boundary"])]
+    lines += [f"{line[:1].upper()}{line[1:]}." for line in facts["why_repeated"]]
     region = facts["good_region"]
     if not region["enough"]:
         lines.append(
@@ -32,7 +33,7 @@ def conclude(facts: Facts) -> list[str]:
     share = facts["infeasible_share"]
     if share:
         more = " That is a lot: the search range is too wide." if share > 0.25 else ""
-        lines.append(f"{share:.0%} of the trials diverged, broke a law or ran out of memory.{more}")
+        lines.append(f"{share:.0%} of the trials diverged, violated a constraint or ran out of memory.{more}")
     if facts["counts"]["failed"]:
         count = facts["counts"]["failed"]
         lines.append(f"{_count(count, 'trial', 'trials')} failed for other reasons and {_are(count)} left out.")

@@ -18,7 +18,9 @@ from trainbook.study.tune.repeats import (
     is_unstable,
     new_losses,
     num_diverged,
+    repeated,
     repeats_of,
+    words_on_repeated,
 )
 from trainbook.study.tune.rows import ENDED, Trial
 from trainbook.study.tune.study_file import Question
@@ -58,6 +60,8 @@ def read(question: Question, plan: Plan, trials: Sequence[Trial]) -> Facts:
         "difference": arm["difference"] if arm else None,
         "finalists": arm["finalists"] if arm else [],
         "unstable": arm["unstable"] if arm else [],
+        "repeated": repeated(trials),
+        "why_repeated": words_on_repeated(question, trials),
         "arms": arms if len(arms) > 1 else None,
         "comparison": compare_arms(question, arms, chosen) if len(arms) > 1 and chosen is not None else None,
         "boundary": [] if best is None else boundary(question, plan, trials, best),
@@ -99,13 +103,13 @@ def _arm(question: Question, plan: Plan, trials: Sequence[Trial], arm: int, valu
     told = {"best": _with_repeats(best, trials), "base": _with_repeats(base_of(trials, arm), trials)}
     compared = finalists(question, trials, arm)
     unstable = [each for each in compared if each is not best and is_unstable(each, trials)]
-    repeated = [facts for each in compared if (facts := _with_repeats(each, trials)) is not None]
+    again = [facts for each in compared if (facts := _with_repeats(each, trials)) is not None]
     return {
         "compared": dict(values),
         **told,
-        "difference": _difference(question, told["best"], told["base"], repeated),
-        "ties": _ties(question, told["best"], told["base"], repeated),
-        "finalists": repeated,
+        "difference": _difference(question, told["best"], told["base"], again),
+        "ties": _ties(question, told["best"], told["base"], again),
+        "finalists": again,
         "unstable": [_with_repeats(each, trials) for each in unstable],
         "importance": shares,
         "importance_refused": refused,
@@ -139,22 +143,22 @@ def _number_of(trial: Facts | None) -> int | None:
     return None if trial is None else trial["number"]
 
 
-def _difference(question: Question, best: Facts | None, base: Facts | None, repeated: Sequence[Facts]) -> Facts | None:
+def _difference(question: Question, best: Facts | None, base: Facts | None, rivals: Sequence[Facts]) -> Facts | None:
     """Of the best of an arm from its base; below 0 the best is better, whichever way the metric goes.
 
     The same seeds chose it among the finalists, so each of them counts as compared with the base.
     """
     if best is None or base is None or best["number"] == base["number"]:
         return None
-    return paired(question, best, base, len(repeated), repeated)
+    return paired(question, best, base, len(rivals), rivals)
 
 
-def _ties(question: Question, best: Facts | None, base: Facts | None, repeated: Sequence[Facts]) -> list[int]:
+def _ties(question: Question, best: Facts | None, base: Facts | None, judged: Sequence[Facts]) -> list[int]:
     """Finalists that new seeds cannot tell apart from the best one."""
     if best is None:
         return []
-    others = [*repeated, *([base] if base is not None else [])]
-    rivals = [each for each in repeated if each["number"] != best["number"] and not each["repeats"]["infeasible"]]
+    others = [*judged, *([base] if base is not None else [])]
+    rivals = [each for each in judged if each["number"] != best["number"] and not each["repeats"]["infeasible"]]
     found = [(each, paired(question, best, each, max(1, len(rivals)), others)) for each in rivals]
     return [each["number"] for each, gap in found if gap and gap["interval"] and gap["verdict"] == "cannot tell"]
 

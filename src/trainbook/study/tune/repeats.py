@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from trainbook.knobs.values import show
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
 
@@ -135,3 +136,42 @@ def repetitions(question: Question, trials: Sequence[Trial]) -> list[Trial]:
         Trial(number + place, "repeat", each.values, arm=each.arm, units=each.units, seed=seed, of=each.number)
         for place, (each, seed) in enumerate(missing)
     ]
+
+
+def repeated(trials: Sequence[Trial]) -> list[int]:
+    """The numbers of the trials that are repeated, in the order in which this was asked for."""
+    return [number for number in dict.fromkeys(each.of for each in trials) if number is not None]
+
+
+def words_on_repeated(question: Question, trials: Sequence[Trial]) -> list[str]:
+    """Which trials are repeated with new seeds, and why these; a sentence for each arm."""
+    lines = []
+    for arm, values in enumerate(question.roles.arms):
+        own = [each for each in trials if each.arm == arm]
+        numbers, seeds = repeated(own), {each.seed for each in own if each.of is not None}
+        if not numbers:
+            continue
+        base = base_of(own, arm)
+        has_base = base is not None and base.number in numbers
+        others = [number for number in numbers if base is None or number != base.number]
+        compared = "".join(f"{path}={show(value)}, " for path, value in values.items())
+        count = f"{len(seeds)} new seed{'s' if len(seeds) > 1 else ''}"
+        what = _named(others, has_base) + (f", and the base (trial {base.number})" if base and has_base else "")
+        if base and not others:
+            what = f"only the base (trial {base.number}), since no trial is better than it"
+        lines.append(f"{compared}repeated with {count}: {what}")
+    return lines
+
+
+def _named(numbers: Sequence[int], has_base: bool) -> str:
+    """Trials other than the base, and why they were chosen."""
+    if not numbers:
+        return ""
+    names = f"trials {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}" if numbers[1:] else f"trial {numbers[0]}"
+    if len(numbers) == MOST_CANDIDATES:
+        return f"{names}, the best three"
+    if len(numbers) > MOST_CANDIDATES:  # of a study that was extended
+        return f"{names}, the best three at the end of each search"
+    if has_base:
+        return f"{names}, the only {'one' if len(numbers) == 1 else 'ones'} better than the base"
+    return f"{names}, the only {'one' if len(numbers) == 1 else 'ones'} that could be trained"

@@ -46,7 +46,7 @@ class Question:
     metric: str
     method: str
     budget: Budget
-    seeds: int  # how often the best three and the base are repeated
+    seeds: int  # how often the base, and up to three trials that are better, are repeated
     seed: int  # of the search itself
     workers: int
     pruning: str
