@@ -93,14 +93,14 @@ class Timing:
         return cls(seconds, setup.steps * setup.tokens_per_step / seconds, parameters, peak_bytes)
 
 
-def synchronise(device: str) -> None:
+def synchronize(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def read_clock(setup: Setup) -> float:
     """Seconds, once the device has done what it was given."""
-    synchronise(setup.device)
+    synchronize(setup.device)
     return time.perf_counter() if setup.clock == "wall" else time.process_time()
 
 

@@ -24,7 +24,7 @@ from common import (
     free_memory,
     measure_hugging_face,
     print_facts,
-    synchronise,
+    synchronize,
     trainbook_training,
     with_options,
     write_json,
@@ -87,7 +87,7 @@ def measure_ours(setup: Setup, *, profile: bool) -> tuple[Timing, str]:
             print(kernel_table(training))
         # Last, because a step that was cut short cannot be followed by another.
         syncs = host_syncs(training)
-        synchronise(setup.device)
+        synchronize(setup.device)
     del training
     free_memory(setup.device)
     return timing, syncs

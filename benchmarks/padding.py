@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from common import facts, free_memory, synchronise, write_json
+from common import facts, free_memory, synchronize, write_json
 from torch import Tensor
 
 from trainbook.data import DataBundle
@@ -84,11 +84,11 @@ def dense(batch: StepBatch) -> StepBatch:
 
 
 def seconds_for(job: Job, batches: list[StepBatch], device: str) -> float:
-    synchronise(device)
+    synchronize(device)
     begin = time.perf_counter()
     for batch in batches:
         train_step(job.state, batch)
-    synchronise(device)
+    synchronize(device)
     return time.perf_counter() - begin
 
 

@@ -1,4 +1,4 @@
-"""Whether a long text, tokenised in pieces as training does it, has the tokens of the whole text.
+"""Whether a long text, tokenized in pieces as training does it, has the tokens of the whole text.
 
     python benchmarks/whole_text.py big.txt --megabytes 50 --kinds char gpt2 unigram bert
 

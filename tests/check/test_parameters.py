@@ -90,14 +90,14 @@ def test_a_copy_in_place_of_a_shared_matrix_is_found(bench, monkeypatch):
         if self.is_tied:
             self.head.weight = nn.Parameter(torch.empty_like(self.body.token_embedding.weight))
 
-    def initialise(self, seed):
+    def initialize(self, seed):
         real(self, seed)
         with torch.no_grad():
             self.head.weight.copy_(self.body.token_embedding.weight)
 
-    real = CausalLanguageModel.initialise
+    real = CausalLanguageModel.initialize
     monkeypatch.setattr(CausalLanguageModel, "tie", tie)
-    monkeypatch.setattr(CausalLanguageModel, "initialise", initialise)
+    monkeypatch.setattr(CausalLanguageModel, "initialize", initialize)
     subject = bench.subject()
     assert failing(subject) == {"tied"}
     assert "cloned instead of shared" in outcomes(subject, "tied")["tied"].cause

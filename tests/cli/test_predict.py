@@ -161,11 +161,11 @@ def test_a_model_is_judged_here_as_in_its_last_evaluation(terminal, task: str):
 def test_skipped_records_are_counted_in_the_summary(capsys, unusable: int, empty: int, told: str):
     from types import SimpleNamespace
 
-    from trainbook.cli.predict import _summarise
+    from trainbook.cli.predict import _summarize
 
     inputs = SimpleNamespace(num_skipped=unusable)
     found = SimpleNamespace(inputs=inputs, num_skipped=unusable + empty, note="", metrics=lambda: {"accuracy": 0.5})
-    _summarise(found, 3, None)
+    _summarize(found, 3, None)
     assert f"{told}\naccuracy" in capsys.readouterr().err
 
 

@@ -36,7 +36,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_text_is_tokenised_once_whatever_the_time_and_place_of_its_files(
+def test_text_is_tokenized_once_whatever_the_time_and_place_of_its_files(
     build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str]
 ) -> None:
     first = build_from(folder)
@@ -67,7 +67,7 @@ def test_another_tokenizer_or_split_is_another_entry(
     assert first.fingerprint != second.fingerprint
 
 
-def test_changed_content_is_tokenised_again(build_from: BuildFrom, folder: Path, encoded: list[str]) -> None:
+def test_changed_content_is_tokenized_again(build_from: BuildFrom, folder: Path, encoded: list[str]) -> None:
     first = build_from(folder)
     file = folder / "01.txt"
     file.write_text(file.read_text().replace("File", "Tile"))
@@ -76,7 +76,7 @@ def test_changed_content_is_tokenised_again(build_from: BuildFrom, folder: Path,
     assert second.fingerprint != first.fingerprint
 
 
-def test_changed_validation_text_is_tokenised_again(build_from: BuildFrom, folder: Path, tmp_path: Path) -> None:
+def test_changed_validation_text_is_tokenized_again(build_from: BuildFrom, folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     fingerprints = set()
     for text in ("something else", "something new"):
@@ -122,7 +122,7 @@ def _in_parts(bundle: DataBundle, name: str) -> Path:
 
 @pytest.mark.parametrize("damage", [_truncate, _flip_a_bit, Path.unlink])
 @pytest.mark.parametrize(
-    ("name", "is_tokenised"),
+    ("name", "is_tokenized"),
     [
         ("train/tokens.bin", True),
         ("validation/tokens.bin", True),
@@ -134,13 +134,13 @@ def _in_parts(bundle: DataBundle, name: str) -> Path:
     ],
 )
 def test_what_is_damaged_is_made_anew_and_no_more(
-    build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str], name: str, is_tokenised: bool, damage
+    build_from: BuildFrom, folder: Path, tmp_path: Path, encoded: list[str], name: str, is_tokenized: bool, damage
 ) -> None:
     first = build_from(folder)
     tokens = first.train.tokens[:].tobytes()
     damage(_in_parts(first, name))
     second = build_from(folder)
-    assert (len(encoded) > 30) is is_tokenised
+    assert (len(encoded) > 30) is is_tokenized
     if name != "facts.json":  # which is asked only where something else is missing
         assert second.summary["cache_reused"] is False
     assert (second.train.tokens[:].tobytes(), second.fingerprint) == (tokens, first.fingerprint)

@@ -150,7 +150,7 @@ def pages(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("samples", ["documents", "windows"])
-def test_pages_that_repeat_themselves_are_left_out_before_tokenising(build_from, pages: Path, samples: str) -> None:
+def test_pages_that_repeat_themselves_are_left_out_before_tokenizing(build_from, pages: Path, samples: str) -> None:
     plain = build_from(pages, samples=samples, validation_ratio=0.0, max_seq_length=64)
     data = build_from(pages, samples=samples, validation_ratio=0.0, max_seq_length=64, gopher_filter=True)
     assert plain.summary["train"]["documents"] == 40 and data.summary["train"]["documents"] == 30

@@ -78,7 +78,7 @@ def test_many_shards_are_the_same_data_as_one_file(build_from: BuildFrom, shards
     assert many.summary["train"] == single.summary["train"]
 
 
-def test_only_a_shard_that_changed_or_came_is_tokenised_anew(
+def test_only_a_shard_that_changed_or_came_is_tokenized_anew(
     build_from: BuildFrom, shards: Path, encoded: list[str]
 ) -> None:
     first = build_from(shards)
@@ -385,7 +385,7 @@ def test_progress_is_a_few_lines_where_nobody_looks(
     build_from(folder)
     lines = capfd.readouterr().err.splitlines()
     assert lines[9] == "reading: 39.4 kB of 39.4 kB"
-    assert all(line.startswith("tokenising: ") and line.endswith(" kB of 39.4 kB") for line in lines[10:])
+    assert all(line.startswith("tokenizing: ") and line.endswith(" kB of 39.4 kB") for line in lines[10:])
     assert len(lines) == 20
     build_from(folder)
     assert capfd.readouterr().err == ""

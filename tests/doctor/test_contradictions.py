@@ -34,8 +34,8 @@ def test_what_an_override_turns_counts_by_any_name_of_its_knob():
 
 def test_a_remedy_of_the_finding_s_own_is_not_that_of_its_cause():
     assert turns(finding("overfitting", ""), VIEW) == {LENGTH: -1}
-    assert turns(finding("overfitting", "", remedy="Regularise more."), VIEW) == {}
-    both = [finding("training-short", "a"), finding("overfitting", "b", remedy="Regularise more.")]
+    assert turns(finding("overfitting", "", remedy="Regularize more."), VIEW) == {}
+    both = [finding("training-short", "a"), finding("overfitting", "b", remedy="Regularize more.")]
     assert without_contradictions(both, VIEW) == both
 
 

@@ -140,7 +140,7 @@ REMEDIES = [
     Named(1, "memory: monitor usage", "rule: every row has the memory in use"),
     Named(1, "dynamic padding", "data.padding"),
     Named(1, "log densely early", "logging.dense_steps"),
-    Named(1, "monitor GPU utilisation", "rule: every row on a GPU has it, with nvidia-ml-py installed"),
+    Named(1, "monitor GPU utilization", "rule: every row on a GPU has it, with nvidia-ml-py installed"),
     Named(2, "skip updates over a threshold", "guard.skip_threshold"),
     Named(2, "skip bad samples", "guard.quarantine"),
     Named(2, "restart from an earlier checkpoint", "rule: a damaged checkpoint is passed over for an older one"),

@@ -434,8 +434,8 @@ class Restless(CausalLanguageModel):
         self.register_buffer("last", torch.zeros(()))
         self.norm = nn.BatchNorm1d(VOCAB)
 
-    def initialise(self, seed: int) -> None:
-        super().initialise(seed)
+    def initialize(self, seed: int) -> None:
+        super().initialize(seed)
         self.norm.reset_parameters()
         self.calls, self.last = torch.zeros(()), torch.zeros(())
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainbook.models import EncoderDecoder, Shape, Transformer, initialise
+from trainbook.models import EncoderDecoder, Shape, Transformer, initialize
 from trainbook.models import attention as attention_module
 from trainbook.models.attention import Attention, CrossAttention, LogitRecorder, recorded_logits
 
@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "without a scale": {"attention_scale": "none"},
     "rotary": {"position": "rotary"},
     "shared key-value heads": {"num_key_value_heads": 2},
-    "normalised": {"qk_norm": True, "position": "rotary", "num_key_value_heads": 1},
+    "normalized": {"qk_norm": True, "position": "rotary", "num_key_value_heads": 1},
     "relative, causal": {"position": "relative"},
     "relative, both ways": {"position": "relative", "causal": False},
     "wide heads": {"head_width": 6, "bias": True},
@@ -53,14 +53,14 @@ def ids_of(length: int = LENGTH, seed: int = 0) -> Tensor:
 
 def make(**changes: Any) -> Transformer:
     model = Transformer(replace(BASE, **changes))
-    initialise(model, model.shape, seed=0)
+    initialize(model, model.shape, seed=0)
     return model.eval()
 
 
 def make_t5() -> EncoderDecoder:
     shape = replace(BASE, position="relative", attention_scale="none", norm="rmsnorm", causal=False)
     model = EncoderDecoder(shape, max_target_length=8)
-    initialise(model, shape, seed=0)
+    initialize(model, shape, seed=0)
     return model.eval()
 
 

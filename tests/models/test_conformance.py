@@ -14,7 +14,7 @@ from trainbook.knobs import Config
 from trainbook.knobs.sections.data import Data
 from trainbook.knobs.sections.memory import Memory
 from trainbook.knobs.sections.model import Model
-from trainbook.models import EncoderDecoder, Transformer, build_bert, build_gpt, build_t5, initialise
+from trainbook.models import EncoderDecoder, Transformer, build_bert, build_gpt, build_t5, initialize
 from trainbook.models.attention import Attention
 
 VOCAB, LENGTH, WIDTH, LAYERS = 40, 12, 16, 3
@@ -242,7 +242,7 @@ class GptCases(CausalCases):
             data=Data(max_seq_length=LENGTH),
         )
         model = build_gpt(config, VOCAB)
-        initialise(model, model.shape, seed=3)
+        initialize(model, model.shape, seed=3)
         return model
 
     def test_attention_is_kept_by_selective_and_drawn_again_where_it_has_dropout(self):
@@ -278,7 +278,7 @@ class TestGptLikeLlama(GptCases):
     }
 
 
-class TestGptWithEveryHeadNormalised(GptCases):
+class TestGptWithEveryHeadNormalized(GptCases):
     knobs: ClassVar[dict[str, Any]] = {"qk_norm": True, "position": "rotary", "norm": "rmsnorm", "activation": "geglu"}
 
 
@@ -324,7 +324,7 @@ class BertCases(PackedCases):
             data=Data(max_seq_length=LENGTH),
         )
         model = build_bert(config, VOCAB)
-        initialise(model, model.shape, seed=3)
+        initialize(model, model.shape, seed=3)
         return model
 
     @pytest.mark.parametrize("place", [0, LENGTH - 1])
@@ -372,7 +372,7 @@ class T5Cases(PackedCases):
             data=Data(max_seq_length=LENGTH),
         )
         model = WritesWhatItReads(build_t5(config, VOCAB, LENGTH))
-        initialise(model, model.shape, seed=3)
+        initialize(model, model.shape, seed=3)
         return model
 
     def test_selective_repeats_no_matrix_product_and_full_repeats_them(self):

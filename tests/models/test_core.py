@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainbook.models import Shape, Transformer, initialise
+from trainbook.models import Shape, Transformer, initialize
 from trainbook.models.attention import Sight, kernel_takes_groups
 
 BEFORE = Sight(causal=True)
@@ -30,7 +30,7 @@ IDS = torch.arange(16).view(2, 8)
 
 def make(**changes: Any) -> Transformer:
     model = Transformer(replace(BASE, **changes))
-    initialise(model, model.shape, seed=0)
+    initialize(model, model.shape, seed=0)
     return model
 
 

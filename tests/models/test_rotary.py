@@ -46,7 +46,7 @@ def test_angles_are_exact_far_out():
         assert math.isclose(rotary.cos[100_000, channel].item(), math.cos(angle), abs_tol=1e-6)
 
 
-def test_tables_are_right_without_any_initialisation():
+def test_tables_are_right_without_any_initialization():
     shape = Shape(10, 10, 8, 1, 16, 16, 4, 4, position="rotary")
     attention = Transformer(shape).blocks[0].attention
     torch.testing.assert_close(attention.rotary.cos[3, 0], torch.tensor(math.cos(3.0)))  # pyright: ignore

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainbook.knobs import Config, load
 from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
-from trainbook.models import Shape, Transformer, initialise, named_roles, shape_of
+from trainbook.models import Shape, Transformer, initialize, named_roles, shape_of
 from trainbook.models.core import make_norm
 from trainbook.optim import apply_update, build_optimizer, parameter_groups
 from trainbook.precision import Precision
@@ -115,7 +115,7 @@ def test_where_weights_are_fp32_or_frozen_norms_are_pytorchs_own():
         assert type(make_norm(shape, 16)) is nn.LayerNorm
     with torch.no_grad():
         model = Transformer(shape).bfloat16()
-        initialise(model, shape, seed=0)
+        initialize(model, shape, seed=0)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
 
 

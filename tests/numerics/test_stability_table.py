@@ -135,7 +135,7 @@ def largest_logit(layer: Attention, growth: float) -> float:
 
 @pytest.mark.parametrize("position", ["learned", "rotary"])
 def test_qk_norm_bounds_the_largest_attention_logit_by_the_root_of_the_head_width(position: str):
-    """A normalised vector of 16 numbers is at most 4 long; 4 x 4 / sqrt(16) = 4, whatever the weights have grown to."""
+    """A normalized vector of 16 numbers is at most 4 long; 4 x 4 / sqrt(16) = 4, whatever the weights have grown to."""
     free, bounded = attention(False, position), attention(True, position)
     assert largest_logit(free, 1000.0) == pytest.approx(1e6 * largest_logit(free, 1.0), rel=1e-3)
     assert all(largest_logit(bounded, growth) <= 4.0 + 1e-5 for growth in (1.0, 100.0, 1e4))

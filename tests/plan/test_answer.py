@@ -159,8 +159,8 @@ def test_with_adapters_only_what_is_trained_has_gradients_and_averages():
     assert facts["memory"]["optimizer state"] == 8 * trained
     assert facts["memory"]["weights"] == whole["memory"]["weights"] + 4 * trained
     assert facts["time"]["flops_per_step"] < 0.7 * whole["time"]["flops_per_step"]
-    for quantised, bytes_each in (("4bit", 0.516), ("8bit", 1.0)):
-        few = adapted.config.model.model_copy(update={"quantize_base": quantised})
+    for quantized, bytes_each in (("4bit", 0.516), ("8bit", 1.0)):
+        few = adapted.config.model.model_copy(update={"quantize_base": quantized})
         packed = plan(replace(adapted, config=adapted.config.model_copy(update={"model": few})))
         saved = facts["memory"]["weights"] - packed["memory"]["weights"]
         assert saved == pytest.approx((4 - bytes_each) * facts["parameters_by_part"]["blocks"], rel=0.02)

@@ -32,7 +32,7 @@ CASES = {
     "gpt capped": (GPT, ("model.logit_soft_cap=30",)),
     "gpt with sgd": (GPT, ("optimizer.type=sgd",)),
     "llama": (LLAMA, (OFF,)),
-    "llama with normalised heads": (LLAMA, (OFF, "model.qk_norm=true")),
+    "llama with normalized heads": (LLAMA, (OFF, "model.qk_norm=true")),
     "llama recomputed selectively, with 16-bit weights": (LLAMA, (SELECTIVE, "precision.weights=bf16")),
     "bert": (BERT, ()),
     "bert recomputed in full": (BERT, (FULL,)),

@@ -77,7 +77,7 @@ def predict(
         answer = {"output": str(output), "predictions": written, "skipped": predictions.num_skipped}
         return print_json({**answer, "metrics": predictions.metrics()})
     if not quiet:
-        _summarise(predictions, written, output)
+        _summarize(predictions, written, output)
 
 
 def _write(answers: Iterable[dict[str, Any]], output: Path) -> int:
@@ -159,7 +159,7 @@ def _counted(answers: Iterable[dict[str, Any]], show: bool) -> Iterator[dict[str
             progress.advance(task)
 
 
-def _summarise(predictions: Any, written: int, output: Path | None) -> None:
+def _summarize(predictions: Any, written: int, output: Path | None) -> None:
     """To the side, so that what is printed stays one JSON object a line."""
     metrics = predictions.metrics()
     if output is not None:

@@ -68,7 +68,7 @@ class DataBundle:
 
 
 def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBundle:
-    """Everything that the `data` section asks for. The text is tokenised once and found again in the cache; several
+    """Everything that the `data` section asks for. The text is tokenized once and found again in the cache; several
     processes share the work, and each gets the whole."""
     config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
     source, validation = open_sources(data, request)
@@ -148,7 +148,7 @@ def _missing_in(source: Source) -> str | None:
 
 
 def open_records(data: Data, request: Request) -> Sides:
-    """The documents that `build` would tokenise, divided as it divides them.
+    """The documents that `build` would tokenize, divided as it divides them.
 
     `train` and `validation` of the answer are functions: each call gives an iterator that reads the documents anew
     (`validation` is None where nothing is held out). `facts["fields"]` says which field was taken for what.

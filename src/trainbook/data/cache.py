@@ -35,7 +35,7 @@ from trainbook.data.sides import must_leave_something
 from trainbook.data.sources import Source
 from trainbook.data.sources.reader import FileReader
 from trainbook.data.surveys import Counts, joined_survey, read_counts, write_survey
-from trainbook.data.tokenise import encode
+from trainbook.data.tokenize import encode
 from trainbook.data.tokenizers import load_tokenizer
 from trainbook.data.writing import Encoding
 from trainbook.errors import DataError
@@ -117,7 +117,7 @@ class _Preparation:
         decided = Decided(self.corpus, self.folder, facts)
         encoding = decided.load_encoding()
         keys = [decided.key(one, key, encoding) for one, key in zip(placed, surveys, strict=True)]
-        with self._stage("tokenising") as bar:
+        with self._stage("tokenizing") as bar:
             pairs = list(zip(placed, keys, strict=True))
             made = share_out(self.crew, pairs, lambda pair: self._encode(decided, *pair, encoding, bar))
         of_the_first(self.crew, lambda: self._publish(facts, made, encoding))

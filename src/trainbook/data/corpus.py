@@ -1,4 +1,4 @@
-"""What is tokenised, in parts, and what was decided for all of them together."""
+"""What is tokenized, in parts, and what was decided for all of them together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided for all parts before any of them is tokenised: what is held out, the classes, the tokenizer."""
+"""What is decided for all parts before any of them is tokenized: what is held out, the classes, the tokenizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two sides of the data, training and validation, as documents: opened and divided, not yet tokenised."""
+"""The two sides of the data, training and validation, as documents: opened and divided, not yet tokenized."""
 
 from __future__ import annotations
 

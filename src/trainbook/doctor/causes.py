@@ -238,7 +238,7 @@ _ALL = (
     _cause(
         "overfitting",
         "The model is overfitting.",
-        "Stop earlier, regularise more, or get more data.",
+        "Stop earlier, regularize more, or get more data.",
         "model.dropout",
     ),
     _cause(
@@ -340,13 +340,13 @@ _ALL = (
     _cause(
         "attention-logits-grow",
         "Attention logits keep growing: attention collapses onto single tokens.",
-        "Normalise queries and keys (QK norm).",
+        "Normalize queries and keys (QK norm).",
         "model.qk_norm",
         "gradients-explode clipping-off clipping-tight",
     ),
     _cause(
         "z-drift",
-        "The output logits drift: the softmax normaliser (log Z) moves away from its start.",
+        "The output logits drift: the softmax normalizer (log Z) moves away from its start.",
         "Add a z-loss.",
         "training.z_loss",
     ),

@@ -251,9 +251,9 @@ class Training:
             row["rank_memory"] = {str(rank): each for rank, (each, _) in enumerate(of_all)}
             if all(own is not None for _, own in of_all):
                 row["rank_seconds"] = {str(rank): own for rank, (_, own) in enumerate(of_all)}
-        utilisation = gpu_utilisation(state.device)
-        if utilisation is not None:
-            row["gpu_utilisation"] = utilisation
+        utilization = gpu_utilisation(state.device)
+        if utilization is not None:
+            row["gpu_utilisation"] = utilization
         self._log_row(report.step, "train", row)
         self.write_store_events(self.trackers)
         state.clipped.zero_()

@@ -4,7 +4,7 @@ from trainbook.models.attention import KeyValueCache
 from trainbook.models.bert import build_bert
 from trainbook.models.core import Memory, Transformer
 from trainbook.models.gpt import build_gpt
-from trainbook.models.parameters import OutputLinear, initialise, named_roles
+from trainbook.models.parameters import OutputLinear, initialize, named_roles
 from trainbook.models.shape import Shape, shape_of
 from trainbook.models.t5 import EncoderDecoder, build_t5
 
@@ -18,7 +18,7 @@ __all__ = [
     "build_bert",
     "build_gpt",
     "build_t5",
-    "initialise",
+    "initialize",
     "named_roles",
     "shape_of",
 ]

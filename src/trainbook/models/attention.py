@@ -266,7 +266,7 @@ class Attention(_Heads):
         self.split_sizes = [self.query_size, self.kv_size, self.kv_size]
         self.query_key_value = FusedLinear(shape.hidden_size, self.split_sizes, bias=shape.has_qkv_bias)
         self.output = ResidualLinear(self.query_size, shape.hidden_size, bias=shape.bias)
-        # Normalised per head: bounds the attention logits whatever the weights grow to.
+        # Normalized per head: bounds the attention logits whatever the weights grow to.
         self.query_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_width, eps=shape.norm_epsilon) if shape.qk_norm else nn.Identity()
         self.rotary = (

@@ -111,8 +111,8 @@ class Memory:
 
 
 class Block(nn.Module):
-    """Pre-norm: each part reads a normalised copy of the residual stream and adds its answer to it. Post-norm: the sum
-    is normalised instead, as in BERT."""
+    """Pre-norm: each part reads a normalized copy of the residual stream and adds its answer to it. Post-norm: the sum
+    is normalized instead, as in BERT."""
 
     def __init__(self, shape: Shape, *, with_cross_attention: bool = False) -> None:
         super().__init__()

@@ -71,7 +71,7 @@ def _grows(part: nn.Module, role: Role) -> Grows:
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, shape: Shape, seed: int) -> None:
+def initialize(model: nn.Module, shape: Shape, seed: int) -> None:
     """First values: gains 1, shifts 0, and for matrices one of two rules.
 
     normal (GPT-2, BERT): N(0, initializer_range); in pre-norm stacks, what writes into the residual stream is shrunk by

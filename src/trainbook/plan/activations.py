@@ -6,7 +6,7 @@ stream (r: 4 with fp32 weights) and of computing (c: 2 in 16 bits):
     norms             2 (r h + statistics)          their input: the residual stream, twice
     their answers     2 c h                         input of the first products, rounded
     attention         c (q + 2k) + c q + 4 heads    queries, keys, values; its answer; a sum for each head (flash)
-      rotary, qk_norm c (q + k)                     turned or normalised queries and keys, beside the first ones
+      rotary, qk_norm c (q + k)                     turned or normalized queries and keys, beside the first ones
       rotary          c q                           its answer lies by heads then, and is copied to lie by tokens
     feed-forward      2 c f                         before and after the activation (relu: after it only)
       gated           4 c f                         gate, up, activated gate, their product
@@ -157,7 +157,7 @@ def block_bytes(config: Config, model: Network, types: Types, tokens: int, acros
     if knobs.position == "rotary":
         attention += c * q
     if knobs.qk_norm and c < 4:
-        attention += 4 * (q + k)  # normalised in fp32
+        attention += 4 * (q + k)  # normalized in fp32
     gated = 3 * f if compiled else 4 * f  # compiled: the activated gate is computed again
     inner = gated if model.gated else f if knobs.activation == "relu" else 2 * f
     if _overflows(config):

@@ -79,7 +79,7 @@ def _time(subject: Subject, price_per_hour: float | None) -> dict[str, Any] | No
         "flops_per_step": time.operations,
         "seconds_per_step": time.seconds,
         "tokens_per_second": time.tokens_per_second,
-        "utilisation": time.utilisation,
+        "utilization": time.utilization,
         "steps": steps,
         "hours": hours,
         "kwh": None if gpu_hours is None else gpu_hours * POWER_SHARE * subject.gpu.watts / 1000,

@@ -19,7 +19,7 @@ def in_evaluation(config: Config, model: Network, types: Types, micro_batch: int
     rows, lengths = knobs.per_device_eval_batch_size or micro_batch, lengths_of(config)
     tokens = rows * max(lengths.read, lengths.written)
     inner = model.inner_size * (3 if model.gated else 2)
-    # The stream, what was normalised, and the widest of what is between the two products of a block.
+    # The stream, what was normalized, and the widest of what is between the two products of a block.
     block = tokens * (2 * types.stream * model.hidden_size + types.computed * (model.hidden_size + inner))
     encoded = rows * lengths.read * types.stream * model.hidden_size if lengths.written else 0
     logits = rows * lengths.targets * model.num_outputs * LOGIT_BYTES

@@ -75,7 +75,7 @@ class Measurement:
         return (
             found
             if ratio is None
-            else replace(found, seconds=found.seconds * ratio, utilisation=found.utilisation / ratio)
+            else replace(found, seconds=found.seconds * ratio, utilization=found.utilization / ratio)
         )
 
     def _memory_ratio(self, subject: Subject) -> float | None:

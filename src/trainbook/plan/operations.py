@@ -24,7 +24,7 @@ class Operations:
 
     @property
     def model(self) -> float:
-        """What the model takes, without what is computed twice: what utilisation is stated of (MFU)."""
+        """What the model takes, without what is computed twice: what utilization is stated of (MFU)."""
         return (2 if self.is_adapted else 3) * self.forward
 
     @property

@@ -41,7 +41,7 @@ def saving(subject: Subject) -> list[list[Changes]]:
         list(_narrow_weights(subject)),
         [(("optimizer.type", each),) for each in _narrow_optimizers(config)],
         list(_spread(subject)),
-        list(_quantised(config)),
+        list(_quantized(config)),
     ]
     return [group for group in groups if group]
 
@@ -135,7 +135,7 @@ def _spread(subject: Subject) -> Iterator[Changes]:
     yield (*zero, ("distributed.zero_stage", 3), *OFFLOAD_ALL)
 
 
-def _quantised(config: Config) -> Iterator[Changes]:
+def _quantized(config: Config) -> Iterator[Changes]:
     if config.model.lora_rank is not None and config.model.quantize_base == "none":
         yield from ((("model.quantize_base", each),) for each in ("8bit", "4bit"))
 

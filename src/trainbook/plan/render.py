@@ -134,7 +134,7 @@ def time_lines(facts: dict[str, Any], symbol: str = "") -> list[tuple[str, str]]
         (
             "speed",
             f"{three_digits(time['tokens_per_second']):,} tokens/s, {seconds(time['seconds_per_step'])} per step, "
-            f"{share(time['utilisation'])} of the GPU's peak ({how})",
+            f"{share(time['utilization'])} of the GPU's peak ({how})",
         ),
     ]
     if time["hours"] is not None:

@@ -38,7 +38,7 @@ class Time:
     operations: float  # of all devices in a step, those of the model
     seconds: float  # a step
     tokens: int  # a step, of all devices
-    utilisation: float  # of the GPU's peak, by the model's operations (MFU)
+    utilization: float  # of the GPU's peak, by the model's operations (MFU)
     rounds: int  # micro-batches a step
     exposed: float = 0.0  # seconds a step of waiting for other GPUs
     is_short: bool = False  # the processor sets the pace, not the GPU

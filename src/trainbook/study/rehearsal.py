@@ -102,7 +102,7 @@ class Rehearsal(Training):
     def advance(self, steps: int, heard: Callable[[int], None] = lambda done: None) -> Stretch:
         """With all that a run does between its steps; a row's own reading of the memory does not hide the peak."""
         device = self.state.device
-        self._synchronise()
+        self._synchronize()
         forget_peak(device)
         peak, tokens, started = 0, self.state.tokens, time.perf_counter()
         for done in range(1, steps + 1):
@@ -112,11 +112,11 @@ class Rehearsal(Training):
             peak = max(peak, highest(device))
             self.after_step(report)
             heard(done)
-        self._synchronise()
+        self._synchronize()
         seconds = time.perf_counter() - started
         return Stretch(steps, seconds, self.state.tokens - tokens, max(peak, highest(device)))
 
-    def _synchronise(self) -> None:
+    def _synchronize(self) -> None:
         if self.state.device.type == "cuda":
             torch.cuda.synchronize(self.state.device)
 

@@ -20,7 +20,7 @@ from trainbook.knobs.linear_names import is_targeted
 from trainbook.models import OutputLinear
 from trainbook.models.attention import FusedLinear, SplitLinear
 from trainbook.tasks.labels import LabelTask
-from trainbook.tasks.quantised import is_linear, is_quantised, is_transposed, quantise, silent_bitsandbytes, unpacked
+from trainbook.tasks.quantized import is_linear, is_quantized, is_transposed, quantize, silent_bitsandbytes, unpacked
 
 FINGERPRINT = "frozen_weights"  # beside the names of parameters in what is saved
 SAMPLED = 1024  # numbers of each frozen tensor that its fingerprint looks at
@@ -51,7 +51,7 @@ def apply_adapters(task: nn.Module, config: Config, device: torch.device, comput
     frozen, targets = list(names), [name for name in names if is_targeted(name, names[name], model.lora_targets)]
     if model.quantize_base != "none":
         for name in frozen:
-            replace(task, name, quantise(task.get_submodule(name), model.quantize_base, device, compute_dtype))
+            replace(task, name, quantize(task.get_submodule(name), model.quantize_base, device, compute_dtype))
         setattr(task, f"is_loaded_in_{model.quantize_base}", True)  # what peft asks a model for
     task.to(device)
     _inject(task, config, targets)
@@ -211,7 +211,7 @@ def merged(task: nn.Module) -> nn.Module:
             continue
         base: Any = part.get_base_layer()
         delta = part.get_delta_weight("default").float()  # pyright: ignore[reportAttributeAccessIssue]
-        if is_quantised(base):
+        if is_quantized(base):
             base = unpacked(base, torch.float32)
             delta = delta.t() if is_transposed(base) else delta
         base.weight = nn.Parameter((base.weight.float() + delta).to(dtype), requires_grad=False)
@@ -219,7 +219,7 @@ def merged(task: nn.Module) -> nn.Module:
             base.bias = nn.Parameter(base.bias.to(dtype), requires_grad=False)
         replace(task, name, base)
     for name, part in list(task.named_modules()):
-        if is_quantised(part):  # those that had no adapter beside them
+        if is_quantized(part):  # those that had no adapter beside them
             replace(task, name, unpacked(part, dtype))
     for name, part in list(task.named_modules()):
         if isinstance(part, SplitLinear):

@@ -13,7 +13,7 @@ from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
 from trainbook.data.tokenizers.around import template
 from trainbook.knobs.config import Config
-from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialise
+from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialize
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.layout import parts
@@ -77,8 +77,8 @@ class CausalLanguageModel(CausalTask):
         if self.is_tied:
             self.head.weight = self.body.token_embedding.weight
 
-    def initialise(self, seed: int) -> None:
-        initialise(self, self.body.shape, seed)
+    def initialize(self, seed: int) -> None:
+        initialize(self, self.body.shape, seed)
 
     def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         return self.read_out(self.hidden(*inputs, **named))

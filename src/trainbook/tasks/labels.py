@@ -13,7 +13,7 @@ from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
 from trainbook.knobs.config import Config
-from trainbook.models import OutputLinear, Transformer, build_bert, initialise
+from trainbook.models import OutputLinear, Transformer, build_bert, initialize
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.entities import entity_counts, entity_types, has_entities, sentences
@@ -166,8 +166,8 @@ class _Native(LabelTask):
         self.dropout = nn.Dropout(config.model.dropout)
         self.head = OutputLinear(width, self.num_outputs, multiplier=multiplier)
 
-    def initialise(self, seed: int) -> None:
-        initialise(self, self.body.shape, seed)
+    def initialize(self, seed: int) -> None:
+        initialize(self, self.body.shape, seed)
 
     def logits(
         self,

@@ -12,7 +12,7 @@ from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches import Batch, Ragged
 from trainbook.data.frame import Frame
 from trainbook.knobs.config import Config
-from trainbook.models import OutputLinear, Transformer, build_bert, initialise
+from trainbook.models import OutputLinear, Transformer, build_bert, initialize
 from trainbook.models.core import PLAIN, make_norm
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.chance import draw
@@ -62,8 +62,8 @@ class MaskedLanguageModel(MaskedTask):
         if self.is_tied:
             self.head.weight = self.body.token_embedding.weight
 
-    def initialise(self, seed: int) -> None:
-        initialise(self, self.body.shape, seed)
+    def initialize(self, seed: int) -> None:
+        initialize(self, self.body.shape, seed)
 
     def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         return self.read_out(self.hidden(*inputs, **named))

@@ -14,7 +14,7 @@ from trainbook.data.frame import Frame
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
-from trainbook.models import EncoderDecoder, KeyValueCache, Memory, OutputLinear, build_t5, initialise
+from trainbook.models import EncoderDecoder, KeyValueCache, Memory, OutputLinear, build_t5, initialize
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.layout import parts
 from trainbook.tasks.losses import IGNORED
@@ -65,8 +65,8 @@ class Seq2SeqModel(Seq2SeqTask):
         if self.is_tied:
             self.head.weight = self.body.token_embedding.weight
 
-    def initialise(self, seed: int) -> None:
-        initialise(self, self.body.shape, seed)
+    def initialize(self, seed: int) -> None:
+        initialize(self, self.body.shape, seed)
 
     def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
         return self.read_out(self.hidden(*inputs, **named))

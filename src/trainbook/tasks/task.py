@@ -106,7 +106,7 @@ class Task(nn.Module):
     def tie(self) -> None:
         """Make shared parameters one again after memory was given to each."""
 
-    def initialise(self, seed: int) -> None:
+    def initialize(self, seed: int) -> None:
         """Give every parameter its first value."""
 
     @classmethod
@@ -116,5 +116,5 @@ class Task(nn.Module):
             task = cls(config, facts).to(dtype)
         task.to_empty(device=device)
         task.tie()
-        task.initialise(config.training.seed)
+        task.initialize(config.training.seed)
         return task

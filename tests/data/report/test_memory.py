@@ -15,7 +15,7 @@ def bytes_of(*overrides: str, length: int = 128, vocab_size: int = 1000, target_
 
 def test_a_layer_takes_34_bytes_a_number_of_the_width_as_in_the_literature():
     """Korthikanti et al. 2022: 34 s h a layer in 16 bits with dropout, less the scores, which fused attention does not
-    keep; it keeps one normaliser a head."""
+    keep; it keeps one normalizer a head."""
     logits = 128 * 1000 * LOGIT_BYTES
     assert bytes_of("model.dropout=0.1") == 3 * 128 * (34 * 64 + 4 * 4) + logits
     assert bytes_of("model.dropout=0") == 3 * 128 * (32 * 64 + 4 * 4) + logits
@@ -25,7 +25,7 @@ def test_memory_grows_in_proportion_to_the_length():
     assert bytes_of(length=512) == 4 * bytes_of(length=128)
 
 
-def test_full_precision_takes_twice_as_much_of_all_but_decisions_and_normalisers():
+def test_full_precision_takes_twice_as_much_of_all_but_decisions_and_normalizers():
     half, full = bytes_of("dropout=0", vocab_size=0), bytes_of("dropout=0", "precision.compute=fp32", vocab_size=0)
     assert full - 3 * 128 * 16 == 2 * (half - 3 * 128 * 16)
 

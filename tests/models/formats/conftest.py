@@ -90,7 +90,7 @@ class Example:
         return to_foreign(present, values, task.facts.vocab_size)
 
 
-def randomise(model: nn.Module, seed: int = 0) -> None:
+def randomize(model: nn.Module, seed: int = 0) -> None:
     """Far from first values: with those, logits are so small that a mistake would not show."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -258,7 +258,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Example
             logging.getLogger("transformers").setLevel(logging.ERROR)
             kind, maker, length = (MAKERS | LARGER)[name]
             theirs = maker().eval()
-            randomise(theirs)
+            randomize(theirs)
             folder = tmp_path_factory.mktemp("pretrained") / name
             theirs.save_pretrained(folder)
             made[name] = Example(name, kind, folder, theirs, length)

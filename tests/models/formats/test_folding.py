@@ -13,7 +13,7 @@ from trainbook.knobs import load
 from trainbook.models.formats import export_task
 from trainbook.models.shape import Shape
 
-from .conftest import LABELS, ROLES, TASKS, randomise
+from .conftest import LABELS, ROLES, TASKS, randomize
 
 GPT2 = {"type": "gpt", "bias": True, "embedding_multiplier": 3.0, "base_num_hidden_layers": 1}
 LLAMA = GPT2 | {"bias": False, "position": "rotary", "norm": "rmsnorm", "activation": "swiglu"}
@@ -46,7 +46,7 @@ def exported(kind: str, model: dict[str, Any], folder: Path, weights: str = "flo
     labels = LABELS if kind == "classify" else ()
     facts = Facts(tokenizer.vocab_size, labels, pad=tokenizer.special("pad") or 0, end=tokenizer.end_of_text)
     task: Any = TASKS[kind].build(config, facts, torch.device("cpu"), getattr(torch, weights)).eval()
-    randomise(task)
+    randomize(task)
     shape: Shape = task.body.shape
     assert shape.scaling.width == 4 and shape.scaling.head == 4 and task.head.multiplier != 1.0
     before = {name: parameter.detach().clone() for name, parameter in task.named_parameters()}

@@ -17,7 +17,7 @@ from trainbook.models.formats.exporting import choose_format
 from trainbook.tasks.causal import CausalLanguageModel
 from trainbook.tasks.task import Facts
 
-from .conftest import LABELS, LARGER, Example, Inputs, randomise
+from .conftest import LABELS, LARGER, Example, Inputs, randomize
 
 
 def test_a_trained_step_survives_export_and_reload(each: Example, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ SMALL = {
 }
 
 
-def _randomised(config: Config) -> CausalLanguageModel:
+def _randomized(config: Config) -> CausalLanguageModel:
     task = CausalLanguageModel.build(config, Facts(257, end=256), torch.device("cpu"), torch.float32)
     with torch.no_grad():
         for parameter in task.parameters():
@@ -146,7 +146,7 @@ def _randomised(config: Config) -> CausalLanguageModel:
 )
 def test_a_model_from_scratch_goes_into_the_format_that_can_hold_it(overrides, format: str, tmp_path, example) -> None:
     config = load(SMALL, overrides).config
-    done = export_task(_randomised(config), example("gpt2").tokenizer, config, tmp_path / "out")
+    done = export_task(_randomized(config), example("gpt2").tokenizer, config, tmp_path / "out")
     assert done.format == format
     settings = json.loads((tmp_path / "out" / "config.json").read_text())
     assert settings["vocab_size"] == 257 and settings["eos_token_id"] == 256
@@ -169,7 +169,7 @@ def test_encoders_and_both_stacks_from_scratch_are_exported_exactly(
     each: Example = example(name)
     config = load(SMALL, overrides).config
     task = each.task(config)
-    randomise(task)
+    randomize(task)
     assert export_task(task, each.tokenizer, config, tmp_path / "out").format == each.format
 
 
@@ -216,7 +216,7 @@ def test_a_format_is_taken_by_name_only_if_it_can_hold_the_model() -> None:
 
 def test_a_difference_leaves_nothing_behind(tmp_path: Path, example, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load(SMALL).config
-    task = _randomised(config)
+    task = _randomized(config)
     real = type(task).logits
     monkeypatch.setattr(type(task), "logits", lambda self, **inputs: real(self, **inputs) + 0.01)
     with pytest.raises(RunError, match=r"logits differ by up to 0\.01"):
@@ -229,11 +229,11 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path, example
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").write_text("")
     with pytest.raises(UserError, match="exists already"):
-        export_task(_randomised(config), example("gpt2").tokenizer, config, tmp_path / "out")
+        export_task(_randomized(config), example("gpt2").tokenizer, config, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine"]
 
 
 def test_weights_in_16_bits_stay_so(tmp_path: Path, example) -> None:
     config = load(SMALL).config
-    export_task(_randomised(config).bfloat16(), example("gpt2").tokenizer, config, tmp_path / "out")
+    export_task(_randomized(config).bfloat16(), example("gpt2").tokenizer, config, tmp_path / "out")
     assert {tensor.dtype for tensor in load_file(tmp_path / "out" / "model.safetensors").values()} == {torch.bfloat16}

@@ -121,7 +121,7 @@ def shingle_set(text: str) -> np.ndarray:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64: each bit of the answer depends on each bit given."""
+    """The finalizer of SplitMix64: each bit of the answer depends on each bit given."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))

@@ -27,7 +27,7 @@ def sequence_bytes(config: Config, length: int, vocab_size: int, target_length: 
 
 def _layer_bytes(config: Config, width: int) -> float:
     """Of one position: what attention, the feed-forward part and both norms keep; a byte for each dropout decision;
-    and the normaliser that fused attention keeps in place of its scores."""
+    and the normalizer that fused attention keeps in place of its scores."""
     model = config.model
     hidden, inner = model.hidden_size, intermediate_size(config)
     query_heads, other_heads = model.num_attention_heads, key_value_heads(config)

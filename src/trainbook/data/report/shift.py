@@ -163,7 +163,7 @@ def label_shift(
 
 def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0) -> dict[str, Any]:
     """How well a linear classifier on TF-IDF features tells validation from training documents it has not seen. One
-    document of each unit is to be given, since copies on one side would be recognised, and at most MAX_DOCUMENTS.
+    document of each unit is to be given, since copies on one side would be recognized, and at most MAX_DOCUMENTS.
 
     The documents are halved; a classifier of each half ranks the other. Were both sides of one source, the ranks of the
     documents that a classifier has not seen would be in random order, so the Mann-Whitney test gives the probability of

@@ -1,6 +1,6 @@
 """Where a long text may be cut so that its pieces encode to the same tokens as the whole.
 
-A tokenizer of the `tokenizers` package normalises a text, divides it into words and encodes each word by itself. So a
+A tokenizer of the `tokenizers` package normalizes a text, divides it into words and encodes each word by itself. So a
 cut between two words is safe if the normalizer treats both sides alone and the pre-tokenizer always divides there:
 
 - A cut lies behind a letter or digit and before white space or punctuation, all of them characters whose Unicode class

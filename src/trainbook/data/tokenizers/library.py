@@ -24,7 +24,7 @@ class LibraryBackedTokenizer(BaseTokenizer):
 
     def __init__(self, library_tokenizer: Any, settings: Mapping[str, Any] | None = None) -> None:
         self._tokenizer = library_tokenizer
-        # Saved as it came; the switches below are for encoding and would not survive serialisation anyway.
+        # Saved as it came; the switches below are for encoding and would not survive serialization anyway.
         self._json: str = library_tokenizer.to_str()
         self._settings = _relevant(settings or {})
         _for_text_alone(self._tokenizer)

@@ -203,7 +203,7 @@ def _growth(steps: np.ndarray, values: np.ndarray) -> float:
 @rule(
     "log-z",
     symptom="instability",
-    looks_at="log Z, the log of the softmax normaliser of the output, against the log of the vocabulary size",
+    looks_at="log Z, the log of the softmax normalizer of the output, against the log of the vocabulary size",
     thresholds="15 nats away from it and still moving",
     source=f"a z-loss that keeps log Z near 0 made training more stable ({PALM}); reasoning: bf16 has too few digits "
     "for logits of several tens",

@@ -125,7 +125,7 @@ def gap(view: View) -> Iterator[Finding]:
             evidence,
             steps=(0, view.last_step),
             override=change(view, "model.dropout", 0.1) if not view.setting("model.dropout") else None,
-            remedy="Regularise more, or get more data.",
+            remedy="Regularize more, or get more data.",
             gap=above,
         )
 

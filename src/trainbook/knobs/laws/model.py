@@ -180,7 +180,7 @@ def adapters_have_a_rank(s: Settings) -> Iterator[Broken]:
 
 
 @law("model.quantize_base", "model.lora_rank", yields=True)
-def only_frozen_weights_are_quantised(s: Settings) -> Iterator[Broken]:
+def only_frozen_weights_are_quantized(s: Settings) -> Iterator[Broken]:
     """model.quantize_base needs model.lora_rank: quantized weights cannot be trained, only adapters on top of them."""
     if s.get("model.quantize_base") != "none" and s.get("model.lora_rank") is None:
         message = "needs model.lora_rank: quantized weights cannot be trained, only adapters on top of them."

@@ -1,4 +1,4 @@
-"""Qwen3: a Llama whose queries and keys are normalised in each head."""
+"""Qwen3: a Llama whose queries and keys are normalized in each head."""
 
 from __future__ import annotations
 

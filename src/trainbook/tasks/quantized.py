@@ -22,8 +22,8 @@ def is_transposed(part: nn.Module) -> bool:
     return type(part).__name__ == "Conv1D" and type(part).__module__ == "transformers.pytorch_utils"
 
 
-def quantise(part: nn.Module, bits: str, device: torch.device, compute_dtype: torch.dtype) -> nn.Module:
-    """The same layer with a weight of few bits, on the device. NF4 with quantised scales, or LLM.int8()."""
+def quantize(part: nn.Module, bits: str, device: torch.device, compute_dtype: torch.dtype) -> nn.Module:
+    """The same layer with a weight of few bits, on the device. NF4 with quantized scales, or LLM.int8()."""
     library = bitsandbytes()
     weight: torch.Tensor = part.weight.detach()  # pyright: ignore[reportAssignmentType, reportCallIssue]
     if is_transposed(part):
@@ -54,7 +54,7 @@ def quantise(part: nn.Module, bits: str, device: torch.device, compute_dtype: to
         ) from None
 
 
-def is_quantised(part: nn.Module) -> bool:
+def is_quantized(part: nn.Module) -> bool:
     return type(getattr(part, "weight", None)).__name__ in ("Params4bit", "Int8Params")
 
 
