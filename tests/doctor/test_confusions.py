@@ -12,6 +12,7 @@ from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
+from trainbook.doctor.finding import Finding
 from trainbook.runs.record import Record
 
 
@@ -268,9 +269,42 @@ def test_a_short_run_that_predicts_everything_right_is_not_too_short():
     assert "training-short" in short(accuracy=0.999, f1_macro=0.6)  # a rare class is not learned yet
 
 
-def test_the_remedy_for_classes_not_predicted_is_to_go_on_while_it_gets_better():
-    improving = classifier(accuracy=0.93, f1_macro=0.55)
-    assert said(improving, "classes-not-predicted")[0].override == "training.max_steps=400"
+def uneven_classes(loss: Callable[[int], float], f1_macro: Any = 0.4, **metrics: Any) -> Finding:
+    facts = {"uniform_loss": math.log(4), "prior_loss": 1.25}
+    judged = set_to(loss=loss, accuracy=0.6, f1_macro=f1_macro, targets=140, **metrics)
+    record = run("training.task=classify", source="bert-tiny", facts=facts, each=losses(loss), each_evaluation=judged)
+    lowest = min(record.evaluations, key=lambda row: row["loss"])
+    evaluations = [{**row, "best": row["step"] == lowest["step"]} for row in record.evaluations]
+    (found,) = said(replace(record, evaluations=evaluations), "classes-not-predicted")
+    return found
+
+
+def test_the_remedy_for_classes_not_predicted_is_to_go_on_only_while_the_loss_falls():
+    assert uneven_classes(lambda step: 0.2 + math.exp(-step / 100)).override == "training.max_steps=400"
+    # As of four classes of which a third of the labels is wrong: twice the steps end at the same F1.
+    slower = uneven_classes(lambda step: 1.08 + 0.25 * math.exp(-step / 80))
+    assert slower.override is None and "labels that are wrong" in str(slower.remedy)
+    for loss in (lambda step: 1.08 + 0.25 * math.exp(-step / 20), lambda step: 1.07 + abs(step - 100) / 2000):
+        stopped = uneven_classes(loss)
+        assert stopped.override is None and "longer" not in str(stopped.remedy)
+
+
+def test_another_metric_is_advised_only_where_it_would_keep_another_model():
+    falling = lambda step: 1.07 + abs(step - 100) / 2000  # noqa: E731
+    chosen = uneven_classes(falling, f1_macro=lambda step: 0.44 if step < 180 else 0.2)
+    assert chosen.override is None
+    chosen = uneven_classes(falling, f1_macro=lambda step: 0.44 if step == 40 else 0.2)
+    assert chosen.override == "evaluation.metric_for_best_model=f1_macro"
+
+
+def test_nothing_says_train_longer_once_validation_has_stopped_improving():
+    flat = set_to(loss=2.5)
+    for steps, rule in ((200, "still-improving"), (60, "few-updates")):
+        falling = losses(lambda step, steps=steps: 2 + 3 * math.exp(-2 * step / steps))
+        assert said(run(steps=steps, each=falling), rule)
+        assert said(run(steps=steps, each=falling, each_evaluation=flat), rule) == []
+    missed = classifier(accuracy=0.8, baseline_accuracy=0.95, loss=0.5)
+    assert str(said(missed, "below-baseline")[0].remedy).startswith("Validation has stopped improving: search")
 
 
 def test_one_evaluation_a_little_worse_is_no_small_dataset():

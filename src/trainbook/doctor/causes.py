@@ -270,15 +270,15 @@ _ALL = (
     _cause(
         "baseline-missed",
         "The model is less accurate than a linear model on the words of the same texts.",
-        "Train longer, search for a better learning rate, or start from a pretrained model; a linear model may be all "
-        "that this data needs.",
+        "Train longer while validation improves, search for a better learning rate, or start from a pretrained model; "
+        "a linear model may be all that this data needs.",
         "training.max_steps",
     ),
     _cause(
         "classes-missed",
         "Some classes are hardly ever predicted, which the accuracy does not show.",
-        "Train longer; if these classes are rare, get more samples of them or repeat them in the training data; choose "
-        "the best model by f1_macro.",
+        "Train longer while the validation loss falls. Otherwise look at the records that are predicted wrongly: their "
+        "labels may be wrong. If these classes are rare, get more samples of them or repeat them in the training data.",
         "evaluation.metric_for_best_model",
         "baseline-missed",
     ),

@@ -48,11 +48,11 @@ class Chosen:
     def has_worsened(self) -> bool:
         """At least two evaluations since the best one, and the last is worse by more than noise."""
         return len(self.values) - 1 - self.best >= 2 and self.loss_since >= max(
-            WORSE * abs(float(self.values[self.best])), self._noise
+            WORSE * abs(float(self.values[self.best])), self.noise
         )
 
     @property
-    def _noise(self) -> float:
+    def noise(self) -> float:
         """Of a loss, a step that nobody would notice; of a share, two standard errors of so many targets."""
         unit = METRICS[self.metric].unit if self.metric in METRICS else ""
         if unit != "share":

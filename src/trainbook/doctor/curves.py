@@ -20,6 +20,7 @@ OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi /
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
 SHORT_STRETCH = 0.65  # of the run: what comes after it is its end
 LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there
+STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -117,6 +118,29 @@ def learned_late(view: View) -> bool:
         return False
     gained = float(np.interp(at[-1] / 2, at, evaluations) - evaluations[-1])
     return gained >= LATE_SHARE * float(first[0] - evaluations[-1]) > 0
+
+
+def validation_gain(view: View) -> float | None:
+    """By how much of itself the validation loss fell over the last half of the run; below 0 where it rose. None: there
+    are too few evaluations to tell."""
+    at, losses = view.finite("loss", "eval")
+    if len(losses) < 3:
+        return None
+    then = float(np.interp(at[-1] / 2, at, losses))
+    return (then - float(losses[-1])) / abs(then) if then else None
+
+
+def validation_has_stopped(view: View) -> bool:
+    """Neither the validation loss nor the metric that chooses the best model is still getting better: more steps of
+    the same kind are no remedy then."""
+    gain, chosen = validation_gain(view), chosen_metric(view)
+    if gain is None or chosen is None:
+        return False
+    if chosen.has_worsened:
+        return True
+    then = float(np.interp(chosen.steps[-1] / 2, chosen.steps, chosen.values))
+    gained = float(chosen.values[-1] - then) * (1 if chosen.higher_is_better else -1)
+    return gain < STOPPED and (chosen.metric == "loss" or gained <= chosen.noise)
 
 
 def _validation_falls_fast(view: View, since: float) -> bool:

@@ -15,6 +15,7 @@ from trainbook.doctor.curves import (
     ends_in_nan,
     fall_at_end,
     falls_throughout,
+    validation_has_stopped,
 )
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate, usual_rates
@@ -145,7 +146,8 @@ def _fine_tuning_learns_nothing(
     is_slow = ratio is None or ratio < 1e-4
     if last < AS_GOOD_AS_GUESSING * guessing:
         said = f"{evidence}: fine-tuning has hardly changed the model"
-        remedy = None if is_slow else "Train longer or with a higher learning rate, if the task is not yet learned."
+        how = "with a higher learning rate" if validation_has_stopped(view) else "longer or with a higher learning rate"
+        remedy = None if is_slow else f"Train {how}, if the task is not yet learned."
         override = raise_rate(view) if is_slow else None
         yield finding("info", "learning-rate-low", 0.35, said, steps=span, override=override, remedy=remedy)
         return
@@ -243,17 +245,17 @@ def plateau(view: View) -> Iterator[Finding]:
     "still-improving",
     symptom="underfitting",
     looks_at="whether the loss is still falling at the end, or the best evaluation is the last",
-    thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has not "
-    f"become worse; the learning rate is named too if the fall is {FAST_OF_LEVEL:.0%} of the loss and "
-    f"{FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged or ends in NaN, nor if "
-    "the last evaluation is all right",
+    thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has neither "
+    "become worse nor stopped improving; the learning rate is named too if the fall is "
+    f"{FAST_OF_LEVEL:.0%} of the loss and {FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged "
+    "or ends in NaN, nor if the last evaluation is all right",
     source=f"train longer if the best step is in the last quarter ({TUNING_PLAYBOOK})",
     fault="a run with a tenth of its steps",
     causes=("training-short",),
     needs=("loss",),
 )
 def still_improving(view: View) -> Iterator[Finding]:
-    if is_solved(view):
+    if is_solved(view) or validation_has_stopped(view):
         return
     fall = fall_at_end(view)
     if fall is not None and fall.of_level > 0.01:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.chosen import is_solved
-from trainbook.doctor.curves import divergence_of, ends_in_nan
+from trainbook.doctor.curves import divergence_of, ends_in_nan, validation_has_stopped
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
@@ -167,7 +167,7 @@ FEW_UPDATES = 100  # fewer are not enough for a warm-up, a stretch at the peak a
     symptom="underfitting",
     looks_at="the number of updates of a run from scratch, and whether it was still learning at the end",
     thresholds=f"fewer than {FEW_UPDATES}; the training or validation loss fell by 2 % over the last half; "
-    "not if the last evaluation is all right",
+    "not if the last evaluation is all right, nor if validation has stopped improving",
     source="the second moments of the optimizer alone need 1 / (1 - beta2) updates: 20 to 1,000",
     fault="a run of 40 updates",
     causes=("training-short",),
@@ -177,7 +177,7 @@ def few_updates(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     if view.is_fine_tuning or not view.has_ended or view.total >= FEW_UPDATES or len(losses) < 12:
         return
-    if ends_in_nan(view) or divergence_of(view) is not None or is_solved(view):
+    if ends_in_nan(view) or divergence_of(view) is not None or is_solved(view) or validation_has_stopped(view):
         return
     half = steps > steps[-1] / 2
     line = robust_line(steps[half], losses[half])
