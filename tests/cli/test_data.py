@@ -148,11 +148,11 @@ def test_a_messy_file_is_reported_on_and_its_unreadable_rows_are_named(terminal,
     first = answer["findings"][0]
     assert (first["rule"], first["severity"], first["override"]) == ("bad", "error", "data.bad_lines=skip")
     assert first["text"].startswith(
-        "4 records cannot be read: training would stop at the first. messy.csv:6: the field"
+        "4 records cannot be used: training would stop at the first. messy.csv:6: the field"
     )
     told = " ".join(terminal("data", "messy.csv", "--task", "classify", "data.bad_lines=skip").stdout.split())
-    assert "4 records cannot be read and will be skipped. messy.csv:6: the field 'label'" in told
-    assert "unreadable: messy.csv:6, messy.csv:22, messy.csv:35: the field" in told
+    assert "4 records cannot be used and will be skipped. messy.csv:6: the field 'label'" in told
+    assert "unusable: messy.csv:6, messy.csv:22, messy.csv:35: the field" in told
     assert "Classes differ only in capitals, spaces or hyphens: 'a' (26) and 'A' (1)." in told
 
 

@@ -111,7 +111,7 @@ def test_a_knob_on_a_terminal_has_all_its_parts() -> None:
         "fine-tuning all weights",
         "Often misunderstood",
         "1e-5 to 0.01, on a log scale; importance 1 (1 is tuned first)",
-        "moves with",
+        "interacts with",
         "treats",
         "also known as",
         "sources",

@@ -257,7 +257,7 @@ _ALL = (
     ),
     _cause(
         "evaluation-noisy",
-        "The validation loss is noisy: small differences in it are chance.",
+        "The validation loss is noisy: small differences may be due to chance.",
         "Evaluate on more samples; decay the learning rate towards the end.",
         "evaluation.eval_max_samples",
     ),

@@ -76,8 +76,8 @@ def _knob(facts: dict[str, Any]) -> list[str]:
     details = [
         ("Usual range", usual_text(facts)),
         ("Search", search_text(facts)),
-        ("Laws", " ".join(facts["laws"])),
-        ("Moves with", ", ".join(_reference(path) for path in facts["interacts"])),
+        ("Constraints", " ".join(facts["laws"])),
+        ("Interacts with", ", ".join(_reference(path) for path in facts["interacts"])),
         ("Treats", ", ".join(facts["symptoms"])),
         ("On resume", resume_text(facts)),
         ("Also known as", ", ".join(f"`{name}`" for name in facts["aliases"])),

@@ -74,8 +74,8 @@ def _references(facts: dict[str, Any]) -> list[tuple[str, str]]:
     pairs = [
         ("usual range", usual_text(facts)),
         ("search", search_text(facts)),
-        ("laws", "\n".join(facts["laws"])),
-        ("moves with", ", ".join(facts["interacts"])),
+        ("constraints", "\n".join(facts["laws"])),
+        ("interacts with", ", ".join(facts["interacts"])),
         ("treats", ", ".join(facts["symptoms"])),
         ("on resume", resume_text(facts)),
         ("also known as", ", ".join(facts["aliases"])),

@@ -26,7 +26,7 @@ def facts(report_of, texts):
 
 def test_findings_come_first_and_everything_fits_into_80_columns(facts):
     text = shown(facts, "trainbook train my.yaml")
-    assert text.startswith("act ")
+    assert text.startswith("error ")
     # The one long line is a command: to be copied, it must not be broken.
     assert all(len(line) <= 80 for line in text.splitlines() if "trainbook train" not in line)
     titles = [

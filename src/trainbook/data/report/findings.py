@@ -18,7 +18,7 @@ TASKS_OF_WINDOWS = ("causal", "masked", "span")  # others need each record as it
 
 
 def findings(facts: Facts) -> list[Facts]:
-    """Each with a rule's name, a severity (error: act; warning: look; info), a text, and an override or None."""
+    """Each with a rule's name, a severity (error, warning or info), a text, and an override or None."""
     found = [each for rule in _RULES for each in rule(facts)]
     return sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))[:MAX_FINDINGS]
 
@@ -202,12 +202,12 @@ def _characters(facts: Facts) -> Iterator[Facts]:
             yield finding("empty", "info", f"{counted(left_out, 'record')} of {side} without text, left out.")
 
 
-def _unreadable(facts: Facts) -> Iterator[Facts]:
+def _unusable(facts: Facts) -> Iterator[Facts]:
     is_skipped = facts["bad_lines"] == "skip"
     for side, of_side in facts["sides"].items():
         if not (count := of_side["bad_records"]):
             continue
-        text = f"{counted(count, 'record')}{' of validation' if side == 'validation' else ''} cannot be read"
+        text = f"{counted(count, 'record')}{' of validation' if side == 'validation' else ''} cannot be used"
         text += " and will be skipped" if is_skipped else ": training would stop at the first"
         if of_side["bad_reasons"]:
             first = of_side["bad_reasons"][0]
@@ -254,7 +254,7 @@ def _size(facts: Facts) -> Iterator[Facts]:
 # In this order within a severity.
 _RULES = (
     *(
-        _unreadable,
+        _unusable,
         between.overlap,
         _contradictions,
         between.label_shift,

@@ -15,7 +15,7 @@ from trainbook.terminal import marked
 
 BAR = 36  # columns of the longest bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
-MARKS = {"error": "[bold red]act [/]", "warning": "[yellow]look[/]", "info": "[dim]note[/]"}
+MARKS = {"error": "[bold red]error[/]", "warning": "[yellow]warning[/]", "info": "[dim]info[/]"}
 MAX_CLASSES = 12
 MAX_EXAMPLES = 3
 MAX_REASONS = 5
@@ -39,7 +39,7 @@ def render(facts: Facts, console: Console, command: str | None = None) -> None:
 
 def _findings(found: list[Facts], console: Console, command: str | None) -> None:
     table = Table.grid(padding=(0, 1))
-    table.add_column(width=4, no_wrap=True)
+    table.add_column(width=max(map(len, MARKS)), no_wrap=True)
     table.add_column(overflow="fold")
     for finding in found:
         table.add_row(marked(MARKS[finding["severity"]]), finding["text"])
@@ -228,7 +228,7 @@ def _oddities(sides: Facts, console: Console) -> None:
     rows = {
         "repeated tokens": [side["repeats"]["documents"] for side in sides.values()],
         "no text": [side["blank_records"] + side["empty_documents"] for side in sides.values()],
-        "unreadable": [side["bad_records"] for side in sides.values()],
+        "unusable": [side["bad_records"] for side in sides.values()],
         "with U+FFFD": [side["replacement_characters"]["documents"] for side in sides.values()],
         "decoded wrongly": [side["leftovers"]["mojibake"]["documents"] for side in sides.values()],
         **{
@@ -256,7 +256,7 @@ def _oddities(sides: Facts, console: Console) -> None:
             more = (
                 f" and {each['records'] - len(each['places']):,} more" if each["records"] > len(each["places"]) else ""
             )
-            console.print(f"  unreadable: {', '.join(each['places'])}{more}: {each['reason']}", style="dim")
+            console.print(f"  unusable: {', '.join(each['places'])}{more}: {each['reason']}", style="dim")
 
 
 def _languages(found: Facts) -> str:

@@ -13,7 +13,7 @@ class Checkpoint(Section):
         None,
         ge=1,
         what=(
-            "The number of steps between checkpoints; None: at each evaluation, or ten times per run if there are few "
+            "The number of steps between checkpoints; null: at each evaluation, or ten times per run if there are few "
             "or none. A new best is always saved."
         ),
         why="It is the most work a crash can cost, and the distance to go back after a divergence.",
@@ -45,7 +45,7 @@ class Checkpoint(Section):
     save_total_limit: int | None = knob(
         2,
         ge=1,
-        what="The number of latest checkpoints to keep (None: all); the best one is never deleted.",
+        what="The number of latest checkpoints to keep (null: all); the best one is never deleted.",
         why="Checkpoints of a large model fill a disk within hours, and a full disk ends a run.",
         raised="More points to return to and to study; more disk, about 12 bytes per parameter each with AdamW.",
         lowered=(

@@ -105,14 +105,14 @@ class Data(DataLeftOut):
         None,
         min_length=1,
         what=(
-            "The folder for tokenized data; None: $TRAINBOOK_CACHE, or trainbook in the user's cache folder (~/.cache)."
+            "The folder for tokenized data; null: $TRAINBOOK_CACHE, or trainbook in the user's cache folder (~/.cache)."
         ),
         why=(
             "Tokenizing a large corpus takes long and always gives the same result; the next run with the same source "
             "and tokenizer reads it from here."
         ),
         raised="Set: choose a fast local disk with enough room, or a folder that several people share.",
-        lowered="None: the folder in your home, which may be small or on a slow network disk.",
+        lowered="null: the folder in your home, which may be small or on a slow network disk.",
         cases=(
             Case("your own machine", None),
             Case("a cluster with a small home", "/scratch/trainbook", "fast, local, large"),

@@ -91,7 +91,7 @@ class DataLeftOut(DataShape):
             "Set: those samples are in no batch, and others take their place; everything else comes in the same order "
             "as without it."
         ),
-        lowered="None: only samples that this run itself rejects are excluded.",
+        lowered="null: only samples that this run itself rejects are excluded.",
         cases=(
             Case("a first run", None),
             Case("the same data again, after a run that excluded samples", "runs/first", "its folder"),

@@ -58,7 +58,7 @@ class DataShape(DataSource):
         None,
         ge=2,
         what=(
-            "The vocabulary size of a bpe tokenizer trained on the source; None: 4096. Special tokens, such as the "
+            "The vocabulary size of a bpe tokenizer trained on the source; null: 4096. Special tokens, such as the "
             "mask or 100 sentinels, are added where the task needs them."
         ),
         why=(
@@ -297,7 +297,7 @@ class DataShape(DataSource):
     max_target_length: int | None = knob(
         None,
         ge=1,
-        what="The maximum length of a target text in tokens, for a text-to-text model; None: max_seq_length.",
+        what="The maximum length of a target text in tokens, for a text-to-text model; null: max_seq_length.",
         why=(
             "Summaries and labels are shorter than their inputs: a separate limit saves memory and time in the decoder."
         ),

@@ -60,14 +60,14 @@ class DataSource(Section):
         None,
         min_length=1,
         what=(
-            "A separate source for validation, in the same forms as data.source; None: part of the source is held out."
+            "A separate source for validation, in the same forms as data.source; null: part of the source is held out."
         ),
         why=(
             "A validation loss is meaningful only on text that training has not seen. A separate source fixes that "
             "text, so runs with other training data or another ratio stay comparable."
         ),
         raised="Set: all of data.source is used for training, and the same text judges every run.",
-        lowered="None: data.validation_ratio of the source is held out.",
+        lowered="null: data.validation_ratio of the source is held out.",
         cases=(
             Case("a single corpus", None, "validation_ratio holds documents out"),
             Case("a published split", "valid.jsonl", "results are comparable with those of others"),
@@ -123,7 +123,7 @@ class DataSource(Section):
         min_length=1,
         what=(
             "The field of each record that holds the text (for tagged records the words, for conversations the "
-            "messages or the prompt); None: detected."
+            "messages or the prompt); null: detected."
         ),
         why=(
             "A record contains more than text (title, date, origin); only this field is read. It is detected by a "
@@ -131,7 +131,7 @@ class DataSource(Section):
             "fields qualify, the message lists them."
         ),
         raised="Set: this field and no other; a record without it is an error.",
-        lowered="None: detected in the first 100 records and shown at the start of the run.",
+        lowered="null: detected in the first 100 records and shown at the start of the run.",
         cases=(
             Case("most published corpora", None, "a field named text, content or sentence is detected"),
             Case("several text fields", "body", "title and body are both texts: choose one"),
@@ -143,13 +143,13 @@ class DataSource(Section):
     label_field: str | None = knob(
         None,
         min_length=1,
-        what="The field of each record that holds its label (for tagged records the list of tags); None: detected.",
+        what="The field of each record that holds its label (for tagged records the list of tags); null: detected.",
         why=(
             "The label is what a classifier, a tagger or a regression learns to predict. With the wrong field, such "
             "as a record number, the model can only memorize, and nothing generalizes to new text."
         ),
         raised="Set: this field and no other; a record without it is an error.",
-        lowered="None: a usual name (label, class, category; tags, ner_tags) or the only field of its kind.",
+        lowered="null: a usual name (label, class, category; tags, ner_tags) or the only field of its kind.",
         cases=(
             Case("a field named label", None, "detected by its name"),
             Case("several things to predict", "category", "one run predicts one of them"),
@@ -167,10 +167,10 @@ class DataSource(Section):
     target_field: str | None = knob(
         None,
         min_length=1,
-        what="The field of each record that holds the target text (for a prompt, the response); None: detected.",
+        what="The field of each record that holds the target text (for a prompt, the response); null: detected.",
         why="A text-to-text model learns from pairs: data.text_field is the input, this is the output.",
         raised="Set: this field and no other; a record without it is an error.",
-        lowered="None: a usual name (target, output, response, completion, summary) or the only other text field.",
+        lowered="null: a usual name (target, output, response, completion, summary) or the only other text field.",
         cases=(
             Case("summaries", None, "a field named summary is detected"),
             Case("translation, one field per language", "de", "with data.text_field=en: you choose the direction"),
@@ -184,7 +184,7 @@ class DataSource(Section):
         None,
         min_length=1,
         what=(
-            "A field whose equal values keep records on one side of the split, such as an author; None: only records "
+            "A field whose equal values keep records on one side of the split, such as an author; null: only records "
             "with the same text stay together."
         ),
         why=(
@@ -192,7 +192,7 @@ class DataSource(Section):
             "validation loss measures how well that author is known, not how well a new one will be handled."
         ),
         raised="Set: no value of the field is on both sides; the validation loss is often worse and more realistic.",
-        lowered="None: records are split individually.",
+        lowered="null: records are split individually.",
         cases=(
             Case("independent records", None),
             Case("several records per person or page", "author", "new ones are what the model will meet"),
@@ -238,7 +238,7 @@ class DataSource(Section):
         None,
         min_length=1,
         what=(
-            "How a conversation is formatted as one text: chatml, plain, or the path of a Jinja file; None: the "
+            "How a conversation is formatted as one text: chatml, plain, or the path of a Jinja file; null: the "
             "tokenizer's own template, else plain."
         ),
         why=(
@@ -246,7 +246,7 @@ class DataSource(Section):
             "its own template: with another template it has to learn them again."
         ),
         raised="Set: this template, whatever the tokenizer contains.",
-        lowered="None: the template the model was trained with, if its tokenizer has one.",
+        lowered="null: the template the model was trained with, if its tokenizer has one.",
         cases=(
             Case("a model with a template", None, "it is in tokenizer_config.json or chat_template.jinja"),
             Case("your own base model", "plain", "needs no special tokens"),

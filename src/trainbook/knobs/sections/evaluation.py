@@ -173,7 +173,7 @@ class Evaluation(EvaluationTimes):
     max_new_tokens: int | None = knob(
         None,
         ge=1,
-        what="The maximum number of generated tokens per answer; None: data.max_target_length.",
+        what="The maximum number of generated tokens per answer; null: data.max_target_length.",
         why=(
             "A model that does not end its answer would generate for ever, and one such sample delays its whole batch."
         ),
@@ -243,7 +243,7 @@ class Evaluation(EvaluationTimes):
     early_stopping_patience: int | None = knob(
         None,
         ge=1,
-        what="Stop after this many evaluations in a row without an improvement; None: never stop early.",
+        what="Stop after this many evaluations in a row without an improvement; null: never stop early.",
         why=(
             "Once the validation metric only gets worse, further training costs time and adds overfitting; waiting a "
             "few evaluations keeps one noisy value from ending the run."

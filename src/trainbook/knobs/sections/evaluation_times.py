@@ -45,7 +45,7 @@ class EvaluationTimes(Section):
     eval_steps: int | None = knob(
         None,
         ge=1,
-        what="The number of steps between evaluations with eval_strategy=steps; None: a tenth of the run.",
+        what="The number of steps between evaluations with eval_strategy=steps; null: a tenth of the run.",
         why="It is the resolution at which overfitting shows and at which the best checkpoint can be chosen.",
         raised=(
             "Less time spent on evaluation; the turning point can fall between two evaluations, and the best moment "
@@ -92,7 +92,7 @@ class EvaluationTimes(Section):
     per_device_eval_batch_size: int | None = knob(
         None,
         ge=1,
-        what="The number of samples evaluated at once on a device; None: the size used in training.",
+        what="The number of samples evaluated at once on a device; null: the size used in training.",
         why=(
             "Evaluation keeps no activations for a backward pass, so a larger batch fits and is faster; logits are "
             "the limit."
@@ -120,7 +120,7 @@ class EvaluationTimes(Section):
     eval_max_samples: int | None = knob(
         None,
         ge=1,
-        what="Evaluate on at most this many validation samples; None: all.",
+        what="Evaluate on at most this many validation samples; null: all.",
         why=(
             "The error of a mean falls with the square root of the number of samples, the time grows with the number "
             "itself: beyond some point, more samples tell nothing new."

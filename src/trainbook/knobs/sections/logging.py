@@ -56,12 +56,12 @@ class Logging(Section):
     logging_dir: str | None = knob(
         None,
         min_length=1,
-        what="The folder for TensorBoard files, with a subfolder per run; None: inside the run folder.",
+        what="The folder for TensorBoard files, with a subfolder per run; null: inside the run folder.",
         why=(
             "TensorBoard compares the runs below one folder; inside its run folder a run keeps all its files together."
         ),
         raised="Set: the files of many runs in one place.",
-        lowered="None: in the run folder; moving or deleting the run moves or deletes them too.",
+        lowered="null: in the run folder; moving or deleting the run moves or deletes them too.",
         cases=(
             Case("most runs", None),
             Case("one TensorBoard for a whole team", "logs", "a folder that everyone can read"),
@@ -82,7 +82,7 @@ class Logging(Section):
             "see."
         ),
         raised="More mirrors: more places to look; each needs its package, and W&B a login.",
-        lowered="None: nothing leaves the machine, and nothing needs to be installed.",
+        lowered="null: nothing leaves the machine, and nothing needs to be installed.",
         values={
             "tensorboard": "event files in logging_dir, read by TensorBoard on your machine",
             "wandb": "sent to Weights & Biases",

@@ -74,7 +74,7 @@ class Model(ModelScaling):
         None,
         ge=1,
         what=(
-            "LoRA: train low-rank matrices of this rank next to the frozen weights of model.pretrained; None trains "
+            "LoRA: train low-rank matrices of this rank next to the frozen weights of model.pretrained; null trains "
             "all weights."
         ),
         why=(
@@ -116,7 +116,7 @@ class Model(ModelScaling):
     lora_alpha: float | None = knob(
         None,
         gt=0,
-        what="The adapters' output is multiplied by lora_alpha / lora_rank; None: 2 × lora_rank, a factor of 2.",
+        what="The adapters' output is multiplied by lora_alpha / lora_rank; null: 2 × lora_rank, a factor of 2.",
         why=(
             "Dividing by the rank keeps the scale of the output about the same when the rank changes, so the learning "
             "rate need not be tuned again."
@@ -163,7 +163,7 @@ class Model(ModelScaling):
         min_length=1,
         what=(
             "The linear layers that get adapters, by the ends of their names in Hugging Face's models, as in peft; "
-            "None: all except the head."
+            "null: all except the head."
         ),
         why=(
             "LoRA's paper adapted attention only. QLoRA found that adapters on all linear layers are needed to match "

@@ -13,7 +13,7 @@ class ModelContext(ModelParts):
     num_positions: int | None = knob(
         None,
         ge=1,
-        what="The number of positions of the model; None: data.max_seq_length. A pretrained model sets it.",
+        what="The number of positions of the model; null: data.max_seq_length. A pretrained model sets it.",
         why=(
             "Learned positions are a table with a row for each position. A model may be trained on shorter sequences "
             "than it can read: the rows beyond data.max_seq_length then stay as they are, and an export keeps them. "
@@ -40,7 +40,7 @@ class ModelContext(ModelParts):
         None,
         ge=1,
         what=(
-            "The number of rows of the embedding and the output matrix; None: one per token of the tokenizer. A "
+            "The number of rows of the embedding and the output matrix; null: one per token of the tokenizer. A "
             "pretrained model sets it."
         ),
         why=(
@@ -64,7 +64,7 @@ class ModelContext(ModelParts):
     sliding_window: int | None = knob(
         None,
         ge=1,
-        what="How many tokens, its own included, each token attends to; None: all tokens before it. Only for gpt.",
+        what="How many tokens, its own included, each token attends to; null: all tokens before it. Only for gpt.",
         why=(
             "A layer then looks at its neighbourhood only, and what lies further back arrives through the layers "
             "below: after k layers, about k times the window. While generating, only the window's keys and values are "

@@ -102,7 +102,7 @@ class ModelParts(ModelSize):
 
     qkv_bias: bool | None = knob(
         None,
-        what="Whether the products that give queries, keys and values have a bias; None: as model.bias. Only for gpt.",
+        what="Whether the products that give queries, keys and values have a bias; null: as model.bias. Only for gpt.",
         why="Qwen and Qwen2 have biases there and nowhere else: their authors report that it helps with longer texts.",
         raised="On: a vector for each of the three; layout of Qwen2's weights.",
         lowered="Off: no bias there, whatever model.bias says.",

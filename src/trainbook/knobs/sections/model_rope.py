@@ -102,7 +102,7 @@ class ModelRope(ModelContext):
     rope_original_positions: int | None = knob(
         None,
         ge=1,
-        what="With llama3 and yarn: the length that was trained on before scaling; None: model.num_positions.",
+        what="With llama3 and yarn: the length that was trained on before scaling; null: model.num_positions.",
         why="It decides which frequencies are slow: those that turn less than about once over this length.",
         raised="More frequencies count as fast, and stay as they are.",
         lowered="More frequencies are slowed down.",
@@ -133,7 +133,7 @@ class ModelRope(ModelContext):
     rope_attention_factor: float | None = knob(
         None,
         gt=0,
-        what="With yarn: turned queries and keys are multiplied by this; None: 0.1 ln(rope_factor) + 1.",
+        what="With yarn: turned queries and keys are multiplied by this; null: 0.1 ln(rope_factor) + 1.",
         why="Over longer texts attention spreads over more tokens; slightly larger logits keep it as sharp as before.",
         raised="Sharper attention.",
         lowered="1: logits as they are.",

@@ -112,7 +112,7 @@ class ModelScaling(ModelRope):
     base_head_width: int | None = knob(
         None,
         ge=1,
-        what="The head size of the base model; None: the same as here, so that a wider model has more heads.",
+        what="The head size of the base model; null: the same as here, so that a wider model has more heads.",
         why=(
             "Queries and keys become aligned during training, so their dot product grows with the head size, not with "
             "its square root: mup scales attention logits by 1 / head size. √base / size does that, and equals the "
@@ -137,7 +137,7 @@ class ModelScaling(ModelRope):
     base_num_hidden_layers: int | None = knob(
         None,
         ge=1,
-        what="The depth at which mup equals the standard parametrization; None: no correction for depth.",
+        what="The depth at which mup equals the standard parametrization; null: no correction for depth.",
         why=(
             "Each block adds to the residual stream. With r = num_hidden_layers / base, a block's output is "
             "multiplied by r to the power of −depth_exponent, and learning rates and epsilons inside blocks are "

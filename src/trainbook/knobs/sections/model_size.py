@@ -82,7 +82,7 @@ class ModelSize(Section):
             "a knob that you set to another value is an error, one that only a recipe set is overridden."
         ),
         raised="Set: fine-tuning. Use a much lower learning rate (1e-5 to 5e-5; with LoRA 1e-4 to 3e-4).",
-        lowered="None: training from scratch.",
+        lowered="null: training from scratch.",
         cases=(
             Case("from scratch", None),
             Case("fine-tuning from a folder", "models/bert-base", "with its tokenizer.json beside the weights"),
@@ -174,7 +174,7 @@ class ModelSize(Section):
     num_decoder_layers: int | None = knob(
         None,
         ge=1,
-        what="The number of decoder blocks of an encoder-decoder; None: as many as the encoder has.",
+        what="The number of decoder blocks of an encoder-decoder; null: as many as the encoder has.",
         why=(
             "Each decoder block also attends to the encoder and runs once per generated token, so decoder depth sets "
             "the cost of generation."
@@ -298,7 +298,7 @@ class ModelSize(Section):
     head_width: int | None = knob(
         None,
         ge=1,
-        what="The size of an attention head; None: hidden_size / num_attention_heads.",
+        what="The size of an attention head; null: hidden_size / num_attention_heads.",
         why=(
             "Set separately, the heads together can be wider or narrower than the model. T5's small models use it: 64 "
             "per head at any width."
