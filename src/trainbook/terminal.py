@@ -113,3 +113,8 @@ def _console_type() -> type[Console]:
 
     _Console = GuardedConsole
     return _Console
+
+
+def without_password(url: str) -> str:
+    url = re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", url)
+    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", url)

@@ -12,7 +12,7 @@ import numpy as np
 
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.loading import load
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 Change = Callable[[dict[str, Any]], None]
 LAYERS = ("body.blocks.0", "body.blocks.1", "body.blocks.2", "body.token_embedding")

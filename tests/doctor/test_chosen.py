@@ -14,7 +14,7 @@ from trainbook.doctor import diagnose
 from trainbook.doctor.chosen import chosen_metric
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.view import View
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 
 def classifier(accuracy: Callable[[int], float], metric: str = "accuracy", **more: Any) -> Record:

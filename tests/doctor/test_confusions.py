@@ -13,7 +13,7 @@ from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.finding import Finding
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 
 def first(record: Record) -> str:

@@ -21,7 +21,7 @@ from trainbook.doctor.rule import RULES, all_rules
 from trainbook.doctor.view import View
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.loading import load
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.terminal import new_console
 
 

@@ -18,7 +18,8 @@ from tests.doctor.test_rules import said
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
 from trainbook.doctor.statistics import noise_of, non_rising
-from trainbook.runs.record import Record, open_record
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import Record
 
 NAN = float("nan")
 MADE = of_fit(run("schedule.warmup_steps=0", steps=400))

@@ -22,7 +22,8 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.loading import load
 from trainbook.knobs.own_module import applies_to_fit, as_keyword_argument, keyword_of
 from trainbook.report import make_card
-from trainbook.runs.record import Record, open_record, told_by
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import Record, told_by
 from trainbook.study.question import choose
 from trainbook.terminal import new_console
 

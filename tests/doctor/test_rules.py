@@ -14,7 +14,7 @@ from trainbook.doctor import CAUSES, diagnose
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import all_rules
 from trainbook.doctor.view import View
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 Make = Callable[[], Record]
 NAN = float("nan")

@@ -11,9 +11,8 @@ import pytest
 
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import dump, explain_config, load
-from trainbook.knobs.architectures import SETTLED
+from trainbook.knobs.architectures import SETTLED, read_model
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.pretrained import settled_by
 
 GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 300}
 LLAMA = {
@@ -36,6 +35,10 @@ BERT = {
     "max_position_embeddings": 40,
 }
 T5 = {"model_type": "t5", "d_model": 48, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4}
+
+
+def settled_by(name: str, model_type: str | None = None) -> dict[str, Any]:
+    return read_model(name, model_type, load).values
 
 
 @pytest.fixture
@@ -297,7 +300,7 @@ def test_a_vocabulary_size_of_a_recipe_gives_way_with_its_tokenizer(folder, tmp_
 
     recipe = Origin("recipe", "recipe x")
     values = {"model.pretrained": folder(GPT2), "data.tokenizer": "bpe", "data.vocab_size": 4096}
-    settled = settle_pretrained({name: Assignment(name, value, recipe) for name, value in values.items()})
+    settled = settle_pretrained({name: Assignment(name, value, recipe) for name, value in values.items()}, load)
     assert settled.assigned["data.vocab_size"].value is None and not settled.problems
 
 

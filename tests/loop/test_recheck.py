@@ -15,7 +15,7 @@ from trainbook.doctor import diagnose
 from trainbook.loop import heal, recheck
 from trainbook.loop.faults.faults import flip_high_bit
 from trainbook.report import make_card
-from trainbook.runs.record import read_run
+from trainbook.runs.run_record import read_run
 
 QUICK = ("logging.logging_steps=50", "logging.dense_steps=0")
 

@@ -16,7 +16,7 @@ from trainbook.errors import UserError
 from trainbook.report.compare import compare
 from trainbook.report.compare_view import as_json, render
 from trainbook.report.conclusion import conclusion, remarks
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.terminal import new_console
 
 KNOBS = {"optimizer.learning_rate": 1e-3, "training.max_steps": 40, "training.seed": 1, "logging.logging_steps": 1}

@@ -10,7 +10,7 @@ import pytest
 
 from trainbook.errors import UserError
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 
 def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = None, **facts: Any) -> Record:

@@ -13,7 +13,8 @@ from trainbook.errors import NewerRun, RunFolderError
 from trainbook.knobs import load
 from trainbook.runs import Manifest, RunFolder
 from trainbook.runs.jsonl import JsonlWriter
-from trainbook.runs.record import open_record, read_run
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import read_run
 
 
 class Written:

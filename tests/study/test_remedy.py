@@ -11,7 +11,8 @@ from trainbook import api
 from trainbook.doctor.finding import Finding
 from trainbook.errors import UserError
 from trainbook.runs import RunFolder, jsonl
-from trainbook.runs.record import Record, open_record
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import Record
 from trainbook.study import arms
 from trainbook.study.outcomes import compare, strayed
 from trainbook.study.question import ask, choose

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Overrides
+from trainbook.cli.shared import AsJson, Overrides
 from trainbook.errors import Interrupted, UserError
 from trainbook.terminal import echo
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Overrides, RunsDir
+from trainbook.cli.shared import AsJson, Overrides, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
 from trainbook.terminal import echo

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, RunsDir
+from trainbook.cli.shared import AsJson, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.terminal import write
 

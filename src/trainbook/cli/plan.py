@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Overrides, Recipe
+from trainbook.cli.shared import AsJson, Overrides, Recipe
 from trainbook.cli.trust import Trust
 from trainbook.terminal import echo
 

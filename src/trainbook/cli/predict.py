@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Quiet, RunsDir
+from trainbook.cli.shared import AsJson, Quiet, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.terminal import echo, write
 

@@ -10,7 +10,8 @@ import typer
 from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
-from trainbook.cli.train import AcceptChanges, AsJson, Inject, Overrides, Quiet, RunsDir, finish, passed_on
+from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, RunsDir
+from trainbook.cli.train import Inject, finish, passed_on
 from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import must_suit_world, parse
 

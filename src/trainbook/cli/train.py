@@ -11,6 +11,7 @@ import typer
 from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
+from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, Recipe, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
 from trainbook.terminal import echo
@@ -26,17 +27,6 @@ trainbook train my.yaml --nproc 8 --max-restarts 3
 trainbook train gpt-tiny --inject nan-gradient@50 --inject kill@120 --name survivor
 """
 
-Recipe = Annotated[
-    str, typer.Argument(help="The name of a packaged recipe, or a YAML or Python file.", show_default=False)
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="Overrides, such as optimizer.learning_rate=1e-3.", show_default=False),
-]
-AcceptChanges = Annotated[
-    bool, typer.Option("--accept-changes", help="Resume with changed knobs that affect the rest of the run.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Inject = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,8 +37,6 @@ Inject = Annotated[
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no summary card.")]
-RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder that holds the runs.")]
 
 
 @reports_errors

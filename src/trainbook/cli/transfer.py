@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Overrides, Recipe, RunsDir
+from trainbook.cli.shared import AsJson, Overrides, Recipe, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.errors import UserError
 from trainbook.terminal import echo

@@ -12,7 +12,7 @@ from typing import Any
 from trainbook.cli.output import print_json
 from trainbook.doctor import Diagnosis
 from trainbook.errors import UserError
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.terminal import echo
 
 NEXT = {

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainbook.cli.errors import reports_errors
-from trainbook.cli.train import AsJson, Overrides, RunsDir
+from trainbook.cli.shared import AsJson, Overrides, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.folding import folded
-from trainbook.terminal import echo
+from trainbook.terminal import echo, without_password
 
 if TYPE_CHECKING:
     from trainbook.study.tune.rows import Trial
@@ -119,7 +119,6 @@ def tune(
     from trainbook.knobs import overrides_from_arguments
     from trainbook.runs import check_name, name_of
     from trainbook.runs.trust import require_trust_of_file
-    from trainbook.study.tune.database import shown
     from trainbook.study.tune.finish import finish
     from trainbook.study.tune.ledger import opened
     from trainbook.study.tune.run import Study, words_before
@@ -148,7 +147,7 @@ def tune(
         try:
             trials = job.run()
         except Interrupted as stop:
-            again = shlex.join(["trainbook", *map(shown, sys.argv[1:])])  # without a password
+            again = shlex.join(["trainbook", *map(without_password, sys.argv[1:])])  # without a password
             again += "" if "--name" in again else f" --name {shlex.quote(name)}"
             raise Interrupted(f"{stop}. To resume: {again}") from None
     with opened(job.url, job.name) as ledger:

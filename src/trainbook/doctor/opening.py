@@ -13,7 +13,8 @@ from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
 from trainbook.plan import network
-from trainbook.runs.record import Record, open_record
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import Record
 
 BYTES = 257  # what a byte tokenizer has; of others the size is known once it is made, or stated
 

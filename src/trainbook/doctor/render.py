@@ -13,7 +13,7 @@ from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
 from trainbook.runs.foreign.vocabulary import where_to_set
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 INDENT = 10  # columns of a finding's severity
 STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}

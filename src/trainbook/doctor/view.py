@@ -10,7 +10,7 @@ import numpy as np
 from trainbook.doctor.statistics import thinned
 from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 NATIVE = ("gpt", "bert", "t5")  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")

@@ -69,9 +69,9 @@ class Reading:
     remarks: tuple[str, ...] = ()  # what differs from the folder, and is told
 
 
-def _read_earlier(name: str) -> Reading:
+def _read_earlier(name: str, load: earlier.Load) -> Reading:
     """A model of our own says everything itself, also what no other format can."""
-    config = earlier.config_of(name)
+    config = earlier.config_of(name, load)
     kind = config.model.type
     if kind not in ("gpt", "bert", "t5"):
         hint = f" Export it with: trainbook export {name} --to DIR, and use that folder." if kind == "hf" else ""
@@ -89,10 +89,11 @@ def _read_earlier(name: str) -> Reading:
     return Reading(folder, values, tokenizer=str(folder / "tokenizer"), place=str(folder / "config.yaml"))
 
 
-def read_model(name: str, model_type: str | None) -> Reading:
-    """A key that is left out of a file has the default of transformers."""
+def read_model(name: str, model_type: str | None, load: earlier.Load) -> Reading:
+    """A key that is left out of a file has the default of transformers. `load` reads the configuration of a model that
+    was trained here."""
     if earlier.is_recipe(name) or earlier.is_run(name):
-        return _read_earlier(name)
+        return _read_earlier(name, load)
     folder = find_folder(name)
     config = read_config(folder)
     if model_type == "hf":

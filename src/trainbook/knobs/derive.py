@@ -10,6 +10,7 @@ from math import ceil
 from trainbook.errors import ConfigError, Problem
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
+from trainbook.knobs.scaling import Scaling, head_width
 
 MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
 DEFAULT_MICRO_BATCH = 32
@@ -23,10 +24,6 @@ def intermediate_size(config: Config) -> int:
 
 def key_value_heads(config: Config) -> int:
     return config.model.num_key_value_heads or config.model.num_attention_heads
-
-
-def head_width(config: Config) -> int:
-    return config.model.head_width or config.model.hidden_size // config.model.num_attention_heads
 
 
 USUAL_HEAD_WIDTH = 64
@@ -253,8 +250,6 @@ def _head_ratio(config: Config) -> str | None:
 
 def _ratios(config: Config) -> str | None:
     """Of all that grows: mup is the standard rule only where nothing did."""
-    from trainbook.knobs.scaling import Scaling  # which asks here for widths
-
     if config.model.parametrization == "standard" or config.model.base_hidden_size is None:
         return None
     if Scaling.of(config).is_base:

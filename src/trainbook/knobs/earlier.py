@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from trainbook.bounded import json_text
 from trainbook.errors import RunFolderError
 from trainbook.knobs.config import Config
+from trainbook.knobs.origin import Loaded
 
 RECIPE_PREFIX = "recipe:"
+Load = Callable[[Path | str], Loaded]
 
 
 def is_recipe(name: str) -> bool:
@@ -26,20 +28,19 @@ def is_run(name: str) -> bool:
     return (folder / "manifest.json").is_file() and (not is_lost or (folder / "checkpoints").is_dir())
 
 
-def config_of(name: str) -> Config:
-    """What the earlier model was trained with, or will be."""
-    from trainbook.knobs.loading import load  # which reads pretrained models itself
+def config_of(name: str, load: Load) -> Config:
+    """What the earlier model was trained with, or will be. `load` is the function of `knobs.loading`, which itself
+    reads pretrained models."""
+    return (
+        load(name.removeprefix(RECIPE_PREFIX)).config if is_recipe(name) else _recorded(Path(name).expanduser(), load)
+    )
 
-    return load(name.removeprefix(RECIPE_PREFIX)).config if is_recipe(name) else recorded(Path(name).expanduser())
 
-
-def recorded(run: Path) -> Config:
+def _recorded(run: Path, load: Load) -> Config:
     """What a run was trained with.
 
     Its manifest knows, also when config.yaml was edited by hand, and whatever lies at model.pretrained by now.
     """
-    from trainbook.knobs.loading import load
-
     manifest = run / "manifest.json"
     try:
         content = json_text.read(manifest)

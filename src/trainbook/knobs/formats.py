@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width, key_value_heads, qkv_bias, task_name
+from trainbook.knobs.derive import key_value_heads, qkv_bias, task_name
+from trainbook.knobs.scaling import head_width
 
 # The formats that a model of each type may be written in.
 OF_TYPE: Mapping[str, tuple[str, ...]] = {

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width, intermediate_size, key_value_heads
+from trainbook.knobs.derive import intermediate_size, key_value_heads
+from trainbook.knobs.scaling import head_width
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 

@@ -41,7 +41,7 @@ def load(
     problems = [*base.problems, *top.problems]
     base_values = _keep_one_each(base.assignments, problems, equal_is_fine=False)
     top_values = _keep_one_each(top.assignments, problems, equal_is_fine=True)
-    settlement = settle_pretrained(_merge(base_values, top_values))
+    settlement = settle_pretrained(_merge(base_values, top_values), load)
     assigned = settlement.assigned
     problems += settlement.problems
 

@@ -13,6 +13,7 @@ from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.architectures import DROPOUT, LENGTH, NEWER, SCALING, SETTLED, NotBuiltIn, Reading, read_model
 from trainbook.knobs.derive import TASKS_OF_MODEL
+from trainbook.knobs.earlier import Load
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
 from trainbook.knobs.resolve import Assignment
@@ -23,28 +24,23 @@ TOKENIZER = "data.tokenizer"
 OF_OUR_NETWORKS = ("model.dropout", "model.initializer_range", "model.vocab_multiple", "model.logit_soft_cap")
 
 
-def settled_by(name: str, model_type: str | None = None) -> dict[str, Any]:
-    """The knobs that a folder or hub name settles, by path.
-
-    `data.max_seq_length` is the longest one that there are learned positions for; it is left out where there is no such
-    bound. With model_type hf only sizes are read, for whoever plans or explains: transformers builds the model.
-    """
-    return read_model(name, model_type).values
-
-
 @dataclass
 class Settlement:
     """A configuration's assignments after a pretrained model had its say."""
 
     assigned: dict[str, Assignment]
+    load: Load
     problems: list[Problem] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)  # paths about which there is a problem already
 
 
-def settle_pretrained(assigned: Mapping[str, Assignment]) -> Settlement:
-    """The pretrained model's values in place of those that only a recipe or a default chose."""
-    result = Settlement(dict(assigned))
+def settle_pretrained(assigned: Mapping[str, Assignment], load: Load) -> Settlement:
+    """The pretrained model's values in place of those that only a recipe or a default chose.
+
+    `load` reads the configuration of a model that was trained here, which may begin with a pretrained one in turn.
+    """
+    result = Settlement(dict(assigned), load)
     name = assigned["model.pretrained"].value if "model.pretrained" in assigned else None
     chosen = assigned["model.type"].value if "model.type" in assigned else None
     if name is None or (chosen is not None and ":" in chosen):  # a model of the user's own reads what it wants to
@@ -85,7 +81,7 @@ def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
         return _left_to_transformers(result, name)
     is_named = "model.type" in result.assigned and result.assigned["model.type"].origin.is_the_users
     try:
-        reading = read_model(name, None)
+        reading = read_model(name, None, result.load)
     except NotBuiltIn as error:
         if is_named:
             raise
@@ -103,7 +99,7 @@ def _left_to_transformers(result: Settlement, name: str) -> Reading:
     for path in (*SETTLED, *NEWER, *SCALING, *OF_OUR_NETWORKS):
         if path in result.assigned and not result.assigned[path].origin.is_the_users:
             del result.assigned[path]
-    return read_model(name, "hf")
+    return read_model(name, "hf", result.load)
 
 
 def _lacks_the_task(result: Settlement, reading: Reading) -> str | None:

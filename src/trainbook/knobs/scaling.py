@@ -21,8 +21,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width
 from trainbook.roles import Grows, Kind, Role
+
+
+def head_width(config: Config) -> int:
+    return config.model.head_width or config.model.hidden_size // config.model.num_attention_heads
 
 
 @dataclass(frozen=True)

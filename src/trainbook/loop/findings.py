@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from trainbook.doctor import CAUSES, Finding, diagnose
 from trainbook.knobs.config import Config
 from trainbook.runs.foreign.vocabulary import where_to_set
-from trainbook.runs.record import Record, told_by
+from trainbook.runs.run_record import Record, told_by
 from trainbook.runs.schema import Split
 
 SPOKEN = ("error", "warning")

@@ -37,7 +37,7 @@ from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import Progress, load_progress
 from trainbook.loop.recheck import Recheck
 from trainbook.loop.state import Remedy
-from trainbook.runs.record import Record, told_by
+from trainbook.runs.run_record import Record, told_by
 
 NUM_SNAPSHOTS = 3
 SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take

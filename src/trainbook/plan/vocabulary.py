@@ -13,6 +13,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.earlier import config_of, is_recipe
 from trainbook.knobs.hub import is_folder, read_config
+from trainbook.knobs.loading import load
 
 BYTES = 257  # all bytes, and the end of a text
 BPE = 4096  # as the tokenizer's default is
@@ -38,7 +39,7 @@ def vocabulary(config: Config, stated: int | None = None) -> int:
         return stated
     name, pretrained = config.data.tokenizer, config.model.pretrained
     # A model that a recipe trains first has the special tokens of that recipe's task.
-    first = config_of(pretrained) if pretrained is not None and is_recipe(pretrained) else config
+    first = config_of(pretrained, load) if pretrained is not None and is_recipe(pretrained) else config
     specials = SPECIALS.get(task_name(first), 0)
     if name == "byte":
         return BYTES + specials

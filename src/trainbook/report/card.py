@@ -20,7 +20,8 @@ from trainbook.knobs.formats import can_be_exported
 from trainbook.knobs.own_module import FIT
 from trainbook.runs import Manifest, RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
-from trainbook.runs.record import counted, open_record
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import counted
 from trainbook.runs.schema import Metric, judgements
 from trainbook.runs.table import Rows
 

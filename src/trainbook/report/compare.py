@@ -15,7 +15,7 @@ from trainbook.errors import UserError
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
 from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
 from trainbook.runs.foreign.metrics import place
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.runs.schema import METRICS
 
 SEED = "training.seed"

@@ -14,7 +14,7 @@ from trainbook.report.card import LEVELS
 from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
 from trainbook.report.conclusion import conclusion, duration, number, place_text, remarks, what
 from trainbook.report.curves import Curve
-from trainbook.runs.record import counted
+from trainbook.runs.run_record import counted
 from trainbook.runs.schema import METRICS
 
 if TYPE_CHECKING:

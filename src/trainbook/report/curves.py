@@ -11,7 +11,7 @@ import numpy as np
 
 from trainbook.errors import UserError
 from trainbook.runs.columns import are_numbers
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 By = Literal["steps", "tokens", "time", "epochs"]
 FIELD: dict[By, str] = {"steps": "step", "tokens": "tokens", "epochs": "epoch"}

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.study.verdict import (
     Comparison,
     Curve,

@@ -18,7 +18,7 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.loop.fork import newest_whole
 from trainbook.runs import RunFolder
 from trainbook.runs.foreign import foreign_override
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.study.arms import changes, with_overrides
 from trainbook.study.outcomes import MEASURES, Measure
 

@@ -23,7 +23,7 @@ from trainbook.doctor import Diagnosis, Finding, as_json
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.runs import RunFolder, jsonl, write_text_atomically
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 from trainbook.runs.trust import require_trust
 from trainbook.study.arms import SET_ASIDE, Arm, changes
 from trainbook.study.outcomes import Pair, compare, strayed

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from trainbook.errors import UserError
-from trainbook.runs.record import Record, open_record
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import Record
 
 
 def read(tmp_path: Path, text: str, name: str = "run.csv") -> Record:

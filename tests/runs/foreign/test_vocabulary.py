@@ -10,7 +10,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.values import choices
 from trainbook.runs.foreign import foreign_override, in_their_words
 from trainbook.runs.foreign.vocabulary import ELSEWHERE, TRAINING_ARGUMENTS, VALUES, names_for
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 THEIRS = Record("run", [], [], origin="huggingface", names=names_for({}, is_hugging_face=True))
 

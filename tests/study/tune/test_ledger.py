@@ -13,12 +13,12 @@ from tests.study.tune.conftest import Asks
 from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, UserError
 from trainbook.study.tune import database as database_module
 from trainbook.study.tune.changed import is_extended
-from trainbook.study.tune.database import shown
 from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
 from trainbook.study.tune.order import Order
 from trainbook.study.tune.planning import extended, is_spent, next_order
 from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import Question
+from trainbook.terminal import without_password
 
 
 @pytest.fixture
@@ -320,10 +320,13 @@ def test_a_table_that_is_not_as_it_should_be_is_a_message(ledger: Ledger) -> Non
 
 
 def test_a_password_is_never_shown() -> None:
-    assert shown("postgresql+psycopg://me:se:cr/e@t@host:5432/name") == "postgresql+psycopg://me:***@host:5432/name"
-    assert shown("postgresql+psycopg://host/name?password=secret&user=me").endswith("?password=***&user=me")
-    assert shown("postgresql+psycopg://me:secret@host/name") == "postgresql+psycopg://me:***@host/name"
-    assert shown("sqlite:////a/b@c/study.db") == "sqlite:////a/b@c/study.db"
+    assert (
+        without_password("postgresql+psycopg://me:se:cr/e@t@host:5432/name")
+        == "postgresql+psycopg://me:***@host:5432/name"
+    )
+    assert without_password("postgresql+psycopg://host/name?password=secret&user=me").endswith("?password=***&user=me")
+    assert without_password("postgresql+psycopg://me:secret@host/name") == "postgresql+psycopg://me:***@host/name"
+    assert without_password("sqlite:////a/b@c/study.db") == "sqlite:////a/b@c/study.db"
     with pytest.raises(UserError) as refused:
         Ledger("nonsense://me:secret@host/name", "s")
     assert "secret" not in str(refused.value)

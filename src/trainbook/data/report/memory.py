@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import decoder_layers, head_width, intermediate_size, key_value_heads, task_name
+from trainbook.knobs.derive import decoder_layers, intermediate_size, key_value_heads, task_name
+from trainbook.knobs.scaling import head_width
 
 ASSUMES = "an estimate of activations and logits, with fused attention, without weights"
 LOGIT_BYTES = 12  # of a position and an entry: logits, their copy in fp32, the gradient, and its cast

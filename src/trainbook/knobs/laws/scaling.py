@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from trainbook.knobs.derive import head_width
 from trainbook.knobs.laws.model import IS_PYTHON_PATH
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
+from trainbook.knobs.scaling import head_width
 
 HEADS = {"model.num_attention_heads": "heads", "model.num_key_value_heads": "key and value heads"}
 

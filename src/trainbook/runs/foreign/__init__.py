@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
 from trainbook.runs.foreign.vocabulary import foreign_override, in_their_words
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 __all__ = ["LOOKED_FOR", "foreign_override", "in_their_words", "read_foreign"]
 

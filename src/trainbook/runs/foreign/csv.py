@@ -16,7 +16,7 @@ from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import STEP_NAMES, Logged, as_step, number, place, rows_of, step_name
 from trainbook.runs.foreign.settings import knobs_in, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 SHOWN = 80  # characters of a cell in a message
 EMPTY = ("", "none", "null", "n/a", "na", "-")

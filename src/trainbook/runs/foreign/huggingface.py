@@ -19,7 +19,7 @@ from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
 from trainbook.runs.foreign.settings import knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 STATE = "trainer_state.json"
 SUMMARY = "train_samples_per_second"  # only the last entry has it: means over the whole run

@@ -22,7 +22,7 @@ from trainbook.runs.foreign.metrics import SPLIT_WORDS, Logged, rows_of
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
 from trainbook.runs.foreign.wire import Message, Torn, doubles, floats
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 MARK = "tfevents"
 HPARAMS = "_hparams_/session_start_info"

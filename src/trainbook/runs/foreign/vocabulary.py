@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainbook.knobs.own_module import as_keyword_argument
 
 if TYPE_CHECKING:
-    from trainbook.runs.record import Record
+    from trainbook.runs.run_record import Record
 
 # A knob's path, and the argument of the Hugging Face trainer that does the same.
 TRAINING_ARGUMENTS: Mapping[str, str] = {

@@ -20,7 +20,7 @@ from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of, ste
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
 from trainbook.runs.foreign.wire import Message, Torn, doubles
-from trainbook.runs.record import Record
+from trainbook.runs.run_record import Record
 
 MOST_BYTES = 1 << 30
 BLOCK = 32 * 1024

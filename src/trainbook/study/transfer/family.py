@@ -16,7 +16,7 @@ from typing import Literal
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import head_width
+from trainbook.knobs.scaling import head_width
 from trainbook.study.tune.task import BASE, base_text
 
 Axis = Literal["width", "depth", "length", "batch"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from trainbook.errors import Interrupted, MissingExtra, RunError, UserError
-from trainbook.terminal import echo
+from trainbook.terminal import echo, without_password
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -51,7 +50,7 @@ class Database:
                 self.transact(lambda connection: metadata.create_all(connection))
         except (self.errors.DBAPIError, RunError) as error:
             told = str(error).removeprefix(THE_DATABASE) if isinstance(error, RunError) else first_line(error)
-            raise UserError(f"{THE_DATABASE}{shown(self.url)} cannot be used: {told}") from None
+            raise UserError(f"{THE_DATABASE}{without_password(self.url)} cannot be used: {told}") from None
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Again, while the database is away: whatever was under way there is undone, or done and said twice.
@@ -97,9 +96,3 @@ class Refused(RunError):
 
 def first_line(error: Exception) -> str:
     return (str(getattr(error, "orig", None) or error).strip() or type(error).__name__).splitlines()[0]
-
-
-def shown(url: str) -> str:
-    """An address without its password."""
-    url = re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", url)
-    return re.sub(r"([?&]password=)[^&\s]*", r"\1***", url)

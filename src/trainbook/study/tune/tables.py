@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, Column, Double, Engine, Integer, MetaData, St
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.study.tune.database import shown
+from trainbook.terminal import without_password
 
 BUSY_SECONDS = 60.0  # SQLite: one writer at a time, and the others wait
 
@@ -38,7 +38,7 @@ def connect(url: str) -> tuple[Engine, Tables]:
     except (ArgumentError, NoSuchModuleError):
         raise UserError(
             "--storage: must be the address of a database, such as postgresql+psycopg://host/name, but got "
-            f"'{shown(url)}'."
+            f"'{without_password(url)}'."
         ) from None
     if engine.dialect.name == "sqlite":
         _take_transactions_seriously(engine)
