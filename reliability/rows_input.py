@@ -76,7 +76,7 @@ def wrong_values(lab: Lab) -> Result:
     trials = [_refused(lab, typed) for typed in WRONG[: 2 if lab.is_short else None]]
     silent = sum(any("accepted" in problem for problem in trial.problems) for trial in trials)
     says = f"of {len(trials)}: {sum(not trial.problems for trial in trials)} refused before the first step with the "
-    return Result("6b", says + f"law and the value, {silent} silent", trials)
+    return Result("6b", says + f"constraint and the value, {silent} silent", trials)
 
 
 def _refused(lab: Lab, typed: str) -> Trial:

@@ -16,6 +16,7 @@ from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load
 from trainbook.knobs.dumping import untrue, yaml_value
 from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
+from trainbook.knobs.own_module import FIT
 from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault, must_suit_own_data, must_suit_world, parse
 from trainbook.runs import RunFolder, check_name, default_name, write_text_atomically
@@ -46,12 +47,25 @@ class Result:
     def best(self) -> dict[str, Any] | None:
         """The evaluation row that is best by `evaluation.metric_for_best_model`."""
         rows = self.run.metrics("eval").with_true("best")
-        return rows[-1] if rows else None
+        return self._named(rows[-1]) if rows else None
 
     @property
     def last(self) -> dict[str, Any] | None:
+        """The last training row."""
         rows = self.run.metrics("train")
-        return rows[-1] if rows else None
+        return self._named(rows[-1]) if rows else None
+
+    def _named(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of `fit`, what a row calls tokens are samples, batches or targets of the caller's own."""
+        from trainbook.runs.run_record import counted
+
+        recipe = self.run.read_manifest().recipe
+        if recipe != FIT:
+            return row
+        start = next((event for event in self.run.events() if event["kind"] == "start"), {})
+        unit = counted({"recipe": recipe, **start})
+        names = {"tokens": unit, "tokens_per_second": f"{unit}_per_second", "targets": f"evaluated_{unit}"}
+        return {names.get(name, name): value for name, value in row.items()}
 
 
 def train(
@@ -85,9 +99,11 @@ def train(
     recipe = str(config) if isinstance(config, str | Path) else recipe
     with trusting(trust):
         require_trust_of_file(recipe, loaded)
-        return _train(
+        result = _train(
             loaded, recipe, name, runs_dir, resume, accept_changes, quiet, faults=faults, stop_after=stop_after
         )
+    _show_card(result.run, quiet)
+    return result
 
 
 def _train(
@@ -270,7 +286,7 @@ def fit(
     """Train your own module with the same loop, run folder, resume and tracking. Knobs are keywords, by any name.
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
-    `eval_data` holds the validation batches, read again for each evaluation.
+    `eval_data` holds the validation batches, read again for each evaluation. `quiet`: no progress, no card at the end.
     """
     from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit, must_not_be_eval_data
     from trainbook.parallel import find_place
@@ -288,13 +304,16 @@ def fit(
     prepared = _prepare(loaded, "fit", name, runs_dir, resume, accept_changes, quiet, faults)
     if isinstance(prepared, Result):
         load_weights(model, prepared.run)
-        return prepared
-    return _run(
-        prepared,
-        lambda device: fit_job(
-            loaded.config, model, data, loss, count_targets=count_targets, eval_data=eval_data, device=device
-        ),
-    )
+        result = prepared
+    else:
+        result = _run(
+            prepared,
+            lambda device: fit_job(
+                loaded.config, model, data, loss, count_targets=count_targets, eval_data=eval_data, device=device
+            ),
+        )
+    _show_card(result.run, quiet)
+    return result
 
 
 def open_run(path: str | Path) -> RunFolder:
@@ -438,6 +457,18 @@ def _told_on_the_terminal(message: str, quiet: bool) -> Interrupted:
 
 def _bytes(path: Path) -> bytes | None:
     return read_bytes(path) if path.is_file() else None
+
+
+def _show_card(run: RunFolder, quiet: bool) -> None:
+    """The card of a run that has ended; of several processes, the first one shows it."""
+    from trainbook.folding import folded
+    from trainbook.parallel import find_place
+    from trainbook.report import make_card
+
+    if not quiet and find_place().rank == 0:
+        with suppress(BrokenPipeError):
+            echo("")
+            echo(folded(make_card(run).as_text(), indent=13))
 
 
 def _write_report(run: RunFolder) -> None:

@@ -126,17 +126,17 @@ def test_who_is_started_again_goes_on_and_meets_no_fault_twice(terminal, monkeyp
         assert (seen["resume"], seen["inject"]) == expected
 
 
-@pytest.mark.parametrize("option", [(), ("--json",)])
-def test_only_the_first_rank_shows_the_result(trained, monkeypatch, capsys, option):
+def test_only_the_first_rank_shows_the_result(trained, monkeypatch, capsys):
     from trainbook import api
-    from trainbook.cli.train import finish
+    from trainbook.cli.train import print_result
 
-    result = api.Result(api.open_run("runs/run"), "finished")
+    run = api.open_run("runs/run")
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, is_shown in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
-        finish(result, as_json="--json" in option, quiet=False)
-        assert bool(capsys.readouterr().out) is is_shown
+        for show in (lambda: print_result(api.Result(run, "finished")), lambda: api._show_card(run, quiet=False)):
+            show()
+            assert bool(capsys.readouterr().out) is is_shown
 
 
 @pytest.fixture

@@ -54,11 +54,11 @@ def told(record: Record, diagnosis: Diagnosis) -> str:
     return file.getvalue()
 
 
-def test_the_example_of_the_readme_ends_without_a_warning_and_counts_its_own_batches(tmp_path: Path):
+def test_the_example_of_the_readme_ends_without_a_warning_and_counts_its_samples(tmp_path: Path):
     made = fit(tmp_path).run
     card = dict(make_card(made).lines)
     assert card["doctor"].startswith("no problems found")
-    assert "60 steps, 60 batches" in card["steps"] and card["speed"].endswith(" batches per second of training")
+    assert "60 steps, 960 samples" in card["steps"] and card["speed"].endswith(" samples per second of training")
     events = [json.loads(line) for line in (made.path / "events.jsonl").read_text().splitlines()]
     assert not [event for event in events if event["kind"] == "finding"]
     record = open_record(made.path)

@@ -344,3 +344,78 @@ def test_the_messages_of_fit_name_keyword_arguments(lab):
     with pytest.raises(Diverged) as stopped:
         fit(lab, "lost", batches, loss=lambda model, batch: mean_loss(model, batch) * float("nan"), max_steps=60)
     assert "Try learning_rate=0.001, a longer warm-up." in str(stopped.value)
+
+
+class Stream:
+    """An iterable of which nothing is known but its items."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __iter__(self) -> Any:
+        return iter(self.items)
+
+
+def test_the_end_of_a_fit_shows_its_card_unless_it_is_to_be_quiet(lab, capsys):
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+    options: dict[str, Any] = {"loss": mean_loss, "max_steps": 12, "runs_dir": lab.runs}
+    for _ in range(2):  # and again where it has ended before
+        trainbook.fit(made_model(), batches, name="shown", **options)
+        told = capsys.readouterr().out
+        assert told.count("shown  finished") == 1 and "\n  doctor " in told and "\n  next\n" in told
+        assert "12 steps, 96 samples" in told
+    trainbook.fit(made_model(), batches, name="silent", quiet=True, **options)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_training_from_python_shows_its_card_once(lab, capsys):
+    trainbook.train(lab.load(), name="once", runs_dir=lab.runs)
+    assert capsys.readouterr().out.count("once  finished") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit", "count", "judged"),
+    [
+        ("list", "samples", 24, 16),
+        ("loader", "samples", 24, 16),
+        ("stream", "batches", 3, 2),
+        ("words", "batches", 3, 2),
+    ],
+)
+def test_what_a_fit_counts_is_called_what_it_is(lab, kind: str, unit: str, count: int, judged: int):
+    x, y = made_data()
+    batches = list(zip(x.split(8), y.split(8), strict=True))
+
+    def data(of: list[Any]) -> Any:
+        if kind == "loader":
+            return DataLoader(TensorDataset(x[: 8 * len(of)], y[: 8 * len(of)]), batch_size=8)
+        return {"list": of, "stream": Stream(of), "words": [(*each, torch.zeros(3)) for each in of]}[kind]
+
+    result = trainbook.fit(
+        made_model(),
+        data(batches),
+        loss=lambda model, batch: mean_loss(model, batch[:2]),
+        eval_data=data(batches[:2]),
+        max_steps=3,
+        name="mine",
+        runs_dir=lab.runs,
+        quiet=True,
+    )
+    assert result.last is not None and result.best is not None
+    assert result.last[unit] == count and f"{unit}_per_second" in result.last
+    assert result.best[unit] == count and result.best[f"evaluated_{unit}"] == judged
+    assert "tokens" not in result.last and "targets" not in result.best
+
+
+def test_a_loss_is_a_mean_over_batches_whatever_is_counted(lab):
+    x, y = made_data(20)
+    uneven = [(x[:16], y[:16]), (x[16:], y[16:])]
+    model = made_model()
+    result = trainbook.fit(
+        model, uneven, loss=mean_loss, eval_data=uneven, max_steps=2, name="mine", runs_dir=lab.runs, quiet=True
+    )
+    with torch.no_grad():
+        expected = sum(float(mean_loss(model, each)) for each in uneven) / 2
+    assert lab.rows("mine", "eval")[-1]["loss"] == pytest.approx(expected, rel=1e-6)
+    assert result.last is not None and result.last["samples"] == 20

@@ -11,7 +11,7 @@ from trainbook.cli import processes
 from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, RunsDir
-from trainbook.cli.train import Inject, finish, passed_on
+from trainbook.cli.train import Inject, passed_on, print_result
 from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import must_suit_world, parse
 
@@ -62,4 +62,5 @@ def resume(
         inject=inject or [],
         trust=trust,
     )
-    finish(result, as_json, quiet)
+    if as_json:
+        print_result(result)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,7 +13,6 @@ from trainbook.cli.processes import MaxRestarts, Nproc
 from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, Recipe, RunsDir
 from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
-from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -107,7 +105,8 @@ def train(
         inject=inject or [],
         trust=trust,
     )
-    finish(result, as_json, quiet)
+    if as_json:
+        print_result(result)
 
 
 def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as_json: bool, quiet: bool) -> list[str]:
@@ -143,20 +142,13 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
             console.print(f"  {line}", highlight=False)
 
 
-def finish(result: Any, as_json: bool, quiet: bool) -> None:
-    """The card, or the same facts as JSON; of several processes, the first one's."""
+def print_result(result: Any) -> None:
+    """The facts of the card as JSON; of several processes, the first one's."""
     from trainbook.cli.output import print_json
-    from trainbook.folding import folded
     from trainbook.parallel import find_place
-    from trainbook.report import make_card
 
     if find_place().rank > 0:
         return
-    if as_json:
-        faults = result.run.read_manifest().injected_faults
-        facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}
-        print_json({**facts, "injected_faults": faults})
-    elif not quiet:
-        with suppress(BrokenPipeError):
-            echo("")
-            echo(folded(make_card(result.run).as_text(), indent=13))
+    faults = result.run.read_manifest().injected_faults
+    facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}
+    print_json({**facts, "injected_faults": faults})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import ConfigError, Problem, UserError
@@ -71,6 +72,8 @@ def fit_job(
             )
     accumulation = config.batch.gradient_accumulation_steps or 1
     batches = UserBatches(data, accumulation, count_targets, config.training.seed)
+    if batches.counted == "samples" and eval_data is not None and not sizes_are_known(eval_data):
+        batches.counted = "batches"  # one unit for both
     total_updates = _total_updates(config, batches)
     precision = Precision(config.precision, device, batch=config.batch)
     model.to(device=device, dtype=precision.weight_dtype)
@@ -90,17 +93,18 @@ def fit_job(
     def evaluate() -> dict[str, float]:
         assert eval_data is not None
         model.eval()
-        total, targets = 0.0, 0
+        total, targets, samples = 0.0, 0, 0
         of_all = f"/{len(eval_data)}" if isinstance(eval_data, Sized) else ""
         for number, item in enumerate(eval_data, start=1):
             job.show_activity(f"evaluating {number}{of_all}")
             with precision.autocast():
                 total += float(losses(to_device(item, device))["loss"])
             targets += int(count_targets(item)) if count_targets else 1
+            samples += size_of_batch(item, eval_data)
         model.train()
         if targets == 0:
             raise UserError("eval_data has no targets, so there is no loss to compute.")
-        return {"loss": total / targets, "targets": targets}
+        return {"loss": total / targets, "targets": samples if batches.counted == "samples" else targets}
 
     job = Job(
         config=config,
@@ -110,7 +114,7 @@ def fit_job(
         evaluate=evaluate if eval_data is not None else None,
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
-        counted="targets" if count_targets is not None else "batches",
+        counted=batches.counted,
     )
     return job
 
@@ -134,6 +138,8 @@ class UserBatches:
         _must_be_readable_again(data, "data")
         self.data, self.accumulation, self.count_targets, self.seed = data, accumulation, count_targets, seed
         self.items_per_epoch = len(data) if isinstance(data, Sized) else None
+        # What progress is shown in. Without `count_targets` each item weighs the same, however many samples it has.
+        self.counted = "targets" if count_targets else "samples" if sizes_are_known(data) else "batches"
 
     @property
     def steps_per_epoch(self) -> Fraction | None:
@@ -147,7 +153,8 @@ class UserBatches:
     def _step(self, items: list[Any], steps_done: int) -> StepBatch:
         targets = sum(int(self.count_targets(item)) for item in items) if self.count_targets else len(items)
         epoch = float(steps_done / self.steps_per_epoch) if self.steps_per_epoch else 0.0
-        return StepBatch(items, num_targets=targets, num_tokens=targets, epoch=epoch)
+        shown = sum(size_of_batch(item, self.data) for item in items) if self.counted == "samples" else targets
+        return StepBatch(items, num_targets=targets, num_tokens=shown, epoch=epoch)
 
     def _items(self, first: int) -> Iterator[Any]:
         """All items from number `first` on, over as many passes as needed."""
@@ -187,6 +194,43 @@ class UserBatches:
                 f"data must yield as many items per pass as its len() says, {self.items_per_epoch}, but yielded "
                 f"{num_items}: a resumed run could not find its position."
             )
+
+
+def sizes_are_known(data: Iterable[Any]) -> bool:
+    """Whether the samples of its batches can be counted: of a list by its first one, of a DataLoader by its batch size.
+    Nothing is read of any other iterable, which may do more than give an item."""
+    if isinstance(data, Sequence):
+        return len(data) > 0 and rows_of(data[0]) is not None
+    return _batch_size(data) is not None
+
+
+def size_of_batch(item: Any, data: Iterable[Any]) -> int:
+    """Samples of a batch, whose iterable says how many there are at most if it is a DataLoader."""
+    rows, most = rows_of(item), _batch_size(data)
+    if most is not None:
+        return most if rows is None else min(rows, most)
+    return 1 if rows is None else rows
+
+
+def rows_of(item: Any) -> int | None:
+    """The first dimension that all tensors of a batch share; None where they share none."""
+    sizes = set(_first_dimensions(item))
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _first_dimensions(item: Any) -> Iterator[int]:
+    if isinstance(item, Mapping):
+        item = list(item.values())
+    if isinstance(item, (list, tuple)):
+        for part in item:
+            yield from _first_dimensions(part)
+    elif len(shape := getattr(item, "shape", ())) > 0:  # a tensor or an array
+        yield int(shape[0])
+
+
+def _batch_size(data: Iterable[Any]) -> int | None:
+    size = data.batch_size if isinstance(data, DataLoader) else None
+    return size if isinstance(size, int) else None
 
 
 def _must_be_readable_again(data: Iterable[Any], name: str) -> None:

@@ -76,7 +76,7 @@ class Job:
     evaluate: Callable[[], dict[str, float]] | None
     steps_per_epoch: Fraction  # not always whole: batches run on over the end of an epoch; a float would miss ends
     data_fingerprint: str = ""
-    counted: str = "tokens"  # what `tokens` in rows counts: of a user's own data, its batches or targets
+    counted: str = "tokens"  # what `tokens` in rows counts: of a user's own data, its samples, batches or targets
     base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
     left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out

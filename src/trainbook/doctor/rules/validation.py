@@ -15,6 +15,7 @@ from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
+from trainbook.runs.run_record import counted
 
 
 @rule(
@@ -162,7 +163,8 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     span = (at[0], at[-1])
     if expected is not None and few is not None and jump < 4 * expected:
         limit = view.setting("evaluation.eval_max_samples")
-        evidence += f"; this is within the noise of a mean over {few:,.0f} targets"
+        noun = counted(view.record.facts) if view.record.origin == "fit" else "targets"
+        evidence += f"; this is within the noise of a mean over {few:,.0f} {noun}"
         override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
         severity = "warning" if jump > 0.15 * level else "info"
         yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
