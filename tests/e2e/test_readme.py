@@ -99,6 +99,13 @@ def test_the_readme_counts_the_knobs_rightly():
     assert int(shown) == len(by_path())
 
 
+def test_the_readme_counts_the_doctors_rules_rightly():
+    from trainbook.doctor.rule import all_rules
+
+    (shown,) = re.findall(r"(\d+) rules over", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(shown) == len(all_rules())
+
+
 def test_the_tour_names_every_packaged_recipe():
     from trainbook.knobs import recipes
 
