@@ -172,7 +172,7 @@ def test_a_user_adds_gpus_and_may_replace_ours(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (OWN.replace("watts", "wats"), r"X1: unknown key wats; it must be one of .*Did you mean watts\?"),
+        (OWN.replace("watts", "wats"), r"X1: unknown key wats; it must be one of .*Did you mean 'watts'\?"),
         (OWN.replace("  watts: 500\n", ""), "X1 lacks watts"),
         (OWN.replace("500", "-5"), "X1: watts must be a number between 1e-6 and 1000000, but got -5"),
         (OWN.replace("500", "many"), "X1: watts must be a number between 1e-6 and 1000000, but got 'many'"),

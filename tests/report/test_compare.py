@@ -246,7 +246,7 @@ def test_a_run_without_the_metric_is_left_out_and_named():
 
 
 def test_an_unknown_metric_gets_the_nearest_name():
-    with pytest.raises(UserError, match=r"--metric los: no run logged it.*Did you mean loss\?"):
+    with pytest.raises(UserError, match=r"--metric los: no run logged it.*Did you mean 'loss'\?"):
         compare([run("a", 3.0), run("b", 2.0)], metric="los")
     with_accuracy = Record("c", [], [{"step": 1, "accuracy": 0.5}])
     with pytest.raises(

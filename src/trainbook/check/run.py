@@ -23,6 +23,7 @@ from trainbook.check.subject import Subject, untouched
 from trainbook.errors import TrainbookError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.device import prepared_device
 
 CHECKS: tuple[Check, ...] = (
@@ -73,7 +74,7 @@ def run_checks(
     with tempfile.TemporaryDirectory(prefix="trainbook-check-") as folder, _own_chance():
         begin("building", 0, len(chosen))
         subject = Subject.of(config, Path(folder), full=full)
-        width = subject.config.model.hidden_size if config.model.type in ("gpt", "bert", "t5") else None
+        width = subject.config.model.hidden_size if config.model.type in BUILT_IN else None
         # A small model gains nothing from several threads, and waits for each of them.
         threads = 1 if subject.built.num_parameters < SMALL else torch.get_num_threads()
         with _threads(threads), prepared_device(subject.config, subject.device, width):

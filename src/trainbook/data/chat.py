@@ -16,11 +16,11 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_text
 from trainbook.bounded.yaml_text import MOST_BYTES
-from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document
 from trainbook.data.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
 from trainbook.data.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
+from trainbook.nearest import did_you_mean
 
 # Turns are told apart by words alone, and a turn of the assistant ends as a text does: any tokenizer can write it. What
 # the assistant says begins a line, so that no token joins it with what stands before it.

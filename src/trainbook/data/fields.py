@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainbook.data.headers import NO_HEADER, lacks_a_header, may_lack_a_header
-from trainbook.data.names import did_you_mean
 from trainbook.data.records import Document, LabelKind, Record, RecordKind
 from trainbook.data.values import class_of, classes_of, flags_in, is_list, is_number, kind_of, number_of, text_of
 from trainbook.errors import DataError
+from trainbook.nearest import did_you_mean
 
 if TYPE_CHECKING:
     from trainbook.data.chat import Chat

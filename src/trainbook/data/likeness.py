@@ -48,7 +48,7 @@ def span_hashes(stream: np.ndarray) -> np.ndarray:
 
 
 def mixed(state: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64."""
+    """The finalizer of SplitMix64: every bit of the input moves about half of the bits of the answer."""
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))

@@ -20,9 +20,9 @@ from trainbook.bounded import json_text
 from trainbook.bounded.files import read_text
 from trainbook.contained import link_must_stay_inside
 from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.names import nearest
 from trainbook.data.samples import Samples
 from trainbook.errors import DataError
+from trainbook.nearest import nearest
 from trainbook.runs import RunFolder, write_text_atomically
 from trainbook.runs.jsonl import dumps
 

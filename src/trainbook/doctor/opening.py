@@ -12,6 +12,7 @@ from trainbook.knobs import recipes
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.plan import network
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import Record
@@ -44,6 +45,6 @@ def of_config(config: Config, name: str) -> Record:
     """Nothing was run yet: settings, and what follows from them on paper."""
     settings = {knob.path: config.get(knob.path) for knob in declarations()}
     facts = {}
-    if config.model.type in ("gpt", "bert", "t5") and config.model.pretrained is None:
+    if config.model.type in BUILT_IN and config.model.pretrained is None:
         facts["num_parameters"] = network(config, config.data.vocab_size or BYTES).parameters
     return Record(name, [], [], settings=settings, config=config, facts=facts)

@@ -10,9 +10,10 @@ import numpy as np
 from trainbook.doctor.statistics import thinned
 from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.run_record import Record
 
-NATIVE = ("gpt", "bert", "t5")  # models of our own, which obey all knobs of the section
+NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
 EARLY = 100  # steps
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick

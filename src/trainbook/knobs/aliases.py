@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 
 from trainbook.knobs.config import Declaration, declarations, section_types
+from trainbook.nearest import nearest
 
 SECTION_ALIASES: Mapping[str, str] = {
     "architecture": "model",
@@ -118,9 +118,9 @@ def nearest_path(name: str, section: str | None = None) -> str | None:
     """The path of the knob that was probably meant; within the section if it has one near enough."""
     if section:
         inside = [known for known, owners in by_name().items() if any(owner.section == section for owner in owners)]
-        near = get_close_matches(name.lower(), inside, n=1, cutoff=0.65)
+        near = nearest(name, inside, cutoff=0.65)
         if near:
-            declaration = knob_in_section(section, near[0])
+            declaration = knob_in_section(section, near)
             return declaration.path if declaration else None
     return _nearest_anywhere(name.lower())
 
@@ -159,10 +159,9 @@ def _nearest_anywhere(name: str) -> str | None:
     }
     targets |= {path: path for path in by_path()}
     targets |= {known: paths[0] for known, paths in SPECIAL.items()}
-    near = get_close_matches(name, targets, n=1, cutoff=0.8 if len(name) <= MIN_LETTERS else 0.7)
-    return targets[near[0]] if near else None
+    near = nearest(name, targets, cutoff=0.8 if len(name) <= MIN_LETTERS else 0.7)
+    return targets[near] if near else None
 
 
 def nearest_section(name: str) -> str | None:
-    near = get_close_matches(name.lower(), [*section_types(), *SECTION_ALIASES, *WRAPPERS], n=1, cutoff=0.75)
-    return near[0] if near else None
+    return nearest(name, [*section_types(), *SECTION_ALIASES, *WRAPPERS], cutoff=0.75)

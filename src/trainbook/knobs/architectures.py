@@ -19,6 +19,7 @@ from trainbook.knobs.hub import CONFIG, find_folder, read_config
 from trainbook.knobs.sections.model_context import ModelContext
 from trainbook.knobs.sections.model_rope import ROPE
 from trainbook.knobs.sections.model_scaling import ModelScaling
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.knobs.values import show
 
 DROPOUT = "model.dropout"
@@ -73,7 +74,7 @@ def _read_earlier(name: str, load: earlier.Load) -> Reading:
     """A model of our own says everything itself, also what no other format can."""
     config = earlier.config_of(name, load)
     kind = config.model.type
-    if kind not in ("gpt", "bert", "t5"):
+    if kind not in BUILT_IN:
         hint = f" Export it with: trainbook export {name} --to DIR, and use that folder." if kind == "hf" else ""
         raise UserError(
             f"model.pretrained: {name} has a model of type {kind}, which cannot be loaded from a run.{hint}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.errors import MissingExtra, UserError
+from trainbook.nearest import nearest
 
 CONFIG = "config.json"
 # Any of these is enough to make a tokenizer of.
@@ -80,8 +80,8 @@ def _nearest_folder(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
         return ""
-    near = get_close_matches(path.name, [child.name for child in parent.iterdir() if child.is_dir()], n=1, cutoff=0.5)
-    return f" Did you mean {parent / near[0]}?" if near else ""
+    near = nearest(path.name, (child.name for child in parent.iterdir() if child.is_dir()), cutoff=0.5)
+    return f" Did you mean {parent / near}?" if near else ""
 
 
 def _fetch(name: str, patterns: Sequence[str]) -> Path:

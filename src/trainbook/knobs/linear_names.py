@@ -6,11 +6,11 @@ A layer that is one matrix here may be several there: queries, keys and values o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import intermediate_size, key_value_heads
 from trainbook.knobs.scaling import head_width
+from trainbook.nearest import nearest
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 
@@ -96,8 +96,8 @@ def ends_with(name: str, ending: str) -> bool:
 def unknown_target(target: str, known: Sequence[str]) -> str:
     """The message for a target that is the end of no layer's name."""
     last = sorted({name.rpartition(".")[2] for name in known})
-    near = get_close_matches(target, last, n=1)
-    hint = f" Did you mean '{near[0]}'?" if near else ""
+    near = nearest(target, last)
+    hint = f" Did you mean '{near}'?" if near else ""
     return (
         f"model.lora_targets: no linear layer has a name that ends with '{target}'. The names end with "
         f"{', '.join(last)}.{hint}"

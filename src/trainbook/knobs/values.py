@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from difflib import get_close_matches
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -13,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from trainbook.knobs.config import Declaration, section_types
 from trainbook.knobs.text import Block
+from trainbook.nearest import nearest
 
 # YAML 1.2 reads these as strings; elsewhere they are true and false.
 OLD_BOOLEANS = {"yes": "true", "on": "true", "no": "false", "off": "false"}
@@ -158,10 +158,8 @@ def _hint(declaration: Declaration, value: Any) -> str:
     if bool in kinds and value.lower() in OLD_BOOLEANS:
         return f"Did you mean {OLD_BOOLEANS[value.lower()]}?"
     words = [*choices(declaration), *(alias for alias in declaration.knob.value_aliases if isinstance(alias, str))]
-    near = get_close_matches(value.lower(), words, n=1, cutoff=0.6)
-    if not near:
-        return ""
-    return f"Did you mean {show(_foreign(declaration, near[0]))}?"
+    near = nearest(value, words)
+    return f"Did you mean {show(_foreign(declaration, near))}?" if near else ""
 
 
 def _shown_with_type(declaration: Declaration, value: Any) -> str:

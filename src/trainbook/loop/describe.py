@@ -8,6 +8,7 @@ import torch
 
 from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.build import Built
 
 COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
@@ -143,7 +144,7 @@ def _cut(built: Built) -> str:
 def _model(built: Built) -> str:
     model = built.job.config.model
     sizes = ""
-    if model.type in ("gpt", "bert", "t5"):
+    if model.type in BUILT_IN:
         sizes = f", {_count(model.num_hidden_layers, 'layer')}, width {model.hidden_size}, "
         sizes += _count(model.num_attention_heads, "head")
     start = f" from {model.pretrained}" if model.pretrained is not None else ""

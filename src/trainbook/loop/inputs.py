@@ -25,11 +25,11 @@ from trainbook.data.fields import (
     make_document,
     preferring,
 )
-from trainbook.data.names import did_you_mean
 from trainbook.data.records import Record
 from trainbook.data.sources import open_source
 from trainbook.data.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
+from trainbook.nearest import did_you_mean
 
 Truth = str | float | tuple[str, ...]
 NAMES_OF_AN_ID = ("id", "idx", "guid", "uid", "uuid", "key")

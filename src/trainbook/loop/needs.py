@@ -12,6 +12,7 @@ from trainbook.errors import TooLarge
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.origin import DEFAULT
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.device import host_memory
 from trainbook.plan import Subject, suggestions
 from trainbook.plan.gpus import Gpu, named_by_driver
@@ -22,7 +23,7 @@ from trainbook.plan.render import size
 from trainbook.tasks import Facts
 
 SURELY = 1.05  # times the GPU's memory: formulas are not that far off
-OURS = ("gpt", "bert", "t5", "hf")
+OURS = (*BUILT_IN, "hf")
 
 
 def needs(config: Config, facts: Facts, device: torch.device, world: int = 1) -> list[str]:

@@ -16,6 +16,7 @@ from trainbook.errors import CheckpointError, DataError, RunFolderError, UserErr
 from trainbook.knobs.config import Config
 from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import CONFIG, is_folder
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.recover import base_file, base_step_of, newest_kept
 from trainbook.models.formats import load_pretrained
 from trainbook.models.formats.base_settings import BaseSettings
@@ -57,7 +58,7 @@ def build_task(
         _base_must_be_there(config, run)
     task = task_class(config).build(config, facts, first_device(config, precision.device), precision.weight_dtype)
     pretrained = config.model.pretrained
-    if pretrained is not None and config.model.type in ("gpt", "bert", "t5"):
+    if pretrained is not None and config.model.type in BUILT_IN:
         if is_run(pretrained):
             task.base_step = _recorded_base(run)
             task.fresh = tuple(load_run(task, pretrained))
@@ -79,7 +80,7 @@ def has_checkpoint(run: RunFolder) -> bool:
 def _without_weights(config: Config, facts: Facts, precision: Precision, run: RunFolder) -> Task:
     """Build from the run's own folder: the pretrained model that it started from may be gone."""
     kind = task_class(config)
-    if config.model.type in ("gpt", "bert", "t5"):
+    if config.model.type in BUILT_IN:
         config = config.model_copy(update={"model": config.model.model_copy(update={"pretrained": None})})
     elif config.model.type == "hf" and (run.network / CONFIG).is_file():
         from trainbook.tasks.huggingface import HuggingFace

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from trainbook.loop.recover import PART
 from trainbook.loop.rows_seen import RowsSeen, of_batch
 from trainbook.loop.seeding import seed_step
 from trainbook.loop.step import StepReport, train_step
+from trainbook.nearest import nearest
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
 from trainbook.tasks import StepBatch
@@ -425,8 +425,8 @@ def must_be_metrics(names: Iterable[str], what: str) -> None:
     """The metrics of a user's own task must be named as in the schema, so that readers know them."""
     for name in names:
         if name not in METRICS or METRICS[name].per:
-            near = get_close_matches(name, METRICS, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            near = nearest(name, METRICS)
+            hint = f" Did you mean '{near}'?" if near else ""
             raise UserError(
                 f"training.task: its {what} must have names from trainbook.runs.schema, but got '{name}'.{hint}"
             )

@@ -22,6 +22,7 @@ from trainbook.knobs.derive import (
     task_name,
     vocab_rows,
 )
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.plan.adapters import with_adapters
 from trainbook.plan.foreign import as_ours, learned_positions
 from trainbook.plan.weights import Network, Stack, Weight
@@ -38,7 +39,7 @@ def network(config: Config, vocab_size: int, num_labels: int = 1) -> Network:
     """`vocab_size` is the tokenizer's, and no knob; `num_labels` is of the data, for tasks that predict labels."""
     is_foreign, positions, config = config.model.type == "hf", learned_positions(config), as_ours(config)
     model, task = config.model, task_name(config)
-    if model.type not in ("gpt", "bert", "t5") or task not in TASKS:
+    if model.type not in BUILT_IN or task not in TASKS:
         raise UserError(
             f"plan: model.type must be gpt, bert or t5 with one of its tasks, but got {model.type} with {task}. The "
             "size of other models is known only after they are built."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs.text import Block, parse, read_file
 from trainbook.knobs.values import show
+from trainbook.nearest import did_you_mean
 from trainbook.plan.gpus import GPUS, OWN_FILE, Gpu
 
 NEEDED = ("memory_gb", "bandwidth_gb", "watts", "fp16", "fp32")
@@ -42,8 +42,7 @@ def read_gpus(file: Path) -> dict[str, Gpu]:
 def _own_gpu(name: str, numbers: Mapping[str, Any], file: Path) -> Gpu:
     for key in numbers:
         if key not in (*NUMBERS, "source"):
-            near = get_close_matches(str(key), NUMBERS, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(str(key), NUMBERS)
             raise UserError(f"{file}: {name}: unknown key {key}; it must be one of {', '.join(NUMBERS)}, source.{hint}")
     if missing := [key for key in NEEDED if key not in numbers]:
         raise UserError(f"{file}: {name} lacks {', '.join(missing)}. Peaks are dense, in TFLOP/s.")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from trainbook.errors import UserError
+from trainbook.nearest import did_you_mean
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
 from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
 from trainbook.runs.foreign.metrics import place
@@ -193,8 +193,7 @@ def _why_not(records: Sequence[Record], asked: str, name: str, have: Mapping[str
     if not known:
         names = " and ".join(f"'{record.name}'" for record in records)
         return f"compare: must be given runs that logged something, but {names} logged nothing."
-    near = get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else ""
+    hint = did_you_mean(name, known)
     return f"--metric {asked}: no run logged it. They have {', '.join(sorted(known))}.{hint}"
 
 

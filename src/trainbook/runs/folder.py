@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
+from trainbook.nearest import nearest
 from trainbook.runs import jsonl, lock
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import COLUMNS_FOLDER, LARGEST_STEP, SEGMENT_STARTS, Split
@@ -321,6 +321,6 @@ def _why_not_a_run(places: list[Path]) -> str:
     # `runs/x` is a place; a bare name is one of those in the folder of runs.
     wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]
-    near = get_close_matches(wanted.name, known, n=1, cutoff=0.5)
-    hint = f" Did you mean {wanted.parent / near[0]}?" if near else "" if known else f" {wanted.parent} holds no runs."
+    near = nearest(wanted.name, known, cutoff=0.5)
+    hint = f" Did you mean {wanted.parent / near}?" if near else "" if known else f" {wanted.parent} holds no runs."
     return f"there is no run folder {wanted}.{hint}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError
+from trainbook.nearest import nearest
 from trainbook.runs.folder import RunFolder, list_runs
 from trainbook.runs.foreign import LOOKED_FOR, read_foreign
 from trainbook.runs.run_record import Record, read_run
@@ -54,5 +54,5 @@ def _nearest(places: list[Path]) -> str:
     wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]
     longer = [name for name in known if name.startswith(wanted.name)]
-    near = longer[:1] or get_close_matches(wanted.name, known, n=1, cutoff=0.5)
-    return f" Did you mean {wanted.parent / near[0]}?" if near else ""
+    near = longer[0] if longer else nearest(wanted.name, known, cutoff=0.5)
+    return f" Did you mean {wanted.parent / near}?" if near else ""

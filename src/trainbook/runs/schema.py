@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, Literal
+
+from trainbook.nearest import nearest
 
 COLUMNS_FOLDER = ".metrics.columns"  # a cache of those who read metrics
 SCHEMA_VERSION = 1
@@ -362,5 +363,5 @@ def _check_step(row: Mapping[str, Any], what: str) -> None:
 
 
 def _nearest(name: str, known: Mapping[str, Any]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known)
+    return f"; did you mean {near!r}?" if near else ""

@@ -14,6 +14,7 @@ from trainbook.data import build as build_data
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, task_name
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.build import request_of
 from trainbook.study.rehearsal import (
     OverTooSoon,
@@ -33,7 +34,7 @@ WARM = 5  # steps before what is timed
 MOST_STRETCHES = 10  # times that fast steps are timed again
 MOST_ROUNDS = 4  # micro-batches of an update: more tell nothing new
 HEARD_EVERY = 10  # seconds
-OURS = ("gpt", "bert", "t5")
+OURS = BUILT_IN
 
 
 class Timing(NamedTuple):

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainbook.data.likeness import mixed
+
 _STEP = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _mixed(state: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64: every bit of the input moves about half of the bits of the answer."""
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return state ^ (state >> np.uint64(31))
 
 
 def draw(purpose: int, seed: int, epochs: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -22,5 +17,5 @@ def draw(purpose: int, seed: int, epochs: np.ndarray, ids: np.ndarray, places: n
     state = np.full(np.broadcast_shapes(epochs.shape, ids.shape, places.shape), seed, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for part in (np.asarray(purpose), epochs, ids, places):
-            state = _mixed(state + part.astype(np.int64).view(np.uint64) * _STEP + _STEP)
+            state = mixed(state + part.astype(np.int64).view(np.uint64) * _STEP + _STEP)
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -117,7 +117,7 @@ def test_what_says_otherwise_than_a_knob_is_refused_with_both(beside: Beside, sa
         ({"bf16": {"immediate_grad_update": True}}, "bf16.immediate_grad_update is not a setting that is passed"),
         (
             {"train_bach_size": 8},
-            "train_bach_size is not a setting that is passed to DeepSpeed. Did you mean train_batch",
+            "train_bach_size is not a setting that is passed to DeepSpeed. Did you mean 'train_batch",
         ),
         ({"zero_optimization": {"overlap_com": 1}}, "zero_optimization.overlap_com is not a setting that is passed"),
         ({"optimizer": {"params": {"learning_rate": 1}}}, "optimizer.params.learning_rate is not a setting"),

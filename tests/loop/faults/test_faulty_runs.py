@@ -61,7 +61,7 @@ def test_a_run_without_faults_says_nothing_of_them(lab):
 
 
 def test_a_mistake_in_a_fault_leaves_no_run(lab):
-    with pytest.raises(ConfigError, match="Did you mean nan-gradient"):
+    with pytest.raises(ConfigError, match="Did you mean 'nan-gradient"):
         lab.train(inject=["nan-gradiant@5"])
     assert not lab.runs.exists()
 

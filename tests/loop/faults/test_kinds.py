@@ -24,8 +24,8 @@ def test_every_kind_is_read_and_written_alike(kind: str):
     ("text", "message"),
     [
         ("nan-gradiant@5", "the kind must be one of repeated-tokens, "),
-        ("nan-gradiant@5", "but got 'nan-gradiant'. Did you mean nan-gradient?"),
-        ("Kill@5", "Did you mean kill?"),
+        ("nan-gradiant@5", "but got 'nan-gradiant'. Did you mean 'nan-gradient'?"),
+        ("Kill@5", "Did you mean 'kill'?"),
         ("@5", "but got ''."),
         ("", "but got ''."),
         ("nan-gradient", "must be KIND@STEP, such as nan-gradient@5, but got no step."),

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from trainbook.data.builtin import bible, cmudict, pystdlib, shakespeare, synthetic, wordnet
 from trainbook.data.builtin.builtin import BUILTIN_PREFIX, Builtin
 from trainbook.data.fields import Wanted
-from trainbook.data.names import did_you_mean, nearest
 from trainbook.data.records import RecordKind
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
+from trainbook.nearest import did_you_mean, nearest
 
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin

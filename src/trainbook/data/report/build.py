@@ -21,9 +21,10 @@ from trainbook.data.report.leftovers import describe_leftovers
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape, max_target_length, task_name
+from trainbook.knobs.sections.model_size import BUILT_IN
 
 MAX_EXAMPLES = 10
-CAN_PACK = ("gpt", "bert", "t5")  # other models cannot be told where in a row a document ends
+CAN_PACK = BUILT_IN  # other models cannot be told where in a row a document ends
 CURVE = tuple(2**power for power in range(3, 14))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trainbook.data.likeness import mixed
 from trainbook.data.linear import words_of
 from trainbook.data.report.one_word import MAX_WORDS, MIN_WORDS, one_word_apart
 from trainbook.data.seeding import generator
@@ -116,15 +117,8 @@ def shingle_set(text: str) -> np.ndarray:
         return words
     found = np.zeros(len(words) - width + 1, dtype=np.uint64)
     for offset in range(width):
-        found = _mixed(found + words[offset : offset + len(found)] + np.uint64(1))
+        found = mixed(found + words[offset : offset + len(found)] + np.uint64(1))
     return np.unique(found)
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64: each bit of the answer depends on each bit given."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
 
 
 def _signatures(sets: Sequence[np.ndarray]) -> np.ndarray:
@@ -132,7 +126,7 @@ def _signatures(sets: Sequence[np.ndarray]) -> np.ndarray:
     values = np.concatenate(sets)
     starts = np.cumsum([0] + [len(part) for part in sets[:-1]])
     seeds = generator("minhash").integers(1 << 63, size=BANDS * ROWS_PER_BAND, dtype=np.uint64)
-    return np.stack([np.minimum.reduceat(_mixed(values ^ seed), starts) for seed in seeds], axis=1)
+    return np.stack([np.minimum.reduceat(mixed(values ^ seed), starts) for seed in seeds], axis=1)
 
 
 def _candidates(signatures: np.ndarray) -> list[tuple[int, int]]:

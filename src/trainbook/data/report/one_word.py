@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from trainbook.data.likeness import mixed
+
 MIN_WORDS, MAX_WORDS = 5, 50  # of fewer words one is much; from 50 on, sequences of five find one changed word
 MAX_PATTERN = 4
 
@@ -66,19 +68,12 @@ def _keys(words: np.ndarray) -> np.ndarray:
     with np.errstate(over="ignore"):
         count = len(words)
         powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(count, _BASE)]))
-        terms = _mixed(words.astype(np.uint64) + np.uint64(1))
+        terms = mixed(words.astype(np.uint64) + np.uint64(1))
         # A word counts by its place; behind one that is left out, all others stand a place further to the front.
         here = np.concatenate([[np.uint64(0)], np.cumsum(terms * powers[:count])])
         shifted = np.concatenate([[np.uint64(0), np.uint64(0)], np.cumsum(terms[1:] * powers[: count - 1])])
         without = here[:count] + shifted[count] - shifted[1 : count + 1]
-        return _mixed(np.concatenate([here[count:], without]))
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64."""
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+        return mixed(np.concatenate([here[count:], without]))
 
 
 def _is_a_text(value: int, members: Sequence[int], keys: Sequence[np.ndarray]) -> bool:

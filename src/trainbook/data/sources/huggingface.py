@@ -7,8 +7,8 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name
-from trainbook.data.names import did_you_mean
 from trainbook.errors import DataError
+from trainbook.nearest import did_you_mean
 
 DICT_FILE = "dataset_dict.json"
 STATE_FILE = "state.json"

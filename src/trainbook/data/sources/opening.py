@@ -9,7 +9,6 @@ from pathlib import Path
 
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
 from trainbook.data.fields import TEXT_ONLY, Wanted
-from trainbook.data.names import nearest
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.folders import files_below
 from trainbook.data.sources.huggingface import files_of, is_dataset
@@ -17,6 +16,7 @@ from trainbook.data.sources.python import open_python
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
 from trainbook.data.sources.source import Source
 from trainbook.errors import DataError
+from trainbook.nearest import nearest
 from trainbook.python_path import is_python_path
 
 LIST_PREFIX = "@"

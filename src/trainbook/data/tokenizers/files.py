@@ -11,13 +11,13 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_bytes, read_text
-from trainbook.data.names import did_you_mean
 from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
 from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.laws.data import TOKENIZERS, is_path, unknown_tokenizer
+from trainbook.nearest import did_you_mean
 
 NAMES = TOKENIZERS
 DEFAULT_BPE_VOCAB_SIZE = 4096

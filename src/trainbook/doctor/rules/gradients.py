@@ -12,6 +12,7 @@ from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
@@ -219,7 +220,7 @@ def layers_frozen(view: View) -> Iterator[Finding]:
     named = list(dict.fromkeys([*untrained, *still, *without]))
     if not named:
         return
-    is_ours = view.setting("model.type") in ("gpt", "bert", "t5")
+    is_ours = view.setting("model.type") in BUILT_IN
     such_as = ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
     evidence = f"{len(named)} layer{'s are' if len(named) > 1 else ' is'} not trained: {such_as}"
     yield finding(

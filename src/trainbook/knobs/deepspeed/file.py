@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from trainbook.knobs.deepspeed.names import OPTIMIZERS, PASSED, REFUSED, TAKEN_A
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.text import read_file
 from trainbook.knobs.values import show
+from trainbook.nearest import did_you_mean
 
 KNOB = "distributed.deepspeed_config"
 AUTO = "auto"  # filled in by the knobs; of what is no knob, by DeepSpeed
@@ -179,8 +179,7 @@ def _refusal(key: str, value: Any) -> str | None:
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, n=1)
-    return "is not a setting that is passed to DeepSpeed." + (f" Did you mean {near[0]}?" if near else "")
+    return f"is not a setting that is passed to DeepSpeed.{did_you_mean(name, known)}"
 
 
 def _disagreement(config: Config, given: Mapping[str, Any], shared: Shared, value: Any) -> list[Problem]:

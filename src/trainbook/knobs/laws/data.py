@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from trainbook.knobs.derive import has_windows, task_name
 from trainbook.knobs.laws.model import TASKS
 from trainbook.knobs.laws.registry import Broken, Settings, law
+from trainbook.knobs.sections.model_size import BUILT_IN
+from trainbook.nearest import nearest
 
 
 @law(
@@ -17,7 +18,7 @@ from trainbook.knobs.laws.registry import Broken, Settings, law
 def only_built_in_models_pack(s: Settings) -> Iterator[Broken]:
     """data.padding packed needs a built-in model: others cannot keep the documents of a row apart."""
     kind = s.get("model.type")
-    if s.get("data.padding") == "packed" and not has_windows(s.config) and kind not in ("gpt", "bert", "t5"):
+    if s.get("data.padding") == "packed" and not has_windows(s.config) and kind not in BUILT_IN:
         message = f"packed puts several documents into a row, but model.type {kind} cannot keep them apart."
         yield ("data.padding", "model.type"), message, "Use bucketed, which also has little padding."
 
@@ -111,9 +112,9 @@ def unknown_tokenizer(name: str, pretrained: str | None = None) -> tuple[str, st
         f"must be {', '.join(TOKENIZERS)}, the path of a tokenizer.json, or that of a folder with a tokenizer, but "
         f"got '{name}'."
     )
-    near = get_close_matches(name.lower(), (*TOKENIZERS, *RELATED_TOKENIZERS), n=1, cutoff=0.65)
+    near = nearest(name, (*TOKENIZERS, *RELATED_TOKENIZERS), cutoff=0.65)
     if near:
-        return message, f"Did you mean {RELATED_TOKENIZERS.get(near[0], near[0])}?"
+        return message, f"Did you mean {RELATED_TOKENIZERS.get(near, near)}?"
     if pretrained is not None:
         return message, f"Omit it: model.pretrained={pretrained} brings its own tokenizer."
     return message, "A tokenizer from the Hugging Face hub comes with its model: set model.pretrained."

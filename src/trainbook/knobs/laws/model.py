@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from trainbook.knobs.config import section_types
 from trainbook.knobs.derive import TASKS, TASKS_OF_MODEL, task_name
 from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
+from trainbook.knobs.sections.model_size import BUILT_IN
+from trainbook.nearest import nearest
 
-MODEL_TYPES = ("gpt", "bert", "t5", "hf")
+MODEL_TYPES = (*BUILT_IN, "hf")
 IS_PYTHON_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -19,8 +20,8 @@ def _is_one_of(s: Settings, path: str, names: tuple[str, ...], of_your_own: str)
     value = s.get(path)
     if value in names or IS_PYTHON_PATH.fullmatch(value):
         return
-    near = get_close_matches(value, names, n=1)
-    hint = f"Did you mean '{near[0]}'?" if near else ""
+    near = nearest(value, names)
+    hint = f"Did you mean '{near}'?" if near else ""
     law_text = f"must be {', '.join(names)}, or {of_your_own} as package.module:Name, but got {s.show(path)}."
     yield (path,), law_text, hint
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from trainbook.knobs.laws.model import IS_PYTHON_PATH
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
 from trainbook.knobs.scaling import head_width
+from trainbook.knobs.sections.model_size import BUILT_IN
 
 HEADS = {"model.num_attention_heads": "heads", "model.num_key_value_heads": "key and value heads"}
 
@@ -40,7 +41,7 @@ def mup_has_a_base(s: Settings) -> Iterator[Broken]:
 def heads_of_the_base_are_whole(s: Settings) -> Iterator[Broken]:
     """Under mup the base has whole heads: num_attention_heads and num_key_value_heads / (width ratio / head ratio)."""
     base = s.get("model.base_hidden_size")
-    if s.get("model.parametrization") != "mup" or base is None or s.get("model.type") not in ("gpt", "bert", "t5"):
+    if s.get("model.parametrization") != "mup" or base is None or s.get("model.type") not in BUILT_IN:
         return
     width = head_width(s.config)
     if width < 1:  # more heads than numbers, of which another law speaks
@@ -117,7 +118,7 @@ def depth_is_corrected_before_norms(s: Settings) -> Iterator[Broken]:
 def mup_is_for_layers_of_ours(s: Settings) -> Iterator[Broken]:
     """model.parametrization mup works with model.type gpt, bert and t5, whose layers have its multipliers."""
     kind = s.get("model.type")
-    if s.get("model.parametrization") != "mup" or kind in ("gpt", "bert", "t5"):
+    if s.get("model.parametrization") != "mup" or kind in BUILT_IN:
         return
     whose = "a transformers model" if kind == "hf" else "your own model"
     message = (

@@ -24,6 +24,8 @@ from trainbook.knobs.bibliography import (
 )
 from trainbook.knobs.knob import Case, Search, Section, knob
 
+BUILT_IN = ("gpt", "bert", "t5")  # architectures
+
 
 class ModelSize(Section):
     """The architecture and the size of the network."""

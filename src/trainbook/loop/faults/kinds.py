@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from trainbook.errors import ConfigError, Problem
+from trainbook.nearest import did_you_mean
 
 # What happens at the step, which is an attempted one, counted from 1; on every rank, or on the one that is named.
 KINDS = {
@@ -47,8 +47,7 @@ def parse(texts: Sequence[str]) -> tuple[Fault, ...]:
         step, has_rank, option = place.partition(":")
         name, _, rank = option.partition("=")
         if kind not in KINDS:
-            near = get_close_matches(kind, KINDS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(kind, KINDS).lstrip()
             problems.append(_problem(text, f"the kind must be one of {', '.join(KINDS)}, but got '{kind}'.", hint))
         elif not has_step:
             problems.append(_problem(text, f"must be KIND@STEP, such as {kind}@5, but got no step."))

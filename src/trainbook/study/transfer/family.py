@@ -17,6 +17,7 @@ from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
 from trainbook.knobs.scaling import head_width
+from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.study.tune.task import BASE, base_text
 
 Axis = Literal["width", "depth", "length", "batch"]
@@ -117,7 +118,7 @@ class Family:
 def _widened(config: Config, width: int, flag: str) -> dict[str, object]:
     """The same proportions: heads keep their width, and there are more of them."""
     model = config.model
-    if model.type not in ("gpt", "bert", "t5"):
+    if model.type not in BUILT_IN:
         raise UserError(f"model.type: must be gpt, bert or t5, whose width can be changed, but got {model.type}.")
     if model.head_width is None and width % head_width(config):
         wanted = head_width(config)

@@ -6,14 +6,14 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name most like this one, whatever its case; None when nothing is alike."""
     by_lower_case = {candidate.lower(): candidate for candidate in known}
-    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=0.6)
+    matches = difflib.get_close_matches(name.lower(), by_lower_case, n=1, cutoff=cutoff)
     return by_lower_case[matches[0]] if matches else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """A sentence to append to a message, with its leading space; empty when nothing is alike."""
-    match = nearest(name, known)
+    match = nearest(name, known, cutoff)
     return f" Did you mean '{match}'?" if match else ""
