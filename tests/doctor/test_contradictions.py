@@ -33,7 +33,7 @@ def test_what_an_override_turns_counts_by_any_name_of_its_knob():
 
 
 def test_a_remedy_of_the_finding_s_own_is_not_that_of_its_cause():
-    assert turns(finding("overfitting", ""), VIEW) == {LENGTH: -1}
+    assert turns(finding("overfitting", ""), VIEW) == {LENGTH: -1, "model.dropout": 1}
     assert turns(finding("overfitting", "", remedy="Regularize more."), VIEW) == {}
     both = [finding("training-short", "a"), finding("overfitting", "b", remedy="Regularize more.")]
     assert without_contradictions(both, VIEW) == both
@@ -42,3 +42,8 @@ def test_a_remedy_of_the_finding_s_own_is_not_that_of_its_cause():
 def test_two_findings_of_one_direction_stand_side_by_side():
     same = [finding("learning-rate-high", "a"), finding("learning-rate-high", "b", "optimizer.learning_rate=1e-9")]
     assert without_contradictions(same, VIEW) == same
+
+
+def test_dropout_is_not_too_high_for_a_model_that_overfits():
+    both = [finding("dataset-tiny", "a"), finding("dropout-high", "b", "model.dropout=0.05")]
+    assert [each.cause for each in without_contradictions(both, View(run("model.dropout=0.1")))] == ["dataset-tiny"]

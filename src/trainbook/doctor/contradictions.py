@@ -13,22 +13,22 @@ from trainbook.knobs.aliases import knobs_named
 LENGTH = "the length of the run"
 LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
 
-# What the remedy of a cause turns, and whether up or down; whatever the override of its finding is.
-TURNS: Mapping[str, tuple[str, int]] = {
-    "learning-rate-high": ("optimizer.learning_rate", -1),
-    "learning-rate-low": ("optimizer.learning_rate", 1),
-    "batch-small": ("batch.global_batch_size", 1),
-    "batch-large": ("batch.global_batch_size", -1),
-    "clipping-off": ("batch.max_grad_norm", -1),
-    "clipping-tight": ("batch.max_grad_norm", 1),
-    "beta2-high": ("optimizer.beta2", -1),
-    "beta2-low": ("optimizer.beta2", 1),
-    "init-large": ("model.initializer_range", -1),
-    "init-small": ("model.initializer_range", 1),
-    "dropout-high": ("model.dropout", -1),
-    "training-short": (LENGTH, 1),
-    "overfitting": (LENGTH, -1),
-    "dataset-tiny": (LENGTH, -1),
+# What a remedy for the cause turns, and whether up or down; whatever the override of its finding is.
+TURNS: Mapping[str, Mapping[str, int]] = {
+    "learning-rate-high": {"optimizer.learning_rate": -1},
+    "learning-rate-low": {"optimizer.learning_rate": 1},
+    "batch-small": {"batch.global_batch_size": 1},
+    "batch-large": {"batch.global_batch_size": -1},
+    "clipping-off": {"batch.max_grad_norm": -1},
+    "clipping-tight": {"batch.max_grad_norm": 1},
+    "beta2-high": {"optimizer.beta2": -1},
+    "beta2-low": {"optimizer.beta2": 1},
+    "init-large": {"model.initializer_range": -1},
+    "init-small": {"model.initializer_range": 1},
+    "dropout-high": {"model.dropout": -1},
+    "training-short": {LENGTH: 1},
+    "overfitting": {LENGTH: -1, "model.dropout": 1},
+    "dataset-tiny": {LENGTH: -1, "model.dropout": 1},
 }
 
 
@@ -52,8 +52,7 @@ def turns(finding: Finding, view: View) -> dict[str, int]:
     """The knobs that this finding would raise (1) or lower (-1)."""
     found: dict[str, int] = {}
     if finding.remedy is None and finding.cause in TURNS:
-        knob, direction = TURNS[finding.cause]
-        found[knob] = direction
+        found |= TURNS[finding.cause]
     for part in (finding.override or "").split():
         name, _, value = part.partition("=")
         path = next((knob.path for knob in knobs_named(name)), None)
