@@ -33,8 +33,8 @@ def through_trainbook(door: Door, train: Callable[[str, str], Any], name: str = 
         except Diverged as stop:
             verdict = stop
         opened = api.open_run(Path(folder) / "run")
-        rows, events = opened.metrics("train"), opened.events()
-        evaluations = opened.metrics("eval")
+        # Rows are read from the file when they are used, and the file is gone after this.
+        rows, evaluations, events = [*opened.metrics("train")], [*opened.metrics("eval")], opened.events()
     door.updates = rows[-1]["step"] if rows else 0
     skips = [event for event in events if event["kind"] == "skip"]
     finite = [event for event in skips if math.isfinite(event.get("loss") or 0.0)]

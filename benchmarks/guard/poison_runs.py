@@ -67,7 +67,8 @@ def run_poisoned(task: Task) -> dict[str, Any]:
         except Diverged:
             stopped = True
         run = api.open_run(folder / "run")
-        rows, evaluations, events = run.metrics("train"), run.metrics("eval"), run.events()
+        # Rows are read from the file when they are used, and the file is gone after this.
+        rows, evaluations, events = [*run.metrics("train")], [*run.metrics("eval")], run.events()
         file = folder / "run" / "quarantine.jsonl"
         entries = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     skipped = {event["step"] for event in events if event["kind"] == "skip"}
