@@ -15,16 +15,16 @@ CONFIDENCE = 0.95
 
 class Share(NamedTuple):
     hits: int
-    runs: int
+    of: int
     low: float
     high: float
 
     @property
     def value(self) -> float:
-        return self.hits / self.runs if self.runs else math.nan
+        return self.hits / self.of if self.of else math.nan
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f}; {self.hits} of {self.runs})"
+        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f}; {self.hits} of {self.of})"
 
 
 def clustered(hits_by_kind: Mapping[str, Sequence[bool]], resamples: int = RESAMPLES, seed: int = 0) -> Share:
@@ -41,11 +41,11 @@ def clustered(hits_by_kind: Mapping[str, Sequence[bool]], resamples: int = RESAM
     return Share(int(hits.sum()), int(runs.sum()), float(low), float(high))
 
 
-def exact(hits: int, runs: int) -> Share:
-    """Clopper and Pearson's interval, for runs that are independent."""
-    if runs == 0:
+def exact(hits: int, of: int) -> Share:
+    """Clopper and Pearson's interval, for cases that are independent."""
+    if of == 0:
         return Share(0, 0, math.nan, math.nan)
     tail = (1 - CONFIDENCE) / 2
-    low = float(stats.beta.ppf(tail, hits, runs - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, runs - hits)) if hits < runs else 1.0
-    return Share(hits, runs, low, high)
+    low = float(stats.beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
+    high = float(stats.beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
+    return Share(hits, of, low, high)

@@ -86,7 +86,7 @@ def write_page(results: Path, docs: Path) -> None:
             ),
             clean="\n".join(
                 f"| with a finding of severity {name} | {share.value:.3f} ({share.low:.3f} to {share.high:.3f}) "
-                f"| {share.hits} of {share.runs} |"
+                f"| {share.hits} of {share.of} |"
                 for name, share in found["clean"].get("held-out", {}).items()
             ),
             kinds="\n".join(_rows(held_out, seen)),

@@ -7,30 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from doctor.intervals import CONFIDENCE, Share, exact
 from scipy import stats
 
-CONFIDENCE = 0.95
-
-
-class Share(NamedTuple):
-    hits: int
-    of: int
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        return self.hits / self.of if self.of else math.nan
-
-
-def exact(hits: int, of: int) -> Share:
-    """Clopper and Pearson's interval."""
-    if of == 0:
-        return Share(0, 0, math.nan, math.nan)
-    tail = (1 - CONFIDENCE) / 2
-    low = float(stats.beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
-    high = float(stats.beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
-    return Share(hits, of, low, high)
+__all__ = ["Difference", "Share", "clustered", "deviation", "exact", "mean_of", "paired"]
 
 
 def clustered(hits: Sequence[int], of: Sequence[int], resamples: int = 2000) -> tuple[int, int, float, float, float]:

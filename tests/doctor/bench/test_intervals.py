@@ -35,7 +35,7 @@ def test_the_share_of_faults_is_over_runs_and_its_interval_over_kinds() -> None:
         sum(sizes[kind][0] for kind in draw) / sum(sizes[kind][1] for kind in draw)
         for draw in product(range(3), repeat=3)
     ]
-    assert (found.hits, found.runs) == (5, 10)
+    assert (found.hits, found.of) == (5, 10)
     assert found.low == pytest.approx(np.percentile(np.repeat(all_draws, 1000), 2.5))
     assert found.high == pytest.approx(np.percentile(np.repeat(all_draws, 1000), 97.5))
 
@@ -44,7 +44,7 @@ def test_runs_of_one_kind_do_not_count_as_many() -> None:
     """Ten times as many runs of the same kinds leave the interval as it is."""
     few = clustered({"one": [True], "two": [False], "three": [True]})
     many = clustered({"one": [True] * 10, "two": [False] * 10, "three": [True] * 10})
-    assert few[2:] == many[2:] and many.runs == 30
+    assert few[2:] == many[2:] and many.of == 30
 
 
 def test_the_bootstrap_is_the_same_each_time() -> None:
