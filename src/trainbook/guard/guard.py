@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import math
-import statistics
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from inspect import signature
@@ -32,7 +31,7 @@ from trainbook.guard.judge import Judge, Reading
 from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
-from trainbook.guard.trial import Trial
+from trainbook.guard.trial import BATCHES, Trial
 
 SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
@@ -105,7 +104,7 @@ class Guard:
         self._ladder = Ladder(
             Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window, longest=longest)
         )
-        self._trial: tuple[Trial, Suspicion] | None = None
+        self._trial: Trial | None = None
         self._kept_out_by_trials = 0
         self._ring = SnapshotRing(num_snapshots, torch.device(device) if device is not None else None)
         self._place_is_chosen = device is not None
@@ -144,22 +143,30 @@ class Guard:
         loss = _scalar("loss", loss)
         grad_norm = _scalar("grad_norm", grad_norm).to(loss.device)
         judge = self._ready(loss.device)
-        if self._trial is not None:
-            self._go_on_with_trial(judge, *self._trial, loss)
+        if self._trial is not None and self._trial.is_earlier:
+            self._end_turn_of_earlier(judge, self._trial, loss)
             return False
         if self.objects and (judge.judged % self.snapshot_steps == 0 or not self._ring.steps):
             self._take_snapshot(judge)
         verdict = judge.judge(loss, grad_norm, self._may_overflow(loss.device))
         self._averages.settle(verdict)
         accepted = bool(verdict)
+        if accepted and self._trial is not None:
+            self._tell(
+                "trial", self.step, f"{self._trial.suspicion.trouble.reason}; this batch is as usual", worse=False
+            )
+            self._trial = None
         if accepted and self.step % self._ladder.policy.max_consecutive_skips != 0:
             return True
         reading = judge.read()
         self._tell_of(reading, ids)
+        if self._trial is not None:
+            self._end_turn_of_present(judge, self._trial, reading.row[-1].loss)
+            return False
         decision = self._ladder.decide(self.step, reading, highest_rate(self.objects))
         if isinstance(decision, Suspicion) and not decision.trouble.is_of_the_model:
             decision = self._ladder.confirm(decision)  # no healthy run has so many in a row that are not finite
-        if isinstance(decision, Suspicion) and not self._begin_trial(decision):
+        if isinstance(decision, Suspicion) and not self._begin_trial(decision, reading):
             decision = self._ladder.dismiss(decision, highest_rate(self.objects))
         if isinstance(decision, Suspicion):
             self._kept_out_by_trials += accepted
@@ -174,13 +181,14 @@ class Guard:
             judge.adopt(decision.row)
             self._tell("adapt", self.step, decision.reason)
         elif isinstance(decision, Observe):
-            judge.observe(decision.updates)
+            judge.observe(decision.updates, decision.row)
             self._tell("observe", self.step, decision.reason)
         elif isinstance(decision, RollBack):
             self._go_back(judge, decision)
 
-    def _begin_trial(self, suspicion: Suspicion) -> bool:
+    def _begin_trial(self, suspicion: Suspicion, reading: Reading) -> bool:
         """False: there is no earlier state to compare with."""
+        of_present = [each.loss for each in suspicion.row] or reading.recent_losses[-2 * BATCHES :]
         found = self._ring.newest(suspicion.trouble.healthy_before) or self._ring.newest(
             min(self._ring.steps, default=0)
         )
@@ -188,29 +196,43 @@ class Guard:
             return False
         target, earlier = found
         present = {str(number): copied(each.state_dict()) for number, each in enumerate(self.objects)}
-        self._trial = Trial(present, earlier["objects"], target), suspicion
+        self._trial = Trial(present, earlier["objects"], target, suspicion, of_present)
         self._load(earlier["objects"])
         return True
 
-    def _go_on_with_trial(self, judge: Judge, trial: Trial, suspicion: Suspicion, loss: Tensor) -> None:
+    def _end_turn_of_earlier(self, judge: Judge, trial: Trial, loss: Tensor) -> None:
         if judge.agree is not None:
             loss = judge.agree(loss.float())
         judge.judged += 1
         self._kept_out_by_trials += 1
-        trial.add(float(loss))
-        if trial.is_worse is None:
-            self._load(trial.earlier if trial.is_earlier else trial.present)
+        trial.of_earlier.append(float(loss))
+        if trial.is_worse is not None:
+            self._load(trial.present)
+            self._conclude(judge, trial)
+        elif trial.suspicion.row:
+            trial.is_earlier = False
+            self._load(trial.present)
+
+    def _end_turn_of_present(self, judge: Judge, trial: Trial, loss: float) -> None:
+        """Its update was rejected like those that led to the trial, so the state is still the same."""
+        trial.of_present.append(loss)
+        if trial.is_worse is not None:
+            self._conclude(judge, trial)
             return
-        self._end_trial()
-        self._tell("trial", self.step, _outcome(trial, suspicion), worse=trial.is_worse)
-        rate = highest_rate(self.objects)
-        self._act_on(
-            judge, self._ladder.confirm(suspicion) if trial.is_worse else self._ladder.dismiss(suspicion, rate)
-        )
+        trial.is_earlier = True
+        self._load(trial.earlier)
+
+    def _conclude(self, judge: Judge, trial: Trial) -> None:
+        self._trial = None
+        self._tell("trial", self.step, trial.outcome, worse=trial.is_worse)
+        if trial.is_worse:
+            self._act_on(judge, self._ladder.confirm(trial.suspicion))
+        else:
+            self._act_on(judge, self._ladder.dismiss(trial.suspicion, highest_rate(self.objects)))
 
     def _end_trial(self) -> None:
         if self._trial is not None:
-            self._load(self._trial[0].present)
+            self._load(self._trial.present)
             self._trial = None
 
     def _load(self, states: dict[str, Any]) -> None:
@@ -317,14 +339,6 @@ def mean_over_ranks(signals: Tensor) -> Tensor:
     total = signals.clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
-
-
-def _outcome(trial: Trial, suspicion: Suspicion) -> str:
-    earlier, present = (statistics.median(trial.losses[is_earlier]) for is_earlier in (True, False))
-    costs = (
-        f"the next batches cost {earlier:.4g} at the state of step {trial.target} and {present:.4g} at the present one"
-    )
-    return f"{suspicion.trouble.reason}; {costs}: the {'model is worse' if trial.is_worse else 'data has changed'}"
 
 
 def _scalar(name: str, value: Tensor | float) -> Tensor:

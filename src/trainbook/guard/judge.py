@@ -220,9 +220,9 @@ class Judge:
         recent = in_order(losses[None], count)[0].tolist()
         return Reading(rejected, in_a_row, new, recent, in_row, known)
 
-    def observe(self, updates: int) -> None:
-        """What is not finite is rejected, and nothing else, for so many updates."""
-        self.window.relax()
+    def observe(self, updates: int, row: Sequence[Rejection] = ()) -> None:
+        """What is not finite is rejected, and nothing else, for so many updates. `row`: what was rejected before."""
+        self.window.relax(fully=is_repeated(row))
         self.observes_until = self.judged + updates
         self.counts[1:] = 0
         self.evidence[:2] = 0
@@ -235,8 +235,7 @@ class Judge:
             statistics.fmean(values) for values in zip(*((each.loss, each.grad_norm) for each in row), strict=True)
         ]
         self.window.adopt(torch.tensor(means, device=self.deviations.device))
-        # The same batch over and over, as where all data is in each of them: one loss, to the last bit.
-        self.window.relax(fully=len(row) > 1 and len({each.loss for each in row}) == 1)
+        self.window.relax(fully=is_repeated(row))
         self.counts[1:] = 0
         self.evidence[:2] = 0
 
@@ -269,3 +268,8 @@ class Judge:
         saved = state.get("evidence", self.evidence[:0])  # an older version knew less
         self.evidence[: len(saved)] = saved.to(self.evidence)
         self.window.load_state_dict(state["window"])
+
+
+def is_repeated(row: Sequence[Rejection]) -> bool:
+    """The same batch over and over, as where all data is in each of them: one loss, to the last bit."""
+    return len(row) > 1 and len({each.loss for each in row}) == 1

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainbook.guard.judge import Reading, Rejection
+from trainbook.guard.judge import Reading, Rejection, is_repeated
 from trainbook.guard.window import MAD_TO_SIGMA
 
 LEAD = 8  # updates before the first rejection that may have caused it: spikes follow their cause by a few
@@ -92,6 +92,7 @@ class Observe:
     trouble: Trouble
     updates: int
     reason: str
+    row: Sequence[Rejection] = ()  # what was rejected before
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class Suspicion:
     """To be tested: is the model worse than before? Then `Ladder.confirm` or `Ladder.dismiss` it."""
 
     trouble: Trouble
-    row: Sequence[Rejection] = ()
+    row: Sequence[Rejection] = ()  # what was rejected; a slow rise has none
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ class Ladder:
             return Stop(found, self.attempts, self._verdict(found, self.attempts))
         if found is self.pending:
             return self.back(found)
-        return Suspicion(found, reading.row)
+        return Suspicion(found, reading.row if found.kind == "rejections" else ())
 
     def confirm(self, suspicion: Suspicion) -> Observe | RollBack | Stop:
         """The model is worse than it was. The first time, it may recover by itself."""
@@ -163,7 +164,7 @@ class Ladder:
         self.pending, self.recovers_by = trouble, trouble.last_step + self.policy.probation
         self.settles_at, self.rising = self.recovers_by, 0
         reason = f"{trouble.reason}; the model is worse: it has {self.policy.probation} updates to recover by itself"
-        return Observe(trouble, self.policy.probation, reason)
+        return Observe(trouble, self.policy.probation, reason, suspicion.row)
 
     def back(self, trouble: Trouble) -> RollBack | Stop:
         """To a state from before the trouble, or no further."""
@@ -234,8 +235,8 @@ class Ladder:
             self._settle(step)
             return Adopt(row, f"{count} updates in a row were rejected, but none is worse than an untrained model")
         enough = self.policy.suspicious if is_finite else self.policy.max_consecutive_skips
-        if is_finite and len({each.loss for each in row}) == 1 < count:
-            enough = count  # the same batch again: it will not change while the model does not
+        if is_finite and is_repeated(row):
+            enough = count  # it will not change while the model does not
         if count < min(enough, self.policy.max_consecutive_skips):
             return None
         if is_finite and first == self.tested_row and self._is_short(first, step):

@@ -1,20 +1,26 @@
 """A trial of two states: is the model worse than it was, or has the data changed?
 
-A loss alone cannot tell. So the next batches are given to an earlier state and to the present one in turn, and none of
-them updates anything. Where the earlier state is better on every batch than the present one on any, the model is to
-blame; by chance that happens once in nine hundred times. As soon as one pair says otherwise, the trial is over, and the
-run goes on where it was: after two or three batches, as a rule.
+A loss alone cannot tell. So the next batches are given to an earlier state. If one of them costs it most of what the
+loss has risen by, or more than any of its own cost the present state, the data has changed, and the run goes on where
+it was: after one batch, as a rule. If the earlier state is better on all of its batches, the model is to blame; by
+chance that happens once in two hundred times. The present state's batches are those that raised the suspicion, and,
+where these were rejected, more of them in turn with the earlier state's.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-BATCHES = 6  # of each state, at most
-ENOUGH = 2  # of each, where they differ by far more from state to state than from batch to batch
+from trainbook.guard.ladder import Suspicion
+
+BATCHES = 4  # that the earlier state is given, at most
+ENOUGH = 2  # of them, where losses differ by far more from state to state than from batch to batch
 FAR = 4.0  # times the spread within a state
+MOST = 0.5  # of what the loss has risen by
 
 
 @dataclass
@@ -22,23 +28,39 @@ class Trial:
     present: dict[str, Any]  # states of the guarded objects
     earlier: dict[str, Any]
     target: int  # the step of the earlier one
-    losses: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})  # True: of the earlier state
+    suspicion: Suspicion
+    of_present: list[float]  # losses
+    of_earlier: list[float] = field(default_factory=list)
     is_earlier: bool = True  # whose turn it is
-
-    def add(self, loss: float) -> None:
-        """Of the state whose turn it is; the next turn is the other's."""
-        # What is not a number is the worst loss, whichever state has it.
-        self.losses[self.is_earlier].append(loss if math.isfinite(loss) else math.inf)
-        self.is_earlier = not self.is_earlier
 
     @property
     def is_worse(self) -> bool | None:
         """Whether the present state is; None: it is not known yet."""
-        earlier, present = self.losses[True], self.losses[False]
-        if earlier and present and max(earlier) >= min(present):
+        # What is not a number is the worst loss, whichever state has it.
+        earlier, present = (
+            [loss if math.isfinite(loss) else math.inf for loss in losses]
+            for losses in (self.of_earlier, self.of_present)
+        )
+        trouble = self.suspicion.trouble
+        most = trouble.usual + MOST * (trouble.now - trouble.usual)
+        if earlier and (max(earlier) >= min(present) or max(earlier) >= most):
             return False
-        if len(present) < ENOUGH or len(earlier) < ENOUGH:
+        within = max(_spread(earlier), _spread(present))
+        if not earlier or (within > 0 and len(earlier) < ENOUGH):
             return None
-        within = max(max(earlier) - min(earlier), max(present) - min(present))
         is_clear = min(present) - max(earlier) > FAR * within  # NaN is False: of two infinite losses nothing is known
-        return True if is_clear or len(present) == BATCHES else None
+        return True if is_clear or len(earlier) == BATCHES else None
+
+    @property
+    def outcome(self) -> str:
+        """In words."""
+        costs = (
+            f"the next batches cost {statistics.median(self.of_earlier):.4g} at the state of step {self.target} and "
+            f"{statistics.median(self.of_present):.4g} at the present one"
+        )
+        found = "model is worse" if self.is_worse else "data has changed"
+        return f"{self.suspicion.trouble.reason}; {costs}: the {found}"
+
+
+def _spread(losses: Sequence[float]) -> float:
+    return max(losses) - min(losses) if losses else 0.0

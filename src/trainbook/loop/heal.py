@@ -147,7 +147,7 @@ class Healer:
             self.state.judge.adopt(decision.row)
             self.log("adapt", step, reason=decision.reason)
         if isinstance(decision, Observe):
-            self.state.judge.observe(decision.updates)
+            self.state.judge.observe(decision.updates, decision.row)
             self.log("observe", step, reason=decision.reason)
         if isinstance(decision, RollBack):
             self._go_back(decision)
