@@ -25,7 +25,7 @@ def window_of(*series: Sequence[float], size: int = 128) -> RobustWindow:
 
 
 def deviation(window: RobustWindow, value: float) -> float:
-    return float(window.deviations(torch.tensor([value]))[0])
+    return float(window.distances(torch.tensor([[value]])).deviations)
 
 
 def bands_of(values: np.ndarray, floor: float | None = None) -> list[tuple[float, float, float, float]]:
@@ -123,7 +123,7 @@ def test_each_signal_has_room_of_its_own():
     window = RobustWindow([0.01, 0.1], 64, CPU)
     for _ in range(64):
         window.add(torch.tensor([2.0, 2.0]), torch.tensor(True), refresh=True)
-    loss, norm = window.deviations(torch.tensor([2.1, 2.1])).tolist()
+    loss, norm = window.distances(torch.tensor([[2.1, 2.1]])).deviations[0].tolist()
     assert loss == pytest.approx(10 * norm, rel=1e-3)
 
 
@@ -143,7 +143,7 @@ def test_losses_that_are_not_positive_are_judged_as_they_are(level: float):
 
 def test_signals_do_not_mix():
     loss, norm = [3 + 0.01 * (number % 9) for number in range(64)], [1 + 0.1 * (number % 9) for number in range(64)]
-    both = window_of(loss, norm).deviations(torch.tensor([3.3, 1.3]))
+    both = window_of(loss, norm).distances(torch.tensor([[3.3, 1.3]])).deviations[0]
     alone = [deviation(window_of(series), value) for series, value in ((loss, 3.3), (norm, 1.3))]
     assert both.tolist() == pytest.approx(alone)
 
@@ -175,7 +175,7 @@ def alarms(noise: np.ndarray, threshold: float = 10.0) -> int:
     window = RobustWindow([LEAST_SPREAD] * len(series), 128, CPU)
     found = 0
     for number, values in enumerate(series.T, start=1):
-        found += int((window.deviations(values).abs() > threshold).sum())
+        found += int((window.distances(values[None]).deviations.abs() > threshold).sum())
         window.add(values, torch.tensor(True), refresh=number % 8 == 0)
     return found
 
@@ -204,4 +204,4 @@ def test_nothing_is_asked_of_the_host():
     window = RobustWindow([0.01, 0.05], 32, torch.device("meta"))  # tensors without numbers: there is nothing to ask
     now = torch.empty(2, device="meta")
     window.add(now, torch.empty((), dtype=torch.bool, device="meta"), refresh=True)
-    assert isinstance(window.deviations(now), Tensor)
+    assert isinstance(window.distances(now[None]).deviations, Tensor)

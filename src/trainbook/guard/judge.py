@@ -142,14 +142,14 @@ class Judge:
         self._before = Before(self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails)
         self.judged += 1
         finite = signals.isfinite()
+        distances = self.window.distances(torch.stack([signals, self.beginning]))
+        self.deviations = distances.deviations[0]
         # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
-        above = signals[0] > self.beginning[0]
-        learned = self.window.deviations(self.beginning)[0] > UNTRAINED * self._threshold
-        knows = self.window.above_level(self.beginning)[0] > UNTRAINED * self._threshold
-        is_worse = knows & above
-        beyond = torch.where(is_worse, self.window.beyond_tail(signals)[0], 0.0)
-        self.deviations = self.window.deviations(signals)
-        excess = torch.maximum(self._excess(learned & above), beyond / self._threshold)
+        above, far = signals[0] > self.beginning[0], UNTRAINED * self._threshold
+        is_worse = above & (distances.above_level[1, 0] > far)
+        excess = self._excess(above & (distances.deviations[1, 0] > far))
+        beyond = torch.where(is_worse, distances.beyond_tail[0, 0], 0.0)
+        excess = torch.maximum(excess, beyond / self._threshold)
         suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
         added = torch.where(excess <= 1, excess - LINGER, 0.0)

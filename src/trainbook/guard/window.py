@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -51,6 +52,15 @@ TAIL_SIGMAS = 10.0
 FORGET = 0.9995  # of what was widened, kept at each accepted value
 
 
+class Distances(NamedTuple):
+    """From the usual, in robust standard deviations, positive above it: a row of signals for each that was asked for.
+    0 while there are too few values to tell; not finite where the signal is not."""
+
+    deviations: Tensor  # from the nearest level, the milder of the two answers
+    beyond_tail: Tensor  # above the usual alone, of values and of their tail
+    above_level: Tensor  # from the present level, of values alone
+
+
 class RobustWindow:
     """The last `size` accepted values of several signals, and the bands in which the next ones are expected."""
 
@@ -75,34 +85,24 @@ class RobustWindow:
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
         self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
-    def deviations(self, now: Tensor) -> Tensor:
-        """Of each signal, in robust standard deviations, positive above the usual; 0 while there are too few values to
-        tell. What is not finite gives what is not finite."""
-        distance = _with_logarithms(now) - self.levels - self.bands[..., 0]
+    def distances(self, now: Tensor) -> Distances:
+        """Of rows of signals. `add` is to be given the first of them."""
+        distance = _with_logarithms(now)[:, None] - self.levels - self.bands[..., 0]
         views = distance / torch.where(distance > 0, self.bands[..., 1], self.bands[..., 2])
-        views = views.view(2 * LEVELS, self.num_signals)
-        sizes = views.abs()
-        mildest = torch.where(sizes.isnan(), math.inf, sizes).argmin(0, keepdim=True)
-        self._nearest = (mildest // 2).repeat(1, 2)
-        return views.gather(0, mildest)[0] / self.width
-
-    def beyond_tail(self, now: Tensor) -> Tensor:
-        """How far above the usual each signal is, in standard deviations of its values and of their tail; 0 below."""
-        distance = _with_logarithms(now) - self.levels - self.bands[..., 0]
-        plain, logarithmic = (distance / self.bands[..., 1]).view(LEVELS, 2, self.num_signals).unbind(1)
-        above = now - self.levels[:, : self.num_signals]
-        views = torch.minimum(plain, torch.maximum(logarithmic, above / self.tails))
-        return torch.where(above > 0, views.nan_to_num(math.inf, posinf=math.inf), 0.0).amin(0) / self.width
-
-    def above_level(self, now: Tensor) -> Tensor:
-        """How far each signal is above the present level, in standard deviations of the values alone."""
-        band = self.bands[0, : self.num_signals]
-        return (now - self.levels[0, : self.num_signals] - band[:, 0]) / band[:, 1]
+        either = views.view(len(now), 2 * LEVELS, self.num_signals)
+        sizes = either.abs()
+        mildest = torch.where(sizes.isnan(), math.inf, sizes).argmin(1, keepdim=True)
+        self._nearest = (mildest[0] // 2).repeat(1, 2)
+        plain, logarithmic = views.view(len(now), LEVELS, 2, self.num_signals).unbind(2)
+        above = now[:, None] - self.levels[:, : self.num_signals]
+        beyond = torch.minimum(plain, torch.maximum(logarithmic, above / self.tails))
+        beyond = torch.where(above > 0, beyond.nan_to_num(math.inf, posinf=math.inf), 0.0).amin(1)
+        return Distances(either.gather(1, mildest)[:, 0] / self.width, beyond / self.width, plain[:, 0])
 
     def add(
         self, now: Tensor, accepted: Tensor, *, refresh: bool, learn: bool = True, ceiling: Tensor | None = None
     ) -> None:
-        """Of what `deviations` was asked last: it knows which level is the nearest. Without `learn`, the value is
+        """Of what `distances` was asked last: it knows which level is the nearest. Without `learn`, the value is
         written down, but what is usual stays as it is. Values above the `ceiling` say nothing of the tail."""
         place = self.count % self.size
         level, band = self.levels.gather(0, self._nearest)[0], self.bands[0]
@@ -215,7 +215,7 @@ def _put(rows: Tensor, place: Tensor, column: Tensor, accepted: Tensor) -> None:
 
 
 def _with_logarithms(values: Tensor) -> Tensor:
-    return torch.cat([values, values.clamp(min=TINY).log()])
+    return torch.cat([values, values.clamp(min=TINY).log()], dim=-1)
 
 
 def _edge(known: Tensor) -> tuple[Tensor, Tensor]:
