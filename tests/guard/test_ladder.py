@@ -309,6 +309,26 @@ def test_a_rejected_stretch_of_shuffled_data_is_tested_once_and_not_taken_for_us
     assert found[2][1] is None
 
 
+@pytest.mark.parametrize(("updates", "waited"), [(600, 2), (20_000, 20), (200_000, 60)])
+def test_data_that_was_at_one_level_for_long_is_not_taken_to_have_changed_at_once(updates: int, waited: int):
+    """One update in a thousand is spent on waiting, up to the longest stretch; after a change it begins anew."""
+
+    def adopted_after(ladder: Ladder, first: int) -> int:
+        for step in range(first, first + 100):
+            in_row = [Rejection(at, 3.0 + at % 7 / 100, 1.0, 20.0, 0.0, False) for at in range(first, step + 1)]
+            count = len(in_row)
+            decision = ladder.decide(step, Reading(count, count, in_row[-1:], [2.0] * 40, in_row, 4.0))
+            if isinstance(decision, Suspicion):
+                decision = ladder.dismiss(decision)
+            if isinstance(decision, Adopt):
+                return count
+        raise AssertionError("never")
+
+    ladder = experienced()
+    assert adopted_after(ladder, updates) == waited
+    assert adopted_after(ladder, updates + 500) == 2
+
+
 def test_a_saved_ladder_takes_the_same_steps():
     curve = np.concatenate([declining(400), 2.1 + np.linspace(0, 1.9, 300)])
 

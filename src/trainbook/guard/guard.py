@@ -63,11 +63,12 @@ class Guard:
 
         `threshold`: how far a loss or gradient norm may be from the last `window` accepted ones, in robust standard
         deviations. None: only values that are not finite are rejected. After a few rejections in a row, or, with
-        `drift`, after a slow rise of the loss, a trial decides whether the model or the data is the cause: the next few
-        batches are given to an earlier state and to the current one in turn. If the earlier state is better and the
-        current one does not recover by itself, the guard rolls back, and stops after `max_rollbacks` rollbacks to the
-        same state. If not, the data has changed, and the guard adapts. `max_consecutive_skips` values in a row that are
-        not finite lead to a rollback at once.
+        `drift`, after a slow rise of the loss, a trial decides whether the model or the data is the cause: the next
+        batch, or a few more in turn with the current state, are given to an earlier one. If the earlier state is better
+        and the current one does not recover by itself, the guard rolls back, and stops after `max_rollbacks` rollbacks
+        to the same state. If not, the data has changed, and the guard adapts: at once, or, after thousands of updates
+        at one level, one skipped update later for each thousand. `max_consecutive_skips` values in a row that are not
+        finite lead to a rollback at once.
 
         `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them is different from the
         rest: instead of adapting after a few rejections in a row, the guard skips up to six times

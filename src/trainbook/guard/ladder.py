@@ -1,7 +1,8 @@
 """The ladder: how the guard escalates when skipping single updates is not enough.
 
     1. Skip the update.
-    2. After a few rejections in a row at losses below the initial one: the data has changed; take them for usual.
+    2. After a few rejections in a row at losses below the initial one: the data has changed; take them for usual. The
+       longer the loss was at one level, the more it takes, here and in 3.
     3. After several at higher losses, or if the loss drifts up: test whether the model is worse than it was. The caller
        does that. If it is not, the data has changed.
     4. If it is worse: give it some updates to recover by itself.
@@ -38,6 +39,7 @@ MUCH = (
 )
 RECOVERED = 0.5  # of what the loss rose by, that must be gone then
 LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
+WAITS = 1000  # updates at one level for each that a stretch at another one is skipped, where data may come in any order
 LEAST_GAIN = 0.1  # of what was learned: what a lower rate must add to it early in training, where that is easy
 
 
@@ -55,7 +57,7 @@ class Policy:
     probation: int = 32  # updates that a model which is worse has to recover by itself
     suspicious: int = 3  # rejections in a row, at whatever loss, until it is asked whether the model is worse
     # Where batches are drawn at random, no healthy stretch of them is so different: updates that a rejected stretch
-    # must be long to be taken for usual. None: batches may come in any order, and `patience` decides.
+    # must be long to be taken for usual. None: batches may come in any order, and one update in a thousand is spent.
     longest: int | None = None
 
 
@@ -129,6 +131,7 @@ class Ladder:
     settles_at: int = (
         0  # the step up to which smoothed losses are of two levels: one that was left, and the present one
     )
+    changed_at: int = 0  # the step at which it was left
     dismissed: int = 0  # suspicions of a slow rise that were wrong: each doubles what the next one needs
     rising: int = 0  # readings in a row at which the smoothed loss was far above its best
     attempts: int = 0  # rollbacks from the place of the last trouble
@@ -197,7 +200,7 @@ class Ladder:
         """The model is as good as it was: the loss is what the data costs now."""
         trouble = suspicion.trouble
         if trouble.kind == "rejections":
-            if self._is_short(trouble.first_step, trouble.last_step):
+            if self._is_short(suspicion.row, trouble.first_step, trouble.last_step):
                 self.tested_row = trouble.first_step  # rejected updates do not change the model: once is enough
                 return None
             self._settle(trouble.last_step)
@@ -207,12 +210,18 @@ class Ladder:
         self.dismissed += 1
         return None
 
-    def _is_short(self, first: int, last: int) -> bool:
-        return self.policy.longest is not None and last - first + 1 < self.policy.longest
+    def _is_short(self, row: Sequence[Rejection], first: int, last: int) -> bool:
+        """Whether a rejected stretch may yet be one of bad data, and is skipped: the longer all data was at one level,
+        the longer. One batch over and over is skipped in vain."""
+        longest = self.policy.longest
+        if longest is None:
+            most = LONGEST_STRETCH * self.policy.max_consecutive_skips
+            longest = 0 if is_repeated(row) else min((first - self.changed_at) // WAITS, most)
+        return last - first + 1 < longest
 
     def _settle(self, step: int) -> None:
         """The loss has another level from here on: what was the best at the old one says nothing of the new one."""
-        self.settles_at, self.rising = step + SMOOTHED, 0
+        self.changed_at, self.settles_at, self.rising = step, step + SMOOTHED, 0
         self.best_loss, self.best_losses = None, []
 
     def went_back(self, target: int) -> None:
@@ -230,8 +239,8 @@ class Ladder:
         is_finite = all(math.isfinite(each.loss) and math.isfinite(each.grad_norm) for each in row)
         is_mild = is_finite and all(each.loss <= reading.beginning for each in row)
         first = row[0].step if row and len(row) == count else step - count + 1
-        may_be_usual = self.policy.longest is None or not self._is_short(first, step)
-        if row and is_mild and may_be_usual and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
+        is_short = self._is_short(row, first, step)
+        if row and is_mild and not is_short and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
             self._settle(step)
             return Adopt(row, f"{count} updates in a row were rejected, but none is worse than an untrained model")
         enough = self.policy.suspicious if is_finite else self.policy.max_consecutive_skips
@@ -239,7 +248,7 @@ class Ladder:
             enough = count  # it will not change while the model does not
         if count < min(enough, self.policy.max_consecutive_skips):
             return None
-        if is_finite and first == self.tested_row and self._is_short(first, step):
+        if is_finite and first == self.tested_row and is_short:
             return None
         usual = statistics.median(reading.recent_losses) if reading.recent_losses else math.nan
         now = statistics.median(each.loss for each in row) if is_finite and row else math.nan
