@@ -10,15 +10,19 @@ WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 train: $(VENV)/installed
 	$(BIN)/trainbook train gpt-tiny
 
-# One thread a worker: tests are many small models, and threads would only wait for each other.
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" tests
+# One thread a worker: tests are many small models, and threads would only wait for each other. A file is one worker's,
+# so that what its tests share is made once; files come in the order of tests/conftest.py.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+test: $(VENV)/installed-test
+	$(PYTEST) -m "not slow and not gpu" tests
+
+# Without those that start processes, or train many models.
 test-fast: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow and not gpu" tests --ignore=tests/e2e
+	$(PYTEST) -m "not slow and not gpu" tests $(addprefix --ignore=tests/,e2e parallel study loop cli/test_transfer.py)
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not gpu" tests
+	$(PYTEST) -m "not gpu" tests
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check src tests benchmarks docs

@@ -2,14 +2,55 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+# Folders whose tests take longest come first, so that no worker is left with one of them at the end.
+LONGEST_FIRST = ("parallel", "e2e", "study", "loop", "cli", "guard", "plan")
+
 WORDS = ("alpha", "beta", "gamma", "delta", "and", "the", "of", "run", "x", "seven")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        return LONGEST_FIRST.index(folder) if folder in LONGEST_FIRST else len(LONGEST_FIRST)
+
+    items.sort(key=place)
+
+
+def slow(*values: Any, **named: Any) -> Any:
+    """A case for `make test-all`, among others that stay in the quick suite."""
+    return pytest.param(*values, marks=pytest.mark.slow, **named)
+
+
+def quick(cases: Iterable[Any], *chosen: Any) -> list[Any]:
+    """All of the cases, of which these alone are in the quick suite."""
+    cases = list(cases)
+    assert all(each in cases for each in chosen), "what is chosen is one of them"
+    return [case if case in chosen else slow(*case) if isinstance(case, tuple) else slow(case) for case in cases]
+
+
+def needs(*packages: str) -> pytest.MarkDecorator:
+    """Skips tests where a package is missing, without importing it: every worker collects every test."""
+    missing = [package for package in packages if find_spec(package) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"could not import {', '.join(missing)}")
+
+
+class later:
+    """A module that is imported when something of it is first asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(import_module(self._name), name)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from tests.conftest import Lab
+from tests.conftest import Lab, slow
 from tests.parallel.worker import nan_on_one_rank
-from tests.parallel.world import run_world
+from tests.parallel.world import Processes
 
 from trainbook import api
 
@@ -51,7 +51,7 @@ NAN_AT, STOP_AT, FLIP_AT = 7, 12, 13
 # checkpoint from then; the last of them is met on the second way.
 NAN_ROW, BACK_TO = range(15, 20), 6
 OTHERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
-    "bf16": ({"precision.compute": "bf16"}, {}),
+    "bf16": ({"precision.compute": "bf16", "training.num_train_epochs": 2}, {}),
     "nan": ({}, {"nan_at": [NAN_AT]}),
     "nan_row": (
         {"guard.max_consecutive_skips": len(NAN_ROW) - 1, "guard.snapshot_steps": BACK_TO},
@@ -86,8 +86,8 @@ OF_SOME: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "each_batch": ({**MODELS["gpt"], "distributed.sync_each_batch": "true"}, {}),
     "weighed_each": ({**OTHERS["weighed"][0], "distributed.sync_each_batch": "true"}, {"weigh": 1}),
     "stable": ({**MODELS["gpt"], "optimizer.type": "stable_adamw"}, {}),
-    "bf16_weights": ({"precision.weights": "bf16", "optimizer.beta2": 0.95}, {}),
-    "bf16_gathered": ({"precision.compute": "bf16", "distributed.gather_dtype": "compute"}, {}),
+    "bf16_weights": ({"precision.weights": "bf16", "optimizer.beta2": 0.95, "training.num_train_epochs": 2}, {}),
+    "bf16_gathered": ({**OTHERS["bf16"][0], "distributed.gather_dtype": "compute"}, {}),
 }
 
 
@@ -126,7 +126,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 
 class World:
-    """All cases on so many processes."""
+    """So many processes that train a case when it is first asked for."""
 
     def __init__(
         self,
@@ -139,21 +139,37 @@ class World:
         self.size, self.lab = world, Lab(folder)
         settings = {f"distributed.{name}": value for name, value in strategy.items()}
         config = lab.config("documents")
-        cases = [
-            {"name": name, "config": config, "overrides": overrides({**settings, **given}), **special}
-            for name, (given, special) in {
-                **{name: (each, {}) for name, each in MODELS.items()},
-                **OTHERS,
-                **{name: OF_SOME[name] for name in allowed},
-            }.items()
-        ]
-        self.seen = run_world(world, cases, folder)
+        cases = {
+            **{name: (each, {}) for name, each in MODELS.items()},
+            **OTHERS,
+            **{name: OF_SOME[name] for name in allowed},
+        }
+        self.cases = {
+            name: {"name": name, "config": config, "overrides": overrides({**settings, **given}), **special}
+            for name, (given, special) in cases.items()
+        }
+        self.processes = Processes(world, folder)
+        self._seen: dict[str, list[dict[str, Any]]] = {}
+
+    def seen(self, name: str) -> list[dict[str, Any]]:
+        """By each rank."""
+        if name not in self._seen:
+            self._seen[name] = self.processes.run(self.cases[name])
+        return self._seen[name]
 
     def rows(self, name: str, split: str) -> list[dict[str, Any]]:
-        return self.lab.open(name).metrics(split)
+        return self.run(name).metrics(split)
 
-    def events(self, name: str) -> list[dict[str, Any]]:
-        return self.lab.open(name).events(raw=True)
+    def events(self, name: str, *kinds: str) -> list[dict[str, Any]]:
+        return [event for event in self.run(name).events(raw=True) if not kinds or event["kind"] in kinds]
+
+    def run(self, name: str) -> Any:
+        self.seen(name)
+        return self.lab.open(name)
+
+    def state(self, name: str) -> dict[str, Any]:
+        self.seen(name)
+        return self.lab.state(name)
 
 
 class StrategyCases:
@@ -167,15 +183,25 @@ class StrategyCases:
         Mapping[int, Mapping[str, int]]
     ]  # of one rank alone, and of several, in a step of two micro-batches
 
-    @pytest.fixture(scope="class", params=[1, 2, pytest.param(4, marks=pytest.mark.slow)])
+    models: ClassVar[Sequence[str]] = ("gpt",)  # those of the quick suite
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "model" in metafunc.fixturenames:
+            metafunc.parametrize("model", [name if name in self.models else slow(name) for name in MODELS])
+
+    @pytest.fixture(scope="class", params=[slow(1), 2, slow(4)])
     @classmethod
     def world(
         cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
-    ) -> World:
-        folder = tmp_path_factory.mktemp(f"world-{request.param}")
-        return World(reference.lab, request.param, cls.strategy, folder, cls.allowed)
+    ) -> Iterator[World]:
+        made = cls.make(request.param, reference, tmp_path_factory.mktemp(f"world-{request.param}"))
+        yield made
+        made.processes.close()
 
-    @pytest.mark.parametrize("model", MODELS)
+    @classmethod
+    def make(cls, size: int, reference: Reference, folder: Path) -> World:
+        return World(reference.lab, size, cls.strategy, folder, cls.allowed)
+
     def test_losses_and_weights_are_those_of_one_device(self, world: World, reference: Reference, model: str):
         theirs, ours = reference.rows(model, "train"), world.rows(model, "train")
         assert [row["step"] for row in ours] == [row["step"] for row in theirs]
@@ -183,12 +209,11 @@ class StrategyCases:
             assert ours[-1]["tokens"] - ours[-2]["tokens"] < 20, "the last step has one sample, fewer than some worlds"
         for name, relative in (("loss", 1e-5), ("grad_norm", 1e-4), ("tokens", 0), ("epoch", 0), ("learning_rate", 0)):
             assert [row[name] for row in ours] == pytest.approx([row[name] for row in theirs], rel=relative, abs=0)
-        saved = world.lab.state(model)["model"]
+        saved = world.state(model)["model"]
         assert saved.keys() == reference.weights(model).keys()
         for name, weights in reference.weights(model).items():
             torch.testing.assert_close(saved[name], weights, rtol=1e-4, atol=1e-5)
 
-    @pytest.mark.parametrize("model", MODELS)
     def test_evaluations_are_those_of_one_device(self, world: World, reference: Reference, model: str):
         aside = ("time", "seconds", "segment")
         theirs, ours = (
@@ -210,7 +235,7 @@ class StrategyCases:
         assert math.isnan(rows[NAN_AT]["loss"]) and math.isnan(rows[NAN_AT]["grad_norm"])
         last = max(rows)
         assert rows[last]["skipped_updates"] == 1 and math.isfinite(rows[last]["loss"])
-        (skip,) = world.lab.events("skip", "nan")
+        (skip,) = world.events("nan", "skip")
         assert skip["step"] == NAN_AT and skip["reason"] == f"the loss is NaN{self.told_of(world)}"
 
     def told_of(self, world: World) -> str:
@@ -239,11 +264,11 @@ class StrategyCases:
             expected = pytest.approx([row[name] for row in theirs], rel=relative, abs=0, nan_ok=True)
             assert [row[name] for row in ours] == expected, name
         for name, weights in reference.weights("nan_row").items():
-            torch.testing.assert_close(world.lab.state("nan_row")["model"][name], weights, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(world.state("nan_row")["model"][name], weights, rtol=1e-4, atol=1e-5)
 
     def test_one_rank_that_is_told_to_stop_stops_all_and_they_go_on_alone(self, world: World, reference: Reference):
         step = 20 if world.size > 1 else STOP_AT  # several ask each other every ten steps
-        for seen in world.seen["stopped"]:
+        for seen in world.seen("stopped"):
             assert seen["ended"].startswith(f"SIGTERM: saved at step {step}")
         config = {**reference.lab.config("documents")}
         api.train(config, overrides({}), name="stopped", runs_dir=world.lab.runs, quiet=True)
@@ -251,7 +276,7 @@ class StrategyCases:
         assert [row["loss"] for row in world.rows("stopped", "train")] == pytest.approx(theirs, rel=1e-5)
 
     def test_nothing_else_is_exchanged_in_a_step(self, world: World):
-        for seen in world.seen["counted"]:
+        for seen in world.seen("counted"):
             found = [Counter(names) for names in seen["collectives"]]
             # DDP arranges its buckets in the second step; in the last one, a row is written.
             assert found[2:-1] == [self.collectives[min(world.size, 2)]] * (len(found) - 3)
@@ -259,7 +284,7 @@ class StrategyCases:
     def test_a_rank_holds_its_part_and_no_more(self, world: World):
         """AdamW in fp32: 4 bytes a weight for it, 4 for its gradient and 8 for the averages, over those who share."""
         shares = self.held_by(world.size)
-        for seen in world.seen["weighed"]:
+        for seen in world.seen("weighed"):
             for part, times in (("weights", 1), ("gradients", 1), ("optimizer", 2)):
                 assert seen[part] == pytest.approx(times * seen["all_weights"] / shares, rel=0.05), part
 
@@ -269,9 +294,9 @@ class StrategyCases:
 
     def test_weights_that_went_apart_are_noticed_and_not_saved(self, world: World):
         if not self.has_replicas or world.size == 1:
-            assert {seen["ended"] for seen in world.seen["flipped"]} == {"finished"}
+            assert {seen["ended"] for seen in world.seen("flipped")} == {"finished"}
             return
-        for seen in world.seen["flipped"]:
+        for seen in world.seen("flipped"):
             assert seen["ended"].startswith(
                 f"at step 20 the weights of rank {world.size - 1} differ from those of the other ranks"
             )

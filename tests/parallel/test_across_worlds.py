@@ -16,8 +16,6 @@ from tests.parallel.world import run_world
 from trainbook.checkpoints import CheckpointStore
 from trainbook.loop.export import export_run
 
-pytestmark = pytest.mark.xdist_group("across-worlds")  # worlds are made once, by one worker
-
 STOP_AT = 10  # of 21 steps; where several ranks ask each other whether to stop, so that all worlds stop there
 SINGLE, DDP, FSDP = ({"distributed.strategy": name} for name in ("single", "ddp", "fsdp"))
 HYBRID = {**FSDP, "distributed.shard_over": 2}

@@ -14,11 +14,8 @@ from trainbook.loop.build import Built, build
 from trainbook.loop.step import train_step
 from trainbook.parallel import Place, joined
 
-pytestmark = [
-    pytest.mark.xdist_group("fsdp"),
-    # Torch itself keeps quiet about this one while it traces, unless warnings are errors.
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
-]
+# Torch itself keeps quiet about this one while it traces, unless warnings are errors.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 LAYERS = 3
 ON = ("memory.compile=on", f"model.num_hidden_layers={LAYERS}", "batch.gradient_accumulation_steps=2")

@@ -12,11 +12,10 @@ from trainbook.parallel.ddp import mean_in
 
 __all__ = ["reference"]
 
-pytestmark = pytest.mark.xdist_group("ddp")  # a world is made once, by one worker
-
 
 class TestDataParallel(OwnStepCases):
     strategy: ClassVar = {"strategy": "ddp"}
+    models = ("gpt", "bert")
     # The number of targets, the gradients of this small model in one bucket, and the losses.
     collectives: ClassVar = {1: {"gloo:all_reduce": 1}, 2: {"gloo:all_reduce": 3}}
     allowed = ("bf16_sums", "bf16_weights")

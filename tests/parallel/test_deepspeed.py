@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tests.conftest import needs
 from tests.parallel.strategy_cases import Reference, StrategyCases, World, overrides, reference
 from tests.parallel.test_across_worlds import DDP, FSDP, SINGLE, STOP_AT, WITH_CHANCE, Worlds
 from tests.parallel.worker import rejected
@@ -16,14 +17,9 @@ from trainbook.parallel import Place, Ranks, must_suit
 
 __all__ = ["reference"]
 
-pytest.importorskip("deepspeed")
-pytestmark = pytest.mark.xdist_group("deepspeed")  # a world is made once, by one worker
+pytestmark = needs("deepspeed")
 
 ZERO = {stage: {"distributed.strategy": "deepspeed", "distributed.zero_stage": stage} for stage in (1, 2, 3)}
-
-
-def slow(world: int):
-    return pytest.param(world, marks=pytest.mark.slow)
 
 
 class ZeroCases(StrategyCases):
@@ -42,23 +38,17 @@ class ZeroCases(StrategyCases):
         return world
 
     def test_a_rank_holds_what_the_stage_says(self, world: World):
-        for seen in world.seen["weighed"]:
+        for seen in world.seen("weighed"):
             assert seen["both_weights"] == pytest.approx(self.weights(world.size) * seen["all_weights"], rel=0.05)
             assert seen["accumulated"] == pytest.approx(self.accumulated(seen, world.size), rel=0.05)
 
 
+@pytest.mark.slow
 class TestZero1(ZeroCases):
     strategy: ClassVar = {"strategy": "deepspeed", "zero_stage": 1}
     # The number of targets, the gradients once, the norms of two groups for the guard and once more for the engine, the
     # losses; and the weights of two groups to all.
     collectives: ClassVar = {1: {"gloo:all_reduce": 5}, 2: {"gloo:all_reduce": 7, "gloo:all_gather": 2}}
-
-    @pytest.fixture(scope="class", params=[slow(1), slow(2), slow(4)])
-    @classmethod
-    def world(
-        cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
-    ) -> World:
-        return World(reference.lab, request.param, cls.strategy, tmp_path_factory.mktemp("zero-1"))
 
     def accumulated(self, seen: dict[str, int], ranks: int) -> float:
         return seen["all_weights"]
@@ -69,17 +59,11 @@ class TestZero2(ZeroCases):
     # The same, but gradients after each of two micro-batches.
     collectives: ClassVar = {1: {"gloo:all_reduce": 6}, 2: {"gloo:all_reduce": 8, "gloo:all_gather": 2}}
 
-    @pytest.fixture(scope="class", params=[slow(1), 2, slow(4)])
-    @classmethod
-    def world(
-        cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
-    ) -> World:
-        return World(reference.lab, request.param, cls.strategy, tmp_path_factory.mktemp("zero-2"))
-
     def accumulated(self, seen: dict[str, int], ranks: int) -> float:
         return seen["touched"]  # a parameter that lies across two ranks is accumulated by both
 
 
+@pytest.mark.slow
 class TestZero3(ZeroCases):
     """With every weight cut up, be it small: a setting that only the file has, so that it is passed on."""
 
@@ -87,15 +71,11 @@ class TestZero3(ZeroCases):
     # The same, but weights are brought together for each of two micro-batches: so small a model then stays.
     collectives: ClassVar = {1: {"gloo:all_reduce": 6}, 2: {"gloo:all_reduce": 8, "gloo:all_gather": 2}}
 
-    @pytest.fixture(scope="class", params=[slow(1), slow(2), slow(4)])
     @classmethod
-    def world(
-        cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
-    ) -> World:
-        folder = tmp_path_factory.mktemp("zero-3")
+    def make(cls, size: int, reference: Reference, folder: Path) -> World:
         file = folder / "deepspeed.json"
         file.write_text(json.dumps({"zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0}}))
-        return World(reference.lab, request.param, {**cls.strategy, "deepspeed_config": file}, folder)
+        return World(reference.lab, size, {**cls.strategy, "deepspeed_config": file}, folder)
 
     def weights(self, ranks: int) -> float:
         return 2 / ranks

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 import pytest
@@ -7,11 +8,10 @@ from tests.parallel.strategy_cases import OwnStepCases, Reference, StrategyCases
 
 __all__ = ["reference"]
 
-pytestmark = pytest.mark.xdist_group("fsdp")  # a world is made once, by one worker
-
 
 class TestFullyShard(OwnStepCases):
     strategy: ClassVar = {"strategy": "fsdp"}
+    models = ("gpt", "t5")
     has_replicas = False
     # Weights of the two blocks and of the rest are brought together for each of two micro-batches, those of blocks for
     # the backward pass again; gradients of the three are added up once (gloo does that by all_reduce). The others: the
@@ -35,7 +35,7 @@ class TestFullyShard(OwnStepCases):
 
     def test_then_only_slices_of_them_are_kept_between_micro_batches(self, world: World):
         for name, ranks in (("weighed", 1), ("weighed_each", world.size)):
-            for seen in world.seen[name]:
+            for seen in world.seen(name):
                 assert seen["accumulated"] == pytest.approx(seen["all_weights"] / ranks, rel=0.05)
 
     def test_weights_may_be_brought_together_in_bf16(self, world: World, reference: Reference):
@@ -62,5 +62,7 @@ class TestHybridShard(StrategyCases):
     @classmethod
     def world(
         cls, request: pytest.FixtureRequest, reference: Reference, tmp_path_factory: pytest.TempPathFactory
-    ) -> World:
-        return World(reference.lab, request.param, cls.strategy, tmp_path_factory.mktemp("hybrid"))
+    ) -> Iterator[World]:
+        made = cls.make(request.param, reference, tmp_path_factory.mktemp("hybrid"))
+        yield made
+        made.processes.close()

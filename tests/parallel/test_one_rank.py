@@ -10,8 +10,6 @@ import torch
 from tests.conftest import Lab, text_of
 from tests.parallel.world import run_world
 
-pytestmark = pytest.mark.xdist_group("one_rank")  # a world is made once, by one worker
-
 SETTINGS = {
     **{"batch.global_batch_size": 8, "training.max_steps": 60, "optimizer.learning_rate": 2e-2},
     **{"batch.gradient_accumulation_steps": 2, "model.dropout": 0.1, "data.max_seq_length": 32},
@@ -55,7 +53,7 @@ class World:
         return self.lab.state(name)["model"]
 
 
-@pytest.fixture(scope="module", params=["ddp", "fsdp"])
+@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp(request.param), request.param)
 

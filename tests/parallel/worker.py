@@ -1,14 +1,13 @@
 """One rank of a world: joins once, runs every case in turn, and writes what it saw beside the others.
 
-python worker.py CASES.json OUT_FOLDER
-
 A case has a name of its own, and goes on with the run of an earlier one if it names that as its `run`.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -18,6 +17,7 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 from tests.parallel.saving import put_in
+from tests.parallel.world import write
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -252,20 +252,29 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
     return seen
 
 
-def main() -> None:
+def main(folder: Path, log: Path, environment: dict[str, str], run_case: Callable[..., dict[str, Any]]) -> None:
+    """`case-0.json`, `case-1.json` and so on, until one is null or nobody is left to give them."""
+    starter = os.getppid()
+    with log.open("a", encoding="utf-8") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    os.environ.update(environment)
     torch.set_num_threads(1)
-    cases = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    folder = Path(sys.argv[2])
-    place = find_place()
-    first = load(cases[0]["config"], cases[0]["overrides"]).config
-    with joined(place, first.distributed, "cpu") as ranks:
-        for case in cases:
-            seen = run(case, folder / "runs", ranks)
-            path = folder / f"{case['name']}-{ranks.rank}.json"
-            path.write_text(json.dumps(seen), encoding="utf-8")
+    number, case = 0, given(folder, 0, starter)
+    with joined(find_place(), load(case["config"], case["overrides"]).config.distributed, "cpu") as ranks:
+        while case is not None:
+            seen = run_case(case, folder / "runs", ranks)
+            write(folder / f"{case['name']}-{ranks.rank}.json", seen)
             if dist.is_initialized():
                 dist.barrier()
+            number += 1
+            case = given(folder, number, starter)
 
 
-if __name__ == "__main__":
-    main()
+def given(folder: Path, number: int, starter: int) -> Any:
+    path = folder / f"case-{number}.json"
+    while not path.exists():
+        if os.getppid() != starter:
+            os._exit(1)
+        time.sleep(0.01)
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,20 +1,13 @@
-"""One rank of a world whose exchanges are counted: as tests/parallel/worker.py, but with how much, not only how often.
-
-python counting.py CASES.json OUT_FOLDER
-"""
+"""One rank of a world whose exchanges are counted: as in tests/parallel/worker.py, but how much, not only how often."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from tests.parallel import worker
 
 KINDS = {"c10d::_allgather_base_": "all_gather", "c10d::_reduce_scatter_base_": "reduce_scatter"}
@@ -44,6 +37,6 @@ class Numbers(worker.Collectives):
             yield
 
 
-if __name__ == "__main__":
+def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
     worker.Collectives = Numbers
-    worker.main()
+    return worker.run(case, runs, ranks)

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 from tests.conftest import Lab
-from tests.parallel import world as worlds
+from tests.parallel.world import run_world
+from tests.plan import counting
 
 from trainbook.knobs import Config, load
 from trainbook.plan import H100, held_states, layout, network, traffic
 from trainbook.plan.traffic import Collective
 from trainbook.plan.types import types_of
-
-pytestmark = pytest.mark.xdist_group("plan")  # a world is made once, by one worker
 
 VOCAB = 257  # bytes and the end of a text: the tokenizer of small texts
 SHARED = (
@@ -39,9 +38,8 @@ STRATEGIES = {
 
 
 class Counted:
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path) -> None:
         self.lab = Lab(folder)
-        monkeypatch.setattr(worlds, "WORKER", Path(__file__).parent / "counting.py")
         cases: list[dict[str, Any]] = [
             {"name": name, "config": self.lab.config(), "overrides": [*SHARED, *knobs], "count": 1}
             for name, knobs in STRATEGIES.items()
@@ -49,7 +47,7 @@ class Counted:
         # DDP arranges its buckets in the second step; in the last one, a row is written.
         self.seen = {
             name: [rank["collectives"][2] for rank in ranks]
-            for name, ranks in worlds.run_world(2, cases, folder).items()
+            for name, ranks in run_world(2, cases, folder, counting.run).items()
         }
 
     def config(self, name: str) -> Config:
@@ -57,9 +55,8 @@ class Counted:
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        yield Counted(tmp_path_factory.mktemp("counted"), monkeypatch)
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Counted:
+    return Counted(tmp_path_factory.mktemp("counted"))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

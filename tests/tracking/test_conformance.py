@@ -165,7 +165,6 @@ class TestMirroredFileTracker(TrackerCases):
         )
 
 
-@pytest.mark.xdist_group("wandb")  # one worker, so that W&B's own process is started once
 class TestWandbTracker(TrackerCases):
     @pytest.fixture
     def tracked(self, run: RunFolder, wandb_offline: None) -> Tracked:

@@ -11,8 +11,6 @@ import pytest
 
 from trainbook.runs import RunFolder
 
-pytestmark = pytest.mark.xdist_group("wandb")  # one worker, so that W&B's own process is started once
-
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:

@@ -20,7 +20,6 @@ COMMANDS = [line.split(" #")[0][2:] for kind, block in BLOCKS if kind == "consol
 PROGRAMS = [block for kind, block in BLOCKS if kind == "python"]
 
 
-@pytest.mark.xdist_group("wandb")
 def test_the_page_works_as_it_is_shown(wandb_run: Callable[..., Path], tmp_path: Path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     pytest.importorskip("tensorboard")

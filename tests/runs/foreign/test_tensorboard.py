@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import needs
 
 from trainbook.errors import UserError
 from trainbook.runs.foreign.tensorboard import event_files
 from trainbook.runs.record import open_record
 
-pytest.importorskip("tensorboard")
+pytestmark = needs("tensorboard")
 
 
 class Events:

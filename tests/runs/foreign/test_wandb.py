@@ -12,8 +12,6 @@ import pytest
 from trainbook.errors import UserError
 from trainbook.runs.record import open_record
 
-pytestmark = pytest.mark.xdist_group("wandb")  # one worker, so that W&B's own process is started once
-
 WandbRun = Callable[..., Path]
 
 
