@@ -99,9 +99,7 @@ def greedy_search(
         if len(going_on) == 0:
             break
         state = decoder.reorder(state, going_on)
-        samples_S, scores_S, written_SL, tokens_S = (
-            values[going_on] for values in (samples_S, scores_S, written_SL, tokens_S)
-        )
+        samples_S, scores_S, written_SL, tokens_S = _rows(going_on, samples_S, scores_S, written_SL, tokens_S)
     return [results[sample] for sample in sorted(results)]
 
 
@@ -170,13 +168,15 @@ def beam_search(
         rows = torch.arange(len(samples_S), device=device)[:, None] * num_beams + beams
         state = decoder.reorder(state, rows[going_on].reshape(-1))
         if len(done) > 0:
-            samples_S, last_SK, open_SKL, scores_SK = (
-                values[going_on] for values in (samples_S, last_SK, open_SKL, scores_SK)
-            )
-            closed_SKL, closed_scores_SK, closed_lengths_SK = (
-                values[going_on] for values in (closed_SKL, closed_scores_SK, closed_lengths_SK)
+            samples_S, last_SK, open_SKL, scores_SK = _rows(going_on, samples_S, last_SK, open_SKL, scores_SK)
+            closed_SKL, closed_scores_SK, closed_lengths_SK = _rows(
+                going_on, closed_SKL, closed_scores_SK, closed_lengths_SK
             )
     return [results[sample] for sample in sorted(results)]
+
+
+def _rows(index: Tensor, *tensors: Tensor) -> list[Tensor]:
+    return [values[index] for values in tensors]
 
 
 def _of_each(values_SKL: Tensor, index_SK: Tensor) -> Tensor:
