@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import needs
 
-pytest.importorskip("transformers")
+pytestmark = needs("transformers")
 
 GO_ON = (
     "gpt-tiny",

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.conftest import quick
 
 from trainbook.knobs import recipes
 
@@ -43,7 +44,7 @@ def try_it(terminal, recipe: str, overrides: tuple[str, ...]) -> None:
     assert json.loads(answer.stdout)["last"]["step"] == 10
 
 
-@pytest.mark.parametrize("recipe", QUICK)
+@pytest.mark.parametrize("recipe", quick(QUICK, "gpt-tiny", "t5-tiny"))
 def test_a_tiny_recipe_runs_for_ten_steps(terminal, recipe):
     try_it(terminal, recipe, QUICK[recipe])
 

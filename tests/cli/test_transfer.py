@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import slow
 from typer.testing import CliRunner, Result
 
 from trainbook.cli.main import app
@@ -90,7 +91,7 @@ def test_a_coordinate_check_answers_with_slopes_and_a_picture(lab, recipe: str, 
     assert answer["arms"]["mup"]["sizes"]["logits"][0][0] == answer["arms"]["standard"]["sizes"]["logits"][0][0]
 
 
-@pytest.mark.parametrize("question", ["--coordinate-check", "--rates"])
+@pytest.mark.parametrize("question", [slow("--coordinate-check"), "--rates"])
 @pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
 def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
     lab, recipe: str, question: str, how: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -129,6 +130,7 @@ def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str)
     assert (small.hidden_size, small.num_attention_heads, small.base_hidden_size) == (8, 1, 16)
 
 
+@pytest.mark.slow
 def test_another_large_width_needs_no_new_search_if_the_base_is_named(lab, recipe: str):
     named = ("model.parametrization=mup", "model.base_hidden_size=16")
     asked = ("--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs, "--json")
@@ -266,6 +268,7 @@ def test_the_help_has_examples():
     assert told.count("trainbook transfer gpt-tiny") == 3 and "--proxy 128" in told
 
 
+@pytest.mark.slow
 def test_a_check_takes_three_seeds_unless_it_is_told(lab, recipe: str):
     asked = (recipe, "--coordinate-check", "--sizes", "16,32", "--steps", "1", "--json")
     assert [json.loads(run(*asked, *more).stdout)["seeds"] for more in ((), ("--seeds", 1))] == [3, 1]

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import needs
 
-pytest.importorskip("sqlalchemy")
+pytestmark = needs("sqlalchemy")
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +34,14 @@ def test_a_study_of_four_trials_finds_a_recipe_that_trains(terminal: Any) -> Non
     assert answer["best"]["repeats"]["mean"] == min(each["repeats"]["mean"] for each in finalists)
     assert all((Path(each["run"]) / "metrics.jsonl").is_file() for each in answer["trials"])
     terminal("train", answer["recipe"], "--name", "again", "--quiet")
-    # The same command finds all of it done; another question is refused.
+    # The same command finds all of it done; a smaller budget is another question; a larger one extends the study.
     again = terminal.json("tune", *terminal.tiny, "--budget", "4", "--seeds", "1", "--name", "s", "--json")
     assert again["trials"] == answer["trials"]
-    refused = terminal("tune", *terminal.tiny, "--budget", "5", "--seeds", "1", "--name", "s", code=2)
-    assert "budget: 4 trials -> 5 trials" in refused.output
+    refused = terminal("tune", *terminal.tiny, "--budget", "3", "--seeds", "1", "--name", "s", code=2)
+    assert "budget: 4 trials -> 3 trials" in refused.output
+    larger = terminal.json("tune", *terminal.tiny, "--budget", "5", "--seeds", "1", "--name", "s", "--json")
+    searched = [[each for each in found["trials"] if each["kind"] == "search"] for found in (answer, larger)]
+    assert len(searched[0]) == 4 and len(searched[1]) == 5 and searched[1][:4] == searched[0]
 
 
 @pytest.mark.slow

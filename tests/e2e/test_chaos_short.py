@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CHAOS = Path(__file__).parents[2] / "reliability" / "chaos.py"
 
 
+@pytest.mark.slow
 def test_random_faults_one_after_the_other_lose_nothing(shell, tmp_path: Path):
     results = tmp_path / "chaos.json"
     command = [sys.executable, str(CHAOS), "--faults", "8", "--seed", "1", "--jobs", "1", "--json", str(results)]

@@ -16,11 +16,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import slow
 from typer.testing import CliRunner, Result
 
 from trainbook.cli.main import app
 
 ROOT = Path(__file__).parents[2]
+STUDIES = ("tune", "transfer")  # many runs: by themselves
 PAGES = ("README.md", "docs/data.md", "docs/finetuning.md", "docs/own-parts.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w[\w.-]*\.(?:yaml|py))\b")
@@ -137,8 +139,8 @@ def can_run(command: str) -> bool:
     return "…" not in command and "builtin:wordnet" not in command
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_a_page_works_as_it_is_shown(place: Path, page: str):
+@pytest.mark.parametrize(("page", "studies"), [*((page, False) for page in PAGES), slow("README.md", True)])
+def test_a_page_works_as_it_is_shown(place: Path, page: str, studies: bool):
     programs = []
     blocks = BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
     for language, block in blocks:
@@ -153,7 +155,7 @@ def test_a_page_works_as_it_is_shown(place: Path, page: str):
             if "talks.csv" in command:
                 answer = run(*shlex.split(command)[1:])
                 assert (answer.exit_code, answer.stderr) == (2, below)
-        elif can_run(command):
+        elif can_run(command) and (command.split()[1] in STUDIES) == studies:
             must_run(*smaller(shlex.split(command)[1:]))
     if page != "README.md":  # those of the README are run by themselves, as whole programs
         for program in programs:

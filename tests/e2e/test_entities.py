@@ -7,11 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.conftest import later, needs
 
 from trainbook import api
 from trainbook.loop.predict import predict
 
-seqeval = pytest.importorskip("seqeval.metrics")
+pytestmark = needs("seqeval")
+seqeval = later("seqeval.metrics")
 
 NAMES = {"PER": ("Ada Byron", "Max", "Rosa Lee"), "LOC": ("Rome", "New York", "Oslo")}
 PLAIN = ("sees", "the", "old", "in", "and", "town")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import needs
 
-pytest.importorskip("transformers")
+pytestmark = needs("transformers")
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "families.py"
 
 

@@ -20,6 +20,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_costs_nothing(shell, whole, small_disk: Path):
     overrides = (
         "checkpoint.save_steps=7",

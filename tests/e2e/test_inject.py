@@ -55,6 +55,7 @@ def test_a_run_survives_bad_gradients_bad_samples_little_memory_and_bad_trackers
     assert "dead-tracker@20: failed: ConnectionError" in reasons and "slow-tracker@20: did not finish" in reasons
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_a_damaged_checkpoint_is_resumed_bit_for_bit(shell, whole):
     ended = shell.train("killed", "--quiet", *injecting("corrupt-checkpoint@14", "kill@18"))
     assert ended.returncode == -signal.SIGKILL

@@ -7,9 +7,10 @@ import signal
 import time
 
 import pytest
+from tests.conftest import quick
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))])
+@pytest.mark.parametrize("seed", quick(range(20), 0))
 def test_a_killed_run_is_resumed_bit_for_bit(shell, whole, started, seed: int):
     draw = random.Random(seed)
     for attempt in range(5):  # a slow machine may let the run end before it is hit

@@ -16,6 +16,7 @@ import pytest
 RELIABILITY = Path(__file__).parents[2] / "reliability"
 
 
+@pytest.mark.slow
 def test_rows_of_the_table_hold_in_short(shell, tmp_path: Path):
     results = tmp_path / "faults.json"
     command = [sys.executable, str(RELIABILITY / "faults.py"), "--short", "--rows", "2b,6a", "--json", str(results)]

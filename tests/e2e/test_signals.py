@@ -79,6 +79,7 @@ def test_a_signal_before_the_first_step_leaves_nothing_behind(shell, name: str):
     assert not shell.folder("early").path.exists()
 
 
+@pytest.mark.slow
 def test_the_same_name_twice_at_once_is_refused(shell, whole, started, slow_step):
     process = shell.start("train", *shell.small, "--name", "busy", "--quiet", program=slow_step(3))
     started.append(process)
@@ -89,6 +90,7 @@ def test_the_same_name_twice_at_once_is_refused(shell, whole, started, slow_step
     assert shell.folder("busy").read_manifest().status == "running"
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_does_not_end_the_run(shell):
     process = shell.start("train", *shell.small, "--name", "piped")
     assert process.stdout is not None

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
+pytestmark = pytest.mark.slow  # tests/tracking has the trackers one by one
+
 
 def test_a_run_is_mirrored_to_tensorboard_and_to_wandb_offline(shell, whole):
     ended = shell.train(

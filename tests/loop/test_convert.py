@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.conftest import Lab
+from tests.conftest import Lab, needs
 
 from trainbook.errors import Untrusted, UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.convert import from_deepspeed, to_deepspeed
 
-pytest.importorskip("deepspeed")
-pytestmark = pytest.mark.xdist_group("deepspeed")
+pytestmark = needs("deepspeed")
 
 NATIVE = Path(__file__).parent / "native_engine.py"
 SLOW = pytest.mark.slow

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.conftest import later, needs, slow
 
 from trainbook import api
 from trainbook.errors import ConfigError
 from trainbook.knobs import load, require_length
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
-pytest.importorskip("bitsandbytes")
+pytestmark = needs("transformers", "peft", "bitsandbytes")
+transformers = later("transformers")
 
 WORDS = ("red", "green", "blue", "one", "two", "three")
 
@@ -77,7 +77,7 @@ def test_a_model_from_disk_learns_answers_by_the_recipe(lab, material: Path):
     assert all(".lora_" in name or name == "frozen_weights" for name in weights)
 
 
-@pytest.mark.parametrize("bits", ["none", "4bit"])
+@pytest.mark.parametrize("bits", [slow("none"), "4bit"])
 def test_an_interrupted_run_with_adapters_continues_bit_for_bit(lab, material: Path, bits: str):
     settings = (f"model.quantize_base={bits}", "model.lora_dropout=0.1")
     fine_tune(lab, material, *settings, name="whole")

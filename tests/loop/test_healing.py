@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from tests.conftest import Lab, PowerCut, text_of
+from tests.conftest import Lab, PowerCut, slow, text_of
 
 from trainbook.errors import Diverged
 from trainbook.loop.job import Job
@@ -130,7 +130,7 @@ def test_after_the_last_rollback_the_run_stops(long_lab: Lab):
         long_lab.train(*LONG, "guard.max_rollbacks=3", name="exhausted")
 
 
-@pytest.mark.parametrize("crash", [51, 55, 58, 66])
+@pytest.mark.parametrize("crash", [slow(51), 55, slow(58), slow(66)])
 def test_a_killed_run_heals_again_in_the_same_way(long_lab: Lab, crash: int):
     faults = ["random-labels@50"]
     if "whole" not in {path.name for path in long_lab.runs.iterdir()}:

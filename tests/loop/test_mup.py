@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conftest import slow
 
 from trainbook.errors import ConfigError, ResumeError
 from trainbook.loop.describe import describe
@@ -26,7 +27,7 @@ def test_at_the_base_the_run_is_the_standard_one_to_the_bit(lab):
     lab.must_be_equal("standard", "mup")
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd", "adamw_8bit"])
+@pytest.mark.parametrize("kind", [slow("adamw"), "muon", slow("sgd"), slow("adamw_8bit")])
 def test_an_interrupted_run_continues_bit_for_bit(lab, kind: str):
     if kind == "adamw_8bit":
         pytest.importorskip("bitsandbytes")

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import later, needs
 
 from trainbook import api
 from trainbook.errors import UserError
@@ -17,7 +18,8 @@ from trainbook.loop.predict import predict
 from trainbook.loop.restore import load_task
 from trainbook.runs import RunFolder
 
-transformers = pytest.importorskip("transformers")
+pytestmark = needs("transformers")
+transformers = later("transformers")
 
 CPU = torch.device("cpu")
 WORDS = ("red", "green", "blue", "one", "two", "three")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 
 from trainbook import api
 from trainbook.data import load_tokenizer
@@ -326,10 +327,10 @@ def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_r
     ("name", "task", "overrides"),
     [
         ("gpt", "causal", ("data.samples=documents", "data.padding=bucketed")),
-        ("bert", "masked", ()),
-        ("bert", "classify", ("data.source=builtin:parity?size=100", "data.padding=bucketed")),
-        ("bert", "classify_many", ("data.source=builtin:vowels?size=100",)),
-        ("bert", "regress", ("data.source=builtin:count?size=100",)),
+        slow("bert", "masked", ()),
+        slow("bert", "classify", ("data.source=builtin:parity?size=100", "data.padding=bucketed")),
+        slow("bert", "classify_many", ("data.source=builtin:vowels?size=100",)),
+        slow("bert", "regress", ("data.source=builtin:count?size=100",)),
         ("bert", "tag", ("data.source=builtin:tag?size=100", "data.num_workers=2")),
         ("t5", "seq2seq", ("data.source=builtin:copy?size=100", "data.max_target_length=12")),
     ],

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import quick, slow
 from tests.loop.waiting import Counted
 from torch import Tensor, nn
 
@@ -43,7 +44,7 @@ def test_a_flipped_bit_is_found_named_and_costs_nothing(lab, lags: bool):
     assert [event["fault"] for event in lab.events("inject")] == ["bit-flip@7"]
 
 
-@pytest.mark.parametrize("step", [8, 10, 12])
+@pytest.mark.parametrize("step", [8, slow(10), 12])
 def test_also_where_the_host_looks_at_the_step(lab, lags: bool, step: int):
     """A window's refresh, a reading, the last one of the run."""
     length = ("training.max_steps=12", "schedule.warmup_steps=2")
@@ -77,19 +78,19 @@ SUBJECTS = {
 }
 
 
-@pytest.mark.parametrize("settings", SUBJECTS.values(), ids=SUBJECTS)
-def test_a_step_that_repeats_is_no_false_alarm(lab, lags: bool, settings: tuple[str, ...]):
+@pytest.mark.parametrize("subject", quick(SUBJECTS, "plain", "both, recomputed activations"))
+def test_a_step_that_repeats_is_no_false_alarm(lab, lags: bool, subject: str):
     """A guard that rejects far too much; each time, the second result must equal the first."""
     faults = ["nan-gradient@7", "exploding-gradient@50", "random-labels@52"]
-    lab.train(*QUICK, *settings, "guard.skip_threshold=1", "training.max_steps=55", inject=faults)
+    lab.train(*QUICK, *SUBJECTS[subject], "guard.skip_threshold=1", "training.max_steps=55", inject=faults)
     assert lab.events("corruption") == [] and reasons(lab, "notice")[1:] == []
     assert {7, 50, 52} <= {event["step"] for event in lab.events("skip")}
 
 
-@pytest.mark.parametrize("settings", SUBJECTS.values(), ids=SUBJECTS)
-def test_and_a_flipped_bit_is_found_in_each_of_them(lab, lags: bool, settings: tuple[str, ...]):
-    lab.train(*QUICK, *settings, name="clean")
-    lab.train(*QUICK, *settings, inject=["bit-flip@7"])
+@pytest.mark.parametrize("subject", quick(SUBJECTS, "dropout", "accumulation"))
+def test_and_a_flipped_bit_is_found_in_each_of_them(lab, lags: bool, subject: str):
+    lab.train(*QUICK, *SUBJECTS[subject], name="clean")
+    lab.train(*QUICK, *SUBJECTS[subject], inject=["bit-flip@7"])
     assert [event["step"] for event in lab.events("corruption")] == [7]
     lab.must_be_equal("clean", "run")
 

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from tests.conftest import slow
 from torch import nn
 
 import trainbook
@@ -62,7 +63,7 @@ def files(lab) -> dict[str, bytes | None]:
 
 @pytest.mark.parametrize(
     ("harm", "words"),
-    [("gone", "was missing"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was truncated")],
+    [("gone", "was missing"), slow("empty", "was empty"), slow("zeros", "was empty"), ("cut", "was truncated")],
 )
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_lost_configuration_comes_back_as_it_was(cut, capsys, command: str, harm: str, words: str):
@@ -79,7 +80,8 @@ def test_a_lost_configuration_comes_back_as_it_was(cut, capsys, command: str, ha
 
 
 @pytest.mark.parametrize(
-    ("harm", "words"), [("gone", "was missing"), ("empty", "was empty"), ("zeros", "was empty"), ("cut", "was damaged")]
+    ("harm", "words"),
+    [slow("gone", "was missing"), ("empty", "was empty"), slow("zeros", "was empty"), ("cut", "was damaged")],
 )
 @pytest.mark.parametrize("command", ["train", "resume"])
 def test_a_lost_manifest_comes_back_as_it_stood_at_the_checkpoint(cut, capsys, command: str, harm: str, words: str):
@@ -215,8 +217,8 @@ def test_a_model_from_a_run_without_its_configuration_is_still_a_runs(cut):
     ("harm", "words"),
     [
         ("gone", "is missing; it held {rows} rows"),
-        ("empty", "has 0 row(s); it held {rows}"),
-        ("first line gone", "has lost or changed some of the {rows} rows that it held"),
+        slow("empty", "has 0 row(s); it held {rows}"),
+        slow("first line gone", "has lost or changed some of the {rows} rows that it held"),
         ("a digit", "has lost or changed some of the {rows} rows that it held"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.conftest import slow
 
 from trainbook.errors import CheckpointError
 
@@ -15,12 +16,12 @@ SPARSE = ("logging.dense_steps=2", "logging.logging_steps=4")
     ("samples", "overrides", "stops"),
     [
         pytest.param("windows", (), (5,), id="windows"),
-        pytest.param("documents", (), (7,), id="documents"),
-        pytest.param("windows", ("fp16=true",), (3, 5, 9), id="fp16, three times"),
+        slow("documents", (), (7,), id="documents"),
+        slow("windows", ("fp16=true",), (3, 5, 9), id="fp16, three times"),
         pytest.param("documents", ("fp16=true", "precision.growth_interval=2"), (7,), id="fp16 whose scale grows"),
-        pytest.param("windows", ("precision.compute=bf16",), (5,), id="bf16"),
+        slow("windows", ("precision.compute=bf16",), (5,), id="bf16"),
         pytest.param("windows", ("data.num_workers=2",), (5,), id="two data workers"),
-        pytest.param("documents", ("optimizer.type=sgd",), (1, 11), id="sgd, after the first and before the last"),
+        slow("documents", ("optimizer.type=sgd",), (1, 11), id="sgd, after the first and before the last"),
         pytest.param(
             "windows", ("training.deterministic=true", "checkpoint.asynchronous=true"), (5,), id="asynchronous"
         ),
@@ -40,7 +41,7 @@ def test_an_interrupted_run_continues_bit_for_bit(lab, samples, overrides, stops
     lab.must_be_equal("whole", "cut")
 
 
-@pytest.mark.parametrize("crash", [2, 5, 9, 11])
+@pytest.mark.parametrize("crash", [slow(2), slow(5), 9, slow(11)])
 def test_a_run_that_lost_steps_repeats_them_bit_for_bit(lab, crash: int):
     overrides = (*ACCUMULATED, "fp16=true", "checkpoint.save_steps=3", *SPARSE)
     lab.train(*overrides, name="whole", samples="documents")
@@ -84,7 +85,7 @@ def test_skipped_updates_are_counted_on_over_a_resume(lab):
     lab.must_be_equal("whole", "cut")
 
 
-@pytest.mark.parametrize("damage", ["truncated", "one bit", "missing file"])
+@pytest.mark.parametrize("damage", [slow("truncated"), "one bit", slow("missing file")])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(lab, damage: str):
     overrides = ("checkpoint.save_steps=3", "evaluation.eval_steps=100", "model.dropout=0.1")
     lab.train(*overrides, name="whole")

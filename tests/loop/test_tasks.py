@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from tests.conftest import quick, slow
 
 BERT = ("model.type=bert", "model.norm_position=pre", "data.tokenizer=char")
 T5 = ("model.type=t5", "model.norm=rmsnorm", "data.tokenizer=char")
@@ -79,6 +80,7 @@ def test_hidden_letters_are_learned(shared_lab, alphabets: str):
     assert after["loss"] < 0.55 * math.log(26) and after["accuracy"] > 0.4
 
 
+@pytest.mark.slow
 def test_letters_that_were_cut_out_are_learned(shared_lab, alphabets: str):
     before, after = learned(shared_lab, "span", alphabets)
     assert after["loss"] < 0.2 * before["loss"] and after["accuracy"] > 0.8
@@ -191,15 +193,17 @@ RESUMED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("task", "padding"), [(task, padding) for task, paddings in PADDINGS.items() for padding in paddings]
-)
+EACH = [(task, padding) for task, paddings in PADDINGS.items() for padding in paddings]
+SOME = (("masked", "packed"), ("span", "longest"), ("seq2seq", "bucketed"), ("classify", "packed"))
+
+
+@pytest.mark.parametrize(("task", "padding"), quick(EACH, *SOME))
 def test_an_interrupted_run_of_any_task_continues_bit_for_bit(lab, task: str, padding: str):
     # A power cut loses a step, which is done again; Ctrl-C loses none.
     cut_and_whole(lab, settings(task, *RESUMED, f"data.padding={padding}"), crash=padding == "packed")
 
 
-@pytest.mark.parametrize("padding", ["bucketed", "packed"])
+@pytest.mark.parametrize("padding", [slow("bucketed"), "packed"])
 def test_with_data_workers_an_interrupted_run_continues_bit_for_bit(lab, padding: str):
     everything = settings("masked", *RESUMED, f"data.padding={padding}")
     lab.train(*everything, name="without", samples="documents")

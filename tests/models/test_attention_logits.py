@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import slow
 from torch import Tensor, nn
 
 from trainbook.models import EncoderDecoder, Shape, Transformer, initialize
@@ -152,7 +153,7 @@ def test_the_largest_logit_is_that_of_all_pairs_of_which_a_query_sees_the_key(ki
 
 @pytest.mark.parametrize("kind", ["causal", "both ways", "relative, causal"])
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize("at_once", [1, 3, LENGTH])
+@pytest.mark.parametrize("at_once", [slow(1), 3, slow(LENGTH)])
 @torch.no_grad()
 def test_a_pair_counts_only_if_it_is_seen_however_many_queries_are_looked_at_at_once(
     kind: str, rows: str, at_once: int, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import needs
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,7 +17,7 @@ from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
 from trainbook.tasks import CausalLanguageModel, Facts
 
-pytest.importorskip("bitsandbytes")
+pytestmark = needs("bitsandbytes")
 
 YES, NO = torch.tensor(True), torch.tensor(False)
 NAMES = ("matrix.weight", "matrix.bias", "norm.weight", "norm.bias")

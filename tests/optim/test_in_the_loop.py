@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import needs, quick, slow
 
-pytest.importorskip("bitsandbytes")
+pytestmark = needs("bitsandbytes")
 
 KINDS = {
     "adamw": (),
@@ -19,7 +20,7 @@ KINDS = {
     "muon": ("model.activation=swiglu",),
     "sgd": ("optimizer.learning_rate=0.3",),
 }
-each_kind = pytest.mark.parametrize("kind", list(KINDS))
+some_kinds = pytest.mark.parametrize("kind", quick(KINDS, "adamw", "muon"))
 BRIEF = ("training.max_steps=8", "evaluation.eval_steps=8", "schedule.warmup_steps=2", "model.dropout=0.1")
 
 
@@ -27,7 +28,7 @@ def overrides(kind: str, *more: str) -> tuple[str, ...]:
     return (f"optimizer.type={kind}", *KINDS[kind], *BRIEF, *more)
 
 
-@each_kind
+@pytest.mark.parametrize("kind", quick(KINDS, "lion", "adamw_8bit"))
 def test_an_interrupted_run_with_a_poisoned_step_continues_bit_for_bit(lab, kind: str):
     with lab.poisoned_at(3, 6):
         lab.train(*overrides(kind), name="whole")
@@ -39,8 +40,8 @@ def test_an_interrupted_run_with_a_poisoned_step_continues_bit_for_bit(lab, kind
     assert lab.rows("whole")[-1]["loss"] < lab.rows("whole")[0]["loss"]
 
 
-@each_kind
-@pytest.mark.parametrize("precision", ["precision.weights=bf16", "precision.compute=fp16"])
+@some_kinds
+@pytest.mark.parametrize("precision", ["precision.weights=bf16", slow("precision.compute=fp16")])
 def test_16_bit_numbers_are_trained_by_each_and_resumed_to_the_bit(lab, kind: str, precision: str):
     lab.train(*overrides(kind, precision), name="whole")
     with lab.interrupted_at(4):
@@ -67,6 +68,7 @@ def distinct(values: Iterable[Any]) -> list[torch.Tensor]:
     return list({value.data_ptr(): value for value in values if isinstance(value, torch.Tensor)}.values())
 
 
+@pytest.mark.slow
 def test_8_bit_averages_train_as_well_as_32_bit_ones(lab):
     losses, bytes_each = {}, {}
     for kind in ("adamw", "adamw_8bit"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import later, needs
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -14,7 +15,8 @@ from trainbook.knobs.sections.optimizer import Optimizer as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, low_bit, parameter_groups
 
-bitsandbytes = pytest.importorskip("bitsandbytes")
+pytestmark = needs("bitsandbytes")
+bitsandbytes = later("bitsandbytes")
 YES = torch.tensor(True)
 
 

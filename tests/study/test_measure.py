@@ -23,6 +23,14 @@ from trainbook.study.trying import MOST_STRETCHES, Source, Timing, joined, on_on
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def _little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is timed for seconds, so that its pace can be trusted, is timed for a moment."""
+    module = import_module("trainbook.study.measure")
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+    monkeypatch.setattr(module, "TRIED", module.TRIED._replace(seconds=0.01))
+
+
 def tiny(kind: str = "gpt", **sections: dict) -> Config:
     knobs = {
         "model": {"type": kind, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2},
@@ -195,12 +203,12 @@ def test_other_numbers_of_rows_are_tried_with_accumulation_where_the_batch_needs
 
 @pytest.mark.parametrize(
     ("length", "steps"),
-    [(("training.max_steps=4",), 2), (("training.max_steps=null", "training.num_train_epochs=1"), 400)],
+    [(("training.max_steps=4",), 2), (("training.max_steps=null", "training.num_train_epochs=1"), 20)],
 )
 def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_said(
     lab, length: tuple[str, ...], steps: int
 ):
-    config = lab.load(*length).config
+    config = lab.load(*length, samples="documents").config  # an epoch has 16 steps
     lines: list[str] = []
     found = measure(config, data="real", steps=steps, say=lines.append)
     assert found["repeated"] and found["seconds_per_step"] > 0
@@ -211,12 +219,12 @@ def test_a_training_that_is_over_too_soon_is_measured_all_the_same_and_that_is_s
 
 def test_the_largest_batch_is_found_on_data_that_ends_early(lab, monkeypatch: pytest.MonkeyPatch):
     """Twice the rows, half the steps of an epoch: of few samples one is soon not enough for what is timed."""
-    limit_rows(monkeypatch, rows=40)
-    config = lab.load("training.max_steps=null", "training.num_train_epochs=1").config
+    limit_rows(monkeypatch, rows=10)
+    config = lab.load("training.max_steps=null", "training.num_train_epochs=1", samples="documents").config
     found = measure(config, data="real", steps=2, largest=True)
     assert found["repeated"]
-    assert found["largest_micro_batch"] in (39, 40)
-    assert {1, 2, 4, 8, 16, 32} <= set(found["throughput"])
+    assert found["largest_micro_batch"] in (9, 10)
+    assert {1, 2, 4, 8} <= set(found["throughput"])
 
 
 @pytest.mark.parametrize("compiled", [True, False])

@@ -118,6 +118,7 @@ def test_a_try_that_was_killed_goes_on_and_ends_the_same(lab):
     assert again["interval"] == whole["interval"]
 
 
+@pytest.mark.slow
 def test_several_seeds_are_pairs_with_an_interval_over_them(lab):
     lab.train(*LENGTH, "optimizer.learning_rate=3e-4", name="slow")
     answer = tried(lab, "slow", finding("optimizer.learning_rate=1e-2", steps=(17, 32)), seeds=2)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.conftest import later, needs
 from torch import nn
 
 from trainbook.errors import ResumeError, UserError
@@ -33,8 +34,9 @@ from trainbook.tasks.labels import TextClassifier
 from trainbook.tasks.seq2seq import Seq2SeqModel
 from trainbook.tasks.task import Facts
 
-transformers = pytest.importorskip("transformers")
-peft = pytest.importorskip("peft")
+pytestmark = needs("transformers", "peft")
+transformers = later("transformers")
+peft = later("peft")
 
 CPU = torch.device("cpu")
 VOCAB = 40

@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable
 
 import pytest
+from tests.conftest import later, needs
 
 from trainbook.errors import ConfigError
 from trainbook.knobs.sections.evaluation import Evaluation
 from trainbook.tasks.entities import entities, entity_counts, entity_types, has_entities
 from trainbook.tasks.metrics import entity_metrics, must_fit_labels
 
-seqeval = pytest.importorskip("seqeval.metrics")
+pytestmark = needs("seqeval")
+seqeval = later("seqeval.metrics")
 
 IOB = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC", "B-IN-LAW", "I-IN-LAW")
 IOBES = (*IOB, "E-PER", "S-PER", "E-LOC", "S-LOC")

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import later, needs
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.data.tokenizers import LibraryBackedTokenizer
@@ -26,7 +27,8 @@ from trainbook.tasks.labels import LabelCollate, TagCollate
 from trainbook.tasks.seq2seq import PairCollate
 from trainbook.tasks.task import Facts
 
-transformers = pytest.importorskip("transformers")
+pytestmark = needs("transformers")
+transformers = later("transformers")
 
 CPU = torch.device("cpu")
 VOCAB = 40

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.conftest import slow
 
 from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, TrainbookError
 from trainbook.study.transfer import cells
@@ -113,7 +114,7 @@ def test_an_interruption_before_a_worker_can_hear_it_is_heard_later(monkeypatch:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("after", [0.2, 0.8])
+@pytest.mark.parametrize("after", [slow(0.2), 0.8])
 def test_an_interruption_of_the_first_seconds_is_quiet_and_leaves_no_process(tmp_path: Path, after: float):
     script = (
         "import sys\n"
