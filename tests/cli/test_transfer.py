@@ -144,6 +144,7 @@ def test_another_large_width_needs_no_new_search_if_the_base_is_named(lab, recip
     assert load(answers[1]["recipe"]).config.model.hidden_size == answers[1]["width"] == 32
 
 
+@pytest.mark.slow
 def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str):
     rates = (recipe, "--rates", "--sizes", "8,16", "--learning-rates", "1e-2,1e-1,1", "--name", "r")
     proxy = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p")
