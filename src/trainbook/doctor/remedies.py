@@ -122,7 +122,7 @@ def _written(value: Any) -> str:
 def _is_accepted(view: View, override: str) -> bool:
     config = view.record.config
     if config is None or not config.model.pretrained:
-        return _loads(config, override)
+        return _loads(config, override)  # pyright: ignore[reportArgumentType] - frozen, so it has a hash
     # What the pretrained model was is perhaps no longer here, or here again: the knob's own law then.
     return _loads.__wrapped__(config, override) or _loads(None, override)
 
