@@ -20,7 +20,7 @@ NAMES = {
     **{"none": "nothing", "guard": "the guard", "guard-shuffled": "the guard, shuffled=True"},
     **{"zclip": "ZClip", "adagc": "AdaGC", "fixed": "mean + 3 SD"},
 }
-COLOURS = {"none": GREY, "guard": BLUE, "guard-shuffled": BLUE, "zclip": ORANGE, "adagc": GREEN, "fixed": RED}
+COLOURS = {"none": GREY, "guard": BLUE, "guard-shuffled": "#56B4E9", "zclip": ORANGE, "adagc": GREEN, "fixed": RED}
 HALVES = {"development": "development half", "held-out": "held-out half"}
 RULES = Path(__file__).parent / "rules.md"
 
@@ -225,19 +225,24 @@ def _rate_row(row: Row) -> str:
     return f"| {first} | {without} | {'; '.join(map(ended, row['guard']))} | {quarantined} |"
 
 
+def _by_kind_and_length(place: str) -> tuple[str, int]:
+    kind, _, number = place.partition("-")
+    return kind, int(number) if number.isdigit() else 0
+
+
 def _draw(table: Sequence[Row], path: Path) -> None:
     """What became of bad updates, by placement, one bar for each policy: rejected, or scaled down to less than half."""
     figure, axes = new_figure(1, 1, width=11, height=4.5)
     axis = axes.ravel()[0]
-    places = list(dict.fromkeys(row["name"] for row in table))
+    places = sorted({row["name"] for row in table}, key=_by_kind_and_length)
     policies = [policy for policy in NAMES if policy != "none" and any(row["policy"] == policy for row in table)]
     for number, policy in enumerate(policies):
         rows = {row["name"]: row for row in table if row["policy"] == policy}
-        at = [place + (number - (len(policies) - 1) / 2) * 0.2 for place in range(len(places))]
+        at = [place + (number - (len(policies) - 1) / 2) * 0.8 / len(policies) for place in range(len(places))]
         for key, alpha in (("rejected_or_damped", 0.35), ("rejected", 1.0)):
             shares = [100 * rows[place][key][2] if place in rows else math.nan for place in places]
             name = NAMES[policy] if key == "rejected" else None
-            axis.bar(at, shares, width=0.18, color=COLOURS[policy], alpha=alpha, label=name)
+            axis.bar(at, shares, width=0.72 / len(policies), color=COLOURS[policy], alpha=alpha, label=name)
     axis.set_xticks(
         range(len(places)), [where(place).replace(" in ", "\nin ", 1).replace(", ", ",\n") for place in places]
     )
