@@ -31,7 +31,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from trainbook.cli.main import app as trainbook
-from trainbook.loop.restore import load_task
+from trainbook.loop.load_task import load_task
 from trainbook.models.formats.checking import AUTO_CLASSES, largest_difference, token_rows
 from trainbook.models.formats.tokenizing import ordinary_tokens, real_tokens
 from trainbook.runs import RunFolder

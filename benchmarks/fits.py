@@ -92,11 +92,11 @@ CASES = {
 def changes_for(tight: Tight) -> list[list[str]]:
     """What the plan says to change on one GPU, the best first, each as overrides."""
     from trainbook.plan.gpus import GPUS
-    from trainbook.plan.subject import Subject
+    from trainbook.plan.subject import PlanSubject
     from trainbook.plan.suggest import suggestions
 
     loaded, gpu = tight.loaded(), replace(GPUS["RTX-4090"], memory_gb=tight.gigabytes)
-    found = suggestions(Subject(loaded.config, loaded.origins, tight.vocabulary, gpu))
+    found = suggestions(PlanSubject(loaded.config, loaded.origins, tight.vocabulary, gpu))
     return [each.overrides for each in found if each.devices == 1]
 
 

@@ -20,8 +20,8 @@ from common import facts, print_facts, with_options, write_json
 from costs import spread, turns
 from gpu import GPT2, TINY
 
-from trainbook.knobs.sections.distributed import Distributed
-from trainbook.parallel import Place, joined
+from trainbook.knobs.sections.distributed import DistributedKnobs
+from trainbook.parallel import RankEnv, joined
 
 STRATEGIES = ("single", "ddp", "fsdp")
 
@@ -41,7 +41,7 @@ def main() -> None:
 
     described = facts(setup.device, setup)
     print_facts(described)
-    with joined(Place(), Distributed(strategy="ddp"), setup.device):
+    with joined(RankEnv(), DistributedKnobs(strategy="ddp"), setup.device):
         setups = {strategy: replace(setup, strategy=strategy) for strategy in STRATEGIES}
         speeds, syncs = turns(setups, options.rounds, options.steps)
     ratios = {

@@ -27,7 +27,7 @@ from trainbook.knobs import load
 from trainbook.knobs.dumping import yaml_value
 from trainbook.study.space import Space
 from trainbook.study.tune.budget import choose
-from trainbook.study.tune.methods import Search, Tried, propose
+from trainbook.study.tune.methods import PointSearch, Tried, propose
 
 RESULTS = Path(__file__).parent / "results" / "tuning.json"
 SMALL = (
@@ -78,7 +78,7 @@ def by_method(
     method: str, space: Space, base: Values, base_loss: float, trials: int, seed: int, losses: Losses
 ) -> list[Tried]:
     at_base = Tried(tuple(space.place(base)), base, loss=base_loss)
-    search = Search(space, trials - 1, seed, base, base_tried=at_base)
+    search = PointSearch(space, trials - 1, seed, base, base_tried=at_base)
     tried: list[Tried] = []
     while points := propose(method, search, tried):
         found = losses([dict(each.values) for each in points])

@@ -423,13 +423,13 @@ class Data(Kind):
 
     def read(self) -> None:
         from trainbook.data.chat import open_chat
-        from trainbook.data.fields import Wanted
+        from trainbook.data.fields import FieldSpec
         from trainbook.data.sources import open_source
 
         records, bad_lines = WAYS[self.reads % len(WAYS)]
         self.reads += 1
         chat = open_chat("plain", True, {"kind": "byte"}) if records == "chat" else None
-        wanted = Wanted(records=records, bad_lines=bad_lines, chat=chat)  # pyright: ignore[reportArgumentType]
+        wanted = FieldSpec(records=records, bad_lines=bad_lines, chat=chat)  # pyright: ignore[reportArgumentType]
         for document in open_source(str(self.file), wanted).documents():
             assert isinstance(document.text, str)
 

@@ -13,7 +13,7 @@ from patching import Patch, Place, replaced, together
 from trainbook.loop import build, job, state, step
 from trainbook.loop import train as train_module
 from trainbook.models import core, parameters
-from trainbook.parallel.single import SingleDevice
+from trainbook.parallel.strategy import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks import causal, labels
 
@@ -26,7 +26,7 @@ SPREAD = Place(parameters, "_spread")
 CLIP = Place(Precision, "clip_gradients")
 CLIP_STEP = Place(step, "_clip")
 OPTIMIZER_STATE = Place(state, "load_optimizer_state")
-TOTAL = Place(SingleDevice, "total")
+TOTAL = Place(Strategy, "total")
 STEP = Place(train_module, "train_step")
 AFTER_STEP = Place(train_module.Training, "after_step")
 TOKEN_LOGITS = Place(causal.CausalLanguageModel, "read_out")

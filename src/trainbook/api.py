@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainbook.bounded.files import read_bytes
 from trainbook.errors import Interrupted, ResumeError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Change, Loaded, difference, dump, dump_changes, load, require_length, resume_rule
+from trainbook.knobs import KnobChange, Loaded, difference, dump, dump_changes, load, require_length, resume_rule
 from trainbook.knobs.dumping import untrue, yaml_value
-from trainbook.knobs.earlier import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.origin import Origin
+from trainbook.knobs.own_models import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.own_module import FIT
 from trainbook.knobs.text import read_file
 from trainbook.loop.faults.kinds import Fault, must_suit_own_data, must_suit_world, parse
@@ -123,13 +123,13 @@ def _train(
     from trainbook.loop.build import build
     from trainbook.loop.data_paths import with_paths_found
     from trainbook.loop.device import device_kind
-    from trainbook.parallel import find_place, joined
+    from trainbook.parallel import find_rank_env, joined
 
     require_length(loaded)
-    must_suit_world(faults, find_place().world if ranks is None else ranks.world)
+    must_suit_world(faults, find_rank_env().world if ranks is None else ranks.world)
     if ranks is None:
         knobs = loaded.config.distributed
-        with joined(find_place(), knobs, device_kind(loaded.config.training.device)) as ranks:
+        with joined(find_rank_env(), knobs, device_kind(loaded.config.training.device)) as ranks:
             return _train(
                 loaded, recipe, name, runs_dir, resume, accept_changes, quiet, again, faults, ranks, stop_after
             )
@@ -142,7 +142,7 @@ def _train(
     if isinstance(prepared, Result):
         return prepared
     # As the first rank finds them: others may not see what it has brought back of the run folder.
-    config, notices = ranks.of_first(with_paths_found(loaded.config, prepared.run))
+    config, notices = ranks.broadcast(with_paths_found(loaded.config, prepared.run))
     prepared = replace(prepared, notices=[*prepared.notices, *notices])
 
     def build_job(device: torch.device) -> Job:
@@ -170,7 +170,7 @@ def _told(
     from trainbook.loop.launch import Launch
 
     ended = prepared.ended if isinstance(prepared, Result) else None
-    path, ended = ranks.of_first((str(prepared.run.path) if prepared else "", ended))
+    path, ended = ranks.broadcast((str(prepared.run.path) if prepared else "", ended))
     if prepared is not None:
         return prepared
     run = RunFolder(path)
@@ -242,7 +242,7 @@ def resume(
 
     `trust`: import the code that the configuration names, even if this user has not trained the run on this machine.
     """
-    from trainbook.loop.recover import recover
+    from trainbook.loop.saved_files import recover
 
     folder = RunFolder.find(run, runs_dir)
     recovered = recover(folder)
@@ -289,9 +289,9 @@ def fit(
     `eval_data` holds the validation batches, read again for each evaluation. `quiet`: no progress, no card at the end.
     """
     from trainbook.loop.fit import fit_job, load_weights, must_apply_to_fit, must_not_be_eval_data
-    from trainbook.parallel import find_place
+    from trainbook.parallel import find_rank_env
 
-    if find_place().world > 1:
+    if find_rank_env().world > 1:
         raise UserError("fit trains in one process only: it cannot split your data between ranks.")
     faults = parse(inject)
     must_suit_world(faults, 1)
@@ -349,14 +349,14 @@ def _prepare(
     """The run folder to train in, or the result if the run is already finished."""
     from trainbook.loop.faults.faults import Faults
     from trainbook.loop.launch import Launch
-    from trainbook.loop.recover import put_back, recover
+    from trainbook.loop.saved_files import put_back, recover
 
     config_text = dump(loaded)
     if name == "":
         check_name(name, "run")
     name = name or default_name(recipe or "run", runs_dir)
     existing = RunFolder(Path(runs_dir) / name)
-    changes: list[Change] = []
+    changes: list[KnobChange] = []
     if resume == "never" and (existing.manifest.is_file() or existing.has_checkpoints):
         raise RunFolderError(f"{existing.path} already holds a run, and --resume is never: choose another --name.")
     recovered = recover(existing)
@@ -378,7 +378,7 @@ def _prepare(
     return Launch(run, loaded.config, config_text, recipe, changes, notices, quiet, width, Faults(faults))
 
 
-def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[Change]:
+def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[KnobChange]:
     """The changes of the new configuration; refused if they would silently change the meaning of the run."""
     changes = [change for change in difference(run.recorded(), loaded.config) if not _is_the_same_folder(change)]
     policies = {change.path: resume_rule(change.path).policy for change in changes}
@@ -397,7 +397,7 @@ def check_resume(run: RunFolder, loaded: Loaded, accept_changes: bool) -> list[C
     return changes
 
 
-def _is_the_same_folder(change: Change) -> bool:
+def _is_the_same_folder(change: KnobChange) -> bool:
     both = (change.old, change.new)
     return change.path in FOLDERS and None not in both and len({_whole(path) for path in both}) == 1
 
@@ -462,10 +462,10 @@ def _bytes(path: Path) -> bytes | None:
 def _show_card(run: RunFolder, quiet: bool) -> None:
     """The card of a run that has ended; of several processes, the first one shows it."""
     from trainbook.folding import folded
-    from trainbook.parallel import find_place
+    from trainbook.parallel import find_rank_env
     from trainbook.report import make_card
 
-    if not quiet and find_place().rank == 0:
+    if not quiet and find_rank_env().rank == 0:
         with suppress(BrokenPipeError):
             echo("")
             echo(folded(make_card(run).as_text(), indent=13))

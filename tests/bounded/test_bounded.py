@@ -140,7 +140,7 @@ def test_values_of_yaml():
 
 def test_columns_of_a_table():
     with pytest.raises(BeyondBounds, match=r"t.csv:1: must have at most 16,384 columns, but has 20,000"):
-        next(tables.Rows(["," * 19_999], ",", "t.csv"))
+        next(tables.CsvRows(["," * 19_999], ",", "t.csv"))
 
 
 # Compression

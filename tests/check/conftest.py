@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from trainbook.check import CHECKS, Outcome, Subject, examine
+from trainbook.check import CHECKS, CheckOutcome, CheckSubject, examine
 from trainbook.knobs import load
 
 SLOW = ("overfit", "inputs", "resume", "workers")  # they train or start processes: asked for by name
@@ -64,20 +64,20 @@ class Bench:
         base["data"] |= {"source": str(source)}
         return load(base, overrides).config
 
-    def subject(self, *overrides: str, kind: str = "gpt") -> Subject:
+    def subject(self, *overrides: str, kind: str = "gpt") -> CheckSubject:
         self.count += 1
         folder = self.root / f"subject-{self.count}"
         folder.mkdir()
-        return Subject.of(self.config(*overrides, kind=kind), folder)
+        return CheckSubject.of(self.config(*overrides, kind=kind), folder)
 
 
-def outcomes(subject: Subject, *names: str) -> dict[str, Outcome]:
+def outcomes(subject: CheckSubject, *names: str) -> dict[str, CheckOutcome]:
     """Of the checks of these names, or of all that are quick."""
     chosen = [check for check in CHECKS if check.name in (names or QUICK)]
     return {result.check.name: result.outcome for result in examine(subject, chosen)}
 
 
-def failing(subject: Subject, *names: str) -> set[str]:
+def failing(subject: CheckSubject, *names: str) -> set[str]:
     return {name for name, outcome in outcomes(subject, *names).items() if outcome.status == "failed"}
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.check.conftest import QUICK, failing, outcomes
 
-from trainbook.check import Subject, sample
+from trainbook.check import CheckSubject, sample
 from trainbook.check.sample import read_sample
 from trainbook.data import build
 from trainbook.errors import DataError
@@ -126,7 +126,7 @@ def test_what_is_read_is_divided_as_training_divides_it(bench, tmp_path):
 def test_the_cache_of_training_is_used_only_when_all_data_is_prepared(bench, tmp_path, full):
     config = bench.config(f"data.cache_dir={tmp_path / 'cache'}")
     (tmp_path / "work").mkdir()
-    subject = Subject.of(config, tmp_path / "work", full=full)
+    subject = CheckSubject.of(config, tmp_path / "work", full=full)
     assert (tmp_path / "cache").exists() is full
     assert {name for name in outcomes(subject, *QUICK)} == set(QUICK)
 

@@ -3,20 +3,20 @@ from __future__ import annotations
 from io import StringIO
 
 from trainbook.check.render import render
-from trainbook.check.result import Check, Outcome, Result, failed, passed
-from trainbook.check.run import Report
+from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, passed
+from trainbook.check.run import CheckReport
 from trainbook.terminal import new_console
 
 LONG = "a text of many words that has to go on in the next line of a terminal that is only 80 columns wide"
 
 
-def shown(*outcomes: Outcome, is_terminal: bool) -> list[str]:
+def shown(*outcomes: CheckOutcome, is_terminal: bool) -> list[str]:
     check = Check("padding", "padding changes nothing", lambda subject: passed(""))
     model = {"type": "gpt", "task": "causal", "parameters": 10, "trained": 10, "full": True}
-    results = tuple(Result(check, outcome, 0.1) for outcome in outcomes)
+    results = tuple(CheckResult(check, outcome, 0.1) for outcome in outcomes)
     out = StringIO()
     console = new_console(file=out, width=80, force_terminal=is_terminal, no_color=True)
-    render(Report(results, model, {"data.vocab_size": (None, 512)}, 1.0), console)
+    render(CheckReport(results, model, {"data.vocab_size": (None, 512)}, 1.0), console)
     return out.getvalue().splitlines()
 
 

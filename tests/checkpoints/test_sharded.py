@@ -27,7 +27,7 @@ from trainbook.checkpoints.encoding import encode_state, snapshot_parts
 from trainbook.checkpoints.reading import share_of
 from trainbook.checkpoints.sliced import SlicedCheckpoint, SlicePlanner, SliceWriter, file_names
 from trainbook.errors import CheckpointError
-from trainbook.parallel.place import Place
+from trainbook.parallel.rank_env import RankEnv
 from trainbook.parallel.ranks import Ranks
 from trainbook.parallel.slices import Slice
 
@@ -105,20 +105,20 @@ class Crew:
         self.world, self.barrier, self.told = world, threading.Barrier(world), [None] * world
 
     def member(self, rank: int) -> Ranks:
-        crew = self
+        workers = self
 
         class Member(Ranks):
             def of_all(self, value: Any) -> list[Any]:
-                crew.told[self.rank] = value
-                crew.barrier.wait(60)
-                found = list(crew.told)
-                crew.barrier.wait(60)
+                workers.told[self.rank] = value
+                workers.barrier.wait(60)
+                found = list(workers.told)
+                workers.barrier.wait(60)
                 return found
 
             def of_first(self, value: Any) -> Any:
-                return self.of_all(value)[0]
+                return self.gather(value)[0]
 
-        return Member(Place(rank=rank, world=self.world))
+        return Member(RankEnv(rank=rank, world=self.world))
 
     def each(self, work: Callable[[Ranks], Any]) -> list[Any]:
         results: list[Any] = [None] * self.world

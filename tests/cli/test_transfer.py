@@ -99,10 +99,10 @@ def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
     from trainbook.charts import transfer as charts
     from trainbook.cli import cell
     from trainbook.errors import UserError
-    from trainbook.study.transfer.cells import Outcome
+    from trainbook.study.transfer.cells import CellOutcome
 
     full = raising(UserError("the picture cannot be written: No space left on device."))
-    monkeypatch.setattr(cell, "train_cell", lambda *arguments: Outcome(1.0))
+    monkeypatch.setattr(cell, "train_cell", lambda *arguments: CellOutcome(1.0))
     monkeypatch.setattr(charts, "draw_coordinate_check", full)
     monkeypatch.setattr(charts, "draw_rates", full)
     more = ("--steps", "1") if question == "--coordinate-check" else ("--name", "s", "--runs-dir", lab.runs)

@@ -13,13 +13,13 @@ pytest.importorskip("sqlalchemy")
 from trainbook import api
 from trainbook.cli.trial import train_trial
 from trainbook.errors import CheckpointError, OutOfMemory, RunInUse, TooLarge
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.task import Busy, Failed, Task
+from trainbook.study.tune.task import Busy, Failed, TrialTask
+from trainbook.study.tune.trial import Trial
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Task:
-    return Task(Trial(3, "search", {}), tmp_path, "loss")
+def task(tmp_path: Path) -> TrialTask:
+    return TrialTask(Trial(3, "search", {}), tmp_path, "loss")
 
 
 def ends_with(monkeypatch: pytest.MonkeyPatch, *errors: Exception | Any) -> list[object]:
@@ -47,14 +47,14 @@ def result(rows: list[dict[str, Any]], total: int = 90, patience: int | None = N
     return SimpleNamespace(run=run, best=rows[0] if rows else None)
 
 
-def test_too_little_memory_is_the_trials_answer(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_the_trials_answer(task: TrialTask, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_with(monkeypatch, OutOfMemory("the GPU ran out of memory while building the model"))
     outcome = train_trial(task)
     assert outcome.loss is None and outcome.reason == "out of memory"
 
 
 def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Task(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True)
+    shared = TrialTask(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True)
     calls = ends_with(monkeypatch, OutOfMemory("x"), result([{"step": 90, "loss": 2.0}]))
     assert train_trial(shared).loss == 2.0 and len(calls) == 2
     ends_with(monkeypatch, OutOfMemory("x"), OutOfMemory("x"))
@@ -63,12 +63,12 @@ def test_beside_other_workers_it_is_tried_again_alone_first(tmp_path: Path, monk
 
 def test_what_no_device_of_this_kind_holds_is_the_trials_answer_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     calls = ends_with(monkeypatch, TooLarge("the run needs at least 90 GB"))
-    outcome = train_trial(Task(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True))
+    outcome = train_trial(TrialTask(Trial(3, "search", {}), tmp_path, "loss", shares_gpu=True))
     assert outcome.loss is None and outcome.reason == "too large: the run needs at least 90 GB"
     assert len(calls) == 1, "alone it would be as large"
 
 
-def test_errors_are_told_apart(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_told_apart(task: TrialTask, monkeypatch: pytest.MonkeyPatch) -> None:
     ends_with(monkeypatch, RunInUse("runs/x is in use"), CheckpointError("the disk is full"), RuntimeError("CUDA"))
     with pytest.raises(Busy):
         train_trial(task)
@@ -82,7 +82,7 @@ def test_errors_are_told_apart(task: Task, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_trial_that_is_further_than_its_rung_is_judged_at_the_rung(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rung = Task(Trial(3, "search", {}), tmp_path, "loss", until=1 / 9)
+    rung = TrialTask(Trial(3, "search", {}), tmp_path, "loss", until=1 / 9)
     ends_with(monkeypatch, result([{"step": 5, "loss": 4.0}, {"step": 10, "loss": 3.0}, {"step": 40, "loss": 1.0}]))
     assert train_trial(rung).loss == 3.0
 
@@ -92,7 +92,7 @@ def test_a_run_that_may_stop_early_is_judged_at_its_best_by_the_studys_metric(
 ) -> None:
     rows = [{"step": 10, "loss": 3.0, "accuracy": 0.1}, {"step": 20, "loss": 4.0, "accuracy": 0.5}]
     rows.append({"step": 30, "loss": 5.0, "accuracy": 0.2})
-    by_accuracy = Task(Trial(3, "search", {}), tmp_path, "accuracy")
+    by_accuracy = TrialTask(Trial(3, "search", {}), tmp_path, "accuracy")
     ends_with(monkeypatch, result(rows, patience=2), result(rows))
     assert train_trial(by_accuracy).loss == 0.5
     assert train_trial(by_accuracy).loss == 0.2  # without patience: at its end

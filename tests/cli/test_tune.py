@@ -117,8 +117,8 @@ def test_what_will_be_repeated_is_told_before_the_first_trial() -> None:
 
 def test_which_trials_are_repeated_is_told_once_when_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
     from trainbook.cli.tune import _Table
-    from trainbook.study.tune.rows import Trial
     from trainbook.study.tune.study_file import read_question
+    from trainbook.study.tune.trial import Trial
 
     table = _Table(read_question("gpt-tiny", budget="3", seeds=1), quiet=False)
     trials = [Trial(0, "base", {}, state="done", loss=2.0), Trial(1, "search", {}, state="done", loss=1.0)]
@@ -138,7 +138,7 @@ def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypa
 
 def test_two_knobs_of_one_name_are_both_in_a_trials_line() -> None:
     from trainbook.cli.tune import _line
-    from trainbook.study.tune.rows import Trial
+    from trainbook.study.tune.trial import Trial
 
     values = {"optimizer.type": "lion", "schedule.type": "cosine", "model.bias": True, "model.dropout": 0.1}
     told = _line(Trial(3, "search", values, state="done", loss=1.0))
@@ -147,8 +147,8 @@ def test_two_knobs_of_one_name_are_both_in_a_trials_line() -> None:
 
 def test_the_table_counts_trials_and_repetitions_apart_and_shows_lists() -> None:
     from trainbook.cli.tune import _Table
-    from trainbook.study.tune.rows import Trial
     from trainbook.study.tune.study_file import read_question
+    from trainbook.study.tune.trial import Trial
     from trainbook.terminal import new_console
 
     table = _Table(read_question("gpt-tiny", budget="3"), quiet=False)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainbook.data import DataBundle, Frame, LabelKind, RecordKind, Request, Tokenizer, build
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 SHAKESPEARE = Path(__file__).parents[3] / "shared" / "data" / "tinyshakespeare.txt"
 
@@ -50,7 +50,7 @@ def build_from(tmp_path: Path) -> Callable[..., DataBundle]:
         specials: tuple[str, ...] = (),
         **knobs: Any,
     ) -> DataBundle:
-        data = Data(source=str(source), cache_dir=str(tmp_path / "cache"), **knobs)
+        data = DataKnobs(source=str(source), cache_dir=str(tmp_path / "cache"), **knobs)
 
         def frame(tokenizer: Tokenizer) -> Frame:
             if records not in ("text", "chat"):

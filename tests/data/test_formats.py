@@ -10,29 +10,29 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document, LabelKind
 from trainbook.data.sources import Source, open_source
 from trainbook.errors import DataError, MissingExtra
 
 
 def labelled(name: Path | str, labels: LabelKind = "class", **knobs: Any) -> list[tuple[str, str, Any]]:
-    source = open_source(str(name), Wanted("labelled", labels, **knobs))
+    source = open_source(str(name), FieldSpec("labelled", labels, **knobs))
     return [(document.origin, document.text, document.label) for document in source.documents()]
 
 
 def tagged(name: Path | str, **knobs: Any) -> list[Document]:
-    return list(open_source(str(name), Wanted("tagged", **knobs)).documents())
+    return list(open_source(str(name), FieldSpec("tagged", **knobs)).documents())
 
 
-def message(name: Path | str, wanted: Wanted = Wanted("labelled", "class")) -> str:  # noqa: B008
+def message(name: Path | str, wanted: FieldSpec = FieldSpec("labelled", "class")) -> str:  # noqa: B008
     with pytest.raises(DataError) as caught:
         list(open_source(str(name), wanted).documents())
     return str(caught.value).removesuffix(" To skip such records, set data.bad_lines=skip.")
 
 
 def skipping(name: Path, **knobs: Any) -> tuple[list[str], Source]:
-    source = open_source(str(name), Wanted(bad_lines="skip", **knobs))
+    source = open_source(str(name), FieldSpec(bad_lines="skip", **knobs))
     return [document.origin for document in source.documents()], source
 
 
@@ -83,9 +83,9 @@ def test_a_row_that_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path) -> Non
     origins, source = skipping(tmp_path / "d.csv")
     assert origins == ["d.csv:2", "d.csv:5"] and source.passed.bad == 1
     (tmp_path / "e.csv").write_bytes(b"te\xe9xt,label\none,a\n")
-    assert "e.csv:1: must be UTF-8" in message(tmp_path / "e.csv", Wanted(bad_lines="skip"))
+    assert "e.csv:1: must be UTF-8" in message(tmp_path / "e.csv", FieldSpec(bad_lines="skip"))
     (tmp_path / "f.conll").write_bytes(b"one A\n\ncaf\xe9 B\ntwo A\n\nthree A\n")
-    assert "f.conll:3: must be UTF-8" in message(tmp_path / "f.conll", Wanted("tagged"))
+    assert "f.conll:3: must be UTF-8" in message(tmp_path / "f.conll", FieldSpec("tagged"))
     found = tagged(tmp_path / "f.conll", bad_lines="skip")
     assert [document.text for document in found] == ["one", "three"]
 
@@ -142,7 +142,7 @@ def test_bad_records_are_skipped_and_counted_only_when_asked(tmp_path: Path) -> 
     (tmp_path / "d.csv").write_text("text,n\na\nb,1\n")
     assert skipping(tmp_path / "d.csv")[0] == ["d.csv:3"]
     (tmp_path / "d.conll").write_text("a X\nb\n\nc Y\n")
-    source = open_source(str(tmp_path / "d.conll"), Wanted("tagged", bad_lines="skip"))
+    source = open_source(str(tmp_path / "d.conll"), FieldSpec("tagged", bad_lines="skip"))
     assert [document.words for document in source.documents()] == [("c",)]
 
 
@@ -174,7 +174,7 @@ def test_sentences_of_a_conll_file_end_at_blank_lines(tmp_path: Path) -> None:
     assert first == Document("EU rejects", "d.conll:4", 0, words=("EU", "rejects"), tags=("B-ORG", "O"))
     assert (second.words, second.tags, second.origin) == (("#", "x"), ("O", "O"), "d.conll:8")
     (tmp_path / "e.conll").write_text("EU B-ORG\nrejects\n")
-    assert message(tmp_path / "e.conll", Wanted("tagged")) == (
+    assert message(tmp_path / "e.conll", FieldSpec("tagged")) == (
         f"{tmp_path}/e.conll:2: must have a word and a tag, but got 'rejects'."
     )
 
@@ -307,10 +307,10 @@ def test_mistakes_in_a_function_are_named(module: str) -> None:
     assert (
         message(f"{module}:numbers") == f"{module}:numbers record 1: must be a string or a mapping, but got a number."
     )
-    assert message(f"{module}:one_text", Wanted()) == (
+    assert message(f"{module}:one_text", FieldSpec()) == (
         f"data.source: '{module}:one_text' must return an iterable of strings or mappings, but returned a string."
     )
-    failing = message(f"{module}:failing", Wanted())
+    failing = message(f"{module}:failing", FieldSpec())
     assert failing.startswith(f"data.source: '{module}:failing' raised an error:")
     assert f'{module}.py", line 11' in failing and failing.endswith("ValueError: no more")
 

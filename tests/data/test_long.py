@@ -171,7 +171,7 @@ def test_a_document_that_is_too_long_for_the_gopher_filter_is_refused(
     path = tmp_path / "text.txt"
     path.write_text("Some words, none twice in a row.\n" * 20)
     shrink()
-    monkeypatch.setattr("trainbook.data.sides.JUDGED_BYTES", 100)
+    monkeypatch.setattr("trainbook.data.splits.JUDGED_BYTES", 100)
     with pytest.raises(DataError, match=r"data\.gopher_filter: .* one document, of 594 bytes"):
         build_from(path, gopher_filter=True, max_seq_length=16)
 
@@ -212,7 +212,7 @@ def test_a_run_says_that_its_bpe_was_trained_on_less_text(
     path.write_text("\n".join(" ".join(f"{draw.getrandbits(40):010x}" for _ in range(10)) for _ in range(3000)))
     monkeypatch.setattr("trainbook.data.tokenizers.training.PIECE_CHARACTERS", 5000)
     monkeypatch.setattr("trainbook.data.tokenizers.training.SHORT_CHARACTERS", 1000)
-    monkeypatch.setattr("trainbook.data.decide.DistinctWords", lambda: DistinctWords(50_000))
+    monkeypatch.setattr("trainbook.data.corpus_plan.DistinctWords", lambda: DistinctWords(50_000))
     data = build_from(path, tokenizer="bpe", vocab_size=300, max_seq_length=16)
     sample = data.summary["tokenizer_sample"]
     assert 30_000 < sample["characters"] < 100_000 and sample["of"] == path.stat().st_size

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainbook.data import packing
-from trainbook.data.packing import Rows, pack
+from trainbook.data.packing import PackedRows, pack
 
 
-def contents(rows: Rows) -> list[list[int]]:
+def contents(rows: PackedRows) -> list[list[int]]:
     return [rows.members[start:end].tolist() for start, end in zip(rows.starts, rows.starts[1:], strict=False)]
 
 

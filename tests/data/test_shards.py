@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.data.crews import in_crews
+from tests.data.workers import in_workers
 
 from trainbook.data import DataBundle, Frame, Request, build
-from trainbook.data.decide import decide
+from trainbook.data.concat_memmap import ConcatMemmap
+from trainbook.data.corpus_plan import decide
 from trainbook.data.hashes import Hashes
-from trainbook.data.joined import Joined
-from trainbook.data.parts import Part
+from trainbook.data.parts import SourcePart
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 BuildFrom = Callable[..., DataBundle]
 
@@ -67,7 +67,7 @@ def test_many_shards_are_the_same_data_as_one_file(build_from: BuildFrom, shards
     one = tmp_path / "one.jsonl"
     one.write_bytes(b"".join(path.read_bytes() for path in sorted(shards.iterdir())))
     many, single = build_from(shards, validation_ratio=0.0), build_from(one, validation_ratio=0.0)
-    assert isinstance(many.train.tokens, Joined)
+    assert isinstance(many.train.tokens, ConcatMemmap)
     assert many.fingerprint == single.fingerprint
     assert many.train.tokens[:].tolist() == single.train.tokens[:].tolist()
     texts = [json.loads(line)["text"].encode() for line in one.read_text().splitlines()]
@@ -131,14 +131,14 @@ def test_processes_share_the_shards_and_get_the_same_data(
     real = cache._Preparation._encode
 
     def spy(self: Any, decided: Any, one: Any, *arguments: Any) -> Any:
-        done.append((self.crew.rank, one.part.source.reader.files[0].name))
+        done.append((self.workers.rank, one.part.source.reader.files[0].name))
         return real(self, decided, one, *arguments)
 
     alone = build_from(shards)
     monkeypatch.setattr(cache._Preparation, "_encode", spy)
-    data = Data(source=str(shards), cache_dir=str(tmp_path / f"cache of {world}"))
+    data = DataKnobs(source=str(shards), cache_dir=str(tmp_path / f"cache of {world}"))
     request = Request(frame=lambda tokenizer: Frame(data.max_seq_length, shift=1))
-    bundles = in_crews(world, lambda crew: build(data, 7, request, crew))
+    bundles = in_workers(world, lambda workers: build(data, 7, request, workers))
     for bundle in bundles:
         assert isinstance(bundle, DataBundle), bundle
         assert bundle.fingerprint == alone.fingerprint
@@ -164,14 +164,14 @@ def test_each_process_reads_its_own_files_only(
 
     spy.__name__ = real.__name__
     monkeypatch.setitem(reader_module.FORMATS, ".jsonl", spy)
-    data = Data(source=str(shards), cache_dir=str(tmp_path / "cache"), text_field="text")
+    data = DataKnobs(source=str(shards), cache_dir=str(tmp_path / "cache"), text_field="text")
     request = Request(frame=lambda tokenizer: Frame(data.max_seq_length, shift=1))
 
-    def work(crew: Any) -> DataBundle:
-        ranks[threading.get_ident()] = crew.rank
-        return build(data, 7, request, crew)
+    def work(workers: Any) -> DataBundle:
+        ranks[threading.get_ident()] = workers.rank
+        return build(data, 7, request, workers)
 
-    in_crews(3, work)
+    in_workers(3, work)
     first_hundred = {f"{number:04}.jsonl" for number in range(5)}
     for rank in range(3):
         own = {f"{number:04}.jsonl" for number in range(rank, 12, 3)}
@@ -330,16 +330,16 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
 ) -> None:
     good = (shards / "0010.jsonl").read_text()
     (shards / "0010.jsonl").write_text(good + line + "\n")
-    data = Data(source=str(shards), cache_dir=str(tmp_path / "cache"))
+    data = DataKnobs(source=str(shards), cache_dir=str(tmp_path / "cache"))
     request = Request(frame=lambda tokenizer: Frame(data.max_seq_length, shift=1))
-    answers = in_crews(world, lambda crew: build(data, 7, request, crew))
+    answers = in_workers(world, lambda workers: build(data, 7, request, workers))
     assert [type(answer) for answer in answers] == [DataError] * world
     hint = "To skip such records, set data.bad_lines=skip."
     assert {str(answer) for answer in answers} == {f"{shards}/0010.jsonl{message} {hint}"}
     # Those before it are kept; several processes may be anywhere when they hear of it.
     assert len(list((tmp_path / "cache" / "surveys").iterdir())) >= (10 if world == 1 else 3)
     (shards / "0010.jsonl").write_text(good)
-    bundles = in_crews(world, lambda crew: build(data, 7, request, crew))
+    bundles = in_workers(world, lambda workers: build(data, 7, request, workers))
     assert all(isinstance(bundle, DataBundle) for bundle in bundles)
     assert len(encoded) == 240
 
@@ -347,7 +347,7 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
 def test_a_tokenizer_is_trained_on_a_sample_that_stays_when_shards_are_added(
     build_from: BuildFrom, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.decide as decide
+    import trainbook.data.corpus_plan as decide
 
     monkeypatch.setattr(decide, "BPE_CHARACTERS", 1500)
     first = build_from(shards, tokenizer="bpe", vocab_size=300, validation_ratio=0.0)
@@ -413,11 +413,11 @@ def test_what_was_seen_of_a_shard_is_kept_only_if_it_has_not_changed(
     """Also if the process is killed before it can take it back."""
     kept: list[str] = []
 
-    def must_be_unchanged(self: Part, hashes: Hashes) -> None:
+    def must_be_unchanged(self: SourcePart, hashes: Hashes) -> None:
         kept.extend(path.name for path in (tmp_path / "cache" / "surveys").glob("*.npz"))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Part, "must_be_unchanged", must_be_unchanged)
+    monkeypatch.setattr(SourcePart, "must_be_unchanged", must_be_unchanged)
     with pytest.raises(KeyboardInterrupt):
         build_from(shards)
     assert kept == []
@@ -430,11 +430,11 @@ def test_processes_that_see_other_files_are_told_so(shards: Path, tmp_path: Path
     shutil.copytree(shards, other)
     write_shard(other, 12)
 
-    def prepare(crew: Any) -> DataBundle:
-        source = shards if crew.rank == 0 else other
-        return build(Data(source=str(source), cache_dir=str(tmp_path / "cache")), 7, request, crew)
+    def prepare(workers: Any) -> DataBundle:
+        source = shards if workers.rank == 0 else other
+        return build(DataKnobs(source=str(source), cache_dir=str(tmp_path / "cache")), 7, request, workers)
 
-    answers = in_crews(2, prepare)
+    answers = in_workers(2, prepare)
     assert [type(answer) for answer in answers] == [DataError] * 2
     assert all("the processes do not see the same files" in str(answer) for answer in answers)
 

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.sources import open_source
 from trainbook.data.sources.reader import FileReader
 from trainbook.errors import DataError
 
 
 def documents(name: Path | str, text_field: str | None = None) -> list[tuple[str, str]]:
-    source = open_source(str(name), Wanted(text_field=text_field))
+    source = open_source(str(name), FieldSpec(text_field=text_field))
     return [(document.origin, document.text) for document in source.documents()]
 
 
 def message(name: Path | str, text_field: str | None = None, knob: str = "data.source") -> str:
     with pytest.raises(DataError) as caught:
-        list(open_source(str(name), Wanted(text_field=text_field), knob).documents())
+        list(open_source(str(name), FieldSpec(text_field=text_field), knob).documents())
     return str(caught.value).removesuffix(" To skip such records, set data.bad_lines=skip.")
 
 
@@ -150,7 +150,7 @@ def test_the_fingerprint_depends_on_names_and_contents_only(tmp_path: Path) -> N
         (tmp_path / place / "a.txt").write_text("same")
     here, there = (open_source(str(tmp_path / place)) for place in ("here", "there"))
     before = here.fingerprint()
-    other_field = open_source(str(tmp_path / "here"), Wanted(text_field="other"))
+    other_field = open_source(str(tmp_path / "here"), FieldSpec(text_field="other"))
     assert before == there.fingerprint() == other_field.fingerprint()
     (tmp_path / "here" / "a.txt").write_text("SAME")
     assert here.fingerprint() != before
@@ -168,7 +168,7 @@ def test_a_line_that_is_too_long_for_memory_is_refused_or_skipped(tmp_path: Path
     texts = ["first", "x" * 5000, "third"]
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     assert message(path).startswith(f"{path}:2: a line must be at most 0 MB long") and ".txt" in message(path)
-    source = open_source(str(path), Wanted(bad_lines="skip"))
+    source = open_source(str(path), FieldSpec(bad_lines="skip"))
     assert [(document.origin, document.text) for document in source.documents()] == [
         ("a.jsonl:1", "first"),
         ("a.jsonl:3", "third"),
@@ -194,7 +194,7 @@ def test_lines_are_read_alike_together_and_one_by_one(tmp_path: Path, monkeypatc
     path.write_bytes("\ufeff".encode() + "\n".join(lines).encode() + b'\n{"text": "\xff"}\n{"text": "last"}')
 
     def read() -> tuple[list[tuple[str, str]], list[tuple[str, list[str]]]]:
-        source = open_source(str(path), Wanted(bad_lines="skip"))
+        source = open_source(str(path), FieldSpec(bad_lines="skip"))
         found = [(document.origin, document.text) for document in source.documents()]
         return found, [(bad.reason, bad.places) for bad in source.passed.reasons.values()]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
-from trainbook.data.sides import open_sides
 from trainbook.data.sources import open_source
 from trainbook.data.split import Split, split, survey
+from trainbook.data.splits import open_splits
 
 
 def sides(documents: list[Document], ratio: float) -> tuple[set[str], set[str]]:
@@ -55,8 +55,8 @@ def test_the_side_depends_on_the_text_and_on_no_name_line_label_or_target() -> N
     assert first.is_validation.tolist() == second.is_validation.tolist()
 
 
-def held_out(source: Path | str, wanted: Wanted) -> set[str]:
-    sides = open_sides(open_source(str(source), wanted), None, 0.2)
+def held_out(source: Path | str, wanted: FieldSpec) -> set[str]:
+    sides = open_splits(open_source(str(source), wanted), None, 0.2)
     assert sides.validation is not None
     return {document.text for document in sides.validation()}
 
@@ -76,13 +76,13 @@ def test_the_same_rows_are_held_out_whatever_format_name_order_and_shards_they_h
             writer = csv.writer(stream, delimiter=delimiter)
             writer.writerows([["label", "text"], *([row["label"], row["text"]] for row in rows)])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "d.parquet")
-    wanted = Wanted("labelled", "class")
+    wanted = FieldSpec("labelled", "class")
     expected = held_out(tmp_path / "a.jsonl", wanted)
     assert 15 < len(expected) < 45
     for name in ("renamed.jsonl.gz", "list.json", "shards", "b.csv", "c.tsv", "d.parquet"):
         assert held_out(tmp_path / name, wanted) == expected, name
     assert held_out(tmp_path / "more.jsonl", wanted) - {"a row on top"} == expected
-    assert held_out(tmp_path / "a.jsonl", Wanted("text")) == expected
+    assert held_out(tmp_path / "a.jsonl", FieldSpec("text")) == expected
 
 
 def test_plain_files_are_held_out_by_their_text(tmp_path: Path) -> None:
@@ -90,9 +90,9 @@ def test_plain_files_are_held_out_by_their_text(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         for number in range(40):
             (tmp_path / folder / name.format(number)).write_text(f"This is text {number}.\n")
-    expected = held_out(tmp_path / "one", Wanted("text"))
+    expected = held_out(tmp_path / "one", FieldSpec("text"))
     assert 0 < len(expected) < 20
-    assert held_out(tmp_path / "other", Wanted("text")) == expected
+    assert held_out(tmp_path / "other", FieldSpec("text")) == expected
 
 
 def test_a_record_more_in_a_group_does_not_move_the_group() -> None:

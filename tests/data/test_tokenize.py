@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainbook.data.documents import load_table
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
 from trainbook.data.tokenizers.cuts import in_pieces
@@ -67,7 +67,7 @@ def test_a_document_that_cannot_be_encoded_is_named(tmp_path: Path) -> None:
 
 def test_targets_have_a_stream_and_a_table_of_their_own(tmp_path: Path) -> None:
     documents = [Document("ab", "1", 0, target="xyz"), Document("c", "2", 0, target="é")]
-    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("pairs")))
+    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", FieldSpec("pairs")))
     assert np.fromfile(tmp_path / "tokens.bin", dtype=np.uint16).tolist() == [*b"ab", 256, *b"c"]
     assert np.fromfile(tmp_path / "targets.bin", dtype=np.uint16).tolist() == [*b"xyz", *"é".encode()]
     assert np.load(tmp_path / "targets.npy").tolist() == [[0, 3], [3, 2]]
@@ -79,29 +79,29 @@ def test_a_pair_is_one_also_where_its_text_is_written_in_pieces(
 ) -> None:
     monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
     documents = [Document("a line\nanother line\nmore\n" * 5, "1", 0, target=f"{number}") for number in range(3)]
-    write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("pairs")))
+    write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", FieldSpec("pairs")))
     assert np.load(tmp_path / "targets.npy").tolist() == [[0, 1], [1, 1], [2, 1]]
     assert np.load(tmp_path / "documents.npy")[:, 1].tolist() == [len(documents[0].text)] * 3
 
 
 def test_classes_are_numbers_and_several_are_flags(tmp_path: Path) -> None:
     one = [Document("a", "1", label="x"), Document("b", "2", label="y"), Document("c", "3", label="x")]
-    encoding = Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "class"), ("x", "y"))
+    encoding = Encoding(ByteTokenizer(), "uint16", FieldSpec("labelled", "class"), ("x", "y"))
     write_side(tmp_path, one, encoding)
     labels = np.load(tmp_path / "labels.npy")
     assert (labels.tolist(), labels.dtype) == ([0, 1, 0], np.int64)
     several = [Document("a", "1", label=("x", "y")), Document("b", "2", label=()), Document("c", "3", label=("y",))]
-    write_side(tmp_path, several, Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "classes"), ("x", "y")))
+    write_side(tmp_path, several, Encoding(ByteTokenizer(), "uint16", FieldSpec("labelled", "classes"), ("x", "y")))
     flags = np.load(tmp_path / "labels.npy")
     assert (flags.tolist(), flags.dtype) == ([[1, 1], [0, 0], [0, 1]], np.float32)
     numbers = [Document("a", "1", label=0.5), Document("b", "2", label=-2.0)]
-    write_side(tmp_path, numbers, Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "number")))
+    write_side(tmp_path, numbers, Encoding(ByteTokenizer(), "uint16", FieldSpec("labelled", "number")))
     values = np.load(tmp_path / "labels.npy")
     assert (values.tolist(), values.dtype) == ([0.5, -2.0], np.float32)
 
 
 def test_a_class_that_training_does_not_have_is_named_with_its_place(tmp_path: Path) -> None:
-    encoding = Encoding(ByteTokenizer(), "uint16", Wanted("labelled", "class"), ("x", "y"))
+    encoding = Encoding(ByteTokenizer(), "uint16", FieldSpec("labelled", "class"), ("x", "y"))
     with pytest.raises(DataError) as caught:
         write_side(tmp_path, [Document("a", "v.csv:3", label="z")], encoding, root="here/")
     assert str(caught.value) == (
@@ -141,7 +141,7 @@ def test_tags_are_written_beside_the_tokens(tmp_path: Path) -> None:
         Document("ab c", "1", words=("ab", "c"), tags=("Y", "X")),
         Document("d", "2", words=("d",), tags=("X",)),
     ]
-    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", Wanted("tagged"), ("X", "Y")))
+    facts = write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", FieldSpec("tagged"), ("X", "Y")))
     assert np.fromfile(tmp_path / "tokens.bin", dtype=np.uint16).tolist() == [*b"ab c", 256, *b"d"]
     assert np.fromfile(tmp_path / "marks.bin", dtype=np.int16).tolist() == [1, -1, -1, 0, -1, 0]
     assert facts["marked_tokens"] == 3

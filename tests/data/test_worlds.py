@@ -12,7 +12,7 @@ import pytest
 
 from trainbook.data import BatchPlan, DataBundle, eval_batches
 from trainbook.data.batches import Batch, Ragged
-from trainbook.data.joined import Joined
+from trainbook.data.concat_memmap import ConcatMemmap
 
 KINDS: dict[str, dict[str, Any]] = {
     "windows": {"samples": "windows"},
@@ -66,7 +66,7 @@ def test_the_shares_of_any_world_are_the_batch_of_one_device(
     bundle: DataBundle, request: pytest.FixtureRequest
 ) -> None:
     kind = KINDS[request.node.callspec.params["bundle"]]
-    assert isinstance(bundle.train.tokens, Joined)
+    assert isinstance(bundle.train.tokens, ConcatMemmap)
     for step in STEPS:
         alone = joined([plan_of(bundle, kind).batch(step)])
         for world in (2, 4):
@@ -93,15 +93,15 @@ def test_a_rank_reads_the_rows_that_are_its_own_and_nothing_else(
 ) -> None:
     kind = KINDS[request.node.callspec.params["bundle"]]
     read: list[np.ndarray] = []
-    real = Joined._read
+    real = ConcatMemmap._read
 
-    def spy(self: Joined, file: int, places: Any) -> np.ndarray:
+    def spy(self: ConcatMemmap, file: int, places: Any) -> np.ndarray:
         if self is bundle.train.tokens:
             assert isinstance(places, np.ndarray), "rows are read place by place"
             read.append(places + self.bounds[file])
         return real(self, file, places)
 
-    monkeypatch.setattr(Joined, "_read", spy)
+    monkeypatch.setattr(ConcatMemmap, "_read", spy)
     for world in (1, 2, 4):
         everybodys: list[np.ndarray] = []
         for rank in range(world):

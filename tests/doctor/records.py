@@ -12,7 +12,7 @@ import numpy as np
 
 from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.loading import load
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 Change = Callable[[dict[str, Any]], None]
 LAYERS = ("body.blocks.0", "body.blocks.1", "body.blocks.2", "body.token_embedding")
@@ -51,7 +51,7 @@ def run(
     steps: int = 200,
     every: int = 5,
     source: str = "gpt-tiny",
-) -> Record:
+) -> RunRecord:
     """200 steps of gpt-tiny, a row every 5 of them; `each` may change a row before it is kept."""
     config = settled(source, steps, overrides)
     noise = np.random.default_rng(0)
@@ -110,7 +110,7 @@ def run(
             if each_evaluation is not None:
                 each_evaluation(evaluation)
             evaluations.append(evaluation)
-    return Record(
+    return RunRecord(
         name="made-up",
         train=rows,
         evaluations=evaluations,
@@ -150,6 +150,6 @@ def both(*changes: Change) -> Change:
     return change
 
 
-def without(record: Record, *metrics: str) -> Record:
+def without(record: RunRecord, *metrics: str) -> RunRecord:
     rows = [{name: value for name, value in row.items() if name not in metrics} for row in record.train]
     return replace(record, train=rows)

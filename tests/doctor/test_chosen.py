@@ -14,10 +14,10 @@ from trainbook.doctor import diagnose
 from trainbook.doctor.chosen import chosen_metric
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.view import View
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 
-def classifier(accuracy: Callable[[int], float], metric: str = "accuracy", **more: Any) -> Record:
+def classifier(accuracy: Callable[[int], float], metric: str = "accuracy", **more: Any) -> RunRecord:
     """Three epochs; the validation loss rises from step 80 on, by a half."""
     record = run(
         each=set_to(epoch=lambda step: step / 60),
@@ -26,7 +26,7 @@ def classifier(accuracy: Callable[[int], float], metric: str = "accuracy", **mor
     return replace(record, settings={**record.settings, "evaluation.metric_for_best_model": metric})
 
 
-def found(record: Record, cause: str) -> list[Finding]:
+def found(record: RunRecord, cause: str) -> list[Finding]:
     return [each for each in diagnose(record).findings if each.cause == cause]
 
 

@@ -13,14 +13,14 @@ from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.finding import Finding
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 
-def first(record: Record) -> str:
+def first(record: RunRecord) -> str:
     return diagnose(record).findings[0].cause
 
 
-def warned_of(record: Record) -> list[str]:
+def warned_of(record: RunRecord) -> list[str]:
     return [each.cause for each in diagnose(record).findings if each.severity != "info"]
 
 
@@ -171,7 +171,7 @@ def test_a_rule_is_not_misled(case: Case):
 
 
 def test_no_learning_is_blamed_on_the_targets_only_if_nothing_else_could_be_the_reason():
-    def stuck(*overrides: str) -> Record:
+    def stuck(*overrides: str) -> RunRecord:
         return run(*CLASSIFY, *overrides, source="bert-tiny", each=NO_LEARNING, facts={"uniform_loss": 3.2})
 
     assert first(stuck()) == "labels-random"

@@ -21,7 +21,7 @@ from trainbook.doctor.rule import RULES, all_rules
 from trainbook.doctor.view import View
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.loading import load
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 from trainbook.terminal import new_console
 
 
@@ -191,7 +191,7 @@ def test_of_a_configuration_only_what_it_says_is_judged():
 
 def test_of_a_bare_curve_of_another_tool_what_it_tells_is_judged():
     rows = [{"step": row["step"], "loss": row["loss"] + row["step"] / 50} for row in run().train]
-    diagnosis = diagnose(Record("theirs", rows, [], origin="csv"))
+    diagnosis = diagnose(RunRecord("theirs", rows, [], origin="csv"))
     assert [each.cause for each in diagnosis.findings][:1] == ["learning-rate-high"]
     assert diagnosis.findings[0].override is None, "nothing is known of its settings"
 
@@ -204,7 +204,7 @@ def test_another_tools_name_is_used_where_it_is_known():
 
 
 def test_an_empty_record_is_no_error():
-    assert diagnose(Record("empty", [], [])).findings == []
+    assert diagnose(RunRecord("empty", [], [])).findings == []
 
 
 def test_a_rule_that_fails_does_not_keep_the_others_from_speaking():
@@ -220,11 +220,11 @@ def test_a_rule_that_fails_does_not_keep_the_others_from_speaking():
 @pytest.mark.filterwarnings("error")
 def test_losses_of_nothing_are_no_error_and_no_warning_of_the_machine():
     rows = [{"step": step, "loss": 0.0, "learning_rate": 1e-3} for step in range(0, 400, 10)]
-    nothing = Record("nothing", rows, [{"step": row["step"], "loss": 0.0} for row in rows], origin="csv")
+    nothing = RunRecord("nothing", rows, [{"step": row["step"], "loss": 0.0} for row in rows], origin="csv")
     assert not any("failed" in " ".join(lacking) for lacking in diagnose(nothing).not_judged.values())
 
 
-def told(record: Record, show_all: bool = False) -> str:
+def told(record: RunRecord, show_all: bool = False) -> str:
     file = StringIO()
     render(record, diagnose(record), new_console(file=file, width=200), show_all)
     return file.getvalue()
@@ -232,11 +232,11 @@ def told(record: Record, show_all: bool = False) -> str:
 
 def test_evaluations_without_training_rows_are_a_run_and_what_lacks_is_told():
     evaluations = [{"step": step, "loss": 2.0} for step in range(3)]
-    theirs = Record("theirs", [], evaluations, origin="csv", path=Path("theirs.csv"))
+    theirs = RunRecord("theirs", [], evaluations, origin="csv", path=Path("theirs.csv"))
     said = told(theirs, show_all=True)
     assert "0 rows, 3 evaluations" in said and "skipped: loss was not logged" in said
     assert "skipped: " not in told(theirs) and "skipped, because what they need was not logged (--all" in told(theirs)
-    assert "1 row, 0 evaluations" in told(Record("theirs", [{"step": 1, "loss": 2.0}], [], origin="csv"))
+    assert "1 row, 0 evaluations" in told(RunRecord("theirs", [{"step": 1, "loss": 2.0}], [], origin="csv"))
 
 
 def test_the_command_to_try_keeps_what_else_was_asked_for(tmp_path: Path):

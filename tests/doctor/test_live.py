@@ -11,8 +11,8 @@ from tests.doctor.records import run, set_to
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.view import View
-from trainbook.loop import findings
-from trainbook.loop.findings import MOST_ROWS, NEWEST, Bedside
+from trainbook.loop import live_doctor
+from trainbook.loop.live_doctor import MOST_ROWS, NEWEST, LiveDoctor
 
 HIGH = "optimizer.learning_rate=0.9"
 
@@ -48,7 +48,7 @@ def test_a_doctor_who_fails_stops_nothing_and_says_so_once(lab: Any, monkeypatch
     def fail(record: object) -> None:
         raise RuntimeError("he stumbled")
 
-    monkeypatch.setattr(findings, "diagnose", fail)
+    monkeypatch.setattr(live_doctor, "diagnose", fail)
     lab.train(name="calm")
     assert lab.open("calm").read_manifest().status == "finished"
     told = [event for event in lab.events("notice", "calm") if "he stumbled" in event["reason"]]
@@ -72,36 +72,36 @@ def test_the_card_has_the_verdict_and_the_change_as_a_command(lab: Any):
     assert card.next_commands[0][0].endswith("config.yaml optimizer.learning_rate=0.001")
 
 
-def bedside(**options: Any) -> tuple[Bedside, list[dict[str, Any]]]:
+def doctor_on_call(**options: Any) -> tuple[LiveDoctor, list[dict[str, Any]]]:
     record = run(**options)
     assert record.config is not None
     events = [{"kind": "start", "step": 0, **record.facts}, *record.events]
-    doctor = Bedside(record.name, record.config, record.train, events)
+    doctor = LiveDoctor(record.name, record.config, record.train, events)
     for row in record.evaluations:
         doctor.note("eval", row)
     said: list[dict[str, Any]] = []
-    doctor.speak(200, lambda kind, step=None, **fields: said.append({"kind": kind, "step": step, **fields}))
+    doctor.report_new(200, lambda kind, step=None, **fields: said.append({"kind": kind, "step": step, **fields}))
     return doctor, said
 
 
 def test_of_a_healthy_run_nothing_is_said():
-    assert bedside()[1] == []
+    assert doctor_on_call()[1] == []
 
 
 def test_what_is_said_can_be_written_as_json():
-    said = bedside(each=set_to(update_ratio=0.3))[1]
+    said = doctor_on_call(each=set_to(update_ratio=0.3))[1]
     assert [event["rule"] for event in said] == ["update-size"]
     assert json.loads(json.dumps(said)) == said
 
 
 def test_what_came_after_the_step_that_a_run_goes_back_to_is_forgotten():
-    doctor, _ = bedside()
+    doctor, _ = doctor_on_call()
     doctor.go_back(100)
     assert max(row["step"] for rows in doctor.rows.values() for row in rows) == 100
 
 
 def test_of_a_very_long_run_some_rows_are_kept_of_its_beginning_and_its_end():
-    doctor, _ = bedside()
+    doctor, _ = doctor_on_call()
     for step in range(201, 201 + 3 * MOST_ROWS):
         doctor.note("train", {"step": step, "loss": 1.0})
     kept = [row["step"] for row in doctor.rows["train"]]
@@ -109,8 +109,8 @@ def test_of_a_very_long_run_some_rows_are_kept_of_its_beginning_and_its_end():
 
 
 def test_what_is_kept_of_a_very_long_run_is_spread_over_all_of_it():
-    record = bedside()[0]._record()
-    doctor = Bedside(record.name, record.config)  # pyright: ignore[reportArgumentType]
+    record = doctor_on_call()[0]._record()
+    doctor = LiveDoctor(record.name, record.config)  # pyright: ignore[reportArgumentType]
     for step in range(50 * MOST_ROWS):
         doctor.note("train", {"step": step, "loss": 1.0})
     kept = [row["step"] for row in doctor.rows["train"]]
@@ -120,7 +120,7 @@ def test_what_is_kept_of_a_very_long_run_is_spread_over_all_of_it():
 
 
 def test_of_several_processes_the_batch_is_the_one_of_all():
-    record = bedside()[0]._record()
+    record = doctor_on_call()[0]._record()
     assert View(record).world == 1
-    several = Bedside(record.name, record.config, world=8)  # pyright: ignore[reportArgumentType]
+    several = LiveDoctor(record.name, record.config, world=8)  # pyright: ignore[reportArgumentType]
     assert View(several._record()).world == 8

@@ -19,13 +19,13 @@ from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
 from trainbook.doctor.statistics import noise_of, non_rising
 from trainbook.runs.record import open_record
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 NAN = float("nan")
 MADE = of_fit(run("schedule.warmup_steps=0", steps=400))
 
 
-def squared_errors(seed: int, steps: int, total: int, level: Callable[[int], float], batch: int = 8) -> Record:
+def squared_errors(seed: int, steps: int, total: int, level: Callable[[int], float], batch: int = 8) -> RunRecord:
     """A module of the user's own with a row for each step: the mean squared error of a batch of normal errors."""
     draw = np.random.default_rng(seed)
     errors = draw.standard_normal((steps, batch)) ** 2
@@ -33,7 +33,7 @@ def squared_errors(seed: int, steps: int, total: int, level: Callable[[int], flo
     return replace(MADE, train=rows, evaluations=[], facts={"total_updates": total})
 
 
-def blamed(record: Record) -> set[str]:
+def blamed(record: RunRecord) -> set[str]:
     return {each.cause for each in diagnose(record).findings if each.severity != "info"}
 
 
@@ -69,7 +69,7 @@ def test_a_loss_that_diverges_is_found_whatever_the_noise():
 
 
 def test_large_updates_of_a_small_network_that_learns_are_no_fault():
-    def small(level: Callable[[int], float]) -> Record:
+    def small(level: Callable[[int], float]) -> RunRecord:
         record = squared_errors(0, 150, 150, level)
         return replace(record, train=[{**row, "update_ratio": 0.04} for row in record.train])
 
@@ -80,7 +80,7 @@ def test_large_updates_of_a_small_network_that_learns_are_no_fault():
 FALLS = [4.4, 4.08, 3.74, 3.47, 3.29, 3.05, 2.95, 2.72, 2.65, 2.45]
 
 
-def evaluated(*values: float, **options: Any) -> Record:
+def evaluated(*values: float, **options: Any) -> RunRecord:
     return run(each_evaluation=set_to(loss=lambda step: values[step // 20 - 1], targets=100_000), **options)
 
 
@@ -141,7 +141,7 @@ def test_a_learning_rate_below_half_of_the_usual_one_is_named_if_the_loss_still_
     assert [each.cause for each in said(flat, "rate-for-the-case")] == ["learning-rate-low"]
 
 
-def table(folder: Path, loss: Callable[[int], float], steps: int = 300) -> Record:
+def table(folder: Path, loss: Callable[[int], float], steps: int = 300) -> RunRecord:
     file = folder / "log.csv"
     file.write_text("step,loss,lr\n" + "".join(f"{step},{loss(step)},0.001\n" for step in range(1, steps)))
     return open_record(file)
@@ -182,7 +182,7 @@ def test_a_logged_learning_rate_is_known(tmp_path: Path):
 # A run that was lost from its first steps
 
 
-def diverged() -> Record:
+def diverged() -> RunRecord:
     climbs = losses(lambda step: 6.119 if step == 1 else 16.7 + min(step, 40) / 4)
     wild = set_to(update_ratio=0.6, grad_norm=30.0, clipped=1.0)
     return run("optimizer.learning_rate=1.0", "optimizer.weight_decay=0.1", each=both(climbs, wild))

@@ -23,8 +23,8 @@ from trainbook.knobs.loading import load
 from trainbook.knobs.own_module import applies_to_fit, as_keyword_argument, keyword_of
 from trainbook.report import make_card
 from trainbook.runs.record import open_record
-from trainbook.runs.run_record import Record, told_by
-from trainbook.study.question import choose
+from trainbook.runs.run_record import RunRecord, told_by
+from trainbook.study.remedy_plan import choose
 from trainbook.terminal import new_console
 
 
@@ -42,13 +42,13 @@ def fit(folder: Path, **knobs: Any) -> Result:
     return trainbook.fit(model, data, loss=loss, name="own", runs_dir=folder, quiet=True, **knobs)
 
 
-def of_fit(record: Record) -> Record:
+def of_fit(record: RunRecord) -> RunRecord:
     """The same rows, as if a module of the user's own had been trained."""
     origin, settings, config = told_by(record.config, "fit")
-    return Record(record.name, record.train, record.evaluations, record.events, settings, config, {}, origin)
+    return RunRecord(record.name, record.train, record.evaluations, record.events, settings, config, {}, origin)
 
 
-def told(record: Record, diagnosis: Diagnosis) -> str:
+def told(record: RunRecord, diagnosis: Diagnosis) -> str:
     file = StringIO()
     render(record, diagnosis, new_console(file=file, width=200), show_all=True)
     return file.getvalue()
@@ -112,7 +112,7 @@ def test_knobs_of_the_model_are_not_advised_where_the_module_is_the_users_own():
 def test_a_run_of_unknown_size_is_held_against_the_whole_range():
     def hugging_face(rate: float) -> list[str]:
         rows = [{"step": step, "loss": 3.0 - step / 100, "learning_rate": rate} for step in range(1, 100)]
-        record = Record("theirs", rows, [], settings={"optimizer.learning_rate": rate}, origin="huggingface")
+        record = RunRecord("theirs", rows, [], settings={"optimizer.learning_rate": rate}, origin="huggingface")
         return [each.cause for each in diagnose(record).findings if each.rule == "rate-for-the-case"]
 
     assert hugging_face(3e-4) == hugging_face(5e-3) == hugging_face(2e-5) == []

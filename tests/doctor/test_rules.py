@@ -14,9 +14,9 @@ from trainbook.doctor import CAUSES, diagnose
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import all_rules
 from trainbook.doctor.view import View
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
-Make = Callable[[], Record]
+Make = Callable[[], RunRecord]
 NAN = float("nan")
 
 
@@ -42,7 +42,7 @@ def one_layer(metric: str, value: float) -> Any:
     return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
 
 
-def fine_tuned(loss: Callable[[int], float], **facts: Any) -> Record:
+def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
     """A pretrained model whose folder is no longer here."""
     record = run(each=losses(loss), each_evaluation=set_to(loss=loss), facts={"prior_loss": None, **facts})
     config = record.config
@@ -52,7 +52,7 @@ def fine_tuned(loss: Callable[[int], float], **facts: Any) -> Record:
     return replace(record, settings=settings, config=config.model_copy(update={"model": model}))
 
 
-def classifier(**metrics: float) -> Record:
+def classifier(**metrics: float) -> RunRecord:
     three = {"uniform_loss": math.log(3), "prior_loss": 0.5}
     evaluation = set_to(loss=lambda step: 0.3 + math.exp(-step / 20), targets=200, f1_macro=0.9)
     curve = losses(lambda step: 0.3 + 0.8 * math.exp(-step / 20))
@@ -683,7 +683,7 @@ CASES = [
 ]
 
 
-def said(record: Record, name: str) -> list[Finding]:
+def said(record: RunRecord, name: str) -> list[Finding]:
     rule = all_rules()[name]
     return list(rule.judge(View(record)))
 
@@ -745,7 +745,7 @@ def test_updates_skipped_for_nan_are_found_in_runs_that_name_no_cause():
 
 def test_whoever_trains_elsewhere_is_told_to_lower_the_rate_and_not_of_a_guard_that_is_not_there():
     rows = [{"step": step, "loss": NAN if step > 100 else 3.0, "learning_rate": 1e-3} for step in range(0, 200, 5)]
-    (found,) = said(Record("theirs", rows, [], origin="csv"), "not-finite")
+    (found,) = said(RunRecord("theirs", rows, [], origin="csv"), "not-finite")
     assert found.override == "learning_rate=0.00033"
 
 

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.guard import Adopt, Ladder, Observe, Policy, Reading, Rejection, RollBack, Stop, Suspicion
+from trainbook.guard import Adopt, JudgeReading, Ladder, Observe, Policy, Rejection, RollBack, Stop, Suspicion
 from trainbook.guard.ladder import LEAD
 
 Floats = Sequence[float] | np.ndarray
 
 
-def rejections(row: int, last: int, in_all: int | None = None) -> Reading:
+def rejections(row: int, last: int, in_all: int | None = None) -> JudgeReading:
     """A reading right after the last of so many rejections in a row."""
     found = [Rejection(step, math.nan, 1.0, math.nan, 0.0, False) for step in range(last - row + 1, last + 1)]
-    return Reading(in_all or row, row, found, [3.0] * 20, found)
+    return JudgeReading(in_all or row, row, found, [3.0] * 20, found)
 
 
-def decided(ladder: Ladder, step: int, reading: Reading) -> object:
+def decided(ladder: Ladder, step: int, reading: JudgeReading) -> object:
     """Where every suspicion turns out to be right, and nothing recovers by itself."""
     decision = ladder.decide(step, reading)
     return ladder.back(decision.trouble) if isinstance(decision, Suspicion) else decision
@@ -31,8 +31,8 @@ def experienced(**policy: Any) -> Ladder:
     return Ladder(Policy(**policy), first_loss=4.0, best_loss=2.0, best_step=100, lowest_loss=2.0)
 
 
-def losses(values: Floats) -> Reading:
-    return Reading(0, 0, [], list(values)[-128:])
+def losses(values: Floats) -> JudgeReading:
+    return JudgeReading(0, 0, [], list(values)[-128:])
 
 
 def decisions(curve: Floats, policy: Policy | None = None, every: int = 10) -> list[tuple[int, RollBack]]:
@@ -286,7 +286,7 @@ def test_a_suspicion_that_was_wrong_makes_the_next_one_harder():
 
 def test_a_few_rejections_at_the_loss_of_a_model_that_knows_something_are_taken_for_usual():
     found = [Rejection(step, 3.0 + step / 1e4, 1.0, 12.0, 0.0, False) for step in (199, 200)]
-    reading = Reading(2, 2, found, [1.0] * 40, found, beginning=4.0)
+    reading = JudgeReading(2, 2, found, [1.0] * 40, found, beginning=4.0)
     assert isinstance(Ladder(Policy()).decide(200, reading), Adopt)
     assert Ladder(Policy()).decide(200, reading._replace(beginning=2.0)) is None, "worse than an untrained model"
 
@@ -296,7 +296,7 @@ def test_a_rejected_stretch_of_shuffled_data_is_tested_once_and_not_taken_for_us
     ladder, found = experienced(longest=40), {}
     for step in range(201, 261):
         in_row = [Rejection(at, loss, 1.0, 20.0, 0.0, False, beginning=4.0) for at in range(201, step + 1)]
-        decision = ladder.decide(step, Reading(step - 200, step - 200, in_row[-1:], [2.0] * 40, in_row, 4.0))
+        decision = ladder.decide(step, JudgeReading(step - 200, step - 200, in_row[-1:], [2.0] * 40, in_row, 4.0))
         if isinstance(decision, Suspicion):
             decision = (decision, ladder.dismiss(decision))
         if decision is not None:
@@ -317,7 +317,7 @@ def test_data_that_was_at_one_level_for_long_is_not_taken_to_have_changed_at_onc
         for step in range(first, first + 100):
             in_row = [Rejection(at, 3.0 + at % 7 / 100, 1.0, 20.0, 0.0, False) for at in range(first, step + 1)]
             count = len(in_row)
-            decision = ladder.decide(step, Reading(count, count, in_row[-1:], [2.0] * 40, in_row, 4.0))
+            decision = ladder.decide(step, JudgeReading(count, count, in_row[-1:], [2.0] * 40, in_row, 4.0))
             if isinstance(decision, Suspicion):
                 decision = ladder.dismiss(decision)
             if isinstance(decision, Adopt):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from trainbook.errors import ConfigError
-from trainbook.knobs import Change, Config, declarations, dump, dump_changes, load
+from trainbook.knobs import Config, KnobChange, declarations, dump, dump_changes, load
 from trainbook.knobs.dumping import untrue
 from trainbook.knobs.recipes import names
 
@@ -82,7 +82,7 @@ def test_a_line_is_kept_for_its_origin_only_if_it_has_the_value():
         edited = text.replace("  learning_rate: 0.01  # override", f"  learning_rate: {wrong}  # override")
         assert edited != text and untrue(edited, later, []) == ["optimizer.learning_rate"]
         assert load_text(dump_changes(edited, later, [])) == later.config
-    changed = [Change("optimizer.learning_rate", 0.5, 0.01)]
+    changed = [KnobChange("optimizer.learning_rate", 0.5, 0.01)]
     assert untrue(text.replace("learning_rate: 0.01", "learning_rate: 0.5"), later, changed) == []
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from trainbook.knobs import (
     RESUME_POLICY,
-    Change,
+    KnobChange,
     declarations,
     difference,
     explain_knob,
@@ -66,7 +66,7 @@ def test_explain_says_whether_a_knob_may_change_and_why() -> None:
 def test_the_difference_names_each_changed_knob_with_both_values() -> None:
     old, new = load(None).config, load(None, ["lr=1e-3", "num_layers=2"]).config
     assert difference(old, new) == [
-        Change("model.num_hidden_layers", 6, 2),
-        Change("optimizer.learning_rate", 3e-4, 1e-3),
+        KnobChange("model.num_hidden_layers", 6, 2),
+        KnobChange("optimizer.learning_rate", 3e-4, 1e-3),
     ]
     assert difference(old, old) == []

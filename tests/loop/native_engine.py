@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from trainbook.errors import UserError
 from trainbook.loop.convert import from_deepspeed, to_deepspeed
-from trainbook.loop.restore import load_task
+from trainbook.loop.load_task import load_task
 from trainbook.models import named_roles
 from trainbook.optim import parameter_groups
 from trainbook.parallel.engine import import_deepspeed

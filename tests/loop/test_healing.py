@@ -94,9 +94,9 @@ def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab):
 
 
 def test_without_room_for_copies_the_way_back_is_from_a_checkpoint(long_lab: Lab, monkeypatch):
-    from trainbook.loop import heal
+    from trainbook.loop import guard_actions
 
-    monkeypatch.setattr(heal, "available_host_memory", lambda: 1000)
+    monkeypatch.setattr(guard_actions, "available_host_memory", lambda: 1000)
     with breaking_at(long_lab, 48):
         long_lab.train(*LONG, name="no-room")
     (rollback,) = told(long_lab, "no-room", "rollback")

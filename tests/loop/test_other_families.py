@@ -14,8 +14,8 @@ from tests.conftest import later, needs
 from trainbook import api
 from trainbook.errors import UserError
 from trainbook.loop.export import export_run
+from trainbook.loop.load_task import load_task
 from trainbook.loop.predict import predict
-from trainbook.loop.restore import load_task
 from trainbook.runs import RunFolder
 
 pytestmark = needs("transformers")

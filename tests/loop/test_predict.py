@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError, UserError
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.evaluation import Evaluation
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.training import Training
-from trainbook.loop.judges import windows
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
+from trainbook.loop.load_task import LoadedTask
 from trainbook.loop.predict import Prediction
-from trainbook.loop.restore import Restored
+from trainbook.loop.predictor import windows
 from trainbook.precision import Precision
 from trainbook.tasks import Facts, task_class
 from trainbook.tasks import metrics as measures
@@ -32,14 +32,14 @@ TYPES = {"causal": "gpt", "seq2seq": "t5", "span": "t5"}
 TEXTS = ["a fine day", "no", "it rained all the day long and we stayed at home", "déjà vu", "well then"]
 
 
-def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> Restored:
+def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> LoadedTask:
     kind = TYPES.get(task, "bert")
     position: dict[str, Any] = {"position": "relative"} if kind == "t5" else {}
     config = Config(
-        model=Model(type=kind, num_hidden_layers=1, hidden_size=16, num_attention_heads=2, **position),
-        data=Data(max_seq_length=length, **data),
-        training=Training(task=task),
-        evaluation=Evaluation(per_device_eval_batch_size=batch),
+        model=ModelKnobs(type=kind, num_hidden_layers=1, hidden_size=16, num_attention_heads=2, **position),
+        data=DataKnobs(max_seq_length=length, **data),
+        training=TrainingKnobs(task=task),
+        evaluation=EvaluationKnobs(per_device_eval_batch_size=batch),
     )
     kind = task_class(config)
     tokenizer = ByteTokenizer(kind.specials)
@@ -51,7 +51,7 @@ def restored(task: str, batch: int = 2, length: int = 16, **data: Any) -> Restor
         for parameter in built.parameters():
             if parameter.ndim == 2:
                 parameter.normal_(std=0.3, generator=generator)
-    return Restored(built.eval(), tokenizer, config, facts, Precision(config.precision, CPU), step=0)
+    return LoadedTask(built.eval(), tokenizer, config, facts, Precision(config.precision, CPU), step=0)
 
 
 def written(path: Path, records: list[dict[str, Any]]) -> str:
@@ -59,14 +59,14 @@ def written(path: Path, records: list[dict[str, Any]]) -> str:
     return str(path)
 
 
-def predicted(model: Restored, file: str, **options: Any) -> tuple[list[dict[str, Any]], dict[str, float]]:
+def predicted(model: LoadedTask, file: str, **options: Any) -> tuple[list[dict[str, Any]], dict[str, float]]:
     prediction = Prediction(model, file, CPU, **options)
     answers = list(prediction)
     return answers, prediction.metrics()
 
 
 @torch.no_grad()
-def logits_of(model: Restored, text: str, **inputs: Any) -> torch.Tensor:
+def logits_of(model: LoadedTask, text: str, **inputs: Any) -> torch.Tensor:
     """One text alone, without padding, as training frames it."""
     frame = type(model.task).frame(model.config, model.tokenizer)
     tokens = [*frame.prefix, *model.tokenizer.encode(text).tolist()[: frame.room], *frame.suffix]

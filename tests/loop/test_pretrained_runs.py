@@ -292,7 +292,7 @@ def test_adapters_whose_model_is_gone_say_where_it_was_and_nothing_of_the_hub(
 
 def test_adapters_keep_to_the_checkpoint_that_they_began_with_when_the_earlier_run_goes_on(lab):
     pytest.importorskip("peft")
-    from trainbook.loop.restore import load_task
+    from trainbook.loop.load_task import load_task
 
     common = ("evaluation.eval_steps=2", "checkpoint.save_total_limit=9")
     base = lab.train("training.max_steps=4", *common, name="base").run

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import trainbook
 from trainbook.doctor import diagnose
-from trainbook.loop import heal, recheck
+from trainbook.loop import guard_actions, recheck
 from trainbook.loop.faults.faults import flip_high_bit
 from trainbook.report import make_card
 from trainbook.runs.run_record import read_run
@@ -29,7 +29,7 @@ def reasons(lab: Any, kind: str, name: str = "run") -> list[str]:
 def lags(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """As on a CPU, and as on a GPU."""
     real = recheck.Recheck
-    monkeypatch.setattr(heal, "Recheck", lambda job, log: real(job, log, lags=request.param))
+    monkeypatch.setattr(guard_actions, "Recheck", lambda job, log: real(job, log, lags=request.param))
     return request.param
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.memory import Memory
-from trainbook.knobs.sections.model import Model
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.memory import MemoryKnobs
+from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.models import EncoderDecoder, Transformer, build_bert, build_gpt, build_t5, initialize
 from trainbook.models.attention import Attention
 
@@ -237,9 +237,9 @@ class GptCases(CausalCases):
     def make(self, recompute: str = "off", **changes: Any) -> Transformer:
         sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": 4, "initializer_range": 0.2}
         config = Config(
-            model=Model(**{**sizes, **self.knobs, **changes}),
-            memory=Memory(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
-            data=Data(max_seq_length=LENGTH),
+            model=ModelKnobs(**{**sizes, **self.knobs, **changes}),
+            memory=MemoryKnobs(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
+            data=DataKnobs(max_seq_length=LENGTH),
         )
         model = build_gpt(config, VOCAB)
         initialize(model, model.shape, seed=3)
@@ -319,9 +319,9 @@ class BertCases(PackedCases):
     def make(self, recompute: str = "off", **changes: Any) -> Transformer:
         sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": 4, "initializer_range": 0.2}
         config = Config(
-            model=Model(type="bert", **{**sizes, **self.knobs, **changes}),
-            memory=Memory(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
-            data=Data(max_seq_length=LENGTH),
+            model=ModelKnobs(type="bert", **{**sizes, **self.knobs, **changes}),
+            memory=MemoryKnobs(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
+            data=DataKnobs(max_seq_length=LENGTH),
         )
         model = build_bert(config, VOCAB)
         initialize(model, model.shape, seed=3)
@@ -367,9 +367,9 @@ class T5Cases(PackedCases):
     def make(self, recompute: str = "off", **changes: Any) -> WritesWhatItReads:
         sizes = {"num_hidden_layers": LAYERS, "hidden_size": WIDTH, "num_attention_heads": 4, "norm": "rmsnorm"}
         config = Config(
-            model=Model(type="t5", **{**sizes, **self.knobs, **changes}),
-            memory=Memory(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
-            data=Data(max_seq_length=LENGTH),
+            model=ModelKnobs(type="t5", **{**sizes, **self.knobs, **changes}),
+            memory=MemoryKnobs(gradient_checkpointing=recompute),  # pyright: ignore[reportArgumentType]
+            data=DataKnobs(max_seq_length=LENGTH),
         )
         model = WritesWhatItReads(build_t5(config, VOCAB, LENGTH))
         initialize(model, model.shape, seed=3)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.memory import Memory
-from trainbook.knobs.sections.model import Model
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.memory import MemoryKnobs
+from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.models import shape_of
 from trainbook.tasks import CausalLanguageModel, Facts
 
@@ -22,7 +22,7 @@ LLAMA = {"norm": "rmsnorm", "activation": "swiglu", "position": "rotary", "tie_e
 
 
 def config_of(length: int = 16, **model: Any) -> Config:
-    return Config(model=Model(**model), data=Data(max_seq_length=length))
+    return Config(model=ModelKnobs(**model), data=DataKnobs(max_seq_length=length))
 
 
 def test_what_is_left_open_follows_from_the_width_and_the_heads():
@@ -68,8 +68,8 @@ def test_every_knob_of_the_model_reaches_the_shape():
         "beta_slow": 2.0,
         "attention_factor": 1.5,
     }
-    model = Model(**values, vocab_rows=11, **{f"rope_{name}": value for name, value in rope.items()})
-    config = Config(model=model, memory=Memory(gradient_checkpointing="full"), data=Data(max_seq_length=9))
+    model = ModelKnobs(**values, vocab_rows=11, **{f"rope_{name}": value for name, value in rope.items()})
+    config = Config(model=model, memory=MemoryKnobs(gradient_checkpointing="full"), data=DataKnobs(max_seq_length=9))
     shape = shape_of(config, 7, causal=True)
     assert {name: getattr(shape, name) for name in values} == values
     assert asdict(shape.rotation) == rope

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from trainbook.knobs import Config
 from trainbook.knobs.scaling import STANDARD, Scaling
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.optimizer import Optimizer as Knobs
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, parameter_groups
 from trainbook.roles import Kind
@@ -40,7 +40,7 @@ def config_of(times: float, **model: Any) -> Config:
     if "head_width" not in model:
         sizes["num_attention_heads"] = round(sizes["num_attention_heads"] * times)
     sizes["hidden_size"] = round(sizes["hidden_size"] * times)
-    return Config(model=Model(**sizes), data=Data(max_seq_length=6))
+    return Config(model=ModelKnobs(**sizes), data=DataKnobs(max_seq_length=6))
 
 
 def build(kind: str, times: float = 1, dtype: torch.dtype = torch.float64, **model: Any) -> Any:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.models import OutputLinear, named_roles
 from trainbook.roles import Kind, Role
 from trainbook.tasks import CausalLanguageModel, Facts
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 def build(seed: int = 0, vocab: int = 50, dtype: torch.dtype = torch.float32, **model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "tie_embeddings": False, **model}
-    config = Config(model=Model(**sizes), training=Training(seed=seed), data=Data(max_seq_length=32))
+    config = Config(model=ModelKnobs(**sizes), training=TrainingKnobs(seed=seed), data=DataKnobs(max_seq_length=32))
     return CausalLanguageModel.build(config, Facts(vocab), CPU, dtype)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.knobs import Config, load
-from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
 from trainbook.models import Shape, Transformer, initialize, named_roles, shape_of
 from trainbook.models.core import make_norm
 from trainbook.optim import apply_update, build_optimizer, parameter_groups

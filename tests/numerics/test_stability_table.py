@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
 from trainbook.loop import step as step_module
 from trainbook.loop.step import train_step
 from trainbook.models import named_roles

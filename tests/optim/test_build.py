@@ -10,9 +10,9 @@ from torch.optim import Optimizer
 
 from trainbook.errors import ResumeError
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.optimizer import Optimizer as Knobs
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
 from trainbook.tasks import CausalLanguageModel, Facts
@@ -60,7 +60,7 @@ def train(module: nn.Module, optimizer: Optimizer, rate: Tensor, steps: range) -
 
 def gpt(**model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, **model}
-    config = Config(model=Model(**sizes), data=Data(max_seq_length=8))
+    config = Config(model=ModelKnobs(**sizes), data=DataKnobs(max_seq_length=8))
     return CausalLanguageModel.build(config, Facts(20), torch.device("cpu"), torch.float32)
 
 

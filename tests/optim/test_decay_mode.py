@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from trainbook.knobs.sections.optimizer import Optimizer as Knobs
-from trainbook.knobs.sections.schedule import Schedule
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
+from trainbook.knobs.sections.schedule import ScheduleKnobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, parameter_groups, shares
 
@@ -54,7 +54,7 @@ def shrunk(kind: str, peak: float, schedule: list[float], **knobs: Any) -> dict[
     return {name: parameter.detach() / before[name] for name, parameter in module.named_parameters()}
 
 
-SCHEDULE = shares(Schedule(type="cosine", floor=0.1), total=40, warmup=8)
+SCHEDULE = shares(ScheduleKnobs(type="cosine", floor=0.1), total=40, warmup=8)
 
 
 @pytest.mark.parametrize("peak", [1.0, 3e-4, 1e-6])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.knobs.sections.optimizer import Optimizer as Knobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, low_bit, parameter_groups
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainbook.knobs.sections.optimizer import Optimizer as Knobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, parameter_groups
 from trainbook.optim.muon import COEFFICIENTS, Muon, orthogonal, update_scale

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.checkpoints.sliced import SlicedCheckpoint
-from trainbook.loop import heal
+from trainbook.loop import guard_actions
 from trainbook.loop.train import Training
 from trainbook.parallel.slices import Slice
 
@@ -31,7 +31,7 @@ def put_in(case: dict[str, Any], ranks: Any, runs: Path, seen: dict[str, Any]) -
         if "flip" in case and ranks.is_first:
             flip_a_bit(runs / case["run"] / "checkpoints" / case["flip"])
         if "no_snapshots" in case:
-            held.enter_context(_changed(heal, "SHARE_OF_HOST", 0.0))
+            held.enter_context(_changed(guard_actions, "SHARE_OF_HOST", 0.0))
         if "weigh_saves" in case:
             held.enter_context(_weighed(seen))
         yield

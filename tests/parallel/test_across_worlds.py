@@ -159,7 +159,7 @@ def test_no_rank_saves_more_than_its_slices(two: Worlds):
 
 
 def test_ranks_go_back_to_a_checkpoint_together_as_one_device_does(two: Worlds, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainbook.loop.heal.SHARE_OF_HOST", 0.0)
+    monkeypatch.setattr("trainbook.loop.guard_actions.SHARE_OF_HOST", 0.0)
     with two.lab.around_step(nan_on_one_rank(NAN_ROW, rank=0)):
         two.lab.train(*overrides({**SINGLE, **GOES_BACK}), name="back-alone", samples="documents")
     theirs, ours = two.lab.events("rollback", "back-alone"), two.lab.events("rollback", "back")

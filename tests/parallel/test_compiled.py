@@ -12,7 +12,7 @@ from tests.conftest import Lab
 
 from trainbook.loop.build import Built, build
 from trainbook.loop.step import train_step
-from trainbook.parallel import Place, joined
+from trainbook.parallel import RankEnv, joined
 
 # Torch itself keeps quiet about this one while it traces, unless warnings are errors.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -40,7 +40,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
 @contextmanager
 def built(lab: Lab, strategy: str, *overrides: str) -> Iterator[Built]:
     config = lab.load(f"distributed.strategy={strategy}", *overrides).config
-    with joined(Place(), config.distributed, "cpu") as ranks:
+    with joined(RankEnv(), config.distributed, "cpu") as ranks:
         yield build(config, torch.device("cpu"), None, ranks)
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tests.parallel.strategy_cases import OwnStepCases, Reference, World, reference
 
-from trainbook.knobs.sections.distributed import Distributed
-from trainbook.parallel import Place, joined
+from trainbook.knobs.sections.distributed import DistributedKnobs
+from trainbook.parallel import RankEnv, joined
 from trainbook.parallel.ddp import mean_in
 
 __all__ = ["reference"]
@@ -38,7 +38,7 @@ class Bucket:
 def test_gradients_are_divided_in_the_wider_type_and_sent_in_the_asked_one(held: torch.dtype, sent: torch.dtype):
     gradients = torch.randn(50, generator=torch.Generator().manual_seed(0)).to(held)
     expected = (gradients.to(torch.promote_types(held, sent)) / 3).to(sent).to(held)
-    with joined(Place(), Distributed(strategy="ddp"), "cpu"):
+    with joined(RankEnv(), DistributedKnobs(strategy="ddp"), "cpu"):
         mean = mean_in((sent, 3), cast(Any, Bucket(gradients))).wait()
     assert mean.dtype == held and torch.equal(mean, expected)
     assert torch.equal(gradients, expected), "a bucket keeps its place"

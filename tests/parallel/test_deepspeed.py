@@ -13,7 +13,7 @@ from tests.parallel.worker import rejected
 
 from trainbook.errors import ConfigError, MissingExtra
 from trainbook.knobs import load
-from trainbook.parallel import Place, Ranks, must_suit
+from trainbook.parallel import RankEnv, Ranks, must_suit
 
 __all__ = ["reference"]
 
@@ -179,7 +179,7 @@ TINY = {"training.max_steps": 3, "batch.global_batch_size": 16}
 
 def suits(world: int = 1, compute: str = "fp32", **knobs: object) -> None:
     config = load({**TINY, **ZERO[2], **{f"distributed.{name}": value for name, value in knobs.items()}}).config
-    must_suit(config, Ranks(Place(world=world)), torch.device("cpu"), compute)
+    must_suit(config, Ranks(RankEnv(world=world)), torch.device("cpu"), compute)
 
 
 def test_a_package_that_is_missing_is_named_with_its_pip_line(monkeypatch: pytest.MonkeyPatch):

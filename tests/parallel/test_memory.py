@@ -8,10 +8,10 @@ import torch
 from tests.conftest import Lab
 
 from trainbook.errors import OutOfMemory, RunError
-from trainbook.knobs.sections.distributed import Distributed
-from trainbook.loop.memory import Memory
+from trainbook.knobs.sections.distributed import DistributedKnobs
+from trainbook.loop.oom_retry import OutOfMemoryRetry
 from trainbook.loop.shortage import Shortage, shortages_in
-from trainbook.parallel import Place, Ranks
+from trainbook.parallel import RankEnv, Ranks
 from trainbook.parallel.ddp import DataParallel
 from trainbook.parallel.fsdp import FullyShard
 
@@ -19,8 +19,8 @@ from trainbook.parallel.fsdp import FullyShard
 def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
     """The others wait for it in the middle of the same step: a second try by itself would never meet them."""
     job = lab.build().job
-    job.state.strategy.ranks = Ranks(Place(rank=3, world=4))
-    memory = Memory(job, cast(Any, None), cast(Any, None))
+    job.state.strategy.ranks = Ranks(RankEnv(rank=3, world=4))
+    memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None))
 
     def fail() -> None:
         raise torch.OutOfMemoryError("no more")
@@ -35,8 +35,8 @@ def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
 def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strategy: type, tmp_path: Path):
     """One process alone: DDP's reducer and FSDP2 keep what a failed pass has left behind, and would add it up."""
     job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
-    job.state.strategy = strategy(Ranks(Place()), Distributed())
-    memory = Memory(job, cast(Any, None), cast(Any, None), file)
+    job.state.strategy = strategy(Ranks(RankEnv()), DistributedKnobs())
+    memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None), file)
 
     def fail() -> None:
         raise torch.OutOfMemoryError("no more")
@@ -48,8 +48,8 @@ def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strat
 def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_path: Path):
     """Whoever starts the ranks again goes on with it; both kinds are kept, the newest of each."""
     job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
-    job.state.strategy.ranks = Ranks(Place(rank=3, world=4))
-    memory = Memory(job, cast(Any, None), cast(Any, None), file)
+    job.state.strategy.ranks = Ranks(RankEnv(rank=3, world=4))
+    memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None), file)
 
     def fail() -> None:
         raise torch.OutOfMemoryError("no more")

@@ -26,7 +26,7 @@ from trainbook.errors import Interrupted, RunError
 from trainbook.knobs import load
 from trainbook.loop import train as train_module
 from trainbook.loop.faults.kinds import parse
-from trainbook.parallel import find_place, joined
+from trainbook.parallel import find_rank_env, joined
 from trainbook.parallel.ddp import bits_of
 
 
@@ -261,7 +261,7 @@ def main(folder: Path, log: Path, environment: dict[str, str], run_case: Callabl
     os.environ.update(environment)
     torch.set_num_threads(1)
     number, case = 0, given(folder, 0, starter)
-    with joined(find_place(), load(case["config"], case["overrides"]).config.distributed, "cpu") as ranks:
+    with joined(find_rank_env(), load(case["config"], case["overrides"]).config.distributed, "cpu") as ranks:
         while case is not None:
             seen = run_case(case, folder / "runs", ranks)
             write(folder / f"{case['name']}-{ranks.rank}.json", seen)

@@ -13,11 +13,11 @@ import pytest
 from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.knobs.derive import batch_shape
-from trainbook.plan import Subject, find_gpu, network, operations, plan
+from trainbook.plan import PlanSubject, find_gpu, network, operations, plan
 from trainbook.plan.answer import LARGE_BATCH
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.fitting import MOST_ROWS
-from trainbook.plan.measured import CORRECTION, Measurement, measurement_of
+from trainbook.plan.measured import CORRECTION, MeasuredRun, measurement_of
 from trainbook.plan.memory import LOGITS
 from trainbook.plan.render import (
     PARTS,
@@ -33,16 +33,16 @@ from trainbook.plan.render import (
 )
 from trainbook.plan.time import time_of
 from trainbook.study.measure import flat
-from trainbook.study.trying import on_one_device
+from trainbook.study.timed_run import on_one_device
 from trainbook.terminal import new_console
 
 
 def subject_of(
     *knobs: str, recipe: str = "gpt2-124m", gpu: str | None = "H100", devices: int = 1, **more: Any
-) -> Subject:
+) -> PlanSubject:
     loaded = load(recipe, knobs)
     found = find_gpu(gpu) if gpu is not None else None
-    return Subject(loaded.config, loaded.origins, 50_257, found, devices, **more)
+    return PlanSubject(loaded.config, loaded.origins, 50_257, found, devices, **more)
 
 
 def test_the_answer_has_what_it_promises_and_its_parts_add_up():
@@ -169,7 +169,7 @@ def test_with_adapters_only_what_is_trained_has_gradients_and_averages():
 # Measured
 
 
-def measured(**more: Any) -> Measurement:
+def measured(**more: Any) -> MeasuredRun:
     base = {
         "gpu": "NVIDIA H100 80GB HBM3",
         "peak_bytes": None,
@@ -378,7 +378,7 @@ STEPS = ("training.max_tokens=null", "training.max_steps=1200")
 OF_FOUR = ("batch.global_batch_size=4", "batch.per_device_train_batch_size=4")
 
 
-def measured_on_a_cpu(*knobs: str, seconds: float = 0.5) -> Measurement:
+def measured_on_a_cpu(*knobs: str, seconds: float = 0.5) -> MeasuredRun:
     """As `plan --measure` has it: one process, and at most 4 micro-batches an update."""
     config = on_one_device(load("gpt2-124m", [*knobs]).config)
     shape = batch_shape(config)
@@ -387,7 +387,7 @@ def measured_on_a_cpu(*knobs: str, seconds: float = 0.5) -> Measurement:
     return measurement_of({**found, "micro_batch": shape.micro_batch, "config": flat(config)}, "here")
 
 
-def on_a_cpu(*knobs: str, measurement: Measurement) -> dict[str, Any]:
+def on_a_cpu(*knobs: str, measurement: MeasuredRun) -> dict[str, Any]:
     return plan(subject_of(*STEPS, *knobs, gpu=None, measurement=measurement))
 
 

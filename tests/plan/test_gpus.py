@@ -9,7 +9,7 @@ import pytest
 from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.plan import GPUS, find_gpu, gpu
-from trainbook.plan import here as driver
+from trainbook.plan import detect_gpu as driver
 from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.own_gpus import known_gpus, read_gpus
 from trainbook.plan.types import compute_type

@@ -7,7 +7,7 @@ from trainbook.knobs import Config, load
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups
 from trainbook.plan import H100, H200, held_states, layout, memory, network
-from trainbook.plan.layout import Layout
+from trainbook.plan.layout import DeviceLayout
 from trainbook.plan.memory import BACKWARD, BESIDES, EVALUATION, FIRST, LAST, LOGITS, SNAPSHOT, UPDATE
 from trainbook.plan.network import Network, Weight
 from trainbook.plan.types import Types, types_of
@@ -69,7 +69,7 @@ def test_weights_and_optimizer_state_are_those_of_the_built_ones(knobs: tuple[st
 def test_zero_holds_what_its_paper_says(stage: int, published: float):
     """Figure 1: 7.5 billion parameters on 64 devices, in GB."""
     model = Network((), (Weight("all", (7_500_000_000,), Kind.HIDDEN),), 1, 1, 1, 1, 1, 1, gated=False, is_tied=False)
-    who = Layout("deepspeed", 64, shards=64 if stage else 1, zero_stage=stage)
+    who = DeviceLayout("deepspeed", 64, shards=64 if stage else 1, zero_stage=stage)
     assert sum(held_states(config_with(), model, who, MIXED).values()) / 1e9 == pytest.approx(published, abs=0.05)
 
 

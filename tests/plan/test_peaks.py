@@ -6,7 +6,7 @@ import pytest
 from tests.plan.following import peak_of_step
 
 from trainbook.knobs import Config, load
-from trainbook.plan import Layout, Memory, memory, network
+from trainbook.plan import DeviceLayout, MemoryForecast, memory, network
 from trainbook.plan.states import lost_to_rounding, rounding_bytes
 from trainbook.plan.types import types_of
 
@@ -51,7 +51,7 @@ def config_of(model: tuple[str, int, tuple[str, ...]], *knobs: str) -> tuple[Con
     return load(name, [*sizes, *batch, *fixed, *knobs]).config, vocab_size
 
 
-def in_tensors(found: Memory) -> int:
+def in_tensors(found: MemoryForecast) -> int:
     """Without what a GPU's libraries take, and what its allocator rounds up to."""
     return found.allocated - found.parts["workspace"] - found.parts["rounding"]
 
@@ -96,6 +96,6 @@ def test_what_pytorchs_allocator_deals_in():
     assert lost_to_rounding(round(6.5 * mib)) == mib // 6  # three of them leave half a MiB, for all three
     config = load("gpt2-124m", ["model.num_hidden_layers=36", "model.hidden_size=1280", "model.num_attention_heads=20"])
     kept, gradients = rounding_bytes(
-        config.config, network(config.config, 50_257), Layout("single", 1), types_of(config.config)
+        config.config, network(config.config, 50_257), DeviceLayout("single", 1), types_of(config.config)
     )
     assert kept == 3 * gradients and gradients >= 72 * mib

@@ -8,7 +8,7 @@ import pytest
 
 from trainbook.errors import ConfigError
 from trainbook.knobs import load
-from trainbook.plan import Subject, Suggestion, find_gpu, memory, suggestions
+from trainbook.plan import PlanSubject, Suggestion, find_gpu, memory, suggestions
 from trainbook.plan.memory import EVALUATION, LOGITS
 from trainbook.plan.options import RISK
 from trainbook.plan.pages import MODELS, SHARED
@@ -27,12 +27,12 @@ class Tight:
     devices: int = 1
     also: tuple[str, ...] = field(default=())
 
-    def subject(self, *more: str, devices: int | None = None) -> Subject:
+    def subject(self, *more: str, devices: int | None = None) -> PlanSubject:
         overridden = {knob.split("=")[0] for knob in more}
         own = [knob for knob in (*FIXED, *self.knobs) if knob.split("=")[0] not in overridden]
         loaded = load(self.recipe, [*own, *more])
         gpu = replace(find_gpu("H100"), memory_gb=self.gigabytes)
-        return Subject(loaded.config, loaded.origins, self.vocab_size, gpu, devices or self.devices)
+        return PlanSubject(loaded.config, loaded.origins, self.vocab_size, gpu, devices or self.devices)
 
 
 def rows(number: int) -> tuple[str, ...]:
@@ -203,7 +203,7 @@ def test_70b_on_64_gpus_fits_once_gradients_are_exchanged_in_each_micro_batch():
     (model,) = [each for each in MODELS if each.name == "70B"]
     chosen = dict(each.split("=", 1) for each in (*SHARED, *model.knobs, "distributed.strategy=fsdp"))
     loaded = load("llama-1b", [f"{path}={value}" for path, value in chosen.items()])
-    subject = Subject(loaded.config, loaded.origins, model.vocab_size, find_gpu("A100-80GB"), 64)
+    subject = PlanSubject(loaded.config, loaded.origins, model.vocab_size, find_gpu("A100-80GB"), 64)
     assert subject.memory().total > 300e9
     first = suggestions(subject)[0]
     assert first.overrides == ["distributed.sync_each_batch=true"] and first.peak < 70e9 and first.devices == 64

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainbook.knobs.sections.precision import Precision as Knobs
+from trainbook.knobs.sections.precision import PrecisionKnobs as Knobs
 from trainbook.precision import Precision, resolve_compute
 
 CPU = torch.device("cpu")

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from trainbook.knobs.sections.batch import Batch as BatchKnobs
-from trainbook.knobs.sections.precision import Precision as Knobs
+from trainbook.knobs.sections.batch import BatchKnobs as BatchKnobs
+from trainbook.knobs.sections.precision import PrecisionKnobs as Knobs
 from trainbook.precision import Precision, ZClip, clip_gradients
 
 CPU = torch.device("cpu")

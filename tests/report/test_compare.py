@@ -16,13 +16,13 @@ from trainbook.errors import UserError
 from trainbook.report.compare import compare
 from trainbook.report.compare_view import as_json, render
 from trainbook.report.conclusion import conclusion, remarks
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 from trainbook.terminal import new_console
 
 KNOBS = {"optimizer.learning_rate": 1e-3, "training.max_steps": 40, "training.seed": 1, "logging.logging_steps": 1}
 
 
-def run(name: str, final: float, seed: int | None = 1, steps: int = 40, **settings: Any) -> Record:
+def run(name: str, final: float, seed: int | None = 1, steps: int = 40, **settings: Any) -> RunRecord:
     """The validation loss falls in a straight line from 5 to `final`; settings with __ for the dot."""
     known = {**KNOBS, "training.seed": seed, **{path.replace("__", "."): value for path, value in settings.items()}}
     places = range(10, steps + 1, 10)
@@ -31,10 +31,10 @@ def run(name: str, final: float, seed: int | None = 1, steps: int = 40, **settin
     evaluations = [
         {"step": step, "tokens": 100 * step, "loss": float(value)} for step, value in zip(places, values, strict=True)
     ]
-    return Record(name, train, evaluations, settings=known, facts={"status": "finished"})
+    return RunRecord(name, train, evaluations, settings=known, facts={"status": "finished"})
 
 
-def said(*records: Record, **options: Any) -> str:
+def said(*records: RunRecord, **options: Any) -> str:
     return conclusion(compare(records, **options))
 
 
@@ -48,9 +48,9 @@ def test_one_run_each_says_where_they_ended_and_nothing_about_seeds():
     assert said(run("a", 3.0), run("b", 3.0, optimizer__learning_rate=1e-2)).startswith("b and a are equal")
 
 
-def of_losses(name: str, losses: list[float]) -> Record:
+def of_losses(name: str, losses: list[float]) -> RunRecord:
     rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
-    return Record(name, rows, [dict(row) for row in rows], settings=KNOBS)
+    return RunRecord(name, rows, [dict(row) for row in rows], settings=KNOBS)
 
 
 @pytest.mark.parametrize("split", ["train_loss", "eval_loss"])
@@ -91,7 +91,7 @@ def test_only_the_knobs_that_differ_are_told():
 
 
 def test_a_knob_that_one_run_does_not_tell_is_no_difference():
-    unknown = Record("b", [{"step": 1, "loss": 1.0}], [], settings={"training.seed": 2})
+    unknown = RunRecord("b", [{"step": 1, "loss": 1.0}], [], settings={"training.seed": 2})
     found = compare([run("a", 3.0), unknown], metric="train_loss")
     assert found.differences == {"training.seed": {"a": 1, "b": 2}}
 
@@ -109,7 +109,7 @@ def test_runs_of_other_lengths_are_compared_where_the_shorter_ends():
 
 
 def test_runs_without_a_common_place_are_not_compared():
-    early = Record("early", [], [{"step": 5, "loss": 1.0}])
+    early = RunRecord("early", [], [{"step": 5, "loss": 1.0}])
     assert "no validation loss at a common point" in said(run("a", 3.0), early)
 
 
@@ -177,10 +177,12 @@ def test_the_same_seed_twice_is_no_repeat():
 
 
 def test_runs_whose_settings_are_not_known_are_never_taken_for_repeats():
-    bare = [Record(name, [], [{"step": 1, "loss": 1.0}]) for name in ("a", "b")]
+    bare = [RunRecord(name, [], [{"step": 1, "loss": 1.0}]) for name in ("a", "b")]
     assert len(compare(bare).groups) == 2
     assert any("its settings are unknown" in remark for remark in remarks(compare(bare)))
-    seeds = [Record(name, [], [{"step": 1, "loss": 1.0}], settings={"training.seed": n}) for n, name in enumerate("ab")]
+    seeds = [
+        RunRecord(name, [], [{"step": 1, "loss": 1.0}], settings={"training.seed": n}) for n, name in enumerate("ab")
+    ]
     assert len(compare(seeds).groups) == 2
 
 
@@ -227,7 +229,7 @@ def test_a_run_that_ended_without_a_number_is_remarked_and_its_numbers_are_compa
 
 
 def test_without_validation_everywhere_training_is_compared_and_the_missing_is_told():
-    bare = Record("b", [{"step": 40, "loss": 4.0}], [], settings=KNOBS, origin="csv", facts={"tool": "CSV"})
+    bare = RunRecord("b", [{"step": 40, "loss": 4.0}], [], settings=KNOBS, origin="csv", facts={"tool": "CSV"})
     found = compare([run("a", 3.0), bare])
     assert found.split == "train" and found.missing["b"] == [
         "eval loss",
@@ -239,7 +241,7 @@ def test_without_validation_everywhere_training_is_compared_and_the_missing_is_t
 
 
 def test_a_run_without_the_metric_is_left_out_and_named():
-    bare = Record("c", [{"step": 40, "loss": 4.0}], [], settings=KNOBS)
+    bare = RunRecord("c", [{"step": 40, "loss": 4.0}], [], settings=KNOBS)
     found = compare([run("a", 3.0), run("b", 2.0), bare], metric="eval_loss")
     assert [side.label for group in found.groups for side in group.sides] == ["a", "b"]
     assert "c logged no validation loss and is left out of the comparison" in remarks(found)
@@ -248,7 +250,7 @@ def test_a_run_without_the_metric_is_left_out_and_named():
 def test_an_unknown_metric_gets_the_nearest_name():
     with pytest.raises(UserError, match=r"--metric los: no run logged it.*Did you mean 'loss'\?"):
         compare([run("a", 3.0), run("b", 2.0)], metric="los")
-    with_accuracy = Record("c", [], [{"step": 1, "accuracy": 0.5}])
+    with_accuracy = RunRecord("c", [], [{"step": 1, "accuracy": 0.5}])
     with pytest.raises(
         UserError, match=r"must be in two runs or more of the same kind, but got it of c \(in validation\) only"
     ):
@@ -257,31 +259,31 @@ def test_an_unknown_metric_gets_the_nearest_name():
 
 def test_runs_that_logged_nothing_are_said_to_have_none():
     with pytest.raises(UserError, match="but 'a' and 'b' logged nothing"):
-        compare([Record("a", [], []), Record("b", [], [])])
+        compare([RunRecord("a", [], []), RunRecord("b", [], [])])
 
 
 def test_a_metric_of_another_tool_is_compared_without_saying_what_is_better():
-    records = [Record(name, [], [{"step": 1, "rouge1": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
+    records = [RunRecord(name, [], [{"step": 1, "rouge1": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
     assert "b is 0.1000 higher than a" in said(*records, metric="rouge1")
     assert compare(records, metric="rouge1").higher_is_better is None
 
 
 def test_more_is_better_where_the_metric_says_so():
-    records = [Record(name, [], [{"step": 1, "accuracy": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
+    records = [RunRecord(name, [], [{"step": 1, "accuracy": value}]) for name, value in (("a", 0.3), ("b", 0.4))]
     assert "higher (better)" in said(*records, metric="val_accuracy")
 
 
 def test_runs_are_two_or_more_and_each_is_named_once(tmp_path: Path):
     with pytest.raises(UserError, match="two runs or more, but got 1"):
         compare([run("a", 3.0)])
-    same = [Record("a", [], [], path=tmp_path / "a") for _ in range(2)]
+    same = [RunRecord("a", [], [], path=tmp_path / "a") for _ in range(2)]
     with pytest.raises(UserError, match="'a' is named twice"):
         compare(same)
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path: Path):
     records = [
-        Record("version_0", [], [{"step": 1, "loss": 1.0}], path=tmp_path / folder / "version_0") for folder in "xy"
+        RunRecord("version_0", [], [{"step": 1, "loss": 1.0}], path=tmp_path / folder / "version_0") for folder in "xy"
     ]
     assert [side.label for side in compare(records).sides] == ["x/version_0", "y/version_0"]
 
@@ -313,7 +315,7 @@ def test_the_answer_for_programs_has_runs_differences_and_curves():
 
 def test_a_long_curve_is_answered_in_means_of_stretches():
     rows = [{"step": step, "loss": float(step)} for step in range(1, 2001)]
-    answer = as_json(compare([Record(name, rows, []) for name in "ab"]))
+    answer = as_json(compare([RunRecord(name, rows, []) for name in "ab"]))
     assert answer["curves"]["a"][:2] == [[5, 3.0], [10, 8.0]] and len(answer["curves"]["a"]) == 400
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from trainbook.errors import UserError
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 
-def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = None, **facts: Any) -> Record:
-    return Record("run", list(rows), evaluations or [], facts=facts)
+def record(*rows: dict[str, Any], evaluations: list[dict[str, Any]] | None = None, **facts: Any) -> RunRecord:
+    return RunRecord("run", list(rows), evaluations or [], facts=facts)
 
 
 def test_an_evaluation_is_read_between_two_on_the_straight_line():

@@ -4,7 +4,7 @@ from typing import get_args
 
 import pytest
 
-from trainbook.knobs.sections.evaluation import Evaluation
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
 from trainbook.runs import schema
 
 TRAIN_ROW = {"step": 3, "segment": 0, "split": "train", "time": 1.0, "loss": 2.0, "grad_norm": 0.5}
@@ -21,7 +21,7 @@ def test_known_metrics_pass():
 
 
 def test_every_metric_that_can_choose_the_best_checkpoint_says_which_way_is_better():
-    choices = get_args(Evaluation.model_fields["metric_for_best_model"].annotation)
+    choices = get_args(EvaluationKnobs.model_fields["metric_for_best_model"].annotation)
     higher = {"accuracy", "f1_micro", "f1_macro", "exact_match", "pearson"}
     higher |= {"entity_f1", "entity_f1_macro", "entity_precision", "entity_recall"}
     assert higher < set(choices)
@@ -32,7 +32,7 @@ def test_every_metric_that_can_choose_the_best_checkpoint_says_which_way_is_bett
 
 def test_what_is_no_score_has_no_better_way():
     judged = {name for name, metric in schema.METRICS.items() if metric.higher_is_better is not None}
-    assert judged == set(get_args(Evaluation.model_fields["metric_for_best_model"].annotation))
+    assert judged == set(get_args(EvaluationKnobs.model_fields["metric_for_best_model"].annotation))
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_name():

@@ -18,7 +18,7 @@ from trainbook.study import rehearsal as rehearsal_module
 from trainbook.study.measure import measure
 from trainbook.study.rehearsal import Stretch, for_rehearsal, lasting, rehearsal
 from trainbook.study.synthetic import synthetic_data
-from trainbook.study.trying import MOST_STRETCHES, Source, Timing, joined, on_one_device, tried, with_rows
+from trainbook.study.timed_run import MOST_STRETCHES, Timing, TrialData, joined, on_one_device, timed_run, with_rows
 
 CPU = torch.device("cpu")
 
@@ -74,7 +74,7 @@ def test_a_task_that_learns_from_more_than_text_needs_its_real_data():
     config = tiny("bert", training={"task": "classify"})
     with pytest.raises(UserError, match="causal, masked, span"):
         synthetic_data(config, vocab_size=300, rows=8)
-    assert Source(config, "auto", None).kind == "real"
+    assert TrialData(config, "auto", None).kind == "real"
 
 
 def test_random_tokens_need_to_know_how_many_there_are():
@@ -109,7 +109,7 @@ def test_a_rehearsal_leaves_no_file_and_no_switch_behind(tmp_path: Path, monkeyp
 def test_the_steps_are_those_of_a_run_to_the_bit(lab):
     lab.train("checkpoint.save_steps=5", "checkpoint.save_total_limit=null")
     config = for_rehearsal(lab.load().config)
-    with rehearsal(config, Source(config, "real", None).data(config, 5), CPU) as training:
+    with rehearsal(config, TrialData(config, "real", None).data(config, 5), CPU) as training:
         training.warm_up(3)
         assert training.advance(2).tokens == 2 * 4 * 16
         weights = {name: weight.clone() for name, weight in training.state.task.state_dict().items()}
@@ -132,7 +132,7 @@ def test_fast_steps_are_timed_again_and_again_and_the_first_stretch_is_not_count
     assert joined(stretches) == Stretch(4, 4.0, 40, 800, paces=(0.5, 1.5))
     assert joined(stretches[:1]) == Stretch(2, 9.0, 20, 700, paces=(4.5,))
     for seconds, steps in ((0.0, 1), (1e9, MOST_STRETCHES - 1)):
-        stretch = tried(tiny(), Source(tiny(), "synthetic", 300), CPU, Timing(1, seconds))
+        stretch = timed_run(tiny(), TrialData(tiny(), "synthetic", 300), CPU, Timing(1, seconds))
         assert stretch is not None and stretch.steps == steps
 
 
@@ -150,7 +150,7 @@ def test_a_rate_that_breaks_the_model_is_timed_like_any_other():
 
 def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Memory for so many rows at a time."""
-    module = import_module("trainbook.study.trying")
+    module = import_module("trainbook.study.timed_run")
     stretch = module._stretch
 
     def limited(config: Config, *rest: Any) -> Any:
@@ -229,7 +229,7 @@ def test_the_largest_batch_is_found_on_data_that_ends_early(lab, monkeypatch: py
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_training_that_is_made_longer_is_compiled_as_it_would_have_been(compiled: bool):
-    source = Source(tiny(), "real", None)
+    source = TrialData(tiny(), "real", None)
     assert source.long_enough(tiny(), 20) == tiny()
     source.is_repeated, source.is_compiled = True, compiled
     auto = tiny(memory={"compile": "auto"})

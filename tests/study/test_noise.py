@@ -13,7 +13,7 @@ from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.loop.job import build_state
 from trainbook.precision import Precision
-from trainbook.study.noise import Sample, estimate, joined, noise_scale, rows_of_parts, sample_of
+from trainbook.study.noise import NoiseSample, estimate, joined, noise_scale, rows_of_parts, sample_of
 from trainbook.tasks import StepBatch
 
 MEAN = np.array([0.3, -0.2, 0.1, 0.0])
@@ -21,7 +21,7 @@ DEVIATION = np.array([1.0, 0.5, 0.25, 2.0])
 SIGNAL, NOISE = float((MEAN**2).sum()), float((DEVIATION**2).sum())  # |G|^2, and S for one token
 
 
-def drawn(chance: np.random.Generator, parts: int, tokens: int) -> Sample:
+def drawn(chance: np.random.Generator, parts: int, tokens: int) -> NoiseSample:
     """Gradients of parts of so many tokens, where each token's is drawn from a normal distribution."""
     gradients = chance.normal(MEAN, DEVIATION / math.sqrt(tokens), size=(parts, len(MEAN)))
     return estimate((gradients**2).sum(1).tolist(), float((gradients.mean(0) ** 2).sum()), tokens)
@@ -46,20 +46,20 @@ def test_the_interval_covers_the_true_noise_scale_as_often_as_it_says():
 
 
 def test_a_signal_that_drowns_has_no_upper_end():
-    found = noise_scale([Sample(1.0, 10.0), Sample(-1.2, 12.0), Sample(0.1, 11.0)])
+    found = noise_scale([NoiseSample(1.0, 10.0), NoiseSample(-1.2, 12.0), NoiseSample(0.1, 11.0)])
     assert found.tokens == math.inf
     assert found.high == math.inf
     assert 0 < found.low < math.inf
-    unclear = noise_scale([Sample(1.0, 10.0), Sample(-0.8, 12.0), Sample(0.1, 11.0)])
+    unclear = noise_scale([NoiseSample(1.0, 10.0), NoiseSample(-0.8, 12.0), NoiseSample(0.1, 11.0)])
     assert unclear.tokens == pytest.approx(110.0), "a mean signal of 0.1, which three such numbers cannot tell from 0"
     assert unclear.high == math.inf and 0 < unclear.low < 110.0
-    clear = noise_scale([Sample(1.0, 10.0), Sample(1.1, 12.0), Sample(0.9, 11.0)])
+    clear = noise_scale([NoiseSample(1.0, 10.0), NoiseSample(1.1, 12.0), NoiseSample(0.9, 11.0)])
     assert clear.tokens == pytest.approx(11.0)
     assert clear.low < 11.0 < clear.high < math.inf
 
 
 def test_at_a_batch_as_large_as_the_noise_scale_steps_and_tokens_are_twice_the_fewest():
-    found = noise_scale([Sample(1.0, 1000.0), Sample(1.0, 1000.0)])
+    found = noise_scale([NoiseSample(1.0, 1000.0), NoiseSample(1.0, 1000.0)])
     assert found.steps_factor(1000) == found.tokens_factor(1000) == 2.0
     assert found.steps_factor(4000) == 1.25, "four times the batch saves less than half of the steps"
     assert found.tokens_factor(4000) == 5.0
@@ -118,7 +118,7 @@ def test_too_few_parts_or_batches_are_refused():
     with pytest.raises(UserError, match="at least 2 parts"):
         estimate([1.0], 1.0, 4)
     with pytest.raises(UserError, match="at least 2 measured batches"):
-        noise_scale([Sample(1.0, 1.0)])
+        noise_scale([NoiseSample(1.0, 1.0)])
 
 
 def test_a_batch_is_cut_into_at_least_eight_equal_parts_where_it_has_them():

@@ -12,11 +12,11 @@ from torch import nn
 from trainbook.errors import ResumeError, UserError
 from trainbook.knobs import Config
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.optimizer import Optimizer
-from trainbook.knobs.sections.precision import Precision as PrecisionKnobs
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs
+from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.models import named_roles
 from trainbook.optim import parameter_groups
 from trainbook.precision import Precision
@@ -67,7 +67,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def config_of(model: dict[str, Any], task: str = "auto", seed: int = 0) -> Config:
     return Config(
-        model=Model(**{"lora_rank": 4, **model}), training=Training(task=task, seed=seed), data=Data(max_seq_length=16)
+        model=ModelKnobs(**{"lora_rank": 4, **model}),
+        training=TrainingKnobs(task=task, seed=seed),
+        data=DataKnobs(max_seq_length=16),
     )
 
 
@@ -167,7 +169,7 @@ def test_a_built_in_model_starts_as_it_was_and_trains_its_adapters_and_a_new_hea
 
 def test_the_optimizer_keeps_no_state_of_frozen_weights(folders):
     task = hugging_face(folders["llama"])
-    groups = parameter_groups(task, named_roles(task), Optimizer())
+    groups = parameter_groups(task, named_roles(task), OptimizerKnobs())
     named = {name for group in groups for name in group["names"]}
     assert named == trained_names(task) and len(named) == 2 * 7 * 2
 

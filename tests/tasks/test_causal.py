@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.tasks import IGNORED, CausalCollate, CausalLanguageModel, Facts
 
 CPU = torch.device("cpu")
@@ -23,7 +23,9 @@ def build(
     dtype: torch.dtype = torch.float32, training: dict[str, Any] | None = None, **model: Any
 ) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, **model}
-    config = Config(model=Model(**sizes), training=Training(**(training or {})), data=Data(max_seq_length=16))
+    config = Config(
+        model=ModelKnobs(**sizes), training=TrainingKnobs(**(training or {})), data=DataKnobs(max_seq_length=16)
+    )
     return CausalLanguageModel.build(config, Facts(VOCAB), CPU, dtype)
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import later, needs
 
 from trainbook.errors import ConfigError
-from trainbook.knobs.sections.evaluation import Evaluation
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
 from trainbook.tasks.entities import entities, entity_counts, entity_types, has_entities
 from trainbook.tasks.metrics import entity_metrics, must_fit_labels
 
@@ -93,8 +93,8 @@ def test_entities_are_told_from_classes_of_words_by_their_prefixes(names: tuple[
 
 def test_a_metric_that_the_tags_do_not_give_is_refused_with_those_that_they_give():
     with pytest.raises(ConfigError, match=r"is f1_macro, but the tags mark entities.*entity_f1, entity_f1_macro"):
-        must_fit_labels("tag", Evaluation(metric_for_best_model="f1_macro"), IOB)
+        must_fit_labels("tag", EvaluationKnobs(metric_for_best_model="f1_macro"), IOB)
     with pytest.raises(ConfigError, match=r"is entity_f1, but the tags have no prefixes.*accuracy, f1_micro, f1_macro"):
-        must_fit_labels("tag", Evaluation(metric_for_best_model="entity_f1"), ("NOUN", "VERB"))
-    must_fit_labels("tag", Evaluation(metric_for_best_model="entity_f1"), IOB)
-    must_fit_labels("classify", Evaluation(metric_for_best_model="f1_macro"), ("B-yes", "B-no"))
+        must_fit_labels("tag", EvaluationKnobs(metric_for_best_model="entity_f1"), ("NOUN", "VERB"))
+    must_fit_labels("tag", EvaluationKnobs(metric_for_best_model="entity_f1"), IOB)
+    must_fit_labels("classify", EvaluationKnobs(metric_for_best_model="f1_macro"), ("B-yes", "B-no"))

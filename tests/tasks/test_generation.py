@@ -8,8 +8,8 @@ from torch import Tensor
 
 from trainbook.errors import UserError
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.tasks import CausalLanguageModel, Facts, Sampling, Seq2SeqModel, generate_tokens
 from trainbook.tasks.beam import write
 
@@ -18,7 +18,7 @@ LIMIT, VOCAB = 8, 30
 
 def build(**model: Any) -> CausalLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 4, "initializer_range": 0.3, **model}
-    config = Config(model=Model(**sizes), data=Data(max_seq_length=LIMIT))
+    config = Config(model=ModelKnobs(**sizes), data=DataKnobs(max_seq_length=LIMIT))
     return CausalLanguageModel.build(config, Facts(VOCAB), torch.device("cpu"), torch.float32)
 
 
@@ -167,7 +167,7 @@ def test_rows_beyond_the_vocabulary_are_never_written():
 
 def test_bf16_weights_can_write():
     config = Config(
-        model=Model(num_hidden_layers=1, hidden_size=32, position="rotary", qk_norm=True, num_attention_heads=4)
+        model=ModelKnobs(num_hidden_layers=1, hidden_size=32, position="rotary", qk_norm=True, num_attention_heads=4)
     )
     model = CausalLanguageModel.build(config, Facts(VOCAB), torch.device("cpu"), torch.bfloat16)
     assert len(list(generate_tokens(model, [1], 4, Sampling()))) == 4
@@ -189,7 +189,7 @@ def build_t5(**model: Any) -> Seq2SeqModel:
         "num_attention_heads": 4,
         **model,
     }
-    config = Config(model=Model(**sizes), data=Data(max_seq_length=LIMIT))
+    config = Config(model=ModelKnobs(**sizes), data=DataKnobs(max_seq_length=LIMIT))
     task = Seq2SeqModel.build(config, Facts(VOCAB, pad=PAD, end=END), torch.device("cpu"), torch.float32).eval()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():  # so large that each token depends on all before it

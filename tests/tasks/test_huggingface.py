@@ -13,10 +13,10 @@ from trainbook.data.tokenizers import LibraryBackedTokenizer
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import Config, load
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.memory import Memory
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.memory import MemoryKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.models import named_roles
 from trainbook.roles import Kind
 from trainbook.tasks import IGNORED
@@ -102,10 +102,10 @@ def folder_of(tmp_path_factory: pytest.TempPathFactory):
 
 def build(folder: Path, task: str, dtype: torch.dtype = torch.float32, seed: int = 0, **memory: Any) -> Any:
     config = Config(
-        model=Model(type="hf", pretrained=str(folder)),
-        training=Training(task=task, seed=seed),
-        data=Data(max_seq_length=16),
-        memory=Memory(**memory),
+        model=ModelKnobs(type="hf", pretrained=str(folder)),
+        training=TrainingKnobs(task=task, seed=seed),
+        data=DataKnobs(max_seq_length=16),
+        memory=MemoryKnobs(**memory),
     )
     labels = LABELS if task in ("classify", "classify_many", "tag") else ()
     return huggingface_task(task_name(config)).build(config, Facts(VOCAB, labels, pad=PAD, end=END), CPU, dtype)
@@ -372,7 +372,9 @@ def test_a_text_stands_between_what_the_models_tokenizer_puts_there():
 
 
 def test_a_tokenizer_of_other_weights_is_refused(folder_of):
-    config = Config(model=Model(type="hf", pretrained=str(folder_of("llama", "causal"))), data=Data(max_seq_length=16))
+    config = Config(
+        model=ModelKnobs(type="hf", pretrained=str(folder_of("llama", "causal"))), data=DataKnobs(max_seq_length=16)
+    )
     with pytest.raises(UserError, match="embeddings for 48 tokens, but the tokenizer has 49"):
         huggingface_task(task_name(config)).build(config, Facts(49), CPU, torch.float32)
 
@@ -389,7 +391,9 @@ def test_more_positions_than_were_learned_are_refused(folder_of, kind: str, task
     folder = str(folder_of(kind, task))
     for length, is_fine in ((32, True), (33, False)):
         config = Config(
-            model=Model(type="hf", pretrained=folder), training=Training(task=task), data=Data(max_seq_length=length)
+            model=ModelKnobs(type="hf", pretrained=folder),
+            training=TrainingKnobs(task=task),
+            data=DataKnobs(max_seq_length=length),
         )
         if is_fine:
             huggingface_task(task).build(config, Facts(VOCAB), CPU, torch.float32)

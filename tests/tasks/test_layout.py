@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trainbook.data.batches import Batch, Ragged
-from trainbook.tasks.layout import Layout, parts
+from trainbook.tasks.layout import RowLayout, parts
 
 
 def batch_of(
@@ -18,14 +18,14 @@ def batch_of(
 
 
 def test_each_sample_has_its_row_and_padding_behind_it():
-    layout = Layout.of(np.array([2, 3]), np.array([0, 1]), 2, None, packed=False)
+    layout = RowLayout.of(np.array([2, 3]), np.array([0, 1]), 2, None, packed=False)
     assert layout.width == 3
     assert layout.place(np.array([5, 6, 7, 8, 9]), -1).tolist() == [[5, 6, -1], [7, 8, 9]]
     assert layout.document_ids().tolist() == [[1, 1, 0], [1, 1, 1]]
 
 
 def test_a_packed_row_holds_one_sample_behind_the_other():
-    layout = Layout.of(np.array([2, 1, 3]), np.array([0, 0, 1]), 2, 4, packed=True)
+    layout = RowLayout.of(np.array([2, 1, 3]), np.array([0, 0, 1]), 2, 4, packed=True)
     assert layout.place(np.arange(6), -1).tolist() == [[0, 1, 2, -1], [3, 4, 5, -1]]
     assert layout.document_ids().tolist() == [[1, 1, 2, 0], [1, 1, 1, 0]]
     assert layout.positions().tolist() == [[0, 1, 0, 0], [0, 1, 2, 0]]
@@ -33,26 +33,26 @@ def test_a_packed_row_holds_one_sample_behind_the_other():
 
 
 def test_a_row_without_samples_is_all_padding():
-    layout = Layout.of(np.array([2]), np.array([1]), 3, 2, packed=True)
+    layout = RowLayout.of(np.array([2]), np.array([1]), 3, 2, packed=True)
     assert layout.document_ids().tolist() == [[0, 0], [1, 1], [0, 0]]
 
 
 def test_a_row_that_cannot_hold_its_samples_is_refused():
     with pytest.raises(ValueError, match="a row of 4 positions cannot hold 5"):
-        Layout.of(np.array([2, 3]), np.array([0, 0]), 1, 4, packed=True)
+        RowLayout.of(np.array([2, 3]), np.array([0, 0]), 1, 4, packed=True)
 
 
 def test_masks_say_only_what_must_be_said():
-    full = Layout.of(np.array([3, 3]), np.array([0, 1]), 2, None, packed=False, equally_long=True)
+    full = RowLayout.of(np.array([3, 3]), np.array([0, 1]), 2, None, packed=False, equally_long=True)
     assert full.masks(causal=False) == {} and full.masks(causal=True) == {}
-    by_chance = Layout.of(np.array([3, 3]), np.array([0, 1]), 2, None, packed=False)
+    by_chance = RowLayout.of(np.array([3, 3]), np.array([0, 1]), 2, None, packed=False)
     assert by_chance.masks(causal=False).keys() == {"document_ids"}, "the next batch will need it"
-    last = Layout.of(np.array([3, 2]), np.array([0, 1]), 2, None, packed=False, equally_long=True)
+    last = RowLayout.of(np.array([3, 2]), np.array([0, 1]), 2, None, packed=False, equally_long=True)
     assert last.masks(causal=False).keys() == {"document_ids"}, "the last window of an evaluation is shorter"
-    padded = Layout.of(np.array([2, 3]), np.array([0, 1]), 2, None, packed=False)
+    padded = RowLayout.of(np.array([2, 3]), np.array([0, 1]), 2, None, packed=False)
     assert padded.masks(causal=True) == {}, "padding on the right is never seen from the left"
     assert padded.masks(causal=False).keys() == {"document_ids"}
-    packed = Layout.of(np.array([2, 1]), np.array([0, 0]), 1, 3, packed=True)
+    packed = RowLayout.of(np.array([2, 1]), np.array([0, 0]), 1, 3, packed=True)
     for causal in (True, False):
         assert packed.masks(causal=causal).keys() == {"document_ids", "positions"}
     assert packed.masks(causal=True, prefix="decoder_").keys() == {"decoder_document_ids", "decoder_positions"}
@@ -71,5 +71,5 @@ def test_micro_batches_divide_rows_and_lose_no_sample(rows_each: int):
 
 
 def test_the_rectangle_is_made_of_whole_numbers_that_an_embedding_takes():
-    layout = Layout.of(np.array([2]), np.array([0]), 1, None, packed=False)
+    layout = RowLayout.of(np.array([2]), np.array([0]), 1, None, packed=False)
     assert layout.place(np.array([1, 2]), 0).dtype is torch.int64

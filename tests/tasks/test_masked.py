@@ -8,8 +8,8 @@ import torch
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.tasks import Facts, MaskedLanguageModel
 from trainbook.tasks.masked import MaskedCollate
 
@@ -115,7 +115,7 @@ def test_padding_and_packing_give_the_same_targets_in_other_places():
 
 def model_of(**model: Any) -> MaskedLanguageModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "initializer_range": 0.2}
-    config = Config(model=Model(type="bert", **{**sizes, **model}), data=Data(max_seq_length=24))
+    config = Config(model=ModelKnobs(type="bert", **{**sizes, **model}), data=DataKnobs(max_seq_length=24))
     return MaskedLanguageModel.build(config, Facts(VOCAB), torch.device("cpu"), torch.float32)
 
 

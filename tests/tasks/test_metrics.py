@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainbook.errors import ConfigError
-from trainbook.knobs.sections.evaluation import Evaluation
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
 from trainbook.runs.schema import METRICS
 from trainbook.tasks import metrics
 from trainbook.tasks.losses import IGNORED
@@ -272,9 +272,9 @@ def test_text_is_judged_only_where_it_is_written():
 
 def test_a_task_that_writes_nothing_cannot_be_asked_to():
     with pytest.raises(ConfigError, match=r"evaluation\.generate: the task classify generates no text"):
-        metrics.must_fit_task("classify", Evaluation(generate=True))
-    metrics.must_fit_task("seq2seq", Evaluation(generate=True, metric_for_best_model="word_error_rate"))
+        metrics.must_fit_task("classify", EvaluationKnobs(generate=True))
+    metrics.must_fit_task("seq2seq", EvaluationKnobs(generate=True, metric_for_best_model="word_error_rate"))
 
 
 def test_what_a_task_of_the_users_own_gives_only_it_knows():
-    metrics.must_fit_task("mine:Task", Evaluation(generate=True, metric_for_best_model="pearson"))
+    metrics.must_fit_task("mine:Task", EvaluationKnobs(generate=True, metric_for_best_model="pearson"))

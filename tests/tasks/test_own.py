@@ -9,9 +9,9 @@ import torch
 
 from trainbook.errors import DataError, UserError
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.python_path import load_object
 from trainbook.tasks.beam import write
 from trainbook.tasks.causal import CausalTask
@@ -109,7 +109,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(path: str, task: str = "causal", labels: tuple[str, ...] = (), seed: int = 0) -> Any:
-    config = Config(model=Model(type=path), training=Training(task=task, seed=seed), data=Data(max_seq_length=8))
+    config = Config(
+        model=ModelKnobs(type=path), training=TrainingKnobs(task=task, seed=seed), data=DataKnobs(max_seq_length=8)
+    )
     return around_own_model(path, task).build(config, Facts(VOCAB, labels), CPU, torch.float32)
 
 
@@ -238,7 +240,9 @@ def loaded(here: Path, name: str) -> Any:
 
 
 def test_a_task_of_your_own_is_built_as_any_other(here: Path):
-    config = Config(model=Model(num_hidden_layers=1, hidden_size=8, num_attention_heads=2), data=Data(max_seq_length=4))
+    config = Config(
+        model=ModelKnobs(num_hidden_layers=1, hidden_size=8, num_attention_heads=2), data=DataKnobs(max_seq_length=4)
+    )
     task = loaded(here, "Halved").build(config, Facts(VOCAB), CPU, torch.float32)
     ids = torch.tensor([[1, 2, 3]])
     whole = CausalTask.forward(task, targets=ids, input_ids=ids)["cross_entropy"]

@@ -8,8 +8,8 @@ import torch
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.knobs import Config
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.model import Model
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.tasks import IGNORED, Facts, Seq2SeqModel
 from trainbook.tasks.seq2seq import PairCollate
 
@@ -19,7 +19,7 @@ VOCAB, END, PAD = 40, 38, 39
 def model_of(**model: Any) -> Seq2SeqModel:
     sizes = {"num_hidden_layers": 2, "hidden_size": 16, "num_attention_heads": 2, "norm": "rmsnorm"}
     t5 = {"position": "relative", "attention_scale": "none", "activation": "relu"}
-    config = Config(model=Model(type="t5", **{**sizes, **t5, **model}), data=Data(max_seq_length=32))
+    config = Config(model=ModelKnobs(type="t5", **{**sizes, **t5, **model}), data=DataKnobs(max_seq_length=32))
     task = Seq2SeqModel.build(config, Facts(VOCAB, pad=PAD, end=END), torch.device("cpu"), torch.float32)
     return task.eval()
 

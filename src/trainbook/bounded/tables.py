@@ -13,7 +13,7 @@ MOST_CELL_CHARACTERS = 64 << 20  # a cell may be a whole document; the reader ta
 Error = csv.Error
 
 
-class Rows:
+class CsvRows:
     """As `csv.reader`: iterates over rows, and `line_num` is the last line that was read."""
 
     def __init__(self, lines: Iterable[str], delimiter: str, shown: str, *, strict: bool = False) -> None:

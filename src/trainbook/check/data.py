@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 from torch import nn
 
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject
 from trainbook.data.chat import special_tokens
 from trainbook.data.corpus import SYMBOLS
 from trainbook.data.linear import words_of
 from trainbook.data.report.duplicates import groups, near_duplicates
 from trainbook.data.report.encoded import encode
-from trainbook.data.report.gather import Side
+from trainbook.data.report.gather import SplitReport
 from trainbook.data.report.lengths import coverage, recommend
 from trainbook.data.report.padding import padding_waste
 from trainbook.data.tokenizers import CharTokenizer, Tokenizer, WordTokenizer, tokenizer_config, train_bpe
@@ -31,7 +31,7 @@ MANY_EXACT = 0.01  # of the validation texts: short ones are the same by nature 
 MANY_NEAR = 0.2  # of the validation documents: a few near copies are in every collection
 
 
-def token_ids(subject: Subject) -> Outcome:
+def token_ids(subject: CheckSubject) -> CheckOutcome:
     """Of all rows that the model is shown, on both sides."""
     size = subject.data.tokenizer.vocab_size
     streams = {"training": subject.data.train, "validation": subject.data.validation}
@@ -63,7 +63,7 @@ def token_ids(subject: Subject) -> Outcome:
     return passed(f"token ids from 0 to {highest}, within a vocabulary of {size:,}", highest=highest, vocab_size=size)
 
 
-def token_rates(subject: Subject) -> Outcome:
+def token_rates(subject: CheckSubject) -> CheckOutcome:
     """How many tokens are unknown, cut off, or padding, at the lengths that were asked for."""
     asked, side = subject.asked, subject.sample.sides["train"]
     tokenizer = _tokenizer_of_a_run(subject, side)
@@ -143,7 +143,7 @@ def token_rates(subject: Subject) -> Outcome:
     return passed(", ".join(told), **numbers)
 
 
-def _tokenizer_of_a_run(subject: Subject, side: Side) -> Tokenizer:
+def _tokenizer_of_a_run(subject: CheckSubject, side: SplitReport) -> Tokenizer:
     """One that is made of the text is made of more than the rows that the model is shown: it knows every character or
     word of it, and has as many tokens as were asked for, so that texts are not longer in it than in a run."""
     shown, knobs = subject.data.tokenizer, subject.asked.data
@@ -166,7 +166,7 @@ def _within(texts: list[str], characters: int) -> Iterator[str]:
         characters -= len(text)
 
 
-def overlap(subject: Subject) -> Outcome:
+def overlap(subject: CheckSubject) -> CheckOutcome:
     """By the hash of each text, and by its five-word sequences."""
     sides = subject.sample.sides
     if "validation" not in sides:
@@ -207,7 +207,7 @@ def overlap(subject: Subject) -> Outcome:
     )
 
 
-def duplicates(subject: Subject) -> Outcome:
+def duplicates(subject: CheckSubject) -> CheckOutcome:
     train, copies = subject.sample.sides["train"], subject.sample.copies
     share = copies.copies / max(1, train.num_documents)
     texts, compared = list(_long_texts(train).values()), len(train.sample)
@@ -230,12 +230,12 @@ def duplicates(subject: Subject) -> Outcome:
     )
 
 
-def _long_texts(side: Side) -> dict[int, str]:
+def _long_texts(side: SplitReport) -> dict[int, str]:
     """By their number in the sample. Short ones are alike by chance, and numbers are no words."""
     return {number: text for number, text in enumerate(side.texts) if len(words_of(text)) >= ENOUGH_WORDS}
 
 
-def _read(subject: Subject) -> str:
+def _read(subject: CheckSubject) -> str:
     return "" if subject.sample.is_whole else " (first rows only; --full reads everything)"
 
 

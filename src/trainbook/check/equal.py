@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from trainbook.check.parameters import Watching
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data.batches import Batch
 from trainbook.data.feed import prefetch
@@ -28,7 +28,7 @@ STEPS_BEFORE, STEPS_AFTER = 3, 3
 WORKERS = 2
 
 
-def evaluation(subject: Subject) -> Outcome:
+def evaluation(subject: CheckSubject) -> CheckOutcome:
     samples = subject.data.validation or subject.data.train
     rows = subject.rows_for(8)
     collate = subject.task.collate(subject.config, subject.data, rows)
@@ -55,7 +55,7 @@ def _differs(one: float, other: float) -> bool:
     return one != other and not (one != one and other != other)
 
 
-def accumulation(subject: Subject) -> Outcome:
+def accumulation(subject: CheckSubject) -> CheckOutcome:
     """An odd number of rows, two at a time: the last part has fewer targets, which a mean of means would count too
     much."""
     batch = subject.batch(3 if subject.is_full else 5)
@@ -91,7 +91,7 @@ def _apart(gap: float) -> str:
     return f"{gap:.1e} apart" if gap else "the same"
 
 
-def _gradients(subject: Subject, batch: Any) -> tuple[dict[str, torch.Tensor], float]:
+def _gradients(subject: CheckSubject, batch: Any) -> tuple[dict[str, torch.Tensor], float]:
     """Of the real step, before they are clipped or used."""
     watching = Watching(updates=False)
     watching.module = subject.task
@@ -102,7 +102,7 @@ def _gradients(subject: Subject, batch: Any) -> tuple[dict[str, torch.Tensor], f
     return watching.gradients, float(torch.stack(list(report.losses.values())).sum())
 
 
-def resume(subject: Subject) -> Outcome:
+def resume(subject: CheckSubject) -> CheckOutcome:
     """Six steps at once, and three, a checkpoint, a new process's worth of building, and three."""
     folder = subject.folder / "checkpoints"
     store = CheckpointStore(folder)
@@ -147,7 +147,7 @@ def resume(subject: Subject) -> Outcome:
     )
 
 
-def _job(subject: Subject) -> Job:
+def _job(subject: CheckSubject) -> Job:
     return assemble(subject.config, subject.data, subject.device).job
 
 
@@ -166,7 +166,7 @@ def _same(one: torch.Tensor, other: torch.Tensor, device: torch.device) -> bool:
     return torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True)
 
 
-def workers(subject: Subject) -> Outcome:
+def workers(subject: CheckSubject) -> CheckOutcome:
     """What each worker process draws, of all three generators, and each step and rank."""
     seed, shuffle = subject.config.training.seed, subject.config.data.shuffle
     plan = BatchPlan(subject.data.train, 1, seed, shuffle)

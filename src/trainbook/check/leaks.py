@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject, with_rows
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject, with_rows
 from trainbook.data.batches import Batch, Ragged
 from trainbook.tasks.causal import CausalTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
@@ -19,7 +19,7 @@ CLOSE = 1e-4  # of the largest logit: more than rounding
 INPUTS = ("input_ids", "decoder_input_ids")
 
 
-def causal_leak(subject: Subject) -> Outcome:
+def causal_leak(subject: CheckSubject) -> CheckOutcome:
     """Another token at t must change what is predicted from t on, and nothing before."""
     task = subject.task
     if not isinstance(task, CausalTask | Seq2SeqTask):
@@ -65,7 +65,7 @@ def causal_leak(subject: Subject) -> Outcome:
     return passed(f"changing the token at {len(places)} of {length} positions changes no earlier logit", **numbers)
 
 
-def sample_leak(subject: Subject) -> Outcome:
+def sample_leak(subject: CheckSubject) -> CheckOutcome:
     """The gradient of one row's logits is zero at the embeddings of every other row, and of other documents in it."""
     told, numbers = [], {}
     kinds = [False]
@@ -75,7 +75,7 @@ def sample_leak(subject: Subject) -> Outcome:
         batch = subject.batch(subject.rows_for(4) if not packed else 2, packed=packed)
         entries = subject.micro_batch(batch)
         found = _leak(subject, entries, packed)
-        if isinstance(found, Outcome):
+        if isinstance(found, CheckOutcome):
             return found
         own, other = found
         what = "document of a packed row" if packed else "row"
@@ -104,7 +104,7 @@ def sample_leak(subject: Subject) -> Outcome:
     return passed("; ".join(told), **numbers)
 
 
-def _leak(subject: Subject, entries: dict[str, Tensor], packed: bool) -> tuple[float, float] | Outcome:
+def _leak(subject: CheckSubject, entries: dict[str, Tensor], packed: bool) -> tuple[float, float] | CheckOutcome:
     """Of one row (or of the last document of it): the largest gradient at its own embeddings, and at others'."""
     task, inputs = subject.task, {name: value for name, value in entries.items() if name != "targets"}
     named = {name: inputs[name] for name in INPUTS if name in inputs}
@@ -177,7 +177,7 @@ def _owned(inputs: dict[str, Tensor], mine: Tensor, logits: Tensor, packed: bool
     return mine[:, 0] if logits.shape[0] == len(mine) and not packed else None
 
 
-def padding(subject: Subject) -> Outcome:
+def padding(subject: CheckSubject) -> CheckOutcome:
     """A text alone and beside a longer one, for which it is padded, must get the same logits."""
     task = subject.task
     pair = _two_lengths(subject)
@@ -205,7 +205,7 @@ def padding(subject: Subject) -> Outcome:
     return passed(f"{told} the same logits as without padding", **numbers)
 
 
-def _two_lengths(subject: Subject) -> Batch | None:
+def _two_lengths(subject: CheckSubject) -> Batch | None:
     """A short text before a long one."""
     batch = subject.batch(min(32, max(2, subject.data.train.num_samples)))
     lengths = batch.tokens.lengths

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject, untouched
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject, untouched
 from trainbook.data.batches import Batch, Ragged
 from trainbook.loop.step import train_step
 from trainbook.tasks import StepBatch
@@ -36,7 +36,7 @@ class Learned:
         return self.last < max(KNOWN_BY_HEART, SMALL_SHARE * self.first)
 
 
-def overfit(subject: Subject) -> Outcome:
+def overfit(subject: CheckSubject) -> CheckOutcome:
     learned = by_heart(subject)
     numbers = {"first": learned.first, "last": learned.last, "steps": learned.steps, "learning_rate": learned.rate}
     told = (
@@ -58,7 +58,7 @@ def overfit(subject: Subject) -> Outcome:
     )
 
 
-def inputs_matter(subject: Subject) -> Outcome:
+def inputs_matter(subject: CheckSubject) -> CheckOutcome:
     """The same batch with every token replaced by one and the same: the model must learn less of it."""
     batch = _batch(subject)
     entries = batch.micro_batches[0]
@@ -79,7 +79,7 @@ def inputs_matter(subject: Subject) -> Outcome:
     )
 
 
-def by_heart(subject: Subject) -> Learned:
+def by_heart(subject: CheckSubject) -> Learned:
     """The first rate that is enough, or the best of all; kept, since two checks ask for it."""
     if (known := subject.notes.get("by_heart")) is not None:
         return known
@@ -93,7 +93,7 @@ def by_heart(subject: Subject) -> Learned:
     return best
 
 
-def _learn(subject: Subject, batch: StepBatch, rate: float, steps: int) -> Learned:
+def _learn(subject: CheckSubject, batch: StepBatch, rate: float, steps: int) -> Learned:
     first = last = math.nan
     step = 0
     with untouched(subject.task), subject.steady(), _plain(subject.task):
@@ -120,11 +120,11 @@ def _plain(task: Any) -> Iterator[None]:
         vars(task).update(before)
 
 
-def _rows(subject: Subject) -> int:
+def _rows(subject: CheckSubject) -> int:
     return min(subject.rows_for(ROWS), subject.data.train.num_samples)
 
 
-def _batch(subject: Subject) -> StepBatch:
+def _batch(subject: CheckSubject) -> StepBatch:
     return subject.collated(in_deviations(shortened(subject.batch(_rows(subject)))))
 
 

@@ -8,19 +8,19 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject
 from trainbook.loop.step import train_step
 from trainbook.models.parameters import NORMS
-from trainbook.parallel import SingleDevice
-from trainbook.parallel.single import Update
+from trainbook.parallel import Strategy
+from trainbook.parallel.strategy import Update
 from trainbook.tasks.labels import LabelTask
 
 STEPS = 3  # an adapter's first matrix has no gradient before its second one has moved
 NAMED = 3
 
 
-class Watching(SingleDevice):
+class Watching(Strategy):
     """Sees the gradients of each step before they are used."""
 
     def __init__(self, updates: bool = True) -> None:
@@ -50,7 +50,7 @@ class Watching(SingleDevice):
     module: nn.Module | None = None
 
 
-def gradients(subject: Subject) -> Outcome:
+def gradients(subject: CheckSubject) -> CheckOutcome:
     task, watching = subject.task, Watching()
     watching.module = task
     state = subject.state(watching)
@@ -83,7 +83,7 @@ def gradients(subject: Subject) -> Outcome:
     )
 
 
-def in_optimizer(subject: Subject) -> Outcome:
+def in_optimizer(subject: CheckSubject) -> CheckOutcome:
     task, optimizer = subject.task, subject.built.job.state.optimizer
     counts = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
     names = {id(parameter): name for name, parameter in task.named_parameters()}
@@ -117,7 +117,7 @@ def in_optimizer(subject: Subject) -> Outcome:
     return passed(f"all {len(trainable)} trainable parameters are in the optimizer, each once", **numbers)
 
 
-def decay(subject: Subject) -> Outcome:
+def decay(subject: CheckSubject) -> CheckOutcome:
     """By what owns a parameter and by its shape, not by the groups that the optimizer was built from."""
     knobs, task = subject.asked.optimizer, subject.task
     owners: dict[int, tuple[str, nn.Module]] = {}
@@ -161,7 +161,7 @@ def decay(subject: Subject) -> Outcome:
     return passed(f"{decayed} of {total} parameters have weight decay: matrices only, no norm and no bias", **numbers)
 
 
-def tied(subject: Subject) -> Outcome:
+def tied(subject: CheckSubject) -> CheckOutcome:
     """The same memory, not the same numbers: copies part at the first update."""
     task = subject.task
     if isinstance(task, LabelTask):

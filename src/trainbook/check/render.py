@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from trainbook.check.result import Result
-from trainbook.check.run import Report
+from trainbook.check.result import CheckResult
+from trainbook.check.run import CheckReport
 from trainbook.terminal import marked
 
 MARKS = {"passed": "[green]ok[/green]  ", "failed": "[red]FAIL[/red]", "skipped": "[yellow]skip[/yellow]"}
@@ -16,7 +16,7 @@ INDENT = 20  # columns of a check's mark and name
 LABEL = "likely: "
 
 
-def render(report: Report, console: Console) -> None:
+def render(report: CheckReport, console: Console) -> None:
     for result in report.results:
         _render(result, console)
     console.print()
@@ -27,7 +27,7 @@ def render(report: Report, console: Console) -> None:
     _say(console, f"{counts} in {report.seconds:.1f} s")
 
 
-def _render(result: Result, console: Console) -> None:
+def _render(result: CheckResult, console: Console) -> None:
     outcome = result.outcome
     first, *others = _lines(outcome.evidence, console, INDENT)
     mark = MARKS[outcome.status]
@@ -52,7 +52,7 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
-def _what(report: Report) -> str:
+def _what(report: CheckReport) -> str:
     model = report.model
     trained = model["parameters"] != model["trained"]
     part = f", {model['trained']:,} of them trainable" if trained else ""

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from trainbook.check.subject import Subject
+    from trainbook.check.subject import CheckSubject
 
 Status = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CheckOutcome:
     status: Status
     evidence: str  # a sentence with numbers; of a skipped check, why it could not be asked
     cause: str = ""  # of a failure: what is most likely wrong
@@ -22,30 +22,30 @@ class Outcome:
     numbers: Mapping[str, Any] = field(default_factory=dict)  # what the sentence says, for programs
 
 
-def passed(evidence: str, **numbers: Any) -> Outcome:
-    return Outcome("passed", evidence, numbers=numbers)
+def passed(evidence: str, **numbers: Any) -> CheckOutcome:
+    return CheckOutcome("passed", evidence, numbers=numbers)
 
 
-def skipped(reason: str, **numbers: Any) -> Outcome:
-    return Outcome("skipped", reason, numbers=numbers)
+def skipped(reason: str, **numbers: Any) -> CheckOutcome:
+    return CheckOutcome("skipped", reason, numbers=numbers)
 
 
-def failed(evidence: str, cause: str, advice: str, override: str | None = None, **numbers: Any) -> Outcome:
-    return Outcome("failed", evidence, cause, advice, override, numbers)
+def failed(evidence: str, cause: str, advice: str, override: str | None = None, **numbers: Any) -> CheckOutcome:
+    return CheckOutcome("failed", evidence, cause, advice, override, numbers)
 
 
 @dataclass(frozen=True)
 class Check:
     name: str
     proves: str  # what holds where it passes
-    run: Callable[[Subject], Outcome]
+    run: Callable[[CheckSubject], CheckOutcome]
     computes: bool = True  # with the model: senseless where the tokens do not fit it
 
 
 @dataclass(frozen=True)
-class Result:
+class CheckResult:
     check: Check
-    outcome: Outcome
+    outcome: CheckOutcome
     seconds: float
 
     def as_json(self) -> dict[str, Any]:

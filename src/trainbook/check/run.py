@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from trainbook.check import data, equal, leaks, learning, parameters, start, targets
-from trainbook.check.result import Check, Outcome, Result, failed, skipped
+from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, skipped
 from trainbook.check.shrink import differences
-from trainbook.check.subject import Subject, untouched
+from trainbook.check.subject import CheckSubject, untouched
 from trainbook.errors import TrainbookError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
@@ -40,8 +40,8 @@ Begin = Callable[[str, int, int], None]  # a check's name, its number, and how m
 
 
 @dataclass(frozen=True)
-class Report:
-    results: tuple[Result, ...]
+class CheckReport:
+    results: tuple[CheckResult, ...]
     model: dict[str, Any]  # what was checked
     changed: dict[str, tuple[Any, Any]]  # knobs whose value is another one here: as asked for, and as checked
     seconds: float
@@ -67,13 +67,13 @@ def run_checks(
     only: Sequence[str] = (),
     full: bool = False,
     begin: Begin = lambda name, number, total: None,
-) -> Report:
+) -> CheckReport:
     """Of a configuration. Nothing is left on the disk but, with `full`, the cache that training uses anyway."""
     chosen = selected(only)
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="trainbook-check-") as folder, _own_chance():
         begin("building", 0, len(chosen))
-        subject = Subject.of(config, Path(folder), full=full)
+        subject = CheckSubject.of(config, Path(folder), full=full)
         width = subject.config.model.hidden_size if config.model.type in BUILT_IN else None
         # A small model gains nothing from several threads, and waits for each of them.
         threads = 1 if subject.built.num_parameters < SMALL else torch.get_num_threads()
@@ -86,7 +86,7 @@ def run_checks(
         "trained": subject.built.num_trained,
         "full": full,
     }
-    return Report(tuple(results), model, differences(config, subject.config), time.perf_counter() - started)
+    return CheckReport(tuple(results), model, differences(config, subject.config), time.perf_counter() - started)
 
 
 def selected(only: Sequence[str]) -> tuple[Check, ...]:
@@ -101,9 +101,9 @@ def selected(only: Sequence[str]) -> tuple[Check, ...]:
 
 
 def examine(
-    subject: Subject, checks: Sequence[Check] = CHECKS, begin: Begin = lambda name, number, total: None
-) -> list[Result]:
-    results: list[Result] = []
+    subject: CheckSubject, checks: Sequence[Check] = CHECKS, begin: Begin = lambda name, number, total: None
+) -> list[CheckResult]:
+    results: list[CheckResult] = []
     fits = True  # the tokens: with others, a model stops at its embedding
     for number, check in enumerate(checks, start=1):
         begin(check.name, number, len(checks))
@@ -114,11 +114,11 @@ def examine(
             outcome = _outcome(check, subject)
         if check.name == "token_ids" and outcome.status == "failed":
             fits = False
-        results.append(Result(check, outcome, time.perf_counter() - started))
+        results.append(CheckResult(check, outcome, time.perf_counter() - started))
     return results
 
 
-def _outcome(check: Check, subject: Subject) -> Outcome:
+def _outcome(check: Check, subject: CheckSubject) -> CheckOutcome:
     """What stops a check stops a run as well: it is a failure with the line where it happened."""
     subject.seed()
     try:

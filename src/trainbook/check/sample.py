@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.data import Request, open_sources
-from trainbook.data.decide import training_texts
+from trainbook.data.corpus_plan import training_texts
 from trainbook.data.fields import TEXT_ONLY
-from trainbook.data.records import Complain, Document, Record
+from trainbook.data.records import Complain, DataRecord, Document
 from trainbook.data.report.copies import ExactDuplicates
-from trainbook.data.report.gather import Side, gather
+from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.seeding import generator
-from trainbook.data.sides import divided
 from trainbook.data.sources import Source
 from trainbook.data.sources.source import bad_record
 from trainbook.data.split import survey, text_digest
+from trainbook.data.splits import divided
 from trainbook.data.tokenizers import Tokenizer, tokenizer_config, train_bpe
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
@@ -34,7 +34,7 @@ COMPARED = 1_000  # documents of each side that are compared for near copies
 class Held:
     """A reader of records that were read before."""
 
-    kept: list[Record]
+    kept: list[DataRecord]
     root: str
     has_fields: bool
     nothing: str
@@ -43,16 +43,16 @@ class Held:
     def fingerprint(self) -> dict[str, Any]:
         raise NotImplementedError("what is held in memory is never kept in a cache")
 
-    def records(self, complain: Complain) -> Iterator[Record]:
+    def records(self, complain: Complain) -> Iterator[DataRecord]:
         return iter(self.kept)
 
-    def first(self, count: int) -> list[Record]:
+    def first(self, count: int) -> list[DataRecord]:
         return self.kept[:count]
 
 
 @dataclass(frozen=True)
-class Sample:
-    sides: dict[str, Side]  # "train", and "validation" where something is held out: all that was read, counted
+class CheckSample:
+    sides: dict[str, SplitReport]  # "train", and "validation" where something is held out: all that was read, counted
     copies: ExactDuplicates  # of the training side, where a target or label makes another record of the same text
     is_whole: bool  # all of the data was read
     source: Path | None = None  # the rows that the model is shown, as JSONL
@@ -60,7 +60,7 @@ class Sample:
     has_fields: bool = True
 
 
-def read_sample(config: Config, request: Request, folder: Path | None, *, everything: bool = False) -> Sample:
+def read_sample(config: Config, request: Request, folder: Path | None, *, everything: bool = False) -> CheckSample:
     """Divided as training divides them. With a folder, the rows for the model are written there."""
     source, validation = open_sources(config.data, request)
     held, is_whole = _read(source, everything)
@@ -87,14 +87,14 @@ def read_sample(config: Config, request: Request, folder: Path | None, *, everyt
         record = f"{document.text}\0{document.target}\0{document.label}\0{document.tags}"
         copies.add(text_digest(record), f"{source.root}{document.origin}")
     if folder is None:
-        return Sample(sides, copies, is_whole)
+        return CheckSample(sides, copies, is_whole)
     may_cut = request.records == "text"
     written = _write(held, folder / "train.jsonl", seed, may_cut)
     its_rows = _write(its_held, folder / "validation.jsonl", seed, may_cut) if its_held is not None else None
-    return Sample(sides, copies, is_whole, written, its_rows, source.reader.has_fields)
+    return CheckSample(sides, copies, is_whole, written, its_rows, source.reader.has_fields)
 
 
-def tokens_of(config: Config, side: Side, tokenizer: Tokenizer) -> float:
+def tokens_of(config: Config, side: SplitReport, tokenizer: Tokenizer) -> float:
     """About how many tokens the texts of a side have, as training tokenizes them. `tokenizer` is of the shrunk
     configuration: a BPE with a small vocabulary there, in place of the one that is asked for."""
     asked = tokenizer_config(config.data.tokenizer, config.data.vocab_size)
@@ -107,7 +107,7 @@ def tokens_of(config: Config, side: Side, tokenizer: Tokenizer) -> float:
     return side.num_characters * tokens / max(1, characters) + side.num_documents  # each has an end
 
 
-def _some(side: Side) -> Iterator[Document]:
+def _some(side: SplitReport) -> Iterator[Document]:
     """Texts of a side up to so many characters, the last one cut."""
     left = TOKENIZED_CHARACTERS
     for document in side.documents:
@@ -117,9 +117,9 @@ def _some(side: Side) -> Iterator[Document]:
             return
 
 
-def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
+def _read(source: Source, everything: bool) -> tuple[list[DataRecord], bool]:
     """The records, and whether these are all."""
-    held: list[Record] = []
+    held: list[DataRecord] = []
     characters = 0
 
     def complain(message: str) -> None:
@@ -138,21 +138,21 @@ def _read(source: Source, everything: bool) -> tuple[list[Record], bool]:
     return held, True
 
 
-def _beginning(record: Record, document: Document, num_characters: int) -> Record:
+def _beginning(record: DataRecord, document: Document, num_characters: int) -> DataRecord:
     """Of a text that is too long for memory."""
     chunks, text = document.chunks(), ""
     while len(text) < num_characters and (chunk := next(chunks, None)) is not None:
         text += chunk
-    return Record({"text": text[:num_characters]}, record.origin, record.first_line, record.group)
+    return DataRecord({"text": text[:num_characters]}, record.origin, record.first_line, record.group)
 
 
-def _documents(source: Source, held: list[Record]) -> list[Document]:
+def _documents(source: Source, held: list[DataRecord]) -> list[Document]:
     reader = source.reader
     part = source.part(Held(held, reader.root, reader.has_fields, reader.nothing, reader.changed))
     return list(part.documents())
 
 
-def _write(held: list[Record], path: Path, seed: int, may_cut: bool) -> Path:
+def _write(held: list[DataRecord], path: Path, seed: int, may_cut: bool) -> Path:
     """Some of the records as JSONL, in their order; long texts are cut where nothing else belongs to them."""
     draw = generator("check-sample", seed)
     chosen = sorted(draw.permutation(len(held))[:KEPT_RECORDS].tolist())

@@ -8,7 +8,7 @@ from typing import Any
 from trainbook.knobs.architectures import SIZES
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import intermediate_size, key_value_heads, max_target_length, task_name
-from trainbook.knobs.earlier import is_recipe
+from trainbook.knobs.own_models import is_recipe
 from trainbook.knobs.scaling import head_width
 
 LAYERS, WIDTH, HEADS, HEAD_WIDTH = 2, 64, 4, 16

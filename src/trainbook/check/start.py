@@ -10,16 +10,16 @@ import numpy as np
 import torch
 
 from trainbook.check.parameters import input_and_output
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.sample import tokens_of
-from trainbook.check.subject import Subject
+from trainbook.check.subject import CheckSubject
 from trainbook.knobs.derive import batch_shape, has_windows
 from trainbook.knobs.duration import Duration
 from trainbook.loop.build import with_scaled_rate
 from trainbook.loop.device import choose_device
 from trainbook.loop.evaluate import evaluate
 from trainbook.loop.job import build_state
-from trainbook.loop.restore import build_task
+from trainbook.loop.load_task import build_task
 from trainbook.precision import Precision, resolve_compute
 from trainbook.tasks import IGNORED, StepBatch, to_device
 from trainbook.tasks.labels import Classify, ClassifyMany, Regress
@@ -35,7 +35,7 @@ AT_LEAST = "at least "  # where epochs are counted and not all data was read
 BLOCKS, COLUMNS = "▁▂▃▄▅▆▇█", 32
 
 
-def initial_loss(subject: Subject) -> Outcome:
+def initial_loss(subject: CheckSubject) -> CheckOutcome:
     task = subject.task
     if not isinstance(task, TokenTask | Classify | ClassifyMany | Regress):
         return skipped("for a custom task the loss before training is not known")
@@ -98,7 +98,7 @@ def initial_loss(subject: Subject) -> Outcome:
 
 
 @torch.no_grad()
-def _spread(subject: Subject, batch: StepBatch) -> float:
+def _spread(subject: CheckSubject, batch: StepBatch) -> float:
     """The first loss against tokens drawn at random, on average: how far logits are spread, whichever tokens happen to
     be targets. Where the output is the embedding, the logit of the token that is being read is set aside: in T5, whose
     embeddings begin with size 1, that one is large before anything is learned."""
@@ -120,7 +120,7 @@ def _spread(subject: Subject, batch: StepBatch) -> float:
     return float(torch.cat(found).mean())
 
 
-def _knows_already(subject: Subject) -> bool:
+def _knows_already(subject: CheckSubject) -> bool:
     """A pretrained model that predicts tokens; over labels its head is new, or of the same labels."""
     if subject.config.model.pretrained is None:
         return False
@@ -128,7 +128,7 @@ def _knows_already(subject: Subject) -> bool:
     return isinstance(subject.task, TokenTask) or not head_is_new
 
 
-def _smaller_init(subject: Subject) -> str | None:
+def _smaller_init(subject: CheckSubject) -> str | None:
     model = subject.asked.model
     if model.type not in ("gpt", "bert") or model.initializer_range <= 0.02:
         return None
@@ -139,7 +139,7 @@ def _targets(batch: StepBatch) -> np.ndarray:
     return np.concatenate([micro_batch["targets"].numpy().reshape(-1) for micro_batch in batch.micro_batches])
 
 
-def _prior_entropy(subject: Subject, batch: StepBatch) -> float | None:
+def _prior_entropy(subject: CheckSubject, batch: StepBatch) -> float | None:
     """The loss of guessing by the frequency of each answer, which a model may begin with if its last bias says so."""
     if isinstance(subject.task, Regress):
         return float(_targets(batch).var())
@@ -153,7 +153,7 @@ def _prior_entropy(subject: Subject, batch: StepBatch) -> float | None:
     return float(-(shares * np.log(shares)).sum()) if len(shares) > 1 else None
 
 
-def precision(subject: Subject) -> Outcome:
+def precision(subject: CheckSubject) -> CheckOutcome:
     """The first loss, with the same first weights, in the types that training computes in."""
     knobs = subject.asked.precision
     compute = resolve_compute(knobs.compute, knobs.weights, choose_device(subject.asked.training.device))
@@ -196,7 +196,7 @@ def precision(subject: Subject) -> Outcome:
     )
 
 
-def schedule(subject: Subject) -> Outcome:
+def schedule(subject: CheckSubject) -> CheckOutcome:
     """The very table of rates that a run of this length reads its rate from."""
     outcome = _schedule(subject)
     if outcome.status == "failed" and outcome.numbers["at_least"]:
@@ -204,7 +204,7 @@ def schedule(subject: Subject) -> Outcome:
     return outcome
 
 
-def _schedule(subject: Subject) -> Outcome:
+def _schedule(subject: CheckSubject) -> CheckOutcome:
     asked = subject.asked
     total, about = _updates(subject)
     global_batch = batch_shape(asked).global_batch
@@ -261,7 +261,7 @@ def _schedule(subject: Subject) -> Outcome:
     return passed(told, **numbers)
 
 
-def _updates(subject: Subject) -> tuple[int, str]:
+def _updates(subject: CheckSubject) -> tuple[int, str]:
     """How many updates the run has, and how sure that is."""
     asked = subject.asked
     if subject.is_full:

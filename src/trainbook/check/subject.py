@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainbook.check.sample import Sample, read_sample
+from trainbook.check.sample import CheckSample, read_sample
 from trainbook.check.shrink import POSITIONS, comparable, shrunk
 from trainbook.data import Batch, BatchPlan, DataBundle
 from trainbook.data import build as build_data
@@ -26,7 +26,7 @@ from trainbook.loop.device import choose_device
 from trainbook.loop.job import build_state
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.state import TrainState
-from trainbook.parallel import SingleDevice
+from trainbook.parallel import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch, Task, to_device
 
@@ -36,10 +36,10 @@ NOISE = 0.05  # added to weights where a path must not stay unseen because it be
 
 
 @dataclass
-class Subject:
+class CheckSubject:
     asked: Config  # as the user wrote it
     config: Config  # as it is checked
-    sample: Sample
+    sample: CheckSample
     built: Built
     device: torch.device
     folder: Path  # for what has to be written, removed afterwards
@@ -47,7 +47,7 @@ class Subject:
     notes: dict[str, Any] = field(default_factory=dict)  # what one check found and another one needs
 
     @classmethod
-    def of(cls, asked: Config, folder: Path, *, full: bool = False) -> Subject:
+    def of(cls, asked: Config, folder: Path, *, full: bool = False) -> CheckSubject:
         """With `full`, sizes are kept and all data is prepared, in the cache that training uses."""
         request = request_of(asked)
         sample = read_sample(asked, request, None if full else folder, everything=full)
@@ -108,7 +108,7 @@ class Subject:
 
     # The training state
 
-    def state(self, strategy: SingleDevice | None = None, **optimizer: Any) -> TrainState:
+    def state(self, strategy: Strategy | None = None, **optimizer: Any) -> TrainState:
         """Of this model, at its first step; `optimizer` are knobs to change."""
         knobs = self.config.optimizer.model_copy(update=optimizer)
         schedule = self.config.schedule
@@ -156,7 +156,7 @@ class Subject:
         seed_everything(self.config.training.seed, step)
 
 
-def _as_asked(message: str, asked: Config, sample: Sample) -> str:
+def _as_asked(message: str, asked: Config, sample: CheckSample) -> str:
     """The user's data by its own name, not by that of the sample."""
     for ours, theirs in ((sample.source, None), (sample.validation, asked.data.validation)):
         if ours is not None:
@@ -164,7 +164,7 @@ def _as_asked(message: str, asked: Config, sample: Sample) -> str:
     return message
 
 
-def with_enough_to_learn(asked: Config, records: RecordKind, sample: Sample, cache: Path) -> Config:
+def with_enough_to_learn(asked: Config, records: RecordKind, sample: CheckSample, cache: Path) -> Config:
     """Shrunk, but no shorter than leaves something to learn in enough rows: of a conversation that is an answer, which
     may stand behind a long question; of tagged words, those that have a tag."""
     assert sample.source is not None

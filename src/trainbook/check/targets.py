@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.check.result import Check, Outcome, failed, passed, skipped
-from trainbook.check.subject import Subject
+from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.subject import CheckSubject
 from trainbook.tasks.causal import CausalTask
 from trainbook.tasks.masked import MaskedTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 
 
-def shift(subject: Subject) -> Outcome:
+def shift(subject: CheckSubject) -> CheckOutcome:
     """Which token each logit is pulled towards, read off the gradient of the training loss."""
     task = subject.task
     if not isinstance(task, CausalTask | Seq2SeqTask | MaskedTask):
@@ -62,7 +62,7 @@ def shift(subject: Subject) -> Outcome:
     )
 
 
-def _pulled(subject: Subject, entries: dict[str, Tensor]) -> Tensor | None:
+def _pulled(subject: CheckSubject, entries: dict[str, Tensor]) -> Tensor | None:
     """The token with the most negative gradient at each logit's place; -1 where the loss does not pull."""
     task, kept = subject.task, []
     real = task.logits

@@ -31,7 +31,7 @@ _BEST = re.compile(r"best-(\d{8,})")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CheckpointEntry:
     step: int
     path: Path
     marker: Marker | None  # None: there is no telling what the folder holds
@@ -47,7 +47,7 @@ def hidden_path(folder: Path, what: str, name: str) -> Path:
     return folder / f".{what}-{name}-{os.getpid()}"
 
 
-def scan(folder: Path) -> list[Entry]:
+def scan(folder: Path) -> list[CheckpointEntry]:
     """Newest first, by the order of writing: after going back to an older step, its successors are the newest."""
     paths: dict[int, Path] = {}
     names = _names(folder)
@@ -63,11 +63,11 @@ def scan(folder: Path) -> list[Entry]:
     return sorted(entries, key=lambda e: (e.marker.save_number if e.marker else unknown, e.step), reverse=True)
 
 
-def complete(entries: Iterable[Entry]) -> list[Entry]:
+def complete(entries: Iterable[CheckpointEntry]) -> list[CheckpointEntry]:
     return [entry for entry in entries if not entry.damage]
 
 
-def has_changed(entry: Entry) -> bool:
+def has_changed(entry: CheckpointEntry) -> bool:
     """Whether a writer has removed the checkpoint or put another in its place since it was listed."""
     try:
         return read_marker(entry.path) != entry.marker
@@ -75,7 +75,7 @@ def has_changed(entry: Entry) -> bool:
         return not entry.path.exists()
 
 
-def best_of(entries: Iterable[Entry]) -> Entry | None:
+def best_of(entries: Iterable[CheckpointEntry]) -> CheckpointEntry | None:
     marked = [entry for entry in entries if entry.best_mark]
     return max(marked, key=lambda entry: entry.best_mark, default=None)
 
@@ -119,7 +119,7 @@ def add(addition: Addition, new: NewCheckpoint) -> Marker:
     return marker
 
 
-def mark_best(entry: Entry, entries: Sequence[Entry]) -> None:
+def mark_best(entry: CheckpointEntry, entries: Sequence[CheckpointEntry]) -> None:
     if best_of(entries) is not entry:
         _write_mark(entry.path, entries)
         fsync_folder(entry.path)
@@ -179,7 +179,7 @@ def clear_leftovers(folder: Path) -> None:
             remove(folder / name)
 
 
-def _entry(step: int, path: Path) -> Entry:
+def _entry(step: int, path: Path) -> CheckpointEntry:
     marker, damage = None, ""
     try:
         marker = read_marker(path)
@@ -188,7 +188,7 @@ def _entry(step: int, path: Path) -> Entry:
         check_sizes(path, marker)
     except Damaged as error:
         damage = str(error)
-    return Entry(step, path, marker, damage, max(_marks(path), default=0))
+    return CheckpointEntry(step, path, marker, damage, max(_marks(path), default=0))
 
 
 def _give_name(written: Path, final: Path) -> None:
@@ -210,7 +210,7 @@ def _give_name(written: Path, final: Path) -> None:
     fsync_folder(final.parent)
 
 
-def _write_mark(folder: Path, entries: Iterable[Entry], number: int | None = None) -> None:
+def _write_mark(folder: Path, entries: Iterable[CheckpointEntry], number: int | None = None) -> None:
     if number is None:
         number = max((entry.best_mark for entry in entries), default=0) + 1
     write_file(folder / _mark_name(number), [])

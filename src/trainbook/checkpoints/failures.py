@@ -59,7 +59,7 @@ def last_complete(folder: Path) -> str:
     return f"The last complete checkpoint is that of step {whole[0].step}, {whole[0].path}."
 
 
-def absent(folder: Path, step: int, entries: Sequence[catalogue.Entry]) -> str:
+def absent(folder: Path, step: int, entries: Sequence[catalogue.CheckpointEntry]) -> str:
     damaged = next((entry for entry in entries if entry.step == step), None)
     if damaged is not None:
         return f"{damaged.path} is damaged: {damaged.damage}."

@@ -26,7 +26,7 @@ DTYPES = {name: dtype for dtype, name in NATIVE_DTYPES.items()}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReadSpec:
     """What is read of a checkpoint, and by whom."""
 
     parts: Sequence[str] | None = None  # None: all
@@ -48,7 +48,7 @@ class Contents:
         return [file for stored in self.parts.values() for file in _files_of(stored)]
 
 
-def verified(folder: Path, marker: Marker, wanted: Wanted) -> Contents:
+def verified(folder: Path, marker: Marker, wanted: ReadSpec) -> Contents:
     """This rank's share of the files; those that are not needed are not opened."""
     content = read_file(folder / STATE)
     if FileFact(len(content), hashlib.sha256(content).hexdigest()) != marker.files.get(STATE):
@@ -84,7 +84,7 @@ def _stored(content: bytes) -> tuple[dict[str, Any], Any]:
         raise Damaged(f"{STATE} is not valid JSON of the expected form") from error
 
 
-def read_state(folder: Path, contents: Contents, wanted: Wanted) -> tuple[dict[str, Any], dict[str, float]]:
+def read_state(folder: Path, contents: Contents, wanted: ReadSpec) -> tuple[dict[str, Any], dict[str, float]]:
     """State and metrics, once every file is verified, by this rank or by another."""
     state = {
         name: _read_part(folder, stored, wanted.device, name in wanted.unread)

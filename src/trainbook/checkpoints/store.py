@@ -16,7 +16,7 @@ from trainbook.checkpoints import catalogue, failures
 from trainbook.checkpoints.encoding import EncodedPart, encode_state, snapshot_parts
 from trainbook.checkpoints.files import plain_words
 from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint
-from trainbook.checkpoints.reading import Contents, Wanted, read_state, verified
+from trainbook.checkpoints.reading import Contents, ReadSpec, read_state, verified
 from trainbook.errors import CheckpointError, NoSuchStep
 from trainbook.parallel.ranks import ALONE, Ranks
 
@@ -159,7 +159,7 @@ class CheckpointStore:
             raise ValueError(f"which must be 'latest', 'best' or a step, but got {which!r}")
         if self._in_flight is not None:
             wait_for([self._in_flight])
-        wanted = Wanted(parts, unread, device, self.ranks.rank, self.ranks.world)
+        wanted = ReadSpec(parts, unread, device, self.ranks.rank, self.ranks.world)
         damaged: dict[Path, str] = {}
         for _ in range(LOOKS):
             for entry in self._as_first(lambda: self._wanted(which, catalogue.scan(self.folder))):
@@ -178,7 +178,7 @@ class CheckpointStore:
                 return None
         raise CheckpointError(f"The checkpoints in {self.folder} are replaced faster than they can be read.")
 
-    def _read(self, entry: catalogue.Entry, wanted: Wanted) -> LoadedCheckpoint:
+    def _read(self, entry: catalogue.CheckpointEntry, wanted: ReadSpec) -> LoadedCheckpoint:
         def verify() -> Contents:
             if entry.marker is None or entry.marker.step != entry.step:
                 raise Damaged(entry.damage)
@@ -190,8 +190,8 @@ class CheckpointStore:
             raise Damaged("it was replaced while it was read")
         return LoadedCheckpoint(entry.step, state, entry.path, metrics)
 
-    def _has_changed(self, entry: catalogue.Entry) -> bool:
-        return self.ranks.of_first(self.ranks.is_first and catalogue.has_changed(entry))
+    def _has_changed(self, entry: catalogue.CheckpointEntry) -> bool:
+        return self.ranks.broadcast(self.ranks.is_first and catalogue.has_changed(entry))
 
     def _agreed(self, work: Callable[[], Found]) -> Found:
         """What this rank finds, if none of them finds damage."""
@@ -200,7 +200,7 @@ class CheckpointStore:
             found = work()
         except Damaged as error:
             damage = str(error)
-        for rank, seen in enumerate(self.ranks.of_all(damage)):
+        for rank, seen in enumerate(self.ranks.gather(damage)):
             if seen:
                 raise Damaged(f"rank {rank} reports that {seen}" if rank else seen)
         return cast(Found, found)
@@ -213,7 +213,7 @@ class CheckpointStore:
                 told = find(), None
             except CheckpointError as error:
                 told = None, error
-        found, error = self.ranks.of_first(told)
+        found, error = self.ranks.broadcast(told)
         if error is not None:
             raise error
         return cast(Found, found)
@@ -264,7 +264,7 @@ class CheckpointStore:
         except CheckpointException as error:
             rank, (cause, _) = min(error.failures.items(), key=lambda failure: failure[0])
             told = failures.not_written(self.folder, new, cause, rank)
-            raise CheckpointError(self.ranks.of_first(str(told))) from error  # all are here, and say the same
+            raise CheckpointError(self.ranks.broadcast(str(told))) from error  # all are here, and say the same
 
     def _upkeep(self, *, rotate: bool) -> list[int]:
         """What follows a checkpoint that is already safe: its failure is told, and tried again at the next save."""
@@ -280,7 +280,7 @@ class CheckpointStore:
             self._on_event("checkpoint_upkeep_failed", {"path": str(self.folder), "reason": plain_words(error)})
         return removed
 
-    def _wanted(self, which: str | int, entries: list[catalogue.Entry]) -> list[catalogue.Entry]:
+    def _wanted(self, which: str | int, entries: list[catalogue.CheckpointEntry]) -> list[catalogue.CheckpointEntry]:
         if which == "latest":
             return entries
         if which == "best":

@@ -17,7 +17,7 @@ from trainbook.errors import Interrupted, UserError
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
-    from trainbook.data.report.read import Progress
+    from trainbook.data.report.read import ReadProgress
     from trainbook.knobs import Loaded
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -143,7 +143,7 @@ def _answer(facts: dict[str, Any], command: str | None, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
+def _progress() -> Iterator[ReadProgress]:
     """A line on the terminal that says what is being worked on; nothing where nobody looks."""
     from trainbook.data.report.read import Silent
 

@@ -75,7 +75,7 @@ def doctor(
         echo(f"notice: {notice}", err=True)
     diagnosis = diagnose(record)
     if try_it:
-        from trainbook.cli.tried import try_and_tell
+        from trainbook.cli.doctor_try import try_and_tell
 
         return try_and_tell(what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, as_json=as_json)
     if steps is not None or seeds != 1 or finding is not None:

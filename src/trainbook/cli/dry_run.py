@@ -66,7 +66,7 @@ def _tokenizer(loaded: Loaded, source: Source) -> str:
 
 def _head(source: Source) -> str:
     """Reads the first records as training will; of a text file, the first bytes."""
-    from trainbook.data.records import Record
+    from trainbook.data.records import DataRecord
     from trainbook.data.sources.reader import FileReader
     from trainbook.errors import DataError
 
@@ -76,7 +76,7 @@ def _head(source: Source) -> str:
             with file.open():  # which refuses what is not text
                 pass
         if source.wanted.records != "text":
-            raise source.only_text(Record({}, reader.files[0].name, first_line=1))
+            raise source.only_text(DataRecord({}, reader.files[0].name, first_line=1))
         count = len(reader.files)
         return f"{source.knob}, {source.name}: {count:,} text {'file' if count == 1 else 'files'}"
     found = len(list(islice(source.documents(), HEAD_RECORDS)))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from trainbook.errors import TrainbookError
     from trainbook.knobs import Loaded
     from trainbook.plan.gpus import Gpu
-    from trainbook.plan.measured import Measurement
-    from trainbook.plan.subject import Subject
+    from trainbook.plan.measured import MeasuredRun
+    from trainbook.plan.subject import PlanSubject
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -100,7 +100,7 @@ def plan(
     if measure and measured is not None:
         _must_have_a_place(measured)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
-    found: Measurement | None = None
+    found: MeasuredRun | None = None
     if measured is not None and not measure:
         from trainbook.plan.measured import read_measurement
 
@@ -124,11 +124,11 @@ def subject_of(
     world: int = 1,
     vocab_size: int | None = None,
     num_labels: int | None = None,
-    found: Measurement | None = None,
-) -> tuple[Subject, tuple[str, ...]]:
+    found: MeasuredRun | None = None,
+) -> tuple[PlanSubject, tuple[str, ...]]:
     """What is planned, and remarks on what was not said."""
     from trainbook.errors import UserError
-    from trainbook.plan.subject import Subject
+    from trainbook.plan.subject import PlanSubject
     from trainbook.plan.vocabulary import assumption, labels, vocabulary
 
     if world < 1:
@@ -136,7 +136,7 @@ def subject_of(
     config = loaded.config
     number, remark = labels(config, num_labels)
     chosen = _gpu(config.training.device, gpu, gpus)
-    subject = Subject(config, loaded.origins, vocabulary(config, vocab_size), chosen, world, number, found)
+    subject = PlanSubject(config, loaded.origins, vocabulary(config, vocab_size), chosen, world, number, found)
     return subject, tuple(each for each in (assumption(config, vocab_size), remark) if each is not None)
 
 
@@ -155,8 +155,8 @@ def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | Non
 def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     """The one that is named; else this machine's, unless the run is to be on the CPU."""
     from trainbook.errors import UserError
+    from trainbook.plan.detect_gpu import gpu_here
     from trainbook.plan.gpus import find_gpu
-    from trainbook.plan.here import gpu_here
     from trainbook.plan.own_gpus import known_gpus
 
     known = known_gpus(file)
@@ -208,8 +208,8 @@ def _must_have_a_place(file: Path) -> None:
 
 
 def _measured(
-    subject: Subject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool
-) -> tuple[Subject, TrainbookError | None]:
+    subject: PlanSubject, largest: bool, noise_after: int | None, file: Path | None, *, quiet: bool
+) -> tuple[PlanSubject, TrainbookError | None]:
     """A few steps on this machine: the plan with what they showed, and why that is not all, or could not be written."""
     from dataclasses import replace
 

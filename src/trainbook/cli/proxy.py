@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
-    from trainbook.study.tune.rows import Trial
+    from trainbook.study.tune.trial import Trial
 
 
 def find_with_proxy(
@@ -30,7 +30,7 @@ def find_with_proxy(
     proxy = proxy_for(asked, width)
     question, name = proxy.question, name or f"transfer-{name_of(recipe)}"
     say = (lambda line: None) if quiet else (lambda line: echo(line, err=True))
-    lines = _Lines(say)
+    lines = _TrialLines(say)
     job = Study(question, runs_dir / name, say=say, watch=lines.show)
     goes_on = job.prepare()
     say(f"{job.folder}{' (resumed)' if goes_on else ''}: {question.budget} with {question.method} at width {width}")
@@ -52,7 +52,7 @@ def proxy_text(answer: dict[str, Any]) -> str:
     return "\n".join([*answer["conclusion"], "", *(f"{title:<10} {text}" for title, text in rows)])
 
 
-class _Lines:
+class _TrialLines:
     """A line for each trial that ends."""
 
     def __init__(self, say: Any) -> None:

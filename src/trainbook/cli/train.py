@@ -145,9 +145,9 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
 def print_result(result: Any) -> None:
     """The facts of the card as JSON; of several processes, the first one's."""
     from trainbook.cli.output import print_json
-    from trainbook.parallel import find_place
+    from trainbook.parallel import find_rank_env
 
-    if find_place().rank > 0:
+    if find_rank_env().rank > 0:
         return
     faults = result.run.read_manifest().injected_faults
     facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}

@@ -16,13 +16,13 @@ from trainbook.terminal import echo
 if TYPE_CHECKING:
     from trainbook.api import Result
     from trainbook.runs import RunFolder
-    from trainbook.study.tune.task import Outcome, Task
+    from trainbook.study.tune.task import TrialOutcome, TrialTask
 
 OURS = "trainbook.cli.trial:train_trial"
 UNWELL, MORE = 75, 76  # exit codes: this process may have been hurt, another one is to go on; there may be more trials
 
 
-def train_trial(task: Task) -> Outcome:
+def train_trial(task: TrialTask) -> TrialOutcome:
     """A trial as an ordinary run, which goes on from its checkpoint if it was begun before."""
     from trainbook.errors import OutOfMemory
     from trainbook.study.tune.sharing import alone, beside_others
@@ -38,7 +38,7 @@ def train_trial(task: Task) -> Outcome:
         return _train(task)
 
 
-def _train(task: Task, is_last_try: bool = True) -> Outcome:
+def _train(task: TrialTask, is_last_try: bool = True) -> TrialOutcome:
     """`is_last_try`: too little memory is the trial's answer, and not raised."""
     import gc
 
@@ -55,7 +55,7 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
         TrainbookError,
     )
     from trainbook.runs import RunFolder
-    from trainbook.study.tune.task import Busy, Failed, Outcome, without
+    from trainbook.study.tune.task import Busy, Failed, TrialOutcome, without
 
     folder = RunFolder(task.runs_dir / task.name)
     path = str(folder.path)
@@ -65,15 +65,15 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
             task.base, task.overrides, name=task.name, runs_dir=task.runs_dir, quiet=True, stop_after=stop_after
         )
     except ConfigError as error:
-        return Outcome(None, reason=f"refused: {error.problems[0]}")
+        return TrialOutcome(None, reason=f"refused: {error.problems[0]}")
     except Diverged as error:
-        return Outcome(None, _tokens(folder), f"diverged: {error}", path)
+        return TrialOutcome(None, _tokens(folder), f"diverged: {error}", path)
     except TooLarge as error:  # others on the device or none
-        return Outcome(None, _tokens(folder), f"too large: {error}", path)
+        return TrialOutcome(None, _tokens(folder), f"too large: {error}", path)
     except (OutOfMemory, torch.OutOfMemoryError) as error:
         if not is_last_try:
             raise OutOfMemory(str(error)) from None
-        return Outcome(None, _tokens(folder), "out of memory", path)
+        return TrialOutcome(None, _tokens(folder), "out of memory", path)
     except RunInUse:
         raise Busy from None
     except Interrupted:
@@ -91,10 +91,10 @@ def _train(task: Task, is_last_try: bool = True) -> Outcome:
     row = _row(task, result)
     loss = None if row is None else row.get(task.metric)
     reason = without(task.metric) if loss is None else None
-    return Outcome(loss, _tokens(folder), reason, path)
+    return TrialOutcome(loss, _tokens(folder), reason, path)
 
 
-def _row(task: Task, result: Result) -> dict[str, Any] | None:
+def _row(task: TrialTask, result: Result) -> dict[str, Any] | None:
     """The evaluation by which a trial is judged."""
     from trainbook.runs.schema import METRICS
 
@@ -133,7 +133,7 @@ def main() -> int:
     from trainbook.python_path import load_object
     from trainbook.study.tune.ledger import opened
     from trainbook.study.tune.stopping import Stopping
-    from trainbook.study.tune.study_file import Question
+    from trainbook.study.tune.study_file import StudyQuestion
     from trainbook.study.tune.task import BASE
     from trainbook.study.tune.worker import MayBeUnwell, Worker
 
@@ -150,7 +150,7 @@ def main() -> int:
         with opened(told["storage"], asked.folder.name, asked.lease) as ledger:
             ledger.database.is_asked_to_stop = stopping.is_asked
             objective = stopping.breaking_into(load_object(asked.objective, "--objective"))
-            question = Question.from_json(ledger.question(), load(asked.folder / BASE), BASE)
+            question = StudyQuestion.from_json(ledger.question(), load(asked.folder / BASE), BASE)
             if asked.objective == OURS:
                 import_module("trainbook.loop.build")  # PyTorch with it: the first trial's time is not that of starting
             worker = Worker(

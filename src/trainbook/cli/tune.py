@@ -17,8 +17,8 @@ from trainbook.folding import folded
 from trainbook.terminal import echo, without_password
 
 if TYPE_CHECKING:
-    from trainbook.study.tune.rows import Trial
-    from trainbook.study.tune.study_file import Question
+    from trainbook.study.tune.study_file import StudyQuestion
+    from trainbook.study.tune.trial import Trial
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -205,7 +205,7 @@ def _answers_alone(
     return True
 
 
-def _announce(question: Question, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
+def _announce(question: StudyQuestion, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
     from trainbook.study.tune.repeats import num_repetitions
 
     say(f"{folder}{' (resumed)' if goes_on else ''}")
@@ -235,7 +235,7 @@ class _Table:
 
     SHOWN = 12  # of the newest trials
 
-    def __init__(self, question: Question, quiet: bool) -> None:
+    def __init__(self, question: StudyQuestion, quiet: bool) -> None:
         self.question, self.quiet = question, quiet
         self.told: set[int] = set()
         self.live: Any = None

@@ -14,20 +14,20 @@ from trainbook.data.cache import prepare
 from trainbook.data.cached import CachedCorpus
 from trainbook.data.chat import open_chat
 from trainbook.data.corpus import Corpus
-from trainbook.data.crew import ALONE, Crew
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.frame import Frame
 from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
 from trainbook.data.records import Document, LabelKind, RecordKind
 from trainbook.data.request import Request
-from trainbook.data.sides import Sides, open_sides
 from trainbook.data.sources import Source, open_source
 from trainbook.data.sources.opening import BUILTIN_PREFIX
 from trainbook.data.sources.reader import FileReader
+from trainbook.data.splits import Splits, open_splits
 from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
+from trainbook.data.workers import SINGLE_WORKER, DataWorkers
 from trainbook.errors import DataError
-from trainbook.knobs.sections.data import Data
+from trainbook.knobs.sections.data import DataKnobs
 
 __all__ = [
     "Batch",
@@ -67,7 +67,7 @@ class DataBundle:
     kept_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # ids of samples, by a quarantine
 
 
-def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBundle:
+def build(data: DataKnobs, seed: int, request: Request, workers: DataWorkers = SINGLE_WORKER) -> DataBundle:
     """Everything that the `data` section asks for. The text is tokenized once and found again in the cache; several
     processes share the work, and each gets the whole."""
     config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
@@ -75,7 +75,7 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
     # Only a tokenizer that was brought puts something before a text by itself.
     begins = request.begins and config["kind"] == "file" and sample_kind(data, request) == "windows"
     corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter, begins)
-    cached = prepare(corpus, data.cache_dir, crew)
+    cached = prepare(corpus, data.cache_dir, workers)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
     check_specials(data.tokenizer, request.specials, cached.tokenizer)
 
@@ -107,14 +107,14 @@ def build(data: Data, seed: int, request: Request, crew: Crew = ALONE) -> DataBu
     )
 
 
-def open_sources(data: Data, request: Request) -> tuple[Source, Source | None]:
+def open_sources(data: DataKnobs, request: Request) -> tuple[Source, Source | None]:
     """The sources that the `data` section names, to be read as a task asks. Of two, the first records are read: what
     both lack is told in one message. Otherwise nothing is read yet."""
     chat = None
     if request.records == "chat":
         config = tokenizer_config(data.tokenizer, data.vocab_size, request.specials)
         chat = open_chat(data.chat_template, data.mask_prompt, config)
-    wanted = Wanted(
+    wanted = FieldSpec(
         request.records,
         request.labels,
         data.text_field,
@@ -147,17 +147,17 @@ def _missing_in(source: Source) -> str | None:
     return None
 
 
-def open_records(data: Data, request: Request) -> Sides:
+def open_records(data: DataKnobs, request: Request) -> Splits:
     """The documents that `build` would tokenize, divided as it divides them.
 
     `train` and `validation` of the answer are functions: each call gives an iterator that reads the documents anew
     (`validation` is None where nothing is held out). `facts["fields"]` says which field was taken for what.
     """
     source, validation = open_sources(data, request)
-    return open_sides(source, validation, data.validation_ratio, gopher_filter=data.gopher_filter)
+    return open_splits(source, validation, data.validation_ratio, gopher_filter=data.gopher_filter)
 
 
-def _kept_out(data: Data, train: Samples, cached: CachedCorpus) -> tuple[np.ndarray, list[str]]:
+def _kept_out(data: DataKnobs, train: Samples, cached: CachedCorpus) -> tuple[np.ndarray, list[str]]:
     """The samples that another run's quarantine keeps out of this one too, and what there is to say of it."""
     if data.quarantine is None:
         return np.empty(0, dtype=np.int64), []
@@ -172,7 +172,7 @@ def _kept_out(data: Data, train: Samples, cached: CachedCorpus) -> tuple[np.ndar
     return found.ids, notices
 
 
-def _left_out(data: Data, cached: CachedCorpus, train: Samples, kept_out: int) -> list[str]:
+def _left_out(data: DataKnobs, cached: CachedCorpus, train: Samples, kept_out: int) -> list[str]:
     """What of the training side is not trained on because the user said so, a sentence for each knob."""
     told = []
     if data.repetition_filter:
@@ -196,7 +196,7 @@ def _fingerprint(cached: CachedCorpus, train: Samples) -> str:
     return hashlib.sha256(f"{cached.fingerprint} {train.kind} ".encode() + ranges).hexdigest()
 
 
-def _notices(data: Data, source: Source, validation: Source | None) -> list[str]:
+def _notices(data: DataKnobs, source: Source, validation: Source | None) -> list[str]:
     """Knobs that do nothing with this data."""
     sources = [each for each in (source, validation) if each is not None]
     if any(each.reader.has_fields for each in sources):
@@ -227,7 +227,7 @@ def _told(cached: CachedCorpus, source: Source, validation: Source | None) -> li
 
 
 def _samples(
-    data: Data, request: Request, cached: CachedCorpus, side: str, root: str, frame: Frame, seed: int
+    data: DataKnobs, request: Request, cached: CachedCorpus, side: str, root: str, frame: Frame, seed: int
 ) -> Samples:
     tokens, documents, tokenizer = cached.tokens(side), cached.documents(side, root), cached.tokenizer
     if side == "train":
@@ -263,7 +263,7 @@ def _samples(
     )
 
 
-def sample_kind(data: Data, request: Request) -> str:
+def sample_kind(data: DataKnobs, request: Request) -> str:
     """A record with a label, a target or marks is a sample of its own; only text can be cut into windows."""
     return data.samples if request.records == "text" else "documents"
 
@@ -281,7 +281,7 @@ def _bytes_per_token(cached: CachedCorpus, samples: Samples) -> float:
 
 
 def _summary(
-    data: Data, request: Request, cached: CachedCorpus, train: Samples, validation: Samples | None
+    data: DataKnobs, request: Request, cached: CachedCorpus, train: Samples, validation: Samples | None
 ) -> dict[str, Any]:
     summary: dict[str, Any] = {
         "source": data.source,

@@ -24,19 +24,19 @@ from typing import Any
 from trainbook.contained import link_must_stay_inside, open_no_link
 from trainbook.data import gopher
 from trainbook.data.cached import CachedCorpus, total
-from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, Decided, Placed, with_places
-from trainbook.data.crew import ALONE, Crew, of_the_first, share_out
-from trainbook.data.decide import decide
+from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, CorpusPlan, PartOffset, with_offsets
+from trainbook.data.corpus_plan import decide
+from trainbook.data.folder_cache import FolderCache, digest_of, read_checked, write_checked
 from trainbook.data.hashes import Hashes
-from trainbook.data.parts import Part, contents_of, divide
+from trainbook.data.parts import SourcePart, contents_of, divide
 from trainbook.data.progress import Stage, stage
-from trainbook.data.shelf import Shelf, digest_of, read_checked, write_checked
-from trainbook.data.sides import must_leave_something
 from trainbook.data.sources import Source
 from trainbook.data.sources.reader import FileReader
+from trainbook.data.splits import must_leave_something
 from trainbook.data.surveys import Counts, joined_survey, read_counts, write_survey
 from trainbook.data.tokenize import encode
 from trainbook.data.tokenizers import load_tokenizer
+from trainbook.data.workers import SINGLE_WORKER, DataWorkers, of_the_first, share_out
 from trainbook.data.writing import Encoding
 from trainbook.errors import DataError
 
@@ -55,9 +55,9 @@ def cache_root(cache_dir: str | None) -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "trainbook"
 
 
-def prepare(corpus: Corpus, cache_dir: str | None, crew: Crew = ALONE) -> CachedCorpus:
+def prepare(corpus: Corpus, cache_dir: str | None, workers: DataWorkers = SINGLE_WORKER) -> CachedCorpus:
     """The tokens of a corpus, from the cache where it has them. Several processes share what is to be done."""
-    preparation = _Preparation(corpus, cache_root(cache_dir), crew)
+    preparation = _Preparation(corpus, cache_root(cache_dir), workers)
     try:
         return preparation.run()
     finally:
@@ -65,18 +65,18 @@ def prepare(corpus: Corpus, cache_dir: str | None, crew: Crew = ALONE) -> Cached
 
 
 class _Preparation:
-    def __init__(self, corpus: Corpus, root: Path, crew: Crew) -> None:
-        self.corpus, self.root, self.crew = corpus, root, crew
+    def __init__(self, corpus: Corpus, root: Path, workers: DataWorkers) -> None:
+        self.corpus, self.root, self.workers = corpus, root, workers
         for name in ("hashes", "parts", "surveys", "tokens"):
             link_must_stay_inside(root / name, root)
-        self.hashes = Hashes(root / "hashes", crew.rank)
-        self.parts_shelf = Shelf(root / "parts", self.hashes)
-        self.shelf = Shelf(root / "tokens", self.hashes)
-        contents = contents_of(corpus.source, self.hashes, crew)
-        self.parts: list[tuple[Part, bool]] = [(part, False) for part in divide(corpus.source, contents)]
+        self.hashes = Hashes(root / "hashes", workers.rank)
+        self.parts_shelf = FolderCache(root / "parts", self.hashes)
+        self.shelf = FolderCache(root / "tokens", self.hashes)
+        contents = contents_of(corpus.source, self.hashes, workers)
+        self.parts: list[tuple[SourcePart, bool]] = [(part, False) for part in divide(corpus.source, contents)]
         its_contents = None
         if corpus.validation is not None:
-            its_contents = contents_of(corpus.validation, self.hashes, crew)
+            its_contents = contents_of(corpus.validation, self.hashes, workers)
             self.parts += [(part, True) for part in divide(corpus.validation, its_contents)]
         self.key = _key(corpus, contents, its_contents)
         self.folder = self.shelf.place(self.key)
@@ -86,7 +86,7 @@ class _Preparation:
             return found
         with ExitStack() as held:
             self.scratch = self.folder.with_name(f"{self.folder.name}.{os.getpid()}-{uuid.uuid4().hex[:8]}.partial")
-            of_the_first(self.crew, lambda: self._begin(held))
+            of_the_first(self.workers, lambda: self._begin(held))
             # Another process may have made it while this one waited.
             if found := self._load():
                 return found
@@ -99,11 +99,11 @@ class _Preparation:
         return CachedCorpus(made.folder, made.index, made.tokenizer, reused=False)
 
     def _begin(self, held: ExitStack) -> None:
-        """The lock, for all of this crew, and a place without what others have left there."""
+        """The lock, for all of these workers, and a place without what others have left there."""
         with self._writing():
             self.shelf.folder.mkdir(parents=True, exist_ok=True)
             lock = self.folder.with_name(f"{self.folder.name}.lock")
-            if held.enter_context(_one_at_a_time(lock, self.crew.advance)):
+            if held.enter_context(_one_at_a_time(lock, self.workers.advance)):
                 for leftover in self.shelf.folder.glob(f"{self.folder.name}.*.partial"):
                     shutil.rmtree(leftover, ignore_errors=True)
 
@@ -111,30 +111,30 @@ class _Preparation:
         surveys = [self._survey_key(part) for part, _ in self.parts]
         with self._stage("reading") as bar:
             pairs = [(part, key) for (part, _), key in zip(self.parts, surveys, strict=True)]
-            counts = share_out(self.crew, pairs, lambda pair: self._survey(*pair, bar))
-        placed = with_places(self.parts, counts)
-        facts = of_the_first(self.crew, lambda: self._decide(placed, surveys))
-        decided = Decided(self.corpus, self.folder, facts)
+            counts = share_out(self.workers, pairs, lambda pair: self._survey(*pair, bar))
+        placed = with_offsets(self.parts, counts)
+        facts = of_the_first(self.workers, lambda: self._decide(placed, surveys))
+        decided = CorpusPlan(self.corpus, self.folder, facts)
         encoding = decided.load_encoding()
         keys = [decided.key(one, key, encoding) for one, key in zip(placed, surveys, strict=True)]
         with self._stage("tokenizing") as bar:
             pairs = list(zip(placed, keys, strict=True))
-            made = share_out(self.crew, pairs, lambda pair: self._encode(decided, *pair, encoding, bar))
-        of_the_first(self.crew, lambda: self._publish(facts, made, encoding))
+            made = share_out(self.workers, pairs, lambda pair: self._encode(decided, *pair, encoding, bar))
+        of_the_first(self.workers, lambda: self._publish(facts, made, encoding))
 
     def _stage(self, name: str) -> AbstractContextManager[Stage]:
         """Of this process's share of the parts."""
-        own = [part.num_bytes for part, _ in self.parts[self.crew.rank :: self.crew.world]]
-        return stage(name, sum(own), self.crew.rank == 0, len(own))
+        own = [part.num_bytes for part, _ in self.parts[self.workers.rank :: self.workers.world]]
+        return stage(name, sum(own), self.workers.rank == 0, len(own))
 
-    def _survey_key(self, part: Part) -> str:
+    def _survey_key(self, part: SourcePart) -> str:
         alphabet = self.corpus.tokenizer["kind"] if self.corpus.symbols else None
         return digest_of([FORMAT_VERSION, part.identity, alphabet])
 
     def _survey_path(self, key: str) -> Path:
         return self.root / "surveys" / f"{key[:32]}.npz"
 
-    def _survey(self, part: Part, key: str, bar: Stage) -> Counts:
+    def _survey(self, part: SourcePart, key: str, bar: Stage) -> Counts:
         path = self._survey_path(key)
         counts = read_counts(path)
         if counts is None:
@@ -144,7 +144,7 @@ class _Preparation:
         bar.part_done(part.num_bytes)
         return counts
 
-    def _decide(self, placed: Sequence[Placed], surveys: Sequence[str]) -> dict[str, Any]:
+    def _decide(self, placed: Sequence[PartOffset], surveys: Sequence[str]) -> dict[str, Any]:
         if found := self.shelf.find(self.key):
             return found
         paths: dict[bool, list[Path]] = {False: [], True: []}
@@ -154,12 +154,12 @@ class _Preparation:
         seen_validation = joined_survey(paths[True]) if self.corpus.validation is not None else None
 
         def write(folder: Path) -> dict[str, Any]:
-            return decide(self.corpus, placed, seen, seen_validation, folder, self.crew)
+            return decide(self.corpus, placed, seen, seen_validation, folder, self.workers)
 
         with self._writing():
             return self.shelf.make(self.key, self.scratch, write)
 
-    def _encode(self, decided: Decided, one: Placed, key: str, encoding: Encoding, bar: Stage) -> dict[str, Any]:
+    def _encode(self, decided: CorpusPlan, one: PartOffset, key: str, encoding: Encoding, bar: Stage) -> dict[str, Any]:
         def write(folder: Path) -> dict[str, Any]:
             try:
                 facts = encode(decided, one, encoding, folder, self._told(bar))
@@ -180,7 +180,7 @@ class _Preparation:
         """Tell those who look, and those who wait, how many bytes were done."""
 
         def advance(num_bytes: int) -> None:
-            self.crew.advance()
+            self.workers.advance()
             bar.advance(num_bytes)
 
         return advance
@@ -204,7 +204,7 @@ class _Preparation:
         if "also_in_train" in facts:
             index["sides"]["validation"]["also_in_train"] = facts["also_in_train"]
         unhashed = CachedCorpus(self.folder, index, encoding.tokenizer, reused=False)
-        index["contents"] = unhashed.hash_contents(self.crew.advance)
+        index["contents"] = unhashed.hash_contents(self.workers.advance)
         with self._writing():
             write_checked(self.folder / INDEX_FILE, index)
 
@@ -214,14 +214,14 @@ class _Preparation:
     def _load(self) -> CachedCorpus | None:
         """The cached corpus, or None where there is none or any file of it is not as it was written."""
         # The first alone looks for it: a file system may remember for others that they did not find it.
-        index = of_the_first(self.crew, lambda: read_checked(self.folder / INDEX_FILE))
+        index = of_the_first(self.workers, lambda: read_checked(self.folder / INDEX_FILE))
         if index is None or index.get("key") != self.key or index.get("format") != FORMAT_VERSION:
             return None
         if index["shelf"] != self._way_to_parts() or not all(_KEY.fullmatch(part["key"]) for part in index["parts"]):
             return None  # nothing that we wrote
         checks = [(self.shelf, self.key, index["files"])]
         checks += [(self.parts_shelf, part["key"], part["files"]) for part in index["parts"]]
-        if not all(share_out(self.crew, checks, lambda check: check[0].is_whole(*check[1:]))):
+        if not all(share_out(self.workers, checks, lambda check: check[0].is_whole(*check[1:]))):
             return None
         return CachedCorpus(self.folder, index, load_tokenizer(self.folder / TOKENIZER_FOLDER), reused=True)
 

@@ -11,9 +11,9 @@ from typing import Any, cast
 import numpy as np
 
 from trainbook.bounded.arrays import load_array
+from trainbook.data.concat_memmap import ConcatMemmap
 from trainbook.data.documents import TABLE_FILE, DocumentTable, StoredTable
-from trainbook.data.joined import Joined
-from trainbook.data.shelf import digest_of
+from trainbook.data.folder_cache import digest_of
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.data.writing import (
     LABELS_FILE,
@@ -122,7 +122,7 @@ class CachedCorpus:
         lengths = [facts[count] for _, facts in parts]
         lengths[-1] -= sum(lengths) - length
         # Samples read their arrays in no other way than it offers.
-        return cast(np.ndarray, Joined([folder / name for folder, _ in parts], lengths, dtype))
+        return cast(np.ndarray, ConcatMemmap([folder / name for folder, _ in parts], lengths, dtype))
 
 
 def total(parts: Sequence[dict[str, Any]], side: str, encoding: Encoding) -> dict[str, int]:

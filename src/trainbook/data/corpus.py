@@ -14,13 +14,13 @@ import numpy as np
 from trainbook.bounded.arrays import load_array
 from trainbook.data import gopher
 from trainbook.data.chat import special_tokens
-from trainbook.data.fields import Wanted
-from trainbook.data.parts import Part
+from trainbook.data.fields import FieldSpec
+from trainbook.data.folder_cache import digest_of
+from trainbook.data.parts import SourcePart
 from trainbook.data.records import Document
-from trainbook.data.shelf import digest_of
-from trainbook.data.sides import Symbols, characters, judged_texts, parts_of, side_of
 from trainbook.data.sources import Source
 from trainbook.data.split import Split
+from trainbook.data.splits import Symbols, characters, judged_texts, parts_of, side_of
 from trainbook.data.surveys import Counts
 from trainbook.data.tokenizers import load_tokenizer
 from trainbook.data.tokenizers.around import template
@@ -51,7 +51,7 @@ class Corpus:
         return self.validation is not None or self.validation_ratio > 0
 
     @property
-    def wanted(self) -> Wanted:
+    def wanted(self) -> FieldSpec:
         return self.source.wanted
 
     @property
@@ -60,25 +60,25 @@ class Corpus:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PartOffset:
     """A part with its place among the others."""
 
-    part: Part
+    part: SourcePart
     counts: Counts
     first: int  # the number of its first document among those of its source
     of_validation: bool  # of a source of its own
 
 
-def with_places(parts: Sequence[tuple[Part, bool]], counts: Sequence[Counts]) -> list[Placed]:
-    found: list[Placed] = []
+def with_offsets(parts: Sequence[tuple[SourcePart, bool]], counts: Sequence[Counts]) -> list[PartOffset]:
+    found: list[PartOffset] = []
     first = {True: 0, False: 0}
     for (part, of_validation), its_counts in zip(parts, counts, strict=True):
-        found.append(Placed(part, its_counts, first[of_validation], of_validation))
+        found.append(PartOffset(part, its_counts, first[of_validation], of_validation))
         first[of_validation] += its_counts.documents
     return found
 
 
-class Decided:
+class CorpusPlan:
     """What was decided for all parts, found again in its folder."""
 
     def __init__(self, corpus: Corpus, folder: Path, facts: dict[str, Any]) -> None:
@@ -91,7 +91,7 @@ class Decided:
         begin = template(tokenizer)[0] if self.corpus.begins else ()
         return Encoding(tokenizer, self.facts["dtype"], self.corpus.wanted, names, specials, begin=begin)
 
-    def split_of(self, one: Placed) -> Split | str:
+    def split_of(self, one: PartOffset) -> Split | str:
         """How the documents of a part are divided, or the side that all of them go to."""
         if one.of_validation:
             return "validation"
@@ -105,7 +105,7 @@ class Decided:
     def _flags(self) -> np.ndarray:
         return load_array(self.folder / FLAGS_FILE)
 
-    def sides_of(self, one: Placed) -> list[str]:
+    def sides_of(self, one: PartOffset) -> list[str]:
         """The sides that may have something of a part."""
         plan = self.split_of(one)
         if isinstance(plan, str):
@@ -115,7 +115,7 @@ class Decided:
         there = (not plan.is_validation.all(), bool(plan.is_validation.any()))
         return [side for side, is_there in zip(SIDES, there, strict=True) if is_there]
 
-    def documents(self, one: Placed, side: str, filtered: gopher.Left | None = None) -> Iterator[Document]:
+    def documents(self, one: PartOffset, side: str, filtered: gopher.Left | None = None) -> Iterator[Document]:
         """What a part has for a side, read anew. What a filter leaves out is told to `filtered`, if anybody asks."""
         plan, source = self.split_of(one), one.part.source
         if isinstance(plan, Split):
@@ -126,13 +126,13 @@ class Decided:
             return documents
         return (filtered or gopher.Left()).out_of(documents, judged_texts(source))
 
-    def both_sides(self, one: Placed) -> Iterator[tuple[int, Document]]:
+    def both_sides(self, one: PartOffset) -> Iterator[tuple[int, Document]]:
         """What a part that is divided has for both, each document with the number of its side."""
         plan = self.split_of(one)
         assert isinstance(plan, Split)
         return parts_of(one.part.source, plan)
 
-    def key(self, one: Placed, survey_key: str, encoding: Encoding) -> str:
+    def key(self, one: PartOffset, survey_key: str, encoding: Encoding) -> str:
         """Of all that determines what is written of a part."""
         plan = self.split_of(one)
         if not isinstance(plan, str):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainbook.data.headers import NO_HEADER, lacks_a_header, may_lack_a_header
-from trainbook.data.records import Document, LabelKind, Record, RecordKind
+from trainbook.data.records import DataRecord, Document, LabelKind, RecordKind
 from trainbook.data.values import class_of, classes_of, flags_in, is_list, is_number, kind_of, number_of, text_of
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
@@ -64,7 +64,7 @@ FIRST_RECORDS = 100  # what is looked at to find the fields
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FieldSpec:
     """What a task needs of each record, and what the user says of its fields."""
 
     records: RecordKind = "text"
@@ -87,7 +87,7 @@ class Wanted:
         return {**facts, "chat": self.chat.facts()} if self.chat else facts
 
 
-TEXT_ONLY = Wanted()
+TEXT_ONLY = FieldSpec()
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ class Fields:
     unused: tuple[str, ...] = ()  # of a prompt and its response: other fields that have a text
 
 
-def columns_of(records: Sequence[Record]) -> list[str]:
+def columns_of(records: Sequence[DataRecord]) -> list[str]:
     return list(dict.fromkeys(name for record in records for name in record.fields))
 
 
-def preferring(wanted: Wanted, known: Mapping[str, str], columns: Sequence[str]) -> Wanted:
+def preferring(wanted: FieldSpec, known: Mapping[str, str], columns: Sequence[str]) -> FieldSpec:
     """As if the user had named the known fields, of each role, that are there; what is really named stays."""
     roles = {role: column for role, column in known.items() if role in KNOB_OF_ROLE and role != "group"}
     if wanted.records == "chat" and not set(roles.values()) <= set(columns):
@@ -116,7 +116,9 @@ def preferring(wanted: Wanted, known: Mapping[str, str], columns: Sequence[str])
     return wanted
 
 
-def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapping[str, str] | None = None) -> Fields:
+def find_fields(
+    first: Sequence[DataRecord], wanted: FieldSpec, shown: str, known: Mapping[str, str] | None = None
+) -> Fields:
     """The fields by what the first records have; `shown` is where they are, for messages. Fields that are known from
     other data of the same kind are taken where these records have them."""
     columns = columns_of(first)
@@ -164,7 +166,7 @@ def find_fields(first: Sequence[Record], wanted: Wanted, shown: str, known: Mapp
     return Fields(search.roles, separator)
 
 
-def make_document(record: Record, fields: Fields | None, wanted: Wanted) -> Document:
+def make_document(record: DataRecord, fields: Fields | None, wanted: FieldSpec) -> Document:
     """The document of a record; a DataError says what is wrong with it, without its place."""
     if fields is None or record.first_line:  # plain text is all there is
         return Document(record.fields["text"], record.origin, record.first_line, group=record.group)
@@ -209,7 +211,7 @@ class _Problem(NamedTuple):
 class _Search:
     """Columns, what they hold in the first records, and the roles given so far."""
 
-    def __init__(self, columns: list[str], first: Sequence[Record], shown: str) -> None:
+    def __init__(self, columns: list[str], first: Sequence[DataRecord], shown: str) -> None:
         self.columns, self.first, self.shown = columns, first, shown
         self.roles: dict[str, str] = {}
         self.problems: dict[str, _Problem] = {}  # of roles that were not found
@@ -285,7 +287,7 @@ class _Search:
         raise DataError(" ".join(part for part in (f"{self.shown}: {what}.", *hints, hint) if part))
 
 
-def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
+def _find_conversation(search: _Search, wanted: FieldSpec) -> Fields:
     """A list of messages; or a prompt, perhaps with an input and a system text, and the response to it."""
     column = wanted.text_field
     if column is not None:
@@ -312,7 +314,7 @@ def _find_conversation(search: _Search, wanted: Wanted) -> Fields:
     return Fields(search.roles, extras=extras, unused=tuple(unused))
 
 
-def _conversation(record: Record, fields: Fields) -> list[dict[str, str]]:
+def _conversation(record: DataRecord, fields: Fields) -> list[dict[str, str]]:
     from trainbook.data.chat import messages_of
 
     if "conversation" in fields.roles:
@@ -333,7 +335,7 @@ def _conversation(record: Record, fields: Fields) -> list[dict[str, str]]:
     return [*messages, {"role": "assistant", "content": text_of(response, response_field)}]
 
 
-def _tagged_words(record: Record, fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _tagged_words(record: DataRecord, fields: Fields) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words, tags = _value(record, fields, "words"), _value(record, fields, "tags")
     for value, role in ((words, "words"), (tags, "tags")):
         if not is_list(value):
@@ -349,7 +351,7 @@ def _tagged_words(record: Record, fields: Fields) -> tuple[tuple[str, ...], tupl
     return texts, tuple(class_of(tag, fields.roles["tags"]) for tag in tags)
 
 
-def _value(record: Record, fields: Fields, role: str) -> Any:
+def _value(record: DataRecord, fields: Fields, role: str) -> Any:
     column = fields.roles[role]
     if column not in record.fields:
         missing = {name: role for role, name in fields.roles.items() if name not in record.fields}

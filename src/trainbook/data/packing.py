@@ -17,7 +17,7 @@ TRIES = 12
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedRows:
     """Which documents each row holds, by their index."""
 
     members: np.ndarray  # one row's behind the other's
@@ -39,7 +39,7 @@ def pack(
     target_lengths: np.ndarray | None = None,
     target_capacity: int = 0,
     shuffle: bool = True,
-) -> Rows:
+) -> PackedRows:
     """Each document into the row that it leaves least room in; a new row where none has enough.
 
     A document must fit into an empty row. Without `shuffle` the chunks follow the order of the documents.
@@ -60,7 +60,9 @@ def pack(
         documents = np.stack([column[chunk] for column in (lengths, target_lengths, least, enough)], axis=1)
         rows[chunk] = [place(*document) for document in documents.tolist()]
     members = np.argsort(rows, kind="stable")
-    return Rows(members, np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=place.count))]).astype(np.int64))
+    return PackedRows(
+        members, np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=place.count))]).astype(np.int64)
+    )
 
 
 class _OpenRows:

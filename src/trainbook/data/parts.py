@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trainbook.data.crew import Crew, share_out
 from trainbook.data.fields import Fields
 from trainbook.data.hashes import Hashes
 from trainbook.data.sources import Source
 from trainbook.data.sources.files import File
 from trainbook.data.sources.reader import FileReader, Reader
+from trainbook.data.workers import DataWorkers, share_out
 from trainbook.errors import DataError
 
 # Each part costs some files of its own, so small ones are prepared with their neighbours, about so many together.
@@ -22,7 +22,7 @@ SMALL_TOGETHER = 64
 
 
 @dataclass(frozen=True)
-class Part:
+class SourcePart:
     source: Source  # of these files alone
     contents: Any  # what they contain
     book: str  # of hashes
@@ -58,34 +58,34 @@ class Part:
             raise DataError(f"{self.source.knob}: '{self.source.name}' {self.source.reader.changed}")
 
 
-def contents_of(source: Source, hashes: Hashes, crew: Crew) -> list[Any]:
+def contents_of(source: Source, hashes: Hashes, workers: DataWorkers) -> list[Any]:
     """What each file contains; of anything else, what all of it does. Each process reads its share of the files."""
     reader, book = source.reader, _book(source)
     items: list[Any] = list(reader.files) if isinstance(reader, FileReader) else [reader]
     if isinstance(reader, FileReader):
         names = "\n".join(file.name for file in reader.files)
         listed = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
-        if len({*crew.meet(listed)}) > 1:
+        if len({*workers.meet(listed)}) > 1:
             raise DataError(
                 f"{source.knob}: '{source.name}': the processes do not see the same files. Check whether files are "
                 "still being written, and try again."
             )
-    return share_out(crew, items, lambda item: _contents(item, hashes, book))
+    return share_out(workers, items, lambda item: _contents(item, hashes, book))
 
 
-def divide(source: Source, contents: list[Any]) -> list[Part]:
+def divide(source: Source, contents: list[Any]) -> list[SourcePart]:
     """The order is that of the source, and which files go together depends on their names and sizes alone. A file that
     is added or taken away changes the part that it is in, and no other."""
     reader, book = source.reader, _book(source)
     if not isinstance(reader, FileReader):
-        return [Part(source, contents[0], book)]
-    parts: list[Part] = []
+        return [SourcePart(source, contents[0], book)]
+    parts: list[SourcePart] = []
     waiting: list[tuple[File, Any]] = []
 
     def close() -> None:
         if waiting:
             files = tuple(file for file, _ in waiting)
-            parts.append(Part(source.part(replace(reader, files=files)), [facts for _, facts in waiting], book))
+            parts.append(SourcePart(source.part(replace(reader, files=files)), [facts for _, facts in waiting], book))
             waiting.clear()
 
     for file, facts in zip(reader.files, contents, strict=True):

@@ -43,7 +43,7 @@ class Stage:
         pass
 
 
-class _Lines(Stage):
+class _StageLines(Stage):
     told = 0
     noted: float | None = None
 
@@ -86,7 +86,7 @@ def stage(name: str, num_bytes: int, is_shown: bool = True, num_parts: int = 1) 
     if not is_shown:
         yield Stage(*facts)
     elif not sys.stderr.isatty():
-        yield _Lines(*facts)
+        yield _StageLines(*facts)
     else:
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

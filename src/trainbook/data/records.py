@@ -15,7 +15,7 @@ RecordKind = Literal["text", "labelled", "tagged", "pairs", "chat"]
 LabelKind = Literal["class", "classes", "number"]
 
 
-class Record(NamedTuple):
+class DataRecord(NamedTuple):
     """What a file says, before it is known which of its fields matter."""
 
     fields: Mapping[str, Any]

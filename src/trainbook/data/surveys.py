@@ -15,11 +15,11 @@ import numpy as np
 
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import opened_arrays
-from trainbook.data.parts import Part
+from trainbook.data.parts import SourcePart
 from trainbook.data.records import Document
-from trainbook.data.sides import Symbols, alphabet_of_texts
 from trainbook.data.sources.source import Passed
 from trainbook.data.split import Survey, survey
+from trainbook.data.splits import Symbols, alphabet_of_texts
 
 # What a damaged file raises, whichever part of it is damaged.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
@@ -47,7 +47,7 @@ class Counts:
 
 
 def write_survey(
-    path: Path, part: Part, symbols: Symbols | None, advance: Callable[[int], None], check: Callable[[], None]
+    path: Path, part: SourcePart, symbols: Symbols | None, advance: Callable[[int], None], check: Callable[[], None]
 ) -> Counts:
     """Read a part and keep what is seen of it, if `check` finds nothing wrong then."""
     counts = Counts()

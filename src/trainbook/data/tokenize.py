@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trainbook.data.corpus import Decided, Placed
+from trainbook.data.corpus import CorpusPlan, PartOffset
 from trainbook.data.gopher import Left
 from trainbook.data.writing import Encoding, write_side, write_sides
 
 
 def encode(
-    decided: Decided, one: Placed, encoding: Encoding, folder: Path, advance: Callable[[int], None]
+    decided: CorpusPlan, one: PartOffset, encoding: Encoding, folder: Path, advance: Callable[[int], None]
 ) -> dict[str, Any]:
     """Write what a part has for each side; the answer says how much."""
     corpus, root = decided.corpus, one.part.source.root

@@ -14,7 +14,7 @@ import numpy as np
 
 from trainbook.data.chat import encode_with_specials
 from trainbook.data.documents import ORIGINS_FILE, TABLE_FILE
-from trainbook.data.fields import TEXT_ONLY, Wanted
+from trainbook.data.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.records import Document
 from trainbook.data.sources.long import LongDocument
 from trainbook.data.tokenizers import Tokenizer
@@ -39,7 +39,7 @@ class Encoding:
 
     tokenizer: Tokenizer
     dtype: str  # of tokens
-    wanted: Wanted = TEXT_ONLY
+    wanted: FieldSpec = TEXT_ONLY
     label_names: tuple[str, ...] = ()
     specials: Mapping[str, int] = field(default_factory=dict)  # that the text of a conversation may name
     validation_ratio: float | None = None  # on a side that was divided off by it

@@ -31,7 +31,7 @@ from trainbook.doctor.contradictions import without_contradictions
 from trainbook.doctor.finding import ORDER, Finding, Severity
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 FAILED = "failed"  # what is said of a rule that could not be judged for another reason than that something lacks
 LIKELY, MUCH_MORE, SURE = 0.5, 0.25, 0.9
@@ -44,7 +44,7 @@ class Diagnosis:
     not_judged: dict[str, list[str]] = field(default_factory=dict)  # rule -> what it lacks
 
 
-def diagnose(record: Record) -> Diagnosis:
+def diagnose(record: RunRecord) -> Diagnosis:
     view = View(record)
     found: list[Finding] = []
     not_judged: dict[str, list[str]] = {}

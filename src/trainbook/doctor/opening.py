@@ -15,12 +15,12 @@ from trainbook.knobs.loading import load
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.plan import network
 from trainbook.runs.record import open_record
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 BYTES = 257  # what a byte tokenizer has; of others the size is known once it is made, or stated
 
 
-def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> Record:
+def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> RunRecord:
     """A run by its folder or name, another tool's record, a recipe or a YAML file."""
     if what in recipes.names() or (what.endswith((".yaml", ".yml")) and os.path.isfile(what)):
         loaded = load(what, list(overrides))
@@ -41,10 +41,10 @@ def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> Re
     return record
 
 
-def of_config(config: Config, name: str) -> Record:
+def of_config(config: Config, name: str) -> RunRecord:
     """Nothing was run yet: settings, and what follows from them on paper."""
     settings = {knob.path: config.get(knob.path) for knob in declarations()}
     facts = {}
     if config.model.type in BUILT_IN and config.model.pretrained is None:
         facts["num_parameters"] = network(config, config.data.vocab_size or BYTES).parameters
-    return Record(name, [], [], settings=settings, config=config, facts=facts)
+    return RunRecord(name, [], [], settings=settings, config=config, facts=facts)

@@ -13,13 +13,13 @@ from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
 from trainbook.runs.foreign.vocabulary import where_to_set
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 INDENT = 10  # columns of a finding's severity
 STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def render(record: Record, diagnosis: Diagnosis, console: Console, show_all: bool = False) -> None:
+def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: bool = False) -> None:
     """`show_all`: also which rules were skipped, and what each of them lacks."""
     is_run = record.path is not None or bool(record.train or record.evaluations)
     seen = _seen(record) if is_run else "a configuration that has not been run"
@@ -40,12 +40,12 @@ def render(record: Record, diagnosis: Diagnosis, console: Console, show_all: boo
         _say(console, Text(f"  {line}", style="dim"), 2 + len("skipped: "))
 
 
-def _seen(record: Record) -> str:
+def _seen(record: RunRecord) -> str:
     rows, evaluations = len(record.train), len(record.evaluations)
     return f"{rows:,} row{'s' * (rows != 1)}, {evaluations:,} evaluation{'s' * (evaluations != 1)}"
 
 
-def _print_finding(record: Record, finding: Finding, console: Console) -> None:
+def _print_finding(record: RunRecord, finding: Finding, console: Console) -> None:
     steps = f"  steps {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
     head = Text.assemble(
         "  ",
@@ -72,7 +72,7 @@ def _say(console: Console, text: Text, indent: int = INDENT) -> None:
         console.print(Text.assemble(begin, line), soft_wrap=True, highlight=False)
 
 
-def next_command(record: Record, diagnosis: Diagnosis) -> str | None:
+def next_command(record: RunRecord, diagnosis: Diagnosis) -> str | None:
     """A run with the first finding's change, if it has one that is worth acting on."""
     first = next((each for each in diagnosis.findings if each.severity != "info"), None)
     if first is None or first.override is None or record.origin != "trainbook":

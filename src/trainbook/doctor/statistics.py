@@ -100,14 +100,14 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
     return float((a * b).sum() / norm) if norm > 0 else 0.0
 
 
-class Change(NamedTuple):
+class LevelChange(NamedTuple):
     at: int  # the first index after it
     before: float
     after: float
     size: float  # in standard errors of the difference of the two means
 
 
-def change_point(values: np.ndarray, least: int = 3) -> Change | None:
+def change_point(values: np.ndarray, least: int = 3) -> LevelChange | None:
     """Where a series is best cut into two parts of different means; None if it is too short."""
     n = len(values)
     if n < 2 * least:
@@ -121,7 +121,9 @@ def change_point(values: np.ndarray, least: int = 3) -> Change | None:
     before, after = float(left[best] / at), float(right[best] / (n - at))
     variance = max(0.0, float(within[best])) / max(1, n - 2)
     error = np.sqrt(variance * (1 / at + 1 / (n - at)))
-    return Change(at, before, after, float((after - before) / error) if error > 0 else np.inf * np.sign(after - before))
+    return LevelChange(
+        at, before, after, float((after - before) / error) if error > 0 else np.inf * np.sign(after - before)
+    )
 
 
 def thinned(count: int, most: int) -> np.ndarray:

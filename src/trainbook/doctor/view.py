@@ -11,7 +11,7 @@ from trainbook.doctor.statistics import thinned
 from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
 from trainbook.knobs.sections.model_size import BUILT_IN
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
@@ -20,7 +20,7 @@ MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
 class View:
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: RunRecord) -> None:
         self.record = record
         self._curves: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
 

@@ -1,7 +1,7 @@
 """The guard: rejects bad updates, and rolls a run back that has diverged."""
 
 from trainbook.guard.guard import Guard
-from trainbook.guard.judge import Judge, Reading, Rejection
+from trainbook.guard.judge import Judge, JudgeReading, Rejection
 from trainbook.guard.ladder import Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion, Trouble
 from trainbook.guard.objects import Trainable
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
@@ -10,10 +10,10 @@ __all__ = [
     "Adopt",
     "Guard",
     "Judge",
+    "JudgeReading",
     "Ladder",
     "Observe",
     "Policy",
-    "Reading",
     "Rejection",
     "RollBack",
     "SnapshotRing",

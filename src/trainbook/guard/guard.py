@@ -27,11 +27,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
-from trainbook.guard.judge import Judge, Reading
+from trainbook.guard.judge import Judge, JudgeReading
 from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
-from trainbook.guard.trial import BATCHES, Trial
+from trainbook.guard.trial import BATCHES, StateTrial
 
 SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
@@ -105,7 +105,7 @@ class Guard:
         self._ladder = Ladder(
             Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window, longest=longest)
         )
-        self._trial: Trial | None = None
+        self._trial: StateTrial | None = None
         self._kept_out_by_trials = 0
         self._ring = SnapshotRing(num_snapshots, torch.device(device) if device is not None else None)
         self._place_is_chosen = device is not None
@@ -187,7 +187,7 @@ class Guard:
         elif isinstance(decision, RollBack):
             self._go_back(judge, decision)
 
-    def _begin_trial(self, suspicion: Suspicion, reading: Reading) -> bool:
+    def _begin_trial(self, suspicion: Suspicion, reading: JudgeReading) -> bool:
         """False: there is no earlier state to compare with."""
         of_present = [each.loss for each in suspicion.row] or reading.recent_losses[-2 * BATCHES :]
         found = self._ring.newest(suspicion.trouble.healthy_before) or self._ring.newest(
@@ -197,11 +197,11 @@ class Guard:
             return False
         target, earlier = found
         present = {str(number): copied(each.state_dict()) for number, each in enumerate(self.objects)}
-        self._trial = Trial(present, earlier["objects"], target, suspicion, of_present)
+        self._trial = StateTrial(present, earlier["objects"], target, suspicion, of_present)
         self._load(earlier["objects"])
         return True
 
-    def _end_turn_of_earlier(self, judge: Judge, trial: Trial, loss: Tensor) -> None:
+    def _end_turn_of_earlier(self, judge: Judge, trial: StateTrial, loss: Tensor) -> None:
         if judge.agree is not None:
             loss = judge.agree(loss.float())
         judge.judged += 1
@@ -214,7 +214,7 @@ class Guard:
             trial.is_earlier = False
             self._load(trial.present)
 
-    def _end_turn_of_present(self, judge: Judge, trial: Trial, loss: float) -> None:
+    def _end_turn_of_present(self, judge: Judge, trial: StateTrial, loss: float) -> None:
         """Its update was rejected like those that led to the trial, so the state is still the same."""
         trial.of_present.append(loss)
         if trial.is_worse is not None:
@@ -223,7 +223,7 @@ class Guard:
         trial.is_earlier = True
         self._load(trial.earlier)
 
-    def _conclude(self, judge: Judge, trial: Trial) -> None:
+    def _conclude(self, judge: Judge, trial: StateTrial) -> None:
         self._trial = None
         self._tell("trial", self.step, trial.outcome, worse=trial.is_worse)
         if trial.is_worse:
@@ -315,7 +315,7 @@ class Guard:
     def _lower_own_rates(self, factor: float) -> None:
         lower_rates(self.objects, factor)
 
-    def _tell_of(self, reading: Reading, ids: Any) -> None:
+    def _tell_of(self, reading: JudgeReading, ids: Any) -> None:
         for rejection in reading.rejections:
             evidence: dict[str, Any] = {
                 "cause": rejection.cause,

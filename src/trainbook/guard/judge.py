@@ -73,7 +73,7 @@ class Rejection:
         return found
 
 
-class Reading(NamedTuple):
+class JudgeReading(NamedTuple):
     """What the judge has seen so far, copied to the host."""
 
     rejected: int  # updates, in all
@@ -84,7 +84,7 @@ class Reading(NamedTuple):
     beginning: float = math.inf  # the loss that the run began with
 
 
-class Before(NamedTuple):
+class JudgeState(NamedTuple):
     """What a judge held before the last update that it rejected: all that this changes, and no copies."""
 
     judged: int
@@ -123,7 +123,7 @@ class Judge:
         # Suspicion of the last updates; the excess of those in a row; the share that was rejected and came alone.
         self.evidence = torch.zeros(3, device=device)
         self.overflow: Tensor | None = None  # whether the last update was excused; None: it could not be
-        self._before: Before | None = None
+        self._before: JudgeState | None = None
         self._threshold = math.inf if threshold is None else threshold
 
     @property
@@ -139,7 +139,7 @@ class Judge:
             signals = self.agree(signals)
         # The tensors of these are replaced and never written to, so that they can be taken back.
         window = self.window
-        self._before = Before(self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails)
+        self._before = JudgeState(self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails)
         self.judged += 1
         finite = signals.isfinite()
         distances = self.window.distances(torch.stack([signals, self.beginning]))
@@ -202,7 +202,7 @@ class Judge:
         self.judged, self.counts, self.evidence, self.deviations, self.window.bands, self.window.tails = self._before
         self.ledger.index_fill_(0, self.counts[:1] % LEDGER_ROWS, 0.0)
 
-    def read(self) -> Reading:
+    def read(self) -> JudgeReading:
         """What happened since the last reading. The host waits here for one small copy."""
         parts = (self.counts, self.window.count, self.beginning[:1], self.ledger.flatten(), self.window.values[0])
         everything = torch.cat([part.double() for part in parts]).cpu()
@@ -218,7 +218,7 @@ class Judge:
         in_row = [each for each in remembered if not each.is_overflow][-in_a_row:] if in_a_row else []
         self.told = rejected
         recent = in_order(losses[None], count)[0].tolist()
-        return Reading(rejected, in_a_row, new, recent, in_row, known)
+        return JudgeReading(rejected, in_a_row, new, recent, in_row, known)
 
     def observe(self, updates: int, row: Sequence[Rejection] = ()) -> None:
         """What is not finite is rejected, and nothing else, for so many updates. `row`: what was rejected before."""

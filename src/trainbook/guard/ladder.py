@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trainbook.guard.judge import Reading, Rejection, is_repeated
+from trainbook.guard.judge import JudgeReading, Rejection, is_repeated
 from trainbook.guard.window import MAD_TO_SIGMA
 
 LEAD = 8  # updates before the first rejection that may have caused it: spikes follow their cause by a few
@@ -147,7 +147,7 @@ class Ladder:
     recovers_by: int = 0  # the step
 
     def decide(
-        self, step: int, reading: Reading, rate: float | None = None
+        self, step: int, reading: JudgeReading, rate: float | None = None
     ) -> Adopt | Suspicion | RollBack | Stop | None:
         """`rate`: the present learning rate, where it is known."""
         found = self._rejections(step, reading) or self._drift(step, reading, rate)
@@ -233,7 +233,7 @@ class Ladder:
         if self.best_step > target:  # it belongs to a past that was given up
             self.best_loss, self.best_step, self.best_losses = self.first_loss, target, []
 
-    def _rejections(self, step: int, reading: Reading) -> Trouble | Adopt | None:
+    def _rejections(self, step: int, reading: JudgeReading) -> Trouble | Adopt | None:
         count = reading.troubled_in_a_row  # up to now: a row that has ended was a bad stretch of data, and is over
         row = reading.row
         is_finite = all(math.isfinite(each.loss) and math.isfinite(each.grad_norm) for each in row)
@@ -255,7 +255,7 @@ class Ladder:
         reason = f"{count} updates in a row were rejected{_last(row)}"
         return Trouble("rejections", first, step, reason, is_finite, usual, now)
 
-    def _drift(self, step: int, reading: Reading, rate: float | None) -> Trouble | None:
+    def _drift(self, step: int, reading: JudgeReading, rate: float | None) -> Trouble | None:
         """Finds a slow rise of the loss: the window follows it, so no single value is far from the previous ones."""
         losses = reading.recent_losses
         if self.pending is not None and step >= self.recovers_by:

@@ -24,7 +24,7 @@ MOST = 0.5  # of what the loss has risen by
 
 
 @dataclass
-class Trial:
+class StateTrial:
     present: dict[str, Any]  # states of the guarded objects
     earlier: dict[str, Any]
     target: int  # the step of the earlier one

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from trainbook.knobs.dumping import dump, dump_changes
     from trainbook.knobs.duration import Duration
     from trainbook.knobs.explain import explain_config, explain_knob, explain_section
-    from trainbook.knobs.knob import Case, Knob, Search
+    from trainbook.knobs.knob import Case, Knob, SearchRange
     from trainbook.knobs.loading import load, require_length
     from trainbook.knobs.origin import Loaded, Origin
     from trainbook.knobs.render import render_config, render_knob, render_section
-    from trainbook.knobs.resume import RESUME_POLICY, Change, difference, resume_policy, resume_rule
+    from trainbook.knobs.resume import RESUME_POLICY, KnobChange, difference, resume_policy, resume_rule
     from trainbook.knobs.schema import json_schema
     from trainbook.knobs.text import overrides_from_arguments
     from trainbook.knobs.values import choices, law_text
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BatchShape": "trainbook.knobs.derive",
     "Case": "trainbook.knobs.knob",
-    "Change": "trainbook.knobs.resume",
+    "KnobChange": "trainbook.knobs.resume",
     "Config": "trainbook.knobs.config",
     "Declaration": "trainbook.knobs.config",
     "Duration": "trainbook.knobs.duration",
@@ -34,7 +34,7 @@ _HOMES = {
     "Loaded": "trainbook.knobs.origin",
     "Origin": "trainbook.knobs.origin",
     "RESUME_POLICY": "trainbook.knobs.resume",
-    "Search": "trainbook.knobs.knob",
+    "SearchRange": "trainbook.knobs.knob",
     "batch_shape": "trainbook.knobs.derive",
     "choices": "trainbook.knobs.values",
     "declarations": "trainbook.knobs.config",
@@ -63,14 +63,14 @@ __all__ = [
     "RESUME_POLICY",
     "BatchShape",
     "Case",
-    "Change",
     "Config",
     "Declaration",
     "Duration",
     "Knob",
+    "KnobChange",
     "Loaded",
     "Origin",
-    "Search",
+    "SearchRange",
     "batch_shape",
     "choices",
     "declarations",

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
-from trainbook.knobs import earlier
+from trainbook.knobs import own_models
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import num_positions
-from trainbook.knobs.families import DROPOUT_RATES, LENGTH, READERS, VOCABULARIES, Source
+from trainbook.knobs.families import DROPOUT_RATES, LENGTH, READERS, VOCABULARIES, HfConfig
 from trainbook.knobs.hub import CONFIG, find_folder, read_config
 from trainbook.knobs.sections.model_context import ModelContext
 from trainbook.knobs.sections.model_rope import ROPE
@@ -60,7 +60,7 @@ NO_CONFIGURATION = (TypeError, AttributeError, ValueError, LookupError, Arithmet
 
 
 @dataclass(frozen=True)
-class Reading:
+class ModelReading:
     folder: Path
     values: dict[str, Any]
     trained_length: int | None = None  # of a model that can be used beyond it, and was not trained there
@@ -70,9 +70,9 @@ class Reading:
     remarks: tuple[str, ...] = ()  # what differs from the folder, and is told
 
 
-def _read_earlier(name: str, load: earlier.Load) -> Reading:
+def _read_earlier(name: str, load: own_models.Load) -> ModelReading:
     """A model of our own says everything itself, also what no other format can."""
-    config = earlier.config_of(name, load)
+    config = own_models.config_of(name, load)
     kind = config.model.type
     if kind not in BUILT_IN:
         hint = f" Export it with: trainbook export {name} --to DIR, and use that folder." if kind == "hf" else ""
@@ -83,27 +83,27 @@ def _read_earlier(name: str, load: earlier.Load) -> Reading:
     values = {path: config.get(path) for path in (*SETTLED, *more)}
     if config.model.position == "learned":
         values[LENGTH] = values["model.num_positions"] = num_positions(config)
-    if earlier.is_recipe(name):
+    if own_models.is_recipe(name):
         values["data.vocab_size"] = config.data.vocab_size
-        return Reading(Path(name), values, tokenizer=config.data.tokenizer, place=name)
+        return ModelReading(Path(name), values, tokenizer=config.data.tokenizer, place=name)
     folder = Path(name).expanduser()
-    return Reading(folder, values, tokenizer=str(folder / "tokenizer"), place=str(folder / "config.yaml"))
+    return ModelReading(folder, values, tokenizer=str(folder / "tokenizer"), place=str(folder / "config.yaml"))
 
 
-def read_model(name: str, model_type: str | None, load: earlier.Load) -> Reading:
+def read_model(name: str, model_type: str | None, load: own_models.Load) -> ModelReading:
     """A key that is left out of a file has the default of transformers. `load` reads the configuration of a model that
     was trained here."""
-    if earlier.is_recipe(name) or earlier.is_run(name):
+    if own_models.is_recipe(name) or own_models.is_run(name):
         return _read_earlier(name, load)
     folder = find_folder(name)
     config = read_config(folder)
     if model_type == "hf":
-        return Reading(folder, {"model.type": "hf", **_sizes(config)}, task=task_of(config))
+        return ModelReading(folder, {"model.type": "hf", **_sizes(config)}, task=task_of(config))
     family = config.get("model_type")
     reader = READERS.get(str(family))
     if reader is None:
         raise NotBuiltIn(folder, f"the family {show(family)} is not built in ({', '.join(READERS)} are)")
-    source = Source(config)
+    source = HfConfig(config)
     values = {"model.qk_norm": False, "model.num_decoder_layers": None, "model.token_types": 0}
     values |= {path: by_path()[path].field.default for path in ("model.rope_theta", *NEWER)}
     values |= {"model.attention_scale": "inverse_sqrt", "model.norm_position": "pre"}
@@ -123,14 +123,14 @@ def read_model(name: str, model_type: str | None, load: earlier.Load) -> Reading
     values["model.num_positions"] = values["model.num_positions"] or values.get(LENGTH, trained_length)
     ordered = {path: values[path] for path in (*SETTLED, *NEWER, *SCALING, LENGTH) if path in values}
     ordered[DROPOUT], remarks = _dropout(source, str(family))
-    return Reading(folder, ordered, trained_length, remarks=remarks)
+    return ModelReading(folder, ordered, trained_length, remarks=remarks)
 
 
 def _told(error: Exception) -> str:
     return f"it has no {error.args[0]}" if isinstance(error, KeyError) else str(error)
 
 
-def _dropout(source: Source, family: str) -> tuple[Any, tuple[str, ...]]:
+def _dropout(source: HfConfig, family: str) -> tuple[Any, tuple[str, ...]]:
     """Built-in networks have one rate for all places."""
     rates = {name: source.get(name, default) for name, default in DROPOUT_RATES[family].items()}
     hidden = next(iter(rates.values()))
@@ -152,7 +152,7 @@ def shape_of_pretrained(name: str) -> dict[str, Any]:
             f"is built. Sizes are known in advance for {', '.join(READERS)}."
         )
     try:
-        values = READERS[family](Source(config))
+        values = READERS[family](HfConfig(config))
     except NO_CONFIGURATION as error:
         raise UserError(
             f"model.pretrained: {folder / CONFIG} is not a valid {family} configuration ({_told(error)})."

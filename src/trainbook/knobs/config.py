@@ -10,19 +10,19 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.fields import FieldInfo
 
 from trainbook.knobs.knob import Knob, Section
-from trainbook.knobs.sections.batch import Batch
-from trainbook.knobs.sections.checkpoint import Checkpoint
-from trainbook.knobs.sections.data import Data
-from trainbook.knobs.sections.distributed import Distributed
-from trainbook.knobs.sections.evaluation import Evaluation
-from trainbook.knobs.sections.guard import Guard
-from trainbook.knobs.sections.logging import Logging
-from trainbook.knobs.sections.memory import Memory
-from trainbook.knobs.sections.model import Model
-from trainbook.knobs.sections.optimizer import Optimizer
-from trainbook.knobs.sections.precision import Precision
-from trainbook.knobs.sections.schedule import Schedule
-from trainbook.knobs.sections.training import Training
+from trainbook.knobs.sections.batch import BatchKnobs
+from trainbook.knobs.sections.checkpoint import CheckpointKnobs
+from trainbook.knobs.sections.data import DataKnobs
+from trainbook.knobs.sections.distributed import DistributedKnobs
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
+from trainbook.knobs.sections.guard import GuardKnobs
+from trainbook.knobs.sections.logging import LoggingKnobs
+from trainbook.knobs.sections.memory import MemoryKnobs
+from trainbook.knobs.sections.model import ModelKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs
+from trainbook.knobs.sections.precision import PrecisionKnobs
+from trainbook.knobs.sections.schedule import ScheduleKnobs
+from trainbook.knobs.sections.training import TrainingKnobs
 
 
 class Config(BaseModel):
@@ -30,19 +30,19 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    model: Model = Model()
-    optimizer: Optimizer = Optimizer()
-    schedule: Schedule = Schedule()
-    batch: Batch = Batch()
-    training: Training = Training()
-    precision: Precision = Precision()
-    memory: Memory = Memory()
-    data: Data = Data()
-    distributed: Distributed = Distributed()
-    evaluation: Evaluation = Evaluation()
-    checkpoint: Checkpoint = Checkpoint()
-    logging: Logging = Logging()
-    guard: Guard = Guard()
+    model: ModelKnobs = ModelKnobs()
+    optimizer: OptimizerKnobs = OptimizerKnobs()
+    schedule: ScheduleKnobs = ScheduleKnobs()
+    batch: BatchKnobs = BatchKnobs()
+    training: TrainingKnobs = TrainingKnobs()
+    precision: PrecisionKnobs = PrecisionKnobs()
+    memory: MemoryKnobs = MemoryKnobs()
+    data: DataKnobs = DataKnobs()
+    distributed: DistributedKnobs = DistributedKnobs()
+    evaluation: EvaluationKnobs = EvaluationKnobs()
+    checkpoint: CheckpointKnobs = CheckpointKnobs()
+    logging: LoggingKnobs = LoggingKnobs()
+    guard: GuardKnobs = GuardKnobs()
 
     def get(self, path: str) -> Any:
         section, name = path.split(".")

@@ -9,7 +9,7 @@ from typing import Any
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import section_types
 from trainbook.knobs.origin import TAKEN_OVER, Loaded, Origin
-from trainbook.knobs.resume import Change
+from trainbook.knobs.resume import KnobChange
 from trainbook.knobs.values import show
 
 PLAIN_WORD = re.compile(r"[A-Za-z./][A-Za-z0-9_./-]*")
@@ -33,13 +33,13 @@ def dump(loaded: Loaded, keep: Mapping[str, str] | None = None) -> str:
     return "\n".join(lines)
 
 
-def dump_changes(old: str, loaded: Loaded, changes: Sequence[Change]) -> str:
+def dump_changes(old: str, loaded: Loaded, changes: Sequence[KnobChange]) -> str:
     """As `dump`, but what did not change keeps its old line, which says where the value came from at first."""
     changed = {change.path for change in changes}
     return dump(loaded, {path: line for path, line in _true_lines(old, loaded).items() if path not in changed})
 
 
-def untrue(old: str, loaded: Loaded, changes: Sequence[Change]) -> list[str]:
+def untrue(old: str, loaded: Loaded, changes: Sequence[KnobChange]) -> list[str]:
     """The knobs of which a dumped text says something else, or nothing, though they did not change."""
     known = {*_true_lines(old, loaded), *(change.path for change in changes)}
     return [path for path in by_path() if path not in known]

@@ -37,7 +37,7 @@ GATED = {
 OF_T5 = {"gated-gelu": "geglu_tanh", "gated-silu": "swiglu", "gated-gelu_new": "geglu_tanh"} | PLAIN
 
 
-class Source:
+class HfConfig:
     """A config.json that is asked for values, and remembers what cannot be represented."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -65,7 +65,7 @@ class Source:
         return width // heads
 
 
-def _gpt2(c: Source) -> dict[str, Any]:
+def _gpt2(c: HfConfig) -> dict[str, Any]:
     width, heads = c.get("n_embd", 768), c.get("n_head", 12)
     c.must_be("scale_attn_by_inverse_layer_idx", False, False)
     c.must_be("add_cross_attention", False, False)
@@ -88,14 +88,14 @@ def _gpt2(c: Source) -> dict[str, Any]:
     }
 
 
-def _llama(c: Source) -> dict[str, Any]:
+def _llama(c: HfConfig) -> dict[str, Any]:
     attention_bias, mlp_bias = c.get("attention_bias", False), c.get("mlp_bias", False)
     if attention_bias != mlp_bias:
         c.objections.append(f"attention_bias is {show(attention_bias)}, but mlp_bias is {show(mlp_bias)}")
     return _like_llama(c) | {"model.bias": bool(attention_bias)}
 
 
-def _like_llama(c: Source) -> dict[str, Any]:
+def _like_llama(c: HfConfig) -> dict[str, Any]:
     width, heads = c.get("hidden_size", 4096), c.get("num_attention_heads", 32)
     positions = c.get("max_position_embeddings", 2048)
     return {
@@ -117,7 +117,7 @@ def _like_llama(c: Source) -> dict[str, Any]:
     }
 
 
-def _rotation(c: Source, positions: int) -> dict[str, Any]:
+def _rotation(c: HfConfig, positions: int) -> dict[str, Any]:
     """Older files have `rope_scaling` and a `rope_theta` beside it, newer ones `rope_parameters`."""
     rope = c.get("rope_parameters", None) or c.get("rope_scaling", None) or {}
     kind = rope.get("rope_type", rope.get("type", "default"))
@@ -151,23 +151,23 @@ def _attention_factor(rope: Mapping[str, Any], factor: float) -> float | None:
     return None if stated is None else float(stated)
 
 
-def _mistral(c: Source) -> dict[str, Any]:
+def _mistral(c: HfConfig) -> dict[str, Any]:
     c.config = {"intermediate_size": 14336, "num_key_value_heads": 8, "max_position_embeddings": 131072, **c.config}
     return _like_llama(c) | {"model.sliding_window": c.get("sliding_window", 4096)}
 
 
-def _qwen2(c: Source) -> dict[str, Any]:
+def _qwen2(c: HfConfig) -> dict[str, Any]:
     c.config = {"intermediate_size": 22016, "max_position_embeddings": 32768, **c.config}
     return _like_llama(c) | {"model.qkv_bias": True, "model.sliding_window": _window_of_all_layers(c)}
 
 
-def _qwen3(c: Source) -> dict[str, Any]:
+def _qwen3(c: HfConfig) -> dict[str, Any]:
     c.config = {"intermediate_size": 22016, "max_position_embeddings": 32768, "head_dim": 128, **c.config}
     c.must_be("attention_bias", False, False)
     return _like_llama(c) | {"model.qk_norm": True, "model.sliding_window": _window_of_all_layers(c)}
 
 
-def _window_of_all_layers(c: Source) -> int | None:
+def _window_of_all_layers(c: HfConfig) -> int | None:
     """Some layers with a window and some without are not built in."""
     window = c.get("sliding_window", 4096)
     if not c.get("use_sliding_window", False) or window is None:
@@ -180,7 +180,7 @@ def _window_of_all_layers(c: Source) -> int | None:
     return window if all(have_one) else None
 
 
-def _bert(c: Source) -> dict[str, Any]:
+def _bert(c: HfConfig) -> dict[str, Any]:
     width, heads = c.get("hidden_size", 768), c.get("num_attention_heads", 12)
     c.must_be("position_embedding_type", "absolute", "absolute")
     c.must_be("is_decoder", False, False)
@@ -205,7 +205,7 @@ def _bert(c: Source) -> dict[str, Any]:
     }
 
 
-def _t5(c: Source) -> dict[str, Any]:
+def _t5(c: HfConfig) -> dict[str, Any]:
     layers, heads = c.get("num_layers", 6), c.get("num_heads", 8)
     c.must_be("relative_attention_num_buckets", 32, 32)
     c.must_be("relative_attention_max_distance", 128, 128)
@@ -232,7 +232,7 @@ def _t5(c: Source) -> dict[str, Any]:
     }
 
 
-READERS: dict[str, Callable[[Source], dict[str, Any]]] = {
+READERS: dict[str, Callable[[HfConfig], dict[str, Any]]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "mistral": _mistral,

@@ -21,7 +21,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchRange:
     """Where and on which scale to look for a better value."""
 
     scale: Scale
@@ -39,7 +39,7 @@ class Knob:
     values: Mapping[str, str] = field(default_factory=dict)  # for choices: what each one means
     cases: tuple[Case, ...] = ()  # the usual value by situation
     usual: tuple[float, float] | None = None  # outside of this, `explain` remarks on the value
-    search: Search | None = None  # None: not worth searching
+    search: SearchRange | None = None  # None: not worth searching
     rank: int | None = None  # importance for tuning, 1 first; None: not tuned
     interacts: tuple[str, ...] = ()  # paths of knobs that move with this one
     symptoms: tuple[str, ...] = ()  # what it treats

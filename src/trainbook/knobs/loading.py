@@ -21,7 +21,7 @@ from trainbook.knobs.pretrained import settle_pretrained
 from trainbook.knobs.python_text import is_python, looks_like_python, parse_python
 from trainbook.knobs.resolve import Assignment, Resolver
 from trainbook.knobs.settle import notices, settle
-from trainbook.knobs.text import Block, from_mapping, joined, parse, parse_override, read_file
+from trainbook.knobs.text import YamlBlock, from_mapping, joined, parse, parse_override, read_file
 from trainbook.knobs.values import show
 
 # As `dump` writes it, and what has the values of a study's base.
@@ -127,7 +127,7 @@ def _read_overrides(overrides: Sequence[str]) -> Resolver:
         except ConfigError as error:
             resolver.problems += error.problems
         else:
-            resolver.read(Block((entry,)))
+            resolver.read(YamlBlock((entry,)))
     return resolver
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.architectures import DROPOUT, LENGTH, NEWER, SCALING, SETTLED, NotBuiltIn, Reading, read_model
+from trainbook.knobs.architectures import DROPOUT, LENGTH, NEWER, SCALING, SETTLED, ModelReading, NotBuiltIn, read_model
 from trainbook.knobs.derive import TASKS_OF_MODEL
-from trainbook.knobs.earlier import Load
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
+from trainbook.knobs.own_models import Load
 from trainbook.knobs.resolve import Assignment
 from trainbook.knobs.values import BrokenLaw, check, show
 
@@ -75,7 +75,7 @@ def settle_pretrained(assigned: Mapping[str, Assignment], load: Load) -> Settlem
     return result
 
 
-def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
+def _read(result: Settlement, name: str, chosen: str | None) -> ModelReading:
     """As a built-in network, or else as one of transformers: where the user names neither, whichever can hold it."""
     if chosen == "hf":
         return _left_to_transformers(result, name)
@@ -94,7 +94,7 @@ def _read(result: Settlement, name: str, chosen: str | None) -> Reading:
     return _left_to_transformers(result, name)
 
 
-def _left_to_transformers(result: Settlement, name: str) -> Reading:
+def _left_to_transformers(result: Settlement, name: str) -> ModelReading:
     """What a recipe says of a network's parts is of another network."""
     for path in (*SETTLED, *NEWER, *SCALING, *OF_OUR_NETWORKS):
         if path in result.assigned and not result.assigned[path].origin.is_the_users:
@@ -102,7 +102,7 @@ def _left_to_transformers(result: Settlement, name: str) -> Reading:
     return read_model(name, "hf", result.load)
 
 
-def _lacks_the_task(result: Settlement, reading: Reading) -> str | None:
+def _lacks_the_task(result: Settlement, reading: ModelReading) -> str | None:
     """Why a built-in network of this kind cannot learn the task that is asked for, where one of transformers can."""
     task, kind = _asked(result, "training.task"), reading.values["model.type"]
     if task in (None, "auto"):
@@ -122,7 +122,7 @@ def _asked(result: Settlement, path: str) -> Any:
     return None if done is None else done.value
 
 
-def _settle_task(result: Settlement, reading: Reading) -> None:
+def _settle_task(result: Settlement, reading: ModelReading) -> None:
     """A network of transformers has no kind that a task would follow from."""
     if reading.task is None or _asked(result, "training.task") not in (None, "auto"):
         return
@@ -134,7 +134,7 @@ def _settle_task(result: Settlement, reading: Reading) -> None:
     result.assigned["training.task"] = Assignment("training.task", reading.task, Origin("pretrained", place))
 
 
-def _settle(result: Settlement, reading: Reading, path: str, value: Any) -> None:
+def _settle(result: Settlement, reading: ModelReading, path: str, value: Any) -> None:
     place = reading.place or str(reading.folder / CONFIG)
     try:
         value = check(by_path()[path], value)
@@ -160,7 +160,7 @@ def _is_overridden(result: Settlement, old: Assignment) -> bool:
     return result.assigned["model.pretrained"].origin.kind == "override" and old.origin.kind != "override"
 
 
-def _take_over_dropout(result: Settlement, reading: Reading, rate: Any, is_of_a_run: bool) -> None:
+def _take_over_dropout(result: Settlement, reading: ModelReading, rate: Any, is_of_a_run: bool) -> None:
     """The rate that the model was trained with, unless the user sets another one."""
     old = result.assigned.get(DROPOUT)
     if is_of_a_run or (old is not None and old.origin.is_the_users):
@@ -170,7 +170,7 @@ def _take_over_dropout(result: Settlement, reading: Reading, rate: Any, is_of_a_
     result.notices += [f"{place}  {remark}" for remark in reading.remarks]
 
 
-def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
+def _settle_length(result: Settlement, reading: ModelReading, longest: int) -> None:
     """A shorter one is anybody's choice: positions that are never reached stay as they are."""
     if type(longest) is not int or longest < 1:
         raise UserError(f"model.pretrained: {reading.folder / CONFIG} has {show(longest)} positions.")
@@ -190,7 +190,7 @@ def _settle_length(result: Settlement, reading: Reading, longest: int) -> None:
     result.broken.add(LENGTH)
 
 
-def _settle_tokenizer(result: Settlement, reading: Reading) -> None:
+def _settle_tokenizer(result: Settlement, reading: ModelReading) -> None:
     """The tokenizer belongs to the weights: it is the folder's own unless the user names another one."""
     old = result.assigned.get(TOKENIZER)
     if old is not None and old.origin.is_the_users:
@@ -209,7 +209,7 @@ def _settle_tokenizer(result: Settlement, reading: Reading) -> None:
         result.assigned["data.vocab_size"] = Assignment("data.vocab_size", None, origin)
 
 
-def _remark_on_length(result: Settlement, reading: Reading) -> None:
+def _remark_on_length(result: Settlement, reading: ModelReading) -> None:
     old = result.assigned.get(LENGTH)
     if reading.trained_length is not None and old is not None and old.value > reading.trained_length:
         remark = f"{old.value} is more than the {reading.trained_length} that {reading.folder} was trained on."

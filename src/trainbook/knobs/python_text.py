@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.errors import ConfigError, Problem
-from trainbook.knobs.text import Block, Entry
+from trainbook.knobs.text import YamlBlock, YamlEntry
 
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -30,10 +30,10 @@ def looks_like_python(text: str) -> bool:
     return any(isinstance(each, ast.Assign) for each in statements)
 
 
-def parse_python(text: str, where: str) -> tuple[Block, list[Problem]]:
+def parse_python(text: str, where: str) -> tuple[YamlBlock, list[Problem]]:
     """The entries of a Python file, and the names that appear twice; ConfigError for all that is no literal."""
     try:
-        return _Reader(where).block(_statements(text))
+        return _PythonReader(where).block(_statements(text))
     except SyntaxError as error:
         raise _error(where, error.lineno, f"is not Python: {error.msg}") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -52,12 +52,12 @@ def _error(where: str, line: int | None, message: str) -> ConfigError:
     return ConfigError([Problem(f"{where}:{line}" if line else where, "Python", f"{message}.")])
 
 
-class _Reader:
+class _PythonReader:
     def __init__(self, where: str) -> None:
         self.where = where
         self.problems: list[Problem] = []
 
-    def block(self, statements: Sequence[ast.stmt]) -> tuple[Block, list[Problem]]:
+    def block(self, statements: Sequence[ast.stmt]) -> tuple[YamlBlock, list[Problem]]:
         found: list[tuple[str, ast.expr, int]] = []
         for each in statements:
             if (
@@ -77,17 +77,17 @@ class _Reader:
                 raise _error(self.where, each.lineno, message)
         return self._entries(found), self.problems
 
-    def _entries(self, items: Sequence[tuple[str, ast.expr, int]]) -> Block:
+    def _entries(self, items: Sequence[tuple[str, ast.expr, int]]) -> YamlBlock:
         first_lines: dict[str, int] = {}
-        entries: list[Entry] = []
+        entries: list[YamlEntry] = []
         for name, node, line in items:
             if name in first_lines:
                 both = f"{self.where}:{first_lines[name]}, {self.where}:{line}"
                 self.problems.append(Problem(both, name, "is set twice. Keep one of the two."))
                 continue
             first_lines[name] = line
-            entries.append(Entry(name, self._value(name, node), line))
-        return Block(tuple(entries))
+            entries.append(YamlEntry(name, self._value(name, node), line))
+        return YamlBlock(tuple(entries))
 
     def _value(self, name: str, node: ast.expr) -> Any:
         if isinstance(node, ast.Dict):

@@ -22,7 +22,7 @@ from trainbook.knobs.aliases import (
 )
 from trainbook.knobs.config import Declaration, section_types
 from trainbook.knobs.origin import Origin
-from trainbook.knobs.text import Block, Entry
+from trainbook.knobs.text import YamlBlock, YamlEntry
 from trainbook.knobs.values import BrokenLaw, check, show
 
 
@@ -52,24 +52,24 @@ class Resolver:
         self.notices: list[str] = []
         self.broken: set[str] = set()  # paths whose value was refused: laws over several knobs pass them over
 
-    def read(self, block: Block) -> None:
+    def read(self, block: YamlBlock) -> None:
         for entry in block.entries:
             self._entry(entry, _Scope())
 
     # Names
 
-    def _entry(self, entry: Entry, scope: _Scope) -> None:
+    def _entry(self, entry: YamlEntry, scope: _Scope) -> None:
         if "." in entry.name:
             head, rest = entry.name.split(".", 1)
-            entry = Entry(head, Block((Entry(rest, entry.value, entry.line),)), entry.line)
+            entry = YamlEntry(head, YamlBlock((YamlEntry(rest, entry.value, entry.line),)), entry.line)
         if scope.section:
             self._inside_section(entry, scope, scope.section)
-        elif isinstance(entry.value, Block):
+        elif isinstance(entry.value, YamlBlock):
             self._global_block(entry, entry.value, scope)
         else:
             self._global_value(entry, scope)
 
-    def _inside_section(self, entry: Entry, scope: _Scope, section: str) -> None:
+    def _inside_section(self, entry: YamlEntry, scope: _Scope, section: str) -> None:
         declaration = knob_in_section(section, entry.name)
         if special_in_section(section, entry.name):
             self._special(entry, scope)
@@ -78,7 +78,7 @@ class Resolver:
         else:
             self._unknown(entry, scope)
 
-    def _global_block(self, entry: Entry, block: Block, scope: _Scope) -> None:
+    def _global_block(self, entry: YamlEntry, block: YamlBlock, scope: _Scope) -> None:
         inner = replace(scope, prefix=f"{scope.prefix}{entry.name}.")
         section = section_named(entry.name)
         if entry.name in SPECIAL:
@@ -92,11 +92,11 @@ class Resolver:
         else:
             self._unknown(entry, scope)
 
-    def _entries(self, block: Block, scope: _Scope) -> None:
+    def _entries(self, block: YamlBlock, scope: _Scope) -> None:
         for entry in block.entries:
             self._entry(entry, scope)
 
-    def _global_value(self, entry: Entry, scope: _Scope) -> None:
+    def _global_value(self, entry: YamlEntry, scope: _Scope) -> None:
         section = section_named(entry.name)
         owners = by_name().get(entry.name, ())
         preferred = [owner for owner in owners if owner.section == scope.prefer]
@@ -127,20 +127,20 @@ class Resolver:
         else:
             self._unknown(entry, scope)
 
-    def _unknown(self, entry: Entry, scope: _Scope) -> None:
+    def _unknown(self, entry: YamlEntry, scope: _Scope) -> None:
         if entry.name in ELSEWHERE and not scope.section:
             self._problem(entry, scope, "no such knob.", ELSEWHERE[entry.name])
             return
         owners = by_name().get(entry.name, ())
         meant = owners[0].path if len(owners) == 1 else next(iter(SPECIAL.get(entry.name, ())), None)
-        if meant is None and isinstance(entry.value, Block) and not scope.section:
+        if meant is None and isinstance(entry.value, YamlBlock) and not scope.section:
             meant = nearest_section(entry.name)
         hint = f"Did you mean {meant}?" if meant else did_you_mean(entry.name, scope.section)
         self._problem(entry, scope, "no such knob.", hint)
 
     # Values
 
-    def _assign(self, declaration: Declaration, entry: Entry, scope: _Scope) -> None:
+    def _assign(self, declaration: Declaration, entry: YamlEntry, scope: _Scope) -> None:
         origin = self._origin(entry, scope)
         try:
             checked = check(declaration, _without_blocks(entry.value))
@@ -150,25 +150,25 @@ class Resolver:
             return
         self.assignments.append(Assignment(declaration.path, checked, origin))
 
-    def _special(self, entry: Entry, scope: _Scope) -> None:
+    def _special(self, entry: YamlEntry, scope: _Scope) -> None:
         if entry.name in ("fp16", "bf16"):
             self._half_precision(entry, scope)
         else:
             self._betas(entry, scope)
 
-    def _betas(self, entry: Entry, scope: _Scope) -> None:
+    def _betas(self, entry: YamlEntry, scope: _Scope) -> None:
         pair = entry.value
         if not isinstance(pair, list | tuple) or len(pair) != 2:
-            shown = "a mapping" if isinstance(pair, Block) else show(pair)
+            shown = "a mapping" if isinstance(pair, YamlBlock) else show(pair)
             self._problem(entry, scope, f"must be a list of two numbers, [beta1, beta2], but got {shown}.")
             self.broken |= {"optimizer.beta1", "optimizer.beta2"}
             return
         for path, value in zip(("optimizer.beta1", "optimizer.beta2"), pair, strict=True):
             self._assign(by_path()[path], replace(entry, value=value), scope)
 
-    def _half_precision(self, entry: Entry, scope: _Scope) -> None:
+    def _half_precision(self, entry: YamlEntry, scope: _Scope) -> None:
         """`fp16: true`, `fp16: false`, or fp16 as a block of `enabled` and the settings of its loss scale."""
-        if not isinstance(entry.value, Block):
+        if not isinstance(entry.value, YamlBlock):
             self._switch(entry, scope)
             return
         inner = _Scope(section="precision", prefix=f"{scope.prefix}{entry.name}.")
@@ -186,11 +186,11 @@ class Resolver:
             if item is not enabled:
                 self._entry(item, inner)
 
-    def _switch(self, entry: Entry, scope: _Scope, written: str = "") -> None:
+    def _switch(self, entry: YamlEntry, scope: _Scope, written: str = "") -> None:
         written = written or f"{scope.prefix}{entry.name}"
         origin = replace(self._origin(entry, scope), written_as=written)
         if not isinstance(entry.value, bool):
-            given = "a mapping" if isinstance(entry.value, Block) else show(entry.value)
+            given = "a mapping" if isinstance(entry.value, YamlBlock) else show(entry.value)
             law = "true, false or a mapping with enabled" if written.endswith(entry.name) else "true or false"
             self.problems.append(Problem(origin.place, written, f"must be {law}, but got {given}."))
             self.broken.add("precision.compute")
@@ -199,15 +199,15 @@ class Resolver:
         else:
             self.assignments.append(Assignment("precision.compute", "fp32", origin, rules_out=entry.name))
 
-    def _origin(self, entry: Entry, scope: _Scope) -> Origin:
+    def _origin(self, entry: YamlEntry, scope: _Scope) -> Origin:
         return replace(self.origin, line=entry.line, written_as=f"{scope.prefix}{entry.name}")
 
-    def _problem(self, entry: Entry, scope: _Scope, message: str, hint: str = "") -> None:
+    def _problem(self, entry: YamlEntry, scope: _Scope, message: str, hint: str = "") -> None:
         origin = self._origin(entry, scope)
         self.problems.append(Problem(origin.place, origin.written_as, message, hint))
 
 
 def _without_blocks(value: Any) -> Any:
-    if isinstance(value, Block):
+    if isinstance(value, YamlBlock):
         return {entry.name: _without_blocks(entry.value) for entry in value.entries}
     return value

@@ -15,31 +15,31 @@ Policy = Literal["free", "schedule", "fixed"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class ResumeRule:
     """Whether a knob may change on resume, and the reason."""
 
     policy: Policy
     why: str
 
 
-UNAFFECTED = Rule("free", "training does not depend on it")
-ROUNDING = Rule("free", "only speed, memory and rounding depend on it")
-SAME_DATA = Rule("free", "allowed if the data stays the same, which is checked by its fingerprint")
+UNAFFECTED = ResumeRule("free", "training does not depend on it")
+ROUNDING = ResumeRule("free", "only speed, memory and rounding depend on it")
+SAME_DATA = ResumeRule("free", "allowed if the data stays the same, which is checked by its fingerprint")
 
-REST_OF_RUN = Rule("schedule", "changes the rest of the run")
-ROUNDS_MORE = Rule("schedule", "changes the rounding in the rest of the run")
-REGULARIZATION = Rule("schedule", "the weights still fit; the rest of the run is regularized differently")
-JUDGED_BY_OLD = Rule("schedule", "the best checkpoint so far was chosen by the old value")
+REST_OF_RUN = ResumeRule("schedule", "changes the rest of the run")
+ROUNDS_MORE = ResumeRule("schedule", "changes the rounding in the rest of the run")
+REGULARIZATION = ResumeRule("schedule", "the weights still fit; the rest of the run is regularized differently")
+JUDGED_BY_OLD = ResumeRule("schedule", "the best checkpoint so far was chosen by the old value")
 
-SHAPE = Rule("fixed", "the model's parameters or their shapes would not match the checkpoint")
-FUNCTION = Rule("fixed", "the weights were trained with the old value; another value changes what they compute")
-STARTING_POINT = Rule("fixed", "it acts only when a run starts, so a new value would have no effect")
-FROZEN_WEIGHTS = Rule("fixed", "the adapters were trained on top of the frozen weights as they were stored")
-OPTIMIZER_STATE = Rule("fixed", "the optimizer state of one type does not fit another")
-TOKENS = Rule("fixed", "the embeddings were trained for the old token ids")
-BATCHES = Rule("fixed", "it decides which tokens form a batch, so the position in the data would be lost")
+SHAPE = ResumeRule("fixed", "the model's parameters or their shapes would not match the checkpoint")
+FUNCTION = ResumeRule("fixed", "the weights were trained with the old value; another value changes what they compute")
+STARTING_POINT = ResumeRule("fixed", "it acts only when a run starts, so a new value would have no effect")
+FROZEN_WEIGHTS = ResumeRule("fixed", "the adapters were trained on top of the frozen weights as they were stored")
+OPTIMIZER_STATE = ResumeRule("fixed", "the optimizer state of one type does not fit another")
+TOKENS = ResumeRule("fixed", "the embeddings were trained for the old token ids")
+BATCHES = ResumeRule("fixed", "it decides which tokens form a batch, so the position in the data would be lost")
 
-OF_SECTION: Mapping[str, Rule] = {
+OF_SECTION: Mapping[str, ResumeRule] = {
     "model": SHAPE,
     "optimizer": REST_OF_RUN,
     "schedule": REST_OF_RUN,
@@ -55,7 +55,7 @@ OF_SECTION: Mapping[str, Rule] = {
     "guard": REST_OF_RUN,
 }
 
-_EXCEPTIONS: Mapping[Rule, tuple[str, ...]] = {
+_EXCEPTIONS: Mapping[ResumeRule, tuple[str, ...]] = {
     FUNCTION: (
         "model.num_attention_heads",
         "model.norm",
@@ -109,9 +109,9 @@ _EXCEPTIONS: Mapping[Rule, tuple[str, ...]] = {
     ROUNDS_MORE: ("distributed.reduce_dtype", "distributed.gather_dtype"),
     REST_OF_RUN: ("distributed.sync_batch_norm", "precision.loss_scale"),
 }
-EXCEPTIONS: Mapping[str, Rule] = {path: rule for rule, paths in _EXCEPTIONS.items() for path in paths}
+EXCEPTIONS: Mapping[str, ResumeRule] = {path: rule for rule, paths in _EXCEPTIONS.items() for path in paths}
 
-RESUME_RULES: Mapping[str, Rule] = {
+RESUME_RULES: Mapping[str, ResumeRule] = {
     path: EXCEPTIONS.get(path, OF_SECTION[declaration.section]) for path, declaration in by_path().items()
 }
 RESUME_POLICY: Mapping[str, Policy] = {path: rule.policy for path, rule in RESUME_RULES.items()}
@@ -121,17 +121,17 @@ def resume_policy(path: str) -> Policy:
     return RESUME_POLICY[path]
 
 
-def resume_rule(path: str) -> Rule:
+def resume_rule(path: str) -> ResumeRule:
     return RESUME_RULES[path]
 
 
 @dataclass(frozen=True)
-class Change:
+class KnobChange:
     path: str
     old: Any
     new: Any
 
 
-def difference(old: Config, new: Config) -> list[Change]:
+def difference(old: Config, new: Config) -> list[KnobChange]:
     """The knobs whose values differ, in the order of the tree."""
-    return [Change(path, old.get(path), new.get(path)) for path in by_path() if old.get(path) != new.get(path)]
+    return [KnobChange(path, old.get(path), new.get(path)) for path in by_path() if old.get(path) != new.get(path)]

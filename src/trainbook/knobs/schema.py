@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from trainbook.knobs.config import Config, declarations
@@ -9,7 +11,8 @@ from trainbook.knobs.config import Config, declarations
 
 def json_schema() -> dict[str, Any]:
     """The canonical tree with descriptions, defaults, bounds and choices; other names are not part of it."""
-    schema = Config.model_json_schema()
+    # Definitions are named as the sections of the file, and not as the classes that declare them.
+    schema = json.loads(re.sub(r'([A-Z][a-z]+)Knobs"', r'\1"', json.dumps(Config.model_json_schema())))
     for declaration in declarations():
         owner = schema["$defs"][declaration.section.capitalize()]
         facts = owner["properties"][declaration.name]

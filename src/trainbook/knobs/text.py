@@ -16,15 +16,15 @@ from trainbook.errors import BeyondBounds, ConfigError, Problem, UserError
 
 
 @dataclass(frozen=True)
-class Entry:
+class YamlEntry:
     name: str
     value: Any  # a scalar, a list, or a Block
     line: int | None = None
 
 
 @dataclass(frozen=True)
-class Block:
-    entries: tuple[Entry, ...]
+class YamlBlock:
+    entries: tuple[YamlEntry, ...]
 
     def __str__(self) -> str:
         """In a message, where something else was expected."""
@@ -44,17 +44,17 @@ def read_file(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from None
 
 
-def parse(text: str, where: str) -> tuple[Block, list[Problem]]:
+def parse(text: str, where: str) -> tuple[YamlBlock, list[Problem]]:
     """The entries of a YAML document, and the keys that appear twice; other faults of syntax raise ConfigError."""
     try:
         root, yaml = yaml_text.compose(text, where)
         if root is None:
-            return Block(()), []
+            return YamlBlock(()), []
         if not isinstance(root, MappingNode):
             raise _syntax_error(
                 where, root.start_mark.line + 1, "must be a mapping of sections and knobs at the top level"
             )
-        return _Reader(yaml, where).block(root)
+        return _YamlReader(yaml, where).block(root)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = " ".join((error.problem or "cannot be read").split())
@@ -79,7 +79,7 @@ def _syntax_error(where: str, line: int | None, message: str) -> ConfigError:
     return ConfigError([Problem(f"{where}:{line}" if line else where, "YAML", f"{message}.")])
 
 
-class _Reader:
+class _YamlReader:
     """Walks the nodes instead of constructing a mapping: nodes keep their lines, and both of two equal keys."""
 
     def __init__(self, yaml: YAML, where: str) -> None:
@@ -87,11 +87,11 @@ class _Reader:
         self.where = where
         self.problems: list[Problem] = []
 
-    def block(self, root: MappingNode) -> tuple[Block, list[Problem]]:
+    def block(self, root: MappingNode) -> tuple[YamlBlock, list[Problem]]:
         return self._block(root, ()), self.problems
 
-    def _block(self, node: MappingNode, ancestors: tuple[Node, ...]) -> Block:
-        entries: list[Entry] = []
+    def _block(self, node: MappingNode, ancestors: tuple[Node, ...]) -> YamlBlock:
+        entries: list[YamlEntry] = []
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -104,25 +104,25 @@ class _Reader:
             if value_node in (*ancestors, node):
                 raise _syntax_error(self.where, line, f"'{name}' contains itself")
             if isinstance(value_node, MappingNode):
-                entries.append(Entry(name, self._block(value_node, (*ancestors, node)), line))
+                entries.append(YamlEntry(name, self._block(value_node, (*ancestors, node)), line))
             else:
-                entries.append(Entry(name, self._plain(value_node), line))
-        return Block(tuple(entries))
+                entries.append(YamlEntry(name, self._plain(value_node), line))
+        return YamlBlock(tuple(entries))
 
     def _plain(self, node: Node) -> Any:
         return self.yaml.constructor.construct_object(node, deep=True)
 
 
-def from_mapping(mapping: Mapping[Any, Any]) -> Block:
-    return Block(
+def from_mapping(mapping: Mapping[Any, Any]) -> YamlBlock:
+    return YamlBlock(
         tuple(
-            Entry(str(name), from_mapping(value) if isinstance(value, Mapping) else value)
+            YamlEntry(str(name), from_mapping(value) if isinstance(value, Mapping) else value)
             for name, value in mapping.items()
         )
     )
 
 
-def parse_override(text: str) -> Entry:
+def parse_override(text: str) -> YamlEntry:
     """`optimizer.learning_rate=1e-3` as an entry; ConfigError if it is not of that form."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
@@ -130,7 +130,7 @@ def parse_override(text: str) -> Entry:
         name, _, value = text.partition(" ")
         hint = f"Did you mean {name}={value}?" if value and not name.startswith("=") else ""
         raise ConfigError([Problem("override", text, message, hint)])
-    return Entry(name.strip(), _override_value(name.strip(), value.strip()))
+    return YamlEntry(name.strip(), _override_value(name.strip(), value.strip()))
 
 
 def joined(overrides: Sequence[str]) -> list[str]:

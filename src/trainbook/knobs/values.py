@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from trainbook.knobs.config import Declaration, section_types
-from trainbook.knobs.text import Block
+from trainbook.knobs.text import YamlBlock
 from trainbook.nearest import nearest
 
 # YAML 1.2 reads these as strings; elsewhere they are true and false.
@@ -176,7 +176,7 @@ def _shown_with_type(declaration: Declaration, value: Any) -> str:
         return show(value) if expects_text else f"{show(value)} (a string)"
     if isinstance(value, list | tuple):
         return show(value) if isinstance(value, tuple) else f"{show(value)} (a list)"
-    return "a mapping" if isinstance(value, dict | Block) else f"{show(value)} (a {type(value).__name__})"
+    return "a mapping" if isinstance(value, dict | YamlBlock) else f"{show(value)} (a {type(value).__name__})"
 
 
 def show(value: Any) -> str:

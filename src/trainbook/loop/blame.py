@@ -18,7 +18,7 @@ from trainbook.data.quarantine import write_entries
 from trainbook.guard.guilty import guilty
 from trainbook.guard.judge import Rejection
 from trainbook.guard.ladder import LEAD, Trouble
-from trainbook.loop.job import Job, Log, Samples
+from trainbook.loop.job import Job, Log, TrainingSamples
 
 MOST_SEARCHED = 512  # samples that are looked at one by one, at a reading
 COMPARED_SAMPLES = 128  # of batches that were never suspect
@@ -54,7 +54,7 @@ class Blame:
         }
 
     @property
-    def samples(self) -> Samples:
+    def samples(self) -> TrainingSamples:
         assert self.job.samples is not None
         return self.job.samples
 
@@ -83,7 +83,7 @@ class Blame:
                 )
                 for at in np.flatnonzero(self._are_guilty(ids, losses, usual))
             ]
-        by_rank = self.state.strategy.ranks.of_all(mine)
+        by_rank = self.state.strategy.ranks.gather(mine)
         for step in mine:
             if not any(found[step] for found in by_rank):
                 self.log("quarantine", step, reason="no sample of the batch stands out: none is quarantined", count=0)
@@ -172,7 +172,7 @@ class Blame:
             return False
         innocent = ~self._are_guilty(ids, self.samples.losses(ids, np.zeros_like(ids)), usual)
         # On every rank: the copy of one alone may be damaged.
-        freed = set.intersection(*self.state.strategy.ranks.of_all(set(ids[innocent].tolist())))
+        freed = set.intersection(*self.state.strategy.ranks.gather(set(ids[innocent].tolist())))
         if not freed:
             return False
         self.freed |= freed

@@ -23,22 +23,22 @@ from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, rate_scale, task_name
 from trainbook.knobs.duration import Duration
-from trainbook.knobs.earlier import is_run
 from trainbook.knobs.hub import has_tokenizer
+from trainbook.knobs.own_models import is_run
 from trainbook.loop.baseline import baseline
-from trainbook.loop.crew import prepared
+from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
 from trainbook.loop.facts import data_facts, model_facts
 from trainbook.loop.job import Job, build_state
-from trainbook.loop.needs import needs
-from trainbook.loop.restore import build_task, has_checkpoint, write_facts
+from trainbook.loop.load_task import build_task, has_checkpoint, write_facts
+from trainbook.loop.memory_forecast import forecast_memory
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
+from trainbook.loop.step_metrics import probe
 from trainbook.loop.tokenizer_check import check_tokenizer
-from trainbook.loop.watch import probe
 from trainbook.models.formats.token_ids import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
@@ -84,7 +84,7 @@ def build(config: Config, device: torch.device, run: RunFolder | None = None, ra
     if run is not None and has_checkpoint(run):
         config = _with_own_quarantine(_with_own_tokenizer(config, run), run)
     seed, request = config.training.seed, request_of(config)
-    data = prepared(ranks, config, lambda crew: build_data(config.data, seed, request, crew))
+    data = prepared(ranks, config, lambda workers: build_data(config.data, seed, request, workers))
     _must_be_the_models_tokenizer(config, data)
     must_fit_labels(task_name(config), config.evaluation, data.label_names)
     if run is None or not has_checkpoint(run):
@@ -146,7 +146,7 @@ def assemble(
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
     facts = Facts.of(data, end_tokens(config, data.tokenizer, data.chat_template))
-    needed = needs(config, facts, device, ranks.world)  # refused before anything is allocated
+    needed = forecast_memory(config, facts, device, ranks.world)  # refused before anything is allocated
     has_frozen_weights = config.model.lora_rank is not None
     precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
     notes: list[str] = []

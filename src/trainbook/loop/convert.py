@@ -18,10 +18,10 @@ from trainbook.knobs import load
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.scaling import Scaling
 from trainbook.loop.build import with_scaled_rate
-from trainbook.loop.restore import load_task
+from trainbook.loop.load_task import load_task
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, load_optimizer_state, optimizer_state, parameter_groups
-from trainbook.parallel import Place, joined, must_suit
+from trainbook.parallel import RankEnv, joined, must_suit
 from trainbook.runs import RunFolder
 from trainbook.tasks.adapters import saved_state
 
@@ -97,7 +97,7 @@ def _engine_of(run: RunFolder, checkpoint: str, *more: str) -> Iterator[_Engine]
     """A job with the weights of that checkpoint, and a new optimizer."""
     asked = load(run.config, [*HERE, *more]).config
     config = with_scaled_rate(asked, batch_shape(asked).global_batch)
-    with joined(Place(), config.distributed, "cpu") as ranks:
+    with joined(RankEnv(), config.distributed, "cpu") as ranks:
         must_suit(config, ranks, CPU, "fp32")
         from trainbook.parallel.deepspeed import ZeroShard
 

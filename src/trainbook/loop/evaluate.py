@@ -63,7 +63,7 @@ def in_step(batches: Iterable[Batch], collate: Collate, stand_in: Callable[[], B
 
 def _added_up(ranks: Ranks, num_targets: int, sums: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
     """Sums over all ranks. A rank without a sample has no sums."""
-    of_all = ranks.of_all((num_targets, {name: total.cpu() for name, total in sums.items()}))
+    of_all = ranks.gather((num_targets, {name: total.cpu() for name, total in sums.items()}))
     together: dict[str, Tensor] = {}
     for _, found in of_all:
         for name, total in found.items():
@@ -121,7 +121,7 @@ def evaluate_writing(
     task.train()
     right: dict[bytes, list[str]] = {}
     written: dict[bytes, str] = {}
-    for of_one, by_one in ranks.of_all((references, outputs)):
+    for of_one, by_one in ranks.gather((references, outputs)):
         written |= by_one  # to the same question each gives the same answer
         for question, answers in of_one.items():
             right.setdefault(question, []).extend(answers)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from trainbook.loop.restore import BASE_PREFIX, load_task
+from trainbook.loop.load_task import BASE_PREFIX, load_task
 from trainbook.models.formats import Exported, export_network, export_task
 from trainbook.models.formats.base_settings import BaseSettings
 from trainbook.models.formats.exporting import check_target

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from trainbook.data import DataBundle, Samples
-from trainbook.data.likeness import row_hashes, span_hashes
-from trainbook.loop.watch import layer_of
+from trainbook.data.row_hashes import row_hashes, span_hashes
+from trainbook.loop.step_metrics import layer_of
 from trainbook.models import named_roles
 from trainbook.roles import Kind
 from trainbook.tasks.labels import Classify, ClassifyMany, Regress

@@ -9,7 +9,7 @@ from trainbook.bounded.files import open_bytes
 from trainbook.checkpoints import CheckpointStore
 from trainbook.checkpoints.catalogue import step_name, write_index
 from trainbook.errors import CheckpointError, RunFolderError
-from trainbook.loop.recover import PART, Kept
+from trainbook.loop.saved_files import PART, SavedFiles
 from trainbook.runs import RunFolder, write_text_atomically
 
 
@@ -21,7 +21,7 @@ def newest_whole(run: RunFolder, at_most: int) -> int | None:
             found = store.load(step)
         except CheckpointError:  # damaged, or removed by the run itself since it was listed
             continue
-        if found is not None and Kept.of(found, run) is not None:
+        if found is not None and SavedFiles.of(found, run) is not None:
             return step
     return None
 
@@ -34,7 +34,7 @@ def fork(parent: RunFolder, step: int, child: RunFolder) -> None:
     if child.has_begun:
         raise RunFolderError(f"{child.path} already holds a run.")
     found = CheckpointStore(parent.checkpoints, read_only=True).load(step, parts=(PART, "healing"))
-    kept = Kept.of(found, parent) if found is not None else None
+    kept = SavedFiles.of(found, parent) if found is not None else None
     if found is None or kept is None:
         raise CheckpointError(f"{parent.path} has no usable checkpoint of step {step} to start a new run from.")
     shutil.rmtree(child.path, ignore_errors=True)

@@ -12,8 +12,8 @@ from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.device import choose_device, prepared_device
-from trainbook.loop.judges import framed_tokens
-from trainbook.loop.restore import Restored, load_task
+from trainbook.loop.load_task import LoadedTask, load_task
+from trainbook.loop.predictor import framed_tokens
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling, Task, generate_tokens
 from trainbook.tasks.causal import CausalTask, ChatTask
@@ -73,7 +73,7 @@ def answers(run: RunFolder) -> bool:
     return task_name(run.recorded()) in ("chat", "seq2seq")
 
 
-def _computing(restored: Restored) -> AbstractContextManager[object]:
+def _computing(restored: LoadedTask) -> AbstractContextManager[object]:
     """Adapters are fp32 next to 16-bit weights: without autocast, the two cannot be multiplied."""
     return restored.precision.autocast() if restored.config.model.lora_rank is not None else nullcontext()
 

@@ -19,13 +19,13 @@ from trainbook.data.fields import (
     TEXT_NAMES,
     WORDS_NAMES,
     Fields,
-    Wanted,
+    FieldSpec,
     columns_of,
     find_fields,
     make_document,
     preferring,
 )
-from trainbook.data.records import Record
+from trainbook.data.records import DataRecord
 from trainbook.data.sources import open_source
 from trainbook.data.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
@@ -57,7 +57,7 @@ class Inputs:
     def __init__(
         self,
         name: str,
-        wanted: Wanted,
+        wanted: FieldSpec,
         label_names: tuple[str, ...] = (),
         *,
         known: Mapping[str, str] | None = None,
@@ -128,7 +128,7 @@ class Inputs:
         taken, self._skipped = self._skipped, []
         return taken
 
-    def _lines(self, record: Record) -> Iterator[Input]:
+    def _lines(self, record: DataRecord) -> Iterator[Input]:
         """In a plain text file, each line is a record; blank lines are skipped."""
         # Other characters at which Python would divide a text, such as a form feed, stand inside a line.
         for number, line in enumerate(record.fields["text"].split("\n"), start=record.first_line):
@@ -139,7 +139,7 @@ class Inputs:
                     f"{self.reader.root}{record.origin}:{number}", line if words is None else " ".join(words), words
                 )
 
-    def _input(self, record: Record, fields: Fields, truth_column: str | None, place: str) -> Input:
+    def _input(self, record: DataRecord, fields: Fields, truth_column: str | None, place: str) -> Input:
         identity = _id_of(record)
         if truth_column is None or record.fields.get(truth_column) is None:
             return _without_truth(record, fields, self.wanted, place, identity)
@@ -160,7 +160,7 @@ class Inputs:
                     f"{did_you_mean(name, self.label_names)}"
                 )
 
-    def _find(self, first: Sequence[Record]) -> tuple[Fields, str | None]:
+    def _find(self, first: Sequence[DataRecord]) -> tuple[Fields, str | None]:
         """The fields, and the column with the labels, if there certainly is one."""
         wanted, shown = self.wanted, f"{self.reader.root}{first[0].origin}"
         if wanted.records != "text":
@@ -177,7 +177,7 @@ class Inputs:
             self.note = f"no {truth} to compare with, so no metrics. If the file has {truth}: --label-field NAME"
         return self._find_text(first, shown), None
 
-    def _is_truth(self, column: str, first: Sequence[Record]) -> bool:
+    def _is_truth(self, column: str, first: Sequence[DataRecord]) -> bool:
         """Guessed from names or values. That it is the only column besides the text is not enough here."""
         wanted = self.wanted
         values = [record.fields[column] for record in first if record.fields.get(column) is not None]
@@ -188,21 +188,21 @@ class Inputs:
             return True
         return wanted.labels == "class" and all(str(value) in self.label_names for value in values)
 
-    def _find_text(self, first: Sequence[Record], shown: str) -> Fields:
+    def _find_text(self, first: Sequence[DataRecord], shown: str) -> Fields:
         column = self.wanted.text_field
         if column is None:
             names = {"tagged": WORDS_NAMES, "pairs": INPUT_NAMES}.get(self.wanted.records, TEXT_NAMES)
             columns = dict.fromkeys(name for record in first for name in record.fields)
             named = [name for name in columns if name.strip().lower() in names]
             column = named[0] if len(named) == 1 else None
-        return find_fields(first, Wanted(text_field=column), shown)
+        return find_fields(first, FieldSpec(text_field=column), shown)
 
 
-def _id_of(record: Record) -> Any:
+def _id_of(record: DataRecord) -> Any:
     return next((record.fields[name] for name in record.fields if name.lower() in NAMES_OF_AN_ID), None)
 
 
-def _without_truth(record: Record, fields: Fields, wanted: Wanted, place: str, identity: Any) -> Input:
+def _without_truth(record: DataRecord, fields: Fields, wanted: FieldSpec, place: str, identity: Any) -> Input:
     if wanted.records != "tagged":
         column = fields.roles["text"]
         if column not in record.fields:
@@ -222,7 +222,7 @@ def _without_truth(record: Record, fields: Fields, wanted: Wanted, place: str, i
     return Input(place, " ".join(words), words, id=identity)
 
 
-def _names_of_truth(wanted: Wanted) -> Sequence[str]:
+def _names_of_truth(wanted: FieldSpec) -> Sequence[str]:
     if wanted.records == "pairs":
         return TARGET_NAMES
     if wanted.records == "tagged":
@@ -230,7 +230,7 @@ def _names_of_truth(wanted: Wanted) -> Sequence[str]:
     return {"number": NUMBER_NAMES, "classes": CLASSES_NAMES}.get(wanted.labels or "class", CLASS_NAMES)
 
 
-def with_options(wanted: Wanted, text_field: str | None, label_field: str | None) -> Wanted:
+def with_options(wanted: FieldSpec, text_field: str | None, label_field: str | None) -> FieldSpec:
     """Field names from the command line take precedence over those of the run's configuration."""
     if text_field is not None:
         wanted = replace(wanted, text_field=text_field)

@@ -22,7 +22,7 @@ from trainbook.loop.shortage import Kind
 from trainbook.loop.state import RateTable, TrainState
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups, shares
-from trainbook.parallel import SingleDevice
+from trainbook.parallel import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch
 
@@ -33,7 +33,7 @@ class Log(Protocol):
     def __call__(self, kind: str, step: int | None = None, **fields: Any) -> None: ...
 
 
-class Samples(Protocol):
+class TrainingSamples(Protocol):
     """The training samples of a run, by their ids."""
 
     num_samples: int
@@ -80,7 +80,7 @@ class Job:
     base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
     write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
     left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
-    samples: Samples | None = None  # None: the data is the user's own, and its samples have no names
+    samples: TrainingSamples | None = None  # None: the data is the user's own, and its samples have no names
     facts: Callable[[], dict[str, Any]] = dict  # what is known of model and data before the first step
     # What a watched step measures of the model; true: also whether it sees what it has to guess.
     probe: Callable[[StepBatch, bool], dict[str, Any]] = lambda batch, for_leaks: {}
@@ -126,7 +126,7 @@ class Job:
         return self.evaluation_is_due(step) or (not by_steps and step % self.eval_steps == 0)
 
 
-def _judge(config: Config, precision: Precision, strategy: SingleDevice, device: torch.device) -> Judge:
+def _judge(config: Config, precision: Precision, strategy: Strategy, device: torch.device) -> Judge:
     knobs = config.guard
     return Judge(
         device,
@@ -144,7 +144,7 @@ def build_state(
     total_updates: int,
     precision: Precision,
     device: torch.device,
-    strategy: SingleDevice | None = None,
+    strategy: Strategy | None = None,
 ) -> TrainState:
     """The training state of any module; `losses` gives its named loss sums for a micro-batch."""
     warmup = warmup_steps(config, total_updates)
@@ -152,7 +152,7 @@ def build_state(
     groups = parameter_groups(task, named_roles(task), config.optimizer, Scaling.of(config))
     if not groups:
         raise UserError("the model has nothing to train: none of its parameters requires a gradient.")
-    strategy = strategy or SingleDevice()
+    strategy = strategy or Strategy()
     groups = strategy.slices_of(groups)
     for group in groups:
         group["lr"] = rates.times(group["rate_multiplier"])

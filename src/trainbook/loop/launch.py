@@ -16,16 +16,16 @@ from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name
 from trainbook.errors import Interrupted, OutOfMemory, RunError, TrainbookError
-from trainbook.knobs import Change, Config
+from trainbook.knobs import Config, KnobChange
 from trainbook.loop.data_paths import are_here
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.faults.faults import Faults
-from trainbook.loop.findings import Bedside
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.memory import OUT_OF_MEMORY
-from trainbook.loop.recover import Kept, lost_base, lost_quarantine, lost_rows, record
+from trainbook.loop.live_doctor import LiveDoctor
+from trainbook.loop.oom_retry import OUT_OF_MEMORY
 from trainbook.loop.samples import PlannedSamples
+from trainbook.loop.saved_files import SavedFiles, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.shortage import Shortage, shortages_in
 from trainbook.loop.train import PAUSED, Training, must_be_the_same_data, must_not_be_over
 from trainbook.parallel import ALONE, Ranks
@@ -45,7 +45,7 @@ class Launch:
     config: Config
     config_text: str  # the resolved configuration as YAML
     recipe: str | None = None
-    changes: Sequence[Change] = ()  # what a resumed run was told to do differently
+    changes: Sequence[KnobChange] = ()  # what a resumed run was told to do differently
     notices: Sequence[str] = ()
     quiet: bool = False
     width: int | None = None  # of the model, if it is one of ours
@@ -98,13 +98,13 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
         store_events = StoreEvents()
         # Whatever may refuse to go on comes first: nothing of the folder is changed before the store is opened.
         found = _newest(run, job, ranks, store_events)
-        has_new_room = ranks.of_first(_has_new_room(plan))
+        has_new_room = ranks.broadcast(_has_new_room(plan))
         lost: list[str] = []
         if found is not None:
             must_be_the_same_data(job, found)
             must_not_be_over(job, found)
             _load(job, found, has_new_room)
-            kept = Kept.of(found, run)
+            kept = SavedFiles.of(found, run)
             lost = [*lost_rows(run, kept), *lost_quarantine(run, kept), *lost_base(run, kept)]
         shortages = _limit_rows(run, job, ranks, has_new_room)
         tracking.must_be_installed(config.logging)
@@ -115,11 +115,11 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
             save_total_limit=config.checkpoint.save_total_limit,
             asynchronous=config.checkpoint.asynchronous,
             on_event=store_events,
-            ranks=ranks.aside,
+            ranks=ranks.side_group,
         )
         with closing(store):
             lost += run.set_skipped_aside()
-            bedside = _bedside(run, config, plan.recipe, found, ranks.world)
+            live_doctor = _live_doctor(run, config, plan.recipe, found, ranks.world)
             trackers = tracking.build(
                 config.logging,
                 run,
@@ -128,7 +128,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 start_step=found.step if found else 0,
                 quiet=plan.quiet,
                 config_dict=config.model_dump(mode="json"),
-                on_event=bedside.note_event,
+                on_event=live_doctor.note_event,
                 counted=job.counted,
             )
 
@@ -148,7 +148,7 @@ def launch(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks 
                 run.quarantine_file,
                 lambda: record(plan.config_text, manifest, trackers.extents(), job.base_step),
                 run.shortage_file,
-                bedside,
+                live_doctor,
             )
             status, detail = "failed", ""
             manifest.start_segment(segment, found.step if found else 0)
@@ -231,7 +231,7 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
         held.enter_context(prepared_device(config, device, plan.width))
         job = build_job(device)
         found = _newest(plan.run, job, ranks, lambda kind, facts: None)
-        has_new_room = ranks.of_first(_has_new_room(plan))
+        has_new_room = ranks.broadcast(_has_new_room(plan))
         if found is not None:
             _load(job, found, has_new_room)
         _limit_rows(plan.run, job, ranks, has_new_room)
@@ -239,7 +239,7 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
             plan.run.checkpoints,
             asynchronous=config.checkpoint.asynchronous,
             on_event=lambda kind, facts: None,
-            ranks=ranks.aside,
+            ranks=ranks.side_group,
         )
         with closing(store):
             trackers = tracking.silent(0, found.step if found else 0)
@@ -251,13 +251,15 @@ def _follow(plan: Launch, build_job: Callable[[torch.device], Job], ranks: Ranks
             return training.run()
 
 
-def _bedside(run: RunFolder, config: Config, recipe: str | None, found: LoadedCheckpoint | None, world: int) -> Bedside:
+def _live_doctor(
+    run: RunFolder, config: Config, recipe: str | None, found: LoadedCheckpoint | None, world: int
+) -> LiveDoctor:
     """The doctor of this run; it knows the rows and findings from before a resume."""
     if found is None:
-        return Bedside(run.name, config, world=world, recipe=recipe)
+        return LiveDoctor(run.name, config, world=world, recipe=recipe)
     events = [event for event in run.events() if event["step"] <= found.step]
     rows = [row for row in run.metrics() if row["step"] <= found.step]
-    return Bedside(run.name, config, rows, events, world=world, recipe=recipe)
+    return LiveDoctor(run.name, config, rows, events, world=world, recipe=recipe)
 
 
 def _facts(job: Job) -> dict[str, Any]:
@@ -273,7 +275,7 @@ def _newest(
     run: RunFolder, job: Job, ranks: Ranks, on_event: Callable[[str, dict[str, Any]], None]
 ) -> LoadedCheckpoint | None:
     """The newest checkpoint, the same one for all ranks."""
-    store = CheckpointStore(run.checkpoints, read_only=True, on_event=on_event, ranks=ranks.aside)
+    store = CheckpointStore(run.checkpoints, read_only=True, on_event=on_event, ranks=ranks.side_group)
     return store.load("latest", unread=job.state.unread_parts)
 
 
@@ -295,7 +297,7 @@ def _limit_rows(run: RunFolder, job: Job, ranks: Ranks, has_new_room: bool) -> l
     can continue; the others wait for it here."""
     if has_new_room and ranks.is_first:
         run.shortage_file.unlink(missing_ok=True)
-    shortages = ranks.of_first(shortages_in(run.shortage_file) if ranks.is_first else [])
+    shortages = ranks.broadcast(shortages_in(run.shortage_file) if ranks.is_first else [])
     for shortage in shortages:
         job.limit_rows(shortage.kind, shortage.rows)
     return shortages

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 
 from trainbook.data.documents import EXCERPT_CHARACTERS
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.errors import UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.inputs import Input, Inputs, with_options
-from trainbook.loop.judges import Answer, Judge
-from trainbook.loop.label_judges import ClassesJudge, ClassJudge, NumberJudge, TagJudge
-from trainbook.loop.restore import Restored, load_task
-from trainbook.loop.text_judges import AnswerJudge, LikelihoodJudge
+from trainbook.loop.label_predictors import ClassesJudge, ClassJudge, NumberJudge, TagJudge
+from trainbook.loop.load_task import LoadedTask, load_task
+from trainbook.loop.predictor import Answer, Predictor
+from trainbook.loop.text_predictors import AnswerJudge, LikelihoodJudge
 from trainbook.runs import RunFolder
 
 BATCHES_AT_A_TIME = 32  # records are sorted by length within so many batches, so that little is padded
@@ -28,7 +28,7 @@ class Prediction:
 
     def __init__(
         self,
-        restored: Restored,
+        restored: LoadedTask,
         file: str,
         device: torch.device,
         *,
@@ -45,7 +45,7 @@ class Prediction:
                 raise UserError("num-beams: only applies to models that generate text, and this one does not.")
             self.judge.num_beams = num_beams
         data, task = self.config.data, restored.task
-        wanted = Wanted(
+        wanted = FieldSpec(
             task.records,
             task.labels,
             data.text_field,
@@ -127,7 +127,7 @@ def _batched(inputs: Inputs, size: int) -> Iterator[list[Input]]:
         yield part
 
 
-def judge_of(restored: Restored, device: torch.device) -> Judge:
+def judge_of(restored: LoadedTask, device: torch.device) -> Predictor:
     task = restored.task
     if task.records == "chat":
         raise UserError("predict: this is a chat model. Use trainbook generate.")

@@ -10,7 +10,7 @@ from trainbook.data.split import SPLIT_VERSION
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """Saved with each checkpoint."""
 
     best_value: float | None = None
@@ -23,6 +23,6 @@ class Progress:
     evaluated_step: int | None = None
 
 
-def load_progress(progress: Progress, saved: Mapping[str, Any]) -> None:
+def load_progress(progress: RunProgress, saved: Mapping[str, Any]) -> None:
     for name, value in saved.items():
         setattr(progress, name, value)

@@ -35,7 +35,7 @@ NEARLY = 0.01  # of a number, by which it may differ where kernels are not deter
 STANDS_OUT = 3.0  # times as far from the usual as on any other rank: the rank that an outlier comes from
 
 
-class Result(NamedTuple):
+class StepResult(NamedTuple):
     """Of one computation, on the host."""
 
     whole: Sequence[float]  # losses and gradient norm, the same on all ranks
@@ -44,11 +44,11 @@ class Result(NamedTuple):
     grad_norm: float = math.nan  # of this rank's own gradients: the largest of its micro-batches
 
 
-class Told(NamedTuple):
+class RankReport(NamedTuple):
     """What a rank says to the others."""
 
-    first: Result
-    again: Result
+    first: StepResult
+    again: StepResult
     host: str
     device: str
     wrote: bool  # into the batch, so that it is another one now
@@ -149,29 +149,29 @@ class Recheck:
             if scaler is not None and after is not None and not last.is_replaced:
                 scaler.scale, scaler.clean_steps = after
 
-    def _compute(self, batch: StepBatch, buffers_before: list[Tensor]) -> tuple[Computed, Result]:
+    def _compute(self, batch: StepBatch, buffers_before: list[Tensor]) -> tuple[Computed, StepResult]:
         seed_step(self.state)
         with _watched_gradients() as watch:
             computed = compute(self.state, batch, buffers_before, watch.begin)
         return computed, self._result(batch, computed)._replace(grad_norm=watch.largest_norm)
 
-    def _result(self, batch: StepBatch, computed: Computed) -> Result:
+    def _result(self, batch: StepBatch, computed: Computed) -> StepResult:
         whole = torch.stack([*computed.losses.values(), computed.clipped.norm]).tolist()
         own = torch.stack(list(computed.own.values())).tolist()
         share = batch.num_targets / float(computed.num_targets)
-        return Result(whole, own, sum(own) / share if share else None)
+        return StepResult(whole, own, sum(own) / share if share else None)
 
-    def _exchange(self, first: Result, again: Result, wrote: bool = False) -> list[Told]:
-        told = Told(first, again, platform.node(), _name_of(self.state.device), wrote)
-        return self.state.strategy.ranks.of_all(told)
+    def _exchange(self, first: StepResult, again: StepResult, wrote: bool = False) -> list[RankReport]:
+        told = RankReport(first, again, platform.node(), _name_of(self.state.device), wrote)
+        return self.state.strategy.ranks.gather(told)
 
-    def _are_equal(self, one: Result, two: Result) -> bool:
+    def _are_equal(self, one: StepResult, two: StepResult) -> bool:
         pairs = zip([*one.whole, *one.own], [*two.whole, *two.own], strict=True)
         return all(_is_same(a, b) if self.is_exact else _is_near(a, b) for a, b in pairs)
 
     # What is told
 
-    def _origin(self, told: list[Told]) -> list[int]:
+    def _origin(self, told: list[RankReport]) -> list[int]:
         """The ranks that a bad value comes from; none: from all, or nobody can tell."""
         if len(told) == 1:
             return []
@@ -187,7 +187,7 @@ class Recheck:
         distances = [0.0 if result.loss is None else abs(result.loss - usual) for result in results]
         return _furthest(distances) or _furthest([result.grad_norm for result in results])
 
-    def _tell(self, step: int, told: list[Told]) -> None:
+    def _tell(self, step: int, told: list[RankReport]) -> None:
         ranks = [rank for rank, each in enumerate(told) if not self._are_equal_here(each)]
         if len(told) == 1:
             ranks = [0]
@@ -210,7 +210,7 @@ class Recheck:
             again=list(told[0].again.whole),
         )
 
-    def _are_equal_here(self, told: Told) -> bool:
+    def _are_equal_here(self, told: RankReport) -> bool:
         """Of what this rank computed by itself."""
         one, two = (each._replace(whole=()) for each in (told.first, told.again))
         return self._are_equal(one, two)
@@ -330,6 +330,6 @@ def _name_of(device: torch.device) -> str:
     return f"{torch.cuda.get_device_name(device)} (GPU {index})"
 
 
-def _shown(result: Result) -> str:
+def _shown(result: StepResult) -> str:
     *losses, norm = result.whole
     return f"a loss of {sum(losses):.6g} and a gradient norm of {norm:.6g}"

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from trainbook.guard import Judge
 from trainbook.optim import load_optimizer_state, optimizer_state
-from trainbook.parallel import SingleDevice
+from trainbook.parallel import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks.adapters import load_saved_state, saved_state
 
@@ -85,7 +85,7 @@ class TrainState:
     optimizer: Optimizer
     rates: RateTable
     precision: Precision
-    strategy: SingleDevice
+    strategy: Strategy
     judge: Judge
     device: torch.device
     seed: int

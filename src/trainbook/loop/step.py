@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainbook.loop import watch
+from trainbook.loop import step_metrics
 from trainbook.loop.seeding import seed_step
 from trainbook.loop.state import TrainState
 from trainbook.optim import apply_update
@@ -88,7 +88,7 @@ def update(
 ) -> StepReport:
     """Judge, and update if the verdict says so."""
     losses, clipped = computed.losses, computed.clipped
-    seen = watch.before_update(state, clipped) if watched else None
+    seen = step_metrics.before_update(state, clipped) if watched else None
     apply = state.judge.judge(torch.stack(list(losses.values())).sum(), clipped.norm, state.precision.can_be_lowered)
     state.rates.set_for(state.applied)
     state.strategy.update(apply_update, state.optimizer, apply)
@@ -97,7 +97,7 @@ def update(
     state.strategy.drop_gradients(state.optimizer)
     state.applied += apply
     state.clipped += clipped.scaled
-    watched_values = watch.after_update(state, seen) if seen is not None else {}
+    watched_values = step_metrics.after_update(state, seen) if seen is not None else {}
     return StepReport(state.step + 1, losses, clipped.norm, epoch, apply, watched_values)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainbook.data import Tokenizer
 from trainbook.errors import UserError
-from trainbook.knobs import earlier
+from trainbook.knobs import own_models
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.hub import find_folder, has_tokenizer, read_config
@@ -80,7 +80,7 @@ def _exported_type(config: Config) -> str | None:
 def _base_folder(config: Config) -> Path | None:
     """Of a pretrained model in Hugging Face format."""
     name = config.model.pretrained
-    if name is None or ":" in config.model.type or earlier.is_recipe(name) or earlier.is_run(name):
+    if name is None or ":" in config.model.type or own_models.is_recipe(name) or own_models.is_run(name):
         return None
     try:
         return find_folder(name)

@@ -16,16 +16,16 @@ from torch import Tensor
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.data.split import SPLIT_VERSION
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
-from trainbook.loop import inside
+from trainbook.loop import probe_metrics
 from trainbook.loop.device import gpu_utilisation, memory_in_use
-from trainbook.loop.findings import Bedside
-from trainbook.loop.heal import Healer
+from trainbook.loop.guard_actions import GuardActions
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.memory import Memory
-from trainbook.loop.progress import Progress, load_progress
-from trainbook.loop.recover import PART
+from trainbook.loop.live_doctor import LiveDoctor
+from trainbook.loop.oom_retry import OutOfMemoryRetry
+from trainbook.loop.progress import RunProgress, load_progress
 from trainbook.loop.rows_seen import RowsSeen, of_batch
+from trainbook.loop.saved_files import PART
 from trainbook.loop.seeding import seed_step
 from trainbook.loop.step import StepReport, train_step
 from trainbook.nearest import nearest
@@ -51,20 +51,20 @@ class Training:
         quarantine_file: Path | None = None,
         record: Callable[[], Mapping[str, Any]] = dict,
         shortage_file: Path | None = None,
-        bedside: Bedside | None = None,
+        live_doctor: LiveDoctor | None = None,
     ) -> None:
-        """`record` returns what a checkpoint keeps of the run's other files; `bedside` is the first rank's doctor."""
-        self.bedside = bedside
+        """`record` returns what a checkpoint keeps of the run's other files; `live_doctor`: the first rank's."""
+        self.live_doctor = live_doctor
         self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
         self.trackers, self.store, self.interrupts = trackers, store, interrupts
         self.write_store_events = write_store_events
         self.record = record
-        self.progress = Progress(
+        self.progress = RunProgress(
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
         job.show_activity = trackers.show_activity
-        self.healer = Healer(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
-        self.memory = Memory(job, self.healer, trackers.log_event, shortage_file)
+        self.healer = GuardActions(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
+        self.memory = OutOfMemoryRetry(job, self.healer, trackers.log_event, shortage_file)
         self.stop_reason: str | None = None
         self._feed_is_stale = False  # the batches after this step are no longer those that were prepared
         self._planned_end = job.total_updates
@@ -149,7 +149,10 @@ class Training:
 
     def _look_at(self, batch: StepBatch) -> dict[str, Any]:
         is_packed = self.job.config.data.padding == "packed"
-        return {**inside.look(self.state.task, batch.micro_batches[0]), **of_batch(batch, is_packed=is_packed)}
+        return {
+            **probe_metrics.probe_metrics(self.state.task, batch.micro_batches[0]),
+            **of_batch(batch, is_packed=is_packed),
+        }
 
     def _row_is_due(self, step: int) -> bool:
         knobs = self.job.config.logging
@@ -186,7 +189,7 @@ class Training:
             return self.interrupts.requested
         if step % ASKED_EVERY != 0:
             return None
-        return next((asked for asked in self.ranks.of_all(self.interrupts.requested) if asked is not None), None)
+        return next((asked for asked in self.ranks.gather(self.interrupts.requested) if asked is not None), None)
 
     def _heal(self, step: int) -> bool:
         """Act on rejected updates. True: the run was rolled back to before this step."""
@@ -196,8 +199,8 @@ class Training:
         if went_back:
             self._counted_tokens = self.state.tokens
             self._rows_seen = RowsSeen()  # rows that come again are not news
-            if self.bedside is not None:
-                self.bedside.go_back(self.state.step)
+            if self.live_doctor is not None:
+                self.live_doctor.go_back(self.state.step)
             self.save()  # should the run be killed now, it goes on from here and not from within the trouble
             self._start_row()
         self._row_started += time.perf_counter() - started
@@ -246,7 +249,7 @@ class Training:
             **self._rows_seen.read(),
         }
         if self.ranks.are_several:
-            of_all = self.ranks.of_all((memory, state.strategy.own_seconds()))
+            of_all = self.ranks.gather((memory, state.strategy.own_seconds()))
             row["memory_bytes"] = max(each for each, _ in of_all)
             row["rank_memory"] = {str(rank): each for rank, (each, _) in enumerate(of_all)}
             if all(own is not None for _, own in of_all):
@@ -293,13 +296,13 @@ class Training:
 
     def _log_row(self, step: int, split: Split, row: dict[str, Any]) -> None:
         self.trackers.log_metrics(step, split, row)
-        if self.bedside is not None:
-            self.bedside.note(split, {"step": step, "segment": self.trackers.segment, **row})
+        if self.live_doctor is not None:
+            self.live_doctor.note(split, {"step": step, "segment": self.trackers.segment, **row})
 
     def _ask_the_doctor(self) -> None:
-        if self.bedside is not None:
+        if self.live_doctor is not None:
             started = time.perf_counter()
-            self.bedside.speak(self.state.step, self.trackers.log_event)
+            self.live_doctor.report_new(self.state.step, self.trackers.log_event)
             self._row_started += time.perf_counter() - started
 
     def _stop_early_if_due(self) -> None:
@@ -345,7 +348,7 @@ class Training:
         mine = self.state.strategy.fingerprint()
         if mine is None:
             return
-        of_all = self.ranks.of_all(mine)
+        of_all = self.ranks.gather(mine)
         first: dict[int, int] = {}
         odd = [rank for rank, (key, bits) in enumerate(of_all) if first.setdefault(key, bits) != bits]
         if odd:
@@ -382,7 +385,7 @@ class Training:
     def _count_tokens(self) -> None:
         """Add the tokens of the other ranks since the last call."""
         since = self.state.tokens - self._counted_tokens
-        self.state.tokens = self._counted_tokens + sum(self.ranks.of_all(since))
+        self.state.tokens = self._counted_tokens + sum(self.ranks.gather(since))
         self._counted_tokens = self.state.tokens
 
     def _clock(self) -> float:

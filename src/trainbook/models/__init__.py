@@ -2,7 +2,7 @@
 
 from trainbook.models.attention import KeyValueCache
 from trainbook.models.bert import build_bert
-from trainbook.models.core import Memory, Transformer
+from trainbook.models.core import EncoderMemory, Transformer
 from trainbook.models.gpt import build_gpt
 from trainbook.models.parameters import OutputLinear, initialize, named_roles
 from trainbook.models.shape import Shape, shape_of
@@ -10,8 +10,8 @@ from trainbook.models.t5 import EncoderDecoder, build_t5
 
 __all__ = [
     "EncoderDecoder",
+    "EncoderMemory",
     "KeyValueCache",
-    "Memory",
     "OutputLinear",
     "Shape",
     "Transformer",

@@ -93,17 +93,17 @@ class FeedForward(nn.Module):
 
 
 @dataclass
-class Memory:
+class EncoderMemory:
     """What an encoder has read, for a decoder's blocks: hidden states, or a block's keys and values if kept."""
 
     hidden_BLD: Tensor
     sight: Sight
     kept: list[tuple[Tensor, Tensor]] | None = None
 
-    def reorder(self, index: Tensor) -> Memory:
+    def reorder(self, index: Tensor) -> EncoderMemory:
         """Row i becomes what row index[i] was."""
         mask = self.sight.mask
-        return Memory(
+        return EncoderMemory(
             self.hidden_BLD.index_select(0, index),
             Sight(mask if mask is None else mask.index_select(0, index), self.sight.causal),
             None if self.kept is None else [(k.index_select(0, index), v.index_select(0, index)) for k, v in self.kept],
@@ -132,7 +132,7 @@ class Block(nn.Module):
         x_BLD: Tensor,
         sight: Sight,
         cache: KeyValueCache | None = None,
-        memory: Memory | None = None,
+        memory: EncoderMemory | None = None,
         keys_and_values: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         x_BLD = self._add(x_BLD, self.attention_norm, lambda x: self.attention(x, sight, cache))
@@ -167,7 +167,7 @@ class Stack(nn.Module):
         document_ids_BL: Tensor | None = None,
         packed: bool = False,
         caches: list[KeyValueCache] | None = None,
-        memory: Memory | None = None,
+        memory: EncoderMemory | None = None,
     ) -> Tensor:
         length = x_BLD.shape[1]
         first = caches[0].length if caches is not None else 0

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from trainbook.knobs.config import Config
 from trainbook.models.attention import KeyValueCache, Sight, sight_of
-from trainbook.models.core import Compile, Memory, Stack
+from trainbook.models.core import Compile, EncoderMemory, Stack
 from trainbook.models.shape import Shape, shape_of
 
 
@@ -61,7 +61,7 @@ class EncoderDecoder(nn.Module):
             # A lone document on each row needs no mask: what is padded comes after all that is real.
             document_ids_BL=decoder_document_ids if packed else None,
             packed=packed,
-            memory=Memory(encoded, across),
+            memory=EncoderMemory(encoded, across),
         )
         return self.dropout(x_BLD)
 
@@ -73,14 +73,14 @@ class EncoderDecoder(nn.Module):
         """How many tokens can be written: learned and rotary positions end somewhere."""
         return asked if self.shape.position in ("relative", "none") else min(asked, self.shape.max_seq_length)
 
-    def remember(self, input_ids: Tensor, document_ids: Tensor | None) -> Memory:
+    def remember(self, input_ids: Tensor, document_ids: Tensor | None) -> EncoderMemory:
         """For writing token by token: the input is read once, and each layer's keys and values of it are kept."""
         encoded = self.encode(input_ids, document_ids)
         seen = sight_of(None, document_ids, packed=False, causal=False) if document_ids is not None else Sight()
         kept = [block.cross_attention.keys_and_values(encoded) for block in self.decoder.blocks]  # pyright: ignore
-        return Memory(encoded, seen, kept)
+        return EncoderMemory(encoded, seen, kept)
 
-    def decode(self, decoder_input_ids: Tensor, memory: Memory, caches: list[KeyValueCache]) -> Tensor:
+    def decode(self, decoder_input_ids: Tensor, memory: EncoderMemory, caches: list[KeyValueCache]) -> Tensor:
         x_BLD = self.embed(decoder_input_ids, None, caches[0].length)
         return self.decoder.run(x_BLD, caches=caches, memory=memory)
 

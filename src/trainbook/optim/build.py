@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
 from trainbook.optim.fused import fused_adamw, step_fused
 from trainbook.optim.lion import Lion
 from trainbook.optim.low_bit import low_bit_adamw

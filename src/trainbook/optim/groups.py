@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from trainbook.knobs.scaling import STANDARD, Scaling
-from trainbook.knobs.sections.optimizer import Optimizer as OptimizerKnobs
+from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
 from trainbook.roles import Kind, Role
 
 Named = tuple[str, nn.Parameter]

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainbook.knobs.sections.schedule import Schedule
+from trainbook.knobs.sections.schedule import ScheduleKnobs
 
 
 @dataclass(frozen=True)
-class Point:
+class SchedulePoint:
     """Where in the run an update stands."""
 
     update: int
@@ -27,34 +27,34 @@ class Point:
         return min(1.0, (self.update - self.warmup) / max(1, self.total - self.warmup))
 
 
-def _constant(schedule: Schedule, at: Point) -> float:
+def _constant(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     return 1.0
 
 
-def _linear(schedule: Schedule, at: Point) -> float:
+def _linear(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     return 1.0 - at.progress
 
 
-def _cosine(schedule: Schedule, at: Point) -> float:
+def _cosine(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * at.progress))
 
 
-def _cosine_with_restarts(schedule: Schedule, at: Point) -> float:
+def _cosine_with_restarts(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     if at.progress >= 1.0:
         return 0.0
     return 0.5 * (1.0 + math.cos(math.pi * ((schedule.num_cycles * at.progress) % 1.0)))
 
 
-def _polynomial(schedule: Schedule, at: Point) -> float:
+def _polynomial(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     return (1.0 - at.progress) ** schedule.power
 
 
-def _inverse_sqrt(schedule: Schedule, at: Point) -> float:
+def _inverse_sqrt(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     timescale = at.warmup or 10_000
     return math.sqrt(timescale / (at.update + timescale - at.warmup))
 
 
-def _warmup_stable_decay(schedule: Schedule, at: Point) -> float:
+def _warmup_stable_decay(schedule: ScheduleKnobs, at: SchedulePoint) -> float:
     decay = max(1, min(round(schedule.decay_ratio * at.total), at.total - at.warmup))
     share = min(1.0, max(0.0, (at.update - (at.total - decay)) / decay))
     return {
@@ -64,7 +64,7 @@ def _warmup_stable_decay(schedule: Schedule, at: Point) -> float:
     }[schedule.decay_shape]
 
 
-SHAPES: dict[str, Callable[[Schedule, Point], float]] = {
+SHAPES: dict[str, Callable[[ScheduleKnobs, SchedulePoint], float]] = {
     "constant": _constant,
     "linear": _linear,
     "cosine": _cosine,
@@ -75,13 +75,13 @@ SHAPES: dict[str, Callable[[Schedule, Point], float]] = {
 }
 
 
-def share_of_peak(schedule: Schedule, update: int, total: int, warmup: int) -> float:
+def share_of_peak(schedule: ScheduleKnobs, update: int, total: int, warmup: int) -> float:
     if update < warmup:
         return (update + 1) / (warmup + 1)
-    shape = SHAPES[schedule.type](schedule, Point(update, total, warmup))
+    shape = SHAPES[schedule.type](schedule, SchedulePoint(update, total, warmup))
     return schedule.floor + (1.0 - schedule.floor) * shape
 
 
-def shares(schedule: Schedule, total: int, warmup: int) -> list[float]:
+def shares(schedule: ScheduleKnobs, total: int, warmup: int) -> list[float]:
     """The whole schedule, one value an update."""
     return [share_of_peak(schedule, update, total, warmup) for update in range(total)]

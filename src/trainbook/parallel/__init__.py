@@ -7,17 +7,17 @@ import torch
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.parallel.ddp import DataParallel
-from trainbook.parallel.place import Place, find_place
+from trainbook.parallel.rank_env import RankEnv, find_rank_env
 from trainbook.parallel.ranks import ALONE, Ranks, is_timeout, joined
-from trainbook.parallel.single import SingleDevice
+from trainbook.parallel.strategy import Strategy
 
 __all__ = [
     "ALONE",
     "DataParallel",
-    "Place",
+    "RankEnv",
     "Ranks",
-    "SingleDevice",
-    "find_place",
+    "Strategy",
+    "find_rank_env",
     "is_timeout",
     "joined",
     "must_suit",
@@ -33,7 +33,7 @@ def must_suit(config: Config, ranks: Ranks, device: torch.device, compute: str) 
         must_suit_engine(config, ranks.world, device, compute)
 
 
-def strategy_for(config: Config, ranks: Ranks) -> SingleDevice:
+def strategy_for(config: Config, ranks: Ranks) -> Strategy:
     """`auto` means a single device with one process, and data parallel with several."""
     knobs = config.distributed
     if knobs.strategy == "single" and ranks.are_several:
@@ -41,7 +41,7 @@ def strategy_for(config: Config, ranks: Ranks) -> SingleDevice:
             f"distributed.strategy: single needs one process, but there are {ranks.world}. Use auto or ddp."
         )
     if knobs.strategy in ("auto", "single") and not ranks.are_several:
-        return SingleDevice(ranks)
+        return Strategy(ranks)
     if knobs.strategy == "fsdp":
         from trainbook.parallel.fsdp import FullyShard  # slow to import, and seldom wanted
 

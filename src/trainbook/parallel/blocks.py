@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainbook.parallel.single import Compile
+from trainbook.parallel.strategy import Compile
 
 
 def repeated_blocks(task: nn.Module) -> list[nn.Module]:

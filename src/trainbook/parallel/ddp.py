@@ -13,18 +13,18 @@ from torch.distributed import GradBucket
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
-from trainbook.knobs.sections.distributed import Distributed
+from trainbook.knobs.sections.distributed import DistributedKnobs
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.single import Compile, Losses, SingleDevice
+from trainbook.parallel.strategy import Compile, Losses, Strategy
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-class DataParallel(SingleDevice):
+class DataParallel(Strategy):
     name = "ddp"
     can_begin_anew = False  # the reducer is in the middle of its buckets; FSDP2 keeps whole gradients to itself
 
-    def __init__(self, ranks: Ranks, knobs: Distributed) -> None:
+    def __init__(self, ranks: Ranks, knobs: DistributedKnobs) -> None:
         super().__init__(ranks)
         self.knobs = knobs
         self._wrapped: DistributedDataParallel | None = None

@@ -22,10 +22,10 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.deepspeed.settings import engine_settings
 from trainbook.parallel.ddp import DataParallel
 from trainbook.parallel.engine import EngineOptimizer, import_deepspeed, start_engine
-from trainbook.parallel.pieces import Piece, pieces_of, slices_of
+from trainbook.parallel.pieces import ShardPiece, pieces_of, slices_of
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.single import Compile, Losses, Update
 from trainbook.parallel.slices import read_whole
+from trainbook.parallel.strategy import Compile, Losses, Update
 
 NAME = "slice {}"  # of what the optimizer has in place of parameters
 
@@ -44,7 +44,7 @@ class ZeroShard(DataParallel):
         self._settings: dict[str, Any] = {}
         self.slices: list[Tensor] = []  # fp32 weights that this rank updates
         self.group_of: list[int] = []  # the number of each slice's parameter group
-        self._pieces: dict[str, Piece] = {}  # by names of parameters
+        self._pieces: dict[str, ShardPiece] = {}  # by names of parameters
         self._parameters: dict[str, nn.Parameter] = {}  # tied ones by each of their names
         self._trained: list[str] = []  # by one of them
 
@@ -169,7 +169,7 @@ class ZeroShard(DataParallel):
     def whole_optimizer(self, state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         kept = [state[NAME.format(number)] for number in range(len(self.slices))]
 
-        def whole(piece: Piece, key: str) -> Any:
+        def whole(piece: ShardPiece, key: str) -> Any:
             value = kept[piece.slice][key]
             is_flat = isinstance(value, Tensor) and value.ndim > 0
             return piece.gather([each.get(key, value) for each in kept], self.ranks) if is_flat else value
@@ -231,7 +231,7 @@ def _named(dtype: torch.dtype | None) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _must_fit(name: str, whole: Tensor, piece: Piece) -> None:
+def _must_fit(name: str, whole: Tensor, piece: ShardPiece) -> None:
     if whole.shape != piece.shape:
         shapes = f"{tuple(whole.shape)} in the checkpoint and {tuple(piece.shape)} in the model"
         raise ResumeError(f"the checkpoint belongs to another model: the shape of {name} is {shapes}.")

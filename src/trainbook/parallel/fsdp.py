@@ -21,19 +21,19 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.optim import Optimizer
 
 from trainbook.errors import ResumeError, UserError
-from trainbook.knobs.sections.distributed import Distributed
+from trainbook.knobs.sections.distributed import DistributedKnobs
 from trainbook.parallel.blocks import compile_parts, compute_norms_in_fp32, repeated_blocks
 from trainbook.parallel.clock import BlockClock
 from trainbook.parallel.ddp import DataParallel, bits_of
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.single import Compile, Losses
 from trainbook.parallel.slices import Slice, Unread, read_whole
+from trainbook.parallel.strategy import Compile, Losses
 
 
 class FullyShard(DataParallel):
     name = "fsdp"
 
-    def __init__(self, ranks: Ranks, knobs: Distributed) -> None:
+    def __init__(self, ranks: Ranks, knobs: DistributedKnobs) -> None:
         super().__init__(ranks, knobs)
         self._root: FSDPModule | None = None
         self._parameters: dict[str, DTensor] = {}  # sharded, by name

@@ -40,7 +40,7 @@ from torch.distributed.elastic.rendezvous import RendezvousInfo, RendezvousStore
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from trainbook.errors import RunError
-from trainbook.parallel.endings import LOG, NOTE, Ending, Verdict, asks_for_start, judge, message, read_ending
+from trainbook.parallel.exit_status import LOG, NOTE, ExitStatus, Verdict, asks_for_start, judge, message, read_ending
 from trainbook.terminal import echo
 
 ADDRESS = "127.0.0.1"
@@ -60,7 +60,7 @@ def run_processes(command: Sequence[str], nproc: int, *, max_restarts: int = 0) 
     spec = WorkerSpec(
         role="rank",
         local_world_size=nproc,
-        rdzv_handler=Meeting(),
+        rdzv_handler=Rendezvous(),
         entrypoint=command[0],
         args=tuple(argument.replace("$", "$$") for argument in command[1:]),
         max_restarts=max_restarts,
@@ -78,7 +78,7 @@ def run_processes(command: Sequence[str], nproc: int, *, max_restarts: int = 0) 
     return agent.verdict.code
 
 
-class Meeting(StaticTCPRendezvous):
+class Rendezvous(StaticTCPRendezvous):
     """A new store at a free port for each start: launches at the same time do not meet, nor old ranks and new ones."""
 
     def __init__(self) -> None:
@@ -157,7 +157,7 @@ class Agent(LocalElasticAgent):
         self.spec, self.files = spec, files
         self.signals = Signals()
         self.sent: int | None = None  # the first signal that was passed on
-        self.endings: dict[int, Ending] = {}
+        self.endings: dict[int, ExitStatus] = {}
         self.kill_at: float | None = None
         self.verdict = Verdict(1)
         self.has_told = False
@@ -185,7 +185,7 @@ class Agent(LocalElasticAgent):
         self._judge()
         return result
 
-    def _note(self, ending: Ending) -> None:
+    def _note(self, ending: ExitStatus) -> None:
         self.endings[ending.rank] = ending
         if ending.has_failed and self.kill_at is None:
             self.kill_at = time.monotonic() + GRACE_SECONDS

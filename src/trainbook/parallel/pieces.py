@@ -13,7 +13,7 @@ from trainbook.parallel.ranks import Ranks
 
 
 @dataclass(frozen=True)
-class Piece:
+class ShardPiece:
     """What this rank has of one parameter."""
 
     shape: torch.Size  # of the whole parameter
@@ -46,7 +46,7 @@ def slices_of(zero: Any, stage: int) -> list[tuple[int, Tensor]]:
 
 def pieces_of(
     zero: Any, stage: int, parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, torch.Size], rank: int
-) -> dict[str, Piece]:
+) -> dict[str, ShardPiece]:
     """Of all parameters that are trained, by name; tied ones by each of their names."""
     find = _in_flat_groups(zero) if stage < 3 else _in_own_parts(zero, rank)
     return {name: find(each, shapes[name]) for name, each in parameters.items() if each.requires_grad}
@@ -56,12 +56,12 @@ def _in_flat_groups(zero: Any) -> Any:
     """Stages 1 and 2: the parameters of a group lie one behind the other, and ranks cut that line where they will."""
     groups = {id(each): number for number, group in enumerate(zero.bit16_groups) for each in group}
 
-    def find(parameter: Any, shape: torch.Size) -> Piece:
+    def find(parameter: Any, shape: torch.Size) -> ShardPiece:
         mapped = parameter._hp_mapping
         if mapped is None:
-            return Piece(shape, groups[id(parameter)], 0, 0, 0)
+            return ShardPiece(shape, groups[id(parameter)], 0, 0, 0)
         here, there = mapped.hp_fragment_address, mapped.lp_fragment_address
-        return Piece(shape, groups[id(parameter)], here.start, there.start, here.numel)
+        return ShardPiece(shape, groups[id(parameter)], here.start, there.start, here.numel)
 
     return find
 
@@ -69,9 +69,9 @@ def _in_flat_groups(zero: Any) -> Any:
 def _in_own_parts(zero: Any, rank: int) -> Any:
     """Stage 3: each parameter is cut into equal parts, of which the last may be longer than what is left."""
 
-    def find(parameter: Any, shape: torch.Size) -> Piece:
+    def find(parameter: Any, shape: torch.Size) -> ShardPiece:
         number, start, length = zero.grad_position[zero.get_param_id(parameter)]
         offset = min(rank * length, shape.numel())
-        return Piece(shape, number, start, offset, min(length, shape.numel() - offset))
+        return ShardPiece(shape, number, start, offset, min(length, shape.numel() - offset))
 
     return find

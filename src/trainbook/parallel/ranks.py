@@ -15,17 +15,19 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainbook.errors import RunError, UserError
-from trainbook.knobs.sections.distributed import Distributed
-from trainbook.parallel.place import Place
+from trainbook.knobs.sections.distributed import DistributedKnobs
+from trainbook.parallel.rank_env import RankEnv
 
 Value = TypeVar("Value")
-ASIDE_LIMIT = timedelta(minutes=30)
+SIDE_GROUP_LIMIT = timedelta(minutes=30)
 
 
 class Ranks:
     """The first rank is the only one that writes files. With one process there is no communication."""
 
-    def __init__(self, place: Place, group: dist.ProcessGroup | None = None, limit: timedelta = ASIDE_LIMIT) -> None:
+    def __init__(
+        self, place: RankEnv, group: dist.ProcessGroup | None = None, limit: timedelta = SIDE_GROUP_LIMIT
+    ) -> None:
         """`group` is the process group; None: that of training. `limit` is its timeout in seconds."""
         self.rank, self.local_rank, self.world = place.rank, place.local_rank, place.world
         self.local_world = place.local_world
@@ -41,12 +43,12 @@ class Ranks:
         return self.world > 1
 
     @cached_property
-    def aside(self) -> Ranks:
+    def side_group(self) -> Ranks:
         """The same ranks over a group of their own, for what goes on beside the training. All must ask together."""
         if not self.are_several:
             return self
         # Disks differ more than devices: a rank that still writes is given longer than one that computes.
-        limit = max(self._limit, ASIDE_LIMIT)
+        limit = max(self._limit, SIDE_GROUP_LIMIT)
         group = dist.new_group(backend="gloo", timeout=limit)
         return Ranks(self._place, cast(dist.ProcessGroup, group), limit)
 
@@ -56,7 +58,7 @@ class Ranks:
             dist.all_reduce(tensor, group=self.group)
         return tensor
 
-    def of_all(self, value: Value) -> list[Value]:
+    def gather(self, value: Value) -> list[Value]:
         """Each rank's value, in order of rank. Any picklable thing; the hosts wait for each other."""
         if not self.are_several:
             return [value]
@@ -64,7 +66,7 @@ class Ranks:
         dist.all_gather_object(found, value, group=self.group)
         return found
 
-    def of_first(self, value: Value) -> Value:
+    def broadcast(self, value: Value) -> Value:
         """The first rank's value."""
         if not self.are_several:
             return value
@@ -73,11 +75,11 @@ class Ranks:
         return told[0]
 
 
-ALONE = Ranks(Place())
+ALONE = Ranks(RankEnv())
 
 
 @contextmanager
-def joined(place: Place, knobs: Distributed, device: str) -> Iterator[Ranks]:
+def joined(place: RankEnv, knobs: DistributedKnobs, device: str) -> Iterator[Ranks]:
     """All processes of the run, joined. A single process joins no group, unless its strategy needs one."""
     if place.world == 1 and knobs.strategy in ("auto", "single"):
         yield Ranks(place)

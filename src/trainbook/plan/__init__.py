@@ -2,13 +2,13 @@
 
 from trainbook.plan.answer import plan
 from trainbook.plan.gpus import GPUS, Gpu, find_gpu, gpu
-from trainbook.plan.layout import Layout, layout
+from trainbook.plan.layout import DeviceLayout, layout
 from trainbook.plan.machines import FIGURES, H100, H200, Cluster, Figure
-from trainbook.plan.memory import Memory, memory
+from trainbook.plan.memory import MemoryForecast, memory
 from trainbook.plan.network import Network, Weight, network
 from trainbook.plan.operations import Operations, operations
 from trainbook.plan.states import held_states
-from trainbook.plan.subject import Subject
+from trainbook.plan.subject import PlanSubject
 from trainbook.plan.suggest import Suggestion, suggestions
 from trainbook.plan.time import Time, time_of
 from trainbook.plan.traffic import Collective, Traffic, traffic
@@ -20,13 +20,13 @@ __all__ = [
     "H200",
     "Cluster",
     "Collective",
+    "DeviceLayout",
     "Figure",
     "Gpu",
-    "Layout",
-    "Memory",
+    "MemoryForecast",
     "Network",
     "Operations",
-    "Subject",
+    "PlanSubject",
     "Suggestion",
     "Time",
     "Traffic",

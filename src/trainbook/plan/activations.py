@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows, max_target_length, task_name
-from trainbook.plan.network import Network, Stack
+from trainbook.plan.network import Network, StackShape
 from trainbook.plan.types import Types
 
 LOGIT_BYTES = 12  # fp32: log-probabilities, their gradient, that of the logits
@@ -40,7 +40,7 @@ class Lengths:
     written: int
     targets: int
 
-    def of(self, stack: Stack) -> int:
+    def of(self, stack: StackShape) -> int:
         return self.written if stack.looks_across else self.read
 
 
@@ -105,7 +105,7 @@ def _moving(config: Config, model: Network, types: Types) -> int:
     return stream + rounded + inner
 
 
-def _table_gradient(config: Config, model: Network, types: Types, rows: int, stack: Stack) -> int:
+def _table_gradient(config: Config, model: Network, types: Types, rows: int, stack: StackShape) -> int:
     """Of relative positions, before it is added up over rows: a layer's, and the sum of those before."""
     is_there = config.model.position == "relative"
     return 2 * rows * model.num_heads * lengths_of(config).of(stack) ** 2 * types.computed if is_there else 0
@@ -121,7 +121,7 @@ def logit_bytes(config: Config, types: Types, compiled: bool) -> int:
     return LOGIT_BYTES + more + (CAPPED_BYTES if config.model.logit_soft_cap else 0)
 
 
-def _masks(config: Config, model: Network, types: Types, rows: int, stack: Stack, compiled: bool) -> int:
+def _masks(config: Config, model: Network, types: Types, rows: int, stack: StackShape, compiled: bool) -> int:
     """Of pairs of positions, where attention is told who sees whom: relative positions, or rows of several texts."""
     lengths = lengths_of(config)
     pairs = lengths.of(stack) ** 2

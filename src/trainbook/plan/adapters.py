@@ -9,7 +9,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.linear_names import is_split, is_targeted, names_of, row_parts, unknown_target
-from trainbook.plan.weights import Network, Stack, Weight
+from trainbook.plan.weights import Network, StackShape, Weight
 from trainbook.roles import Kind
 
 NEW = ("head.", "pooler.")  # of tasks that predict labels: the pretrained model had none, and they are trained whole
@@ -25,7 +25,7 @@ def with_adapters(config: Config, model: Network, *, is_foreign: bool = False) -
         config = config.model_copy(update={"model": config.model.model_copy(update={"lora_targets": None})})
     _must_be_there(config, model)
     stacks = tuple(
-        Stack(stack.name, stack.count, tuple(_adapted(config, stack.block)), stack.causal, stack.looks_across)
+        StackShape(stack.name, stack.count, tuple(_adapted(config, stack.block)), stack.causal, stack.looks_across)
         for stack in model.stacks
     )
     return replace(model, stacks=stacks, rest=tuple(_adapted(config, model.rest)), is_adapted=True)

@@ -11,8 +11,8 @@ from trainbook.knobs.values import show
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.compiling import is_compiled, updates
 from trainbook.plan.fitting import MOST_ROWS, largest_rows
-from trainbook.plan.measured import ROWS, Measurement
-from trainbook.plan.subject import Subject
+from trainbook.plan.measured import ROWS, MeasuredRun
+from trainbook.plan.subject import PlanSubject
 from trainbook.plan.suggest import faster, suggestions
 from trainbook.plan.time import SHORT
 from trainbook.plan.types import compute_type
@@ -23,7 +23,7 @@ UNEVEN = 1.2  # the slowest part of a measurement by its fastest: more is told
 POWER_SHARE = 0.7  # of a GPU's highest power, in training; the machine around it is not counted
 
 
-def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[str, ...] = ()) -> dict[str, Any]:
+def plan(subject: PlanSubject, *, price_per_hour: float | None = None, notes: tuple[str, ...] = ()) -> dict[str, Any]:
     """Bytes, seconds, tokens. `price_per_hour` is of one GPU, in any currency."""
     if price_per_hour is not None and not price_per_hour >= 0:
         raise UserError(f"--price-per-hour: must be >= 0, but got {price_per_hour}.")
@@ -67,7 +67,7 @@ def plan(subject: Subject, *, price_per_hour: float | None = None, notes: tuple[
     }
 
 
-def _time(subject: Subject, price_per_hour: float | None) -> dict[str, Any] | None:
+def _time(subject: PlanSubject, price_per_hour: float | None) -> dict[str, Any] | None:
     time = subject.time()
     if time is None or subject.gpu is None:
         return None
@@ -89,7 +89,7 @@ def _time(subject: Subject, price_per_hour: float | None) -> dict[str, Any] | No
     }
 
 
-def _questions(subject: Subject, tokens: int) -> list[str]:
+def _questions(subject: PlanSubject, tokens: int) -> list[str]:
     """What is lawful, and likely not meant."""
     asked = []
     low, high = LARGE_BATCH
@@ -112,7 +112,7 @@ def _questions(subject: Subject, tokens: int) -> list[str]:
     return asked
 
 
-def _notes(subject: Subject, *, has_price: bool) -> list[str]:
+def _notes(subject: PlanSubject, *, has_price: bool) -> list[str]:
     notes = []
     config, duration = subject.config, Duration.of(subject.config)
     if duration is None:
@@ -141,7 +141,7 @@ def _notes(subject: Subject, *, has_price: bool) -> list[str]:
     return notes
 
 
-def _measured(subject: Subject) -> dict[str, Any] | None:
+def _measured(subject: PlanSubject) -> dict[str, Any] | None:
     """What holds for what is asked too: speed of another configuration is left out, and memory and rows unless only
     the rows at a time were others."""
     found = subject.measurement
@@ -169,7 +169,7 @@ def _measured(subject: Subject) -> dict[str, Any] | None:
     }
 
 
-def _measured_notes(subject: Subject, found: Measurement) -> list[str]:
+def _measured_notes(subject: PlanSubject, found: MeasuredRun) -> list[str]:
     """That it is of something else, and what is made of it."""
     notes, other = [], found.other_knobs(subject)
     rounds, asked = found.rounds(subject), batch_shape(subject.config, subject.devices).accumulation

@@ -8,7 +8,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan.machines import H100, Cluster
 from trainbook.plan.memory import memory
-from trainbook.plan.subject import Subject
+from trainbook.plan.subject import PlanSubject
 
 MOST_ROWS = 2**20
 
@@ -45,7 +45,7 @@ def divisors(number: int) -> list[int]:
     return sorted({*small, *(number // size for size in small)}, reverse=True)
 
 
-def largest_rows(subject: Subject) -> int | None:
+def largest_rows(subject: PlanSubject) -> int | None:
     """The most rows at a time that fit, whatever the batch: by halving what lies between. None if one does not fit,
     MOST_ROWS where at least so many do.
 

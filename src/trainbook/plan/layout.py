@@ -9,7 +9,7 @@ from trainbook.knobs.config import Config
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeviceLayout:
     strategy: str  # single | ddp | fsdp | deepspeed
     world: int
     shards: int = 1  # ranks that hold one copy together
@@ -41,7 +41,7 @@ class Layout:
         return self.shards
 
 
-def layout(config: Config, world: int) -> Layout:
+def layout(config: Config, world: int) -> DeviceLayout:
     knobs = config.distributed
     if world < 1:
         raise UserError(f"plan: the number of devices must be >= 1, but got {world}.")
@@ -50,7 +50,7 @@ def layout(config: Config, world: int) -> Layout:
         raise UserError(f"distributed.strategy: single means one process, but there are {world}. Use auto or ddp.")
     bucket_bytes = knobs.bucket_mb * 2**20
     if strategy == "deepspeed":
-        return Layout(
+        return DeviceLayout(
             strategy,
             world,
             shards=world,
@@ -59,13 +59,13 @@ def layout(config: Config, world: int) -> Layout:
             offloads_states=knobs.offload_optimizer != "none",
         )
     if strategy != "fsdp":
-        return Layout(strategy, world, bucket_bytes=bucket_bytes)
+        return DeviceLayout(strategy, world, bucket_bytes=bucket_bytes)
     shards = knobs.shard_over or world
     if world % shards:
         raise UserError(
             f"distributed.shard_over: must divide the number of processes, but {world} is not a multiple of {shards}."
         )
-    return Layout(
+    return DeviceLayout(
         strategy,
         world,
         shards=shards,

@@ -21,14 +21,14 @@ from trainbook.knobs.values import LARGEST, LARGEST_FLOAT, BrokenLaw, check, sho
 from trainbook.plan.activations import lengths_of
 from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
-from trainbook.plan.memory import BESIDES, Memory, memory
+from trainbook.plan.memory import BESIDES, MemoryForecast, memory
 from trainbook.plan.network import network
 from trainbook.plan.operations import operations
 from trainbook.plan.time import Time, time_of
 from trainbook.runs import jsonl
 
 if TYPE_CHECKING:
-    from trainbook.plan.subject import Subject
+    from trainbook.plan.subject import PlanSubject
 
 CORRECTION = "beyond the formula"
 NEEDED = ("gpu", "peak_bytes", "seconds_per_step", "micro_batch", "config")
@@ -40,7 +40,7 @@ STEP += ("data.max_target_length", "data.samples", "data.padding", "data.tokeniz
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasuredRun:
     gpu: str | None  # None: on a CPU
     peak_bytes: int | None  # None: on a CPU, or memory was not enough
     seconds_per_step: float | None
@@ -59,7 +59,7 @@ class Measurement:
     versions: Mapping[str, Any] = field(default_factory=dict)
     repeated: bool = False  # the training was over before what was measured: its data was read again
 
-    def correct_memory(self, found: Memory, subject: Subject) -> Memory:
+    def correct_memory(self, found: MemoryForecast, subject: PlanSubject) -> MemoryForecast:
         """Each moment with a part for what the formula did not know of, which may be less than nothing."""
         ratio = self._memory_ratio(subject)
         if ratio is None:
@@ -68,9 +68,9 @@ class Measurement:
             moment: {**parts, CORRECTION: round((ratio - 1) * (sum(_allocated(parts)) - parts["snapshots"]))}
             for moment, parts in found.moments.items()
         }
-        return Memory(moments)
+        return MemoryForecast(moments)
 
-    def correct_time(self, found: Time, subject: Subject) -> Time:
+    def correct_time(self, found: Time, subject: PlanSubject) -> Time:
         ratio = self.time_ratio(subject)
         return (
             found
@@ -78,7 +78,7 @@ class Measurement:
             else replace(found, seconds=found.seconds * ratio, utilization=found.utilization / ratio)
         )
 
-    def _memory_ratio(self, subject: Subject) -> float | None:
+    def _memory_ratio(self, subject: PlanSubject) -> float | None:
         peaks = dict(self.peaks) or ({self.micro_batch: self.peak_bytes} if self.peak_bytes else {})
         if not peaks or self.gpu is None:  # of a CPU: the whole process, with Python and all libraries
             return None
@@ -92,7 +92,7 @@ class Measurement:
         # The guard's copies are exact on paper, and in a few steps not yet all there.
         return (peaks[rows] - self.snapshot_bytes) / (paper.allocated - paper.parts["snapshots"])
 
-    def time_ratio(self, subject: Subject) -> float | None:
+    def time_ratio(self, subject: PlanSubject) -> float | None:
         """None where it was measured on another GPU."""
         gpu = subject.gpu
         if gpu is None or not self.is_of(subject) or not (self.throughput or self.seconds_per_step):
@@ -104,7 +104,7 @@ class Measurement:
         seconds = paper.tokens / self.throughput[rows] if self.throughput else self.seconds_per_step or 0.0
         return seconds / paper.seconds
 
-    def seconds_on_cpu(self, subject: Subject) -> float | None:
+    def seconds_on_cpu(self, subject: PlanSubject) -> float | None:
         """Of a step without a GPU, where one process was measured: longer by as much as it has more operations."""
         if subject.gpu is not None or self.gpu is not None or self.seconds_per_step is None:
             return None
@@ -112,7 +112,7 @@ class Measurement:
         asked = _operations(subject, subject.config, subject.devices)
         return self.seconds_per_step * (asked / _operations(subject, measured, 1))
 
-    def other_knobs(self, subject: Subject) -> dict[str, Any]:
+    def other_knobs(self, subject: PlanSubject) -> dict[str, Any]:
         """What memory and time of a micro-batch depend on, as it was measured where something else is asked for."""
         found = {
             path: value
@@ -121,7 +121,7 @@ class Measurement:
         }
         return found if self.micro_batch == subject.micro_batch() else {**found, ROWS: self.micro_batch}
 
-    def real_tokens(self, subject: Subject) -> float:
+    def real_tokens(self, subject: PlanSubject) -> float:
         """Tokens of an update without padding, as the noise scale counts them: by the measured share of real tokens in
         a row, where rows are filled as they were. All positions where that is not known."""
         config = subject.config
@@ -131,16 +131,16 @@ class Measurement:
             return positions
         return positions * self.noise_tokens_per_row / _positions(measured)
 
-    def rounds(self, subject: Subject) -> int:
+    def rounds(self, subject: PlanSubject) -> int:
         """Micro-batches of an update, as they were measured."""
         return batch_shape(self._measured_config(subject, self.micro_batch)).accumulation
 
-    def is_of(self, subject: Subject) -> bool:
+    def is_of(self, subject: PlanSubject) -> bool:
         if subject.gpu is None or self.gpu is None:
             return False
         return named_by_driver(self.gpu, round(subject.gpu.memory_gb * GB), {"": subject.gpu}) is not None
 
-    def _measured_config(self, subject: Subject, rows: int) -> Config:
+    def _measured_config(self, subject: PlanSubject, rows: int) -> Config:
         """Rows at a time as measured; a batch of whole micro-batches, as many as were added up."""
         config = with_values(subject.config, self.config)
         batch = config.batch
@@ -164,7 +164,7 @@ def with_values(config: Config, values: Mapping[str, Any]) -> Config:
     return config
 
 
-def read_measurement(file: Path) -> Measurement:
+def read_measurement(file: Path) -> MeasuredRun:
     try:
         content = jsonl.loads(read_bytes(file))
     except FileNotFoundError:
@@ -174,7 +174,7 @@ def read_measurement(file: Path) -> Measurement:
     return measurement_of(content, str(file))
 
 
-def measurement_of(content: Any, where: str) -> Measurement:
+def measurement_of(content: Any, where: str) -> MeasuredRun:
     """UserError where it is none: each law that it breaks, with the value."""
     missing = [key for key in NEEDED if not isinstance(content, dict) or key not in content]
     if missing:
@@ -186,7 +186,7 @@ def measurement_of(content: Any, where: str) -> Measurement:
     ]
     if broken:
         raise _no_measurement(where, *broken)
-    found = Measurement(
+    found = MeasuredRun(
         gpu=content["gpu"],
         peak_bytes=content["peak_bytes"],
         seconds_per_step=content["seconds_per_step"],
@@ -305,7 +305,7 @@ def _allocated(parts: Mapping[str, int]) -> list[int]:
     return [size for part, size in parts.items() if part not in BESIDES]
 
 
-def _operations(subject: Subject, config: Config, devices: int) -> float:
+def _operations(subject: PlanSubject, config: Config, devices: int) -> float:
     """Of one device in an update."""
     batch, model = batch_shape(config, devices), network(config, subject.vocab_size, subject.num_labels)
     return operations(config, model, batch.micro_batch * batch.accumulation).all

@@ -17,7 +17,7 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.plan.activations import Activations, activations
 from trainbook.plan.compiling import is_compiled
 from trainbook.plan.evaluation import in_evaluation
-from trainbook.plan.layout import Layout, layout
+from trainbook.plan.layout import DeviceLayout, layout
 from trainbook.plan.machines import H100, Cluster
 from trainbook.plan.network import Network, network
 from trainbook.plan.states import (
@@ -53,7 +53,7 @@ WORKSPACE = 66 * 2**20  # cuBLAS and cuBLASLt, 32 MiB each on H100 and later; an
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryForecast:
     moments: dict[str, dict[str, int]]  # bytes by part
 
     @property
@@ -86,7 +86,7 @@ def memory(
     num_labels: int = 1,
     cluster: Cluster = H100,
     snapshots: int = SNAPSHOTS,
-) -> Memory:
+) -> MemoryForecast:
     """Of each of so many devices. ConfigError where the global batch cannot be cut for them. `snapshots`: copies that
     the guard has taken until now, of which a short run has fewer."""
     who = layout(config, devices)
@@ -118,13 +118,13 @@ def memory(
         passing = sum(size for name, size in parts.items() if name not in PERMANENT)
         parts["fragmentation"] = round(cluster.fragmentation * passing)
         parts["context"] = round(cluster.context)
-    return Memory(moments)
+    return MemoryForecast(moments)
 
 
 class _Around:
     """What comes and goes around a rank's own part: gathered weights, rounded copies, gradients on their way."""
 
-    def __init__(self, config: Config, model: Network, types: Types, who: Layout, *, accumulates: bool) -> None:
+    def __init__(self, config: Config, model: Network, types: Types, who: DeviceLayout, *, accumulates: bool) -> None:
         self.config, self.model, self.types, self.who = config, model, types, who
         self.accumulates = accumulates
         self.gathers = who.weights_over > 1

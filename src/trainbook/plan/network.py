@@ -24,11 +24,11 @@ from trainbook.knobs.derive import (
 )
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.plan.adapters import with_adapters
-from trainbook.plan.foreign import as_ours, learned_positions
-from trainbook.plan.weights import Network, Stack, Weight
+from trainbook.plan.hf_shapes import as_ours, learned_positions
+from trainbook.plan.weights import Network, StackShape, Weight
 from trainbook.roles import Kind
 
-__all__ = ["Network", "Stack", "Weight", "network"]
+__all__ = ["Network", "StackShape", "Weight", "network"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
 RELATIVE_BUCKETS = 32
@@ -76,9 +76,9 @@ class _Parts:
         multiple = config.model.vocab_multiple
         self.vocab_rows = math.ceil(vocab_rows(config, vocab_size) / multiple) * multiple
 
-    def one_stack(self, *, causal: bool) -> tuple[tuple[Stack, ...], list[Weight]]:
+    def one_stack(self, *, causal: bool) -> tuple[tuple[StackShape, ...], list[Weight]]:
         model = self.model
-        stack = Stack("body.blocks", model.num_hidden_layers, tuple(self._block()), causal)
+        stack = StackShape("body.blocks", model.num_hidden_layers, tuple(self._block()), causal)
         rest = [*self._stack_rest("body"), self._table("body.token_embedding", self.vocab_rows)]
         if model.position == "learned":
             rows = self.positions or num_positions(self.config)
@@ -89,11 +89,11 @@ class _Parts:
             rest += self._norm("body.embedding_norm")
         return (stack,), rest
 
-    def encoder_decoder(self) -> tuple[tuple[Stack, ...], list[Weight]]:
+    def encoder_decoder(self) -> tuple[tuple[StackShape, ...], list[Weight]]:
         config = self.config
-        encoder = Stack("body.encoder.blocks", self.model.num_hidden_layers, tuple(self._block()), causal=False)
+        encoder = StackShape("body.encoder.blocks", self.model.num_hidden_layers, tuple(self._block()), causal=False)
         block = tuple(self._block(looks_across=True))
-        decoder = Stack("body.decoder.blocks", decoder_layers(config), block, causal=True, looks_across=True)
+        decoder = StackShape("body.decoder.blocks", decoder_layers(config), block, causal=True, looks_across=True)
         rest = [self._table("body.token_embedding", self.vocab_rows)]
         if self.model.position == "learned":
             longest = max(num_positions(config), max_target_length(config))

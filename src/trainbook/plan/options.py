@@ -9,7 +9,7 @@ from typing import Any
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows
 from trainbook.plan.compiling import is_compiled
-from trainbook.plan.subject import Subject
+from trainbook.plan.subject import PlanSubject
 
 Change = tuple[str, Any]  # a path and a value
 Changes = tuple[Change, ...]
@@ -31,7 +31,7 @@ RISK = {
 }
 
 
-def saving(subject: Subject) -> list[list[Changes]]:
+def saving(subject: PlanSubject) -> list[list[Changes]]:
     """Groups of alternatives that save memory: of each group none or one is taken. The cheapest of a group first."""
     config = subject.config
     groups = [
@@ -46,7 +46,7 @@ def saving(subject: Subject) -> list[list[Changes]]:
     return [group for group in groups if group]
 
 
-def quickening(subject: Subject) -> list[list[Changes]]:
+def quickening(subject: PlanSubject) -> list[list[Changes]]:
     """Groups of alternatives that may save time, the most promising of a group first."""
     config, knobs = subject.config, subject.config.distributed
     groups: list[list[Changes]] = [
@@ -75,20 +75,20 @@ def _recomputing(config: Config) -> int:
     return RECOMPUTING.index(config.memory.gradient_checkpointing)
 
 
-def _narrow_compute(subject: Subject) -> Iterator[str]:
+def _narrow_compute(subject: PlanSubject) -> Iterator[str]:
     compute = subject.config.precision.compute
     if compute == "fp32" or (compute == "auto" and not subject.cluster.has_bf16):
         yield "bf16" if subject.cluster.has_bf16 else "fp16"
 
 
-def _may_compile(subject: Subject) -> bool:
+def _may_compile(subject: PlanSubject) -> bool:
     """Rows of many widths would be compiled again and again."""
     config = subject.config
     widths_vary = not has_windows(config) and config.data.padding in ("longest", "bucketed")
     return not is_compiled(config, subject.devices) and not widths_vary and config.model.type != "hf"
 
 
-def _narrow_weights(subject: Subject) -> Iterator[Changes]:
+def _narrow_weights(subject: PlanSubject) -> Iterator[Changes]:
     config = subject.config
     if config.precision.weights != "fp32" or not subject.cluster.has_bf16:
         return
@@ -105,7 +105,7 @@ def _narrow_optimizers(config: Config) -> tuple[str, ...]:
     return ({"stable_adamw": narrow["adamw"]} | narrow).get(config.optimizer.type, ())
 
 
-def _spread(subject: Subject) -> Iterator[Changes]:
+def _spread(subject: PlanSubject) -> Iterator[Changes]:
     """Slices of the model over the GPUs that are there, and what lies in the host's memory instead."""
     config, knobs = subject.config, subject.config.distributed
     if knobs.strategy == "deepspeed":
@@ -183,7 +183,7 @@ WORDS: dict[str, str | dict[Any, str]] = {
 }
 
 
-def words_of(change: Change, subject: Subject) -> str | None:
+def words_of(change: Change, subject: PlanSubject) -> str | None:
     path, value = change
     if path == "batch.per_device_train_batch_size":
         how = "fewer" if value < subject.micro_batch() else "more"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.errors import ConfigError, UserError
-from trainbook.knobs.text import Block, parse, read_file
+from trainbook.knobs.text import YamlBlock, parse, read_file
 from trainbook.knobs.values import show
 from trainbook.nearest import did_you_mean
 from trainbook.plan.gpus import GPUS, OWN_FILE, Gpu
@@ -32,7 +32,7 @@ def read_gpus(file: Path) -> dict[str, Gpu]:
         raise ConfigError(problems)
     found: dict[str, Gpu] = {}
     for entry in block.entries:
-        if not isinstance(entry.value, Block):
+        if not isinstance(entry.value, YamlBlock):
             raise UserError(f"{file}: {entry.name} must be a mapping of {', '.join(NUMBERS)}, but got {entry.value!r}.")
         numbers = {each.name: each.value for each in entry.value.entries}
         found[entry.name] = _own_gpu(entry.name, numbers, file)

@@ -40,7 +40,7 @@ SHARED = (
 
 
 @dataclass(frozen=True)
-class Model:
+class PageModel:
     name: str
     what: str
     knobs: tuple[str, ...]  # over the recipe llama-1b
@@ -49,8 +49,8 @@ class Model:
 
 LLAMA_3 = ("model.num_key_value_heads=8", "memory.gradient_checkpointing=full")
 MODELS = (
-    Model("1B", "the recipe `llama-1b` with selective gradient checkpointing", (), 32_000),
-    Model(
+    PageModel("1B", "the recipe `llama-1b` with selective gradient checkpointing", (), 32_000),
+    PageModel(
         "8B",
         "the shape of Llama 3 8B with full gradient checkpointing",
         (
@@ -62,7 +62,7 @@ MODELS = (
         ),
         128_256,
     ),
-    Model(
+    PageModel(
         "70B",
         "the shape of Llama 3 70B with full gradient checkpointing",
         (
@@ -86,7 +86,7 @@ STRATEGIES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def config_of(model: Model, knobs: tuple[str, ...] = ()) -> Config:
+def config_of(model: PageModel, knobs: tuple[str, ...] = ()) -> Config:
     """Later ones of these take the place of earlier ones."""
     chosen = dict(each.split("=", 1) for each in (*SHARED, *model.knobs, *knobs))
     return load("llama-1b", [f"{path}={value}" for path, value in chosen.items()]).config
@@ -123,7 +123,7 @@ def _about() -> list[str]:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     batch: str
     held: str
     peak: str
@@ -133,17 +133,17 @@ class Cell:
     efficiency: str
 
 
-def _rows(model: Model) -> Iterator[str]:
+def _rows(model: PageModel) -> Iterator[str]:
     for world in WORLDS:
         for name, variants in STRATEGIES.items():
             if "shard_over" in name and world <= 8:
                 continue  # that is fsdp
             cells = [_cell(config_of(model, knobs), model.vocab_size, world) for knobs in variants]
-            columns = (" / ".join(getattr(cell, column) for cell in cells) for column in Cell.__dataclass_fields__)
+            columns = (" / ".join(getattr(cell, column) for cell in cells) for column in TableCell.__dataclass_fields__)
             yield f"| {world} | {name} | {' | '.join(columns)} |"
 
 
-def _cell(config: Config, vocab_size: int, world: int) -> Cell:
+def _cell(config: Config, vocab_size: int, world: int) -> TableCell:
     fits, chosen = "no", with_micro_batch(config, 1)
     for cluster in (H200, H100):  # the smaller one last: what fits there is what is shown
         found = largest_micro_batch(config, world, vocab_size=vocab_size, cluster=cluster)
@@ -154,7 +154,7 @@ def _cell(config: Config, vocab_size: int, world: int) -> Cell:
     held = held_states(chosen, network(chosen, vocab_size), layout(chosen, world), types_of(chosen))
     sent = traffic(chosen, world, vocab_size=vocab_size)
     time = time_of(chosen, world, find_gpu("H100"), vocab_size=vocab_size)
-    return Cell(
+    return TableCell(
         batch=f"{batch.micro_batch} × {batch.accumulation}" if fits != "no" else "–",
         held=_gb(sum(held.values())),
         peak=_gb(needed.total),

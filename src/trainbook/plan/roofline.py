@@ -35,7 +35,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows
 from trainbook.plan.activations import block_bytes, lengths_of
 from trainbook.plan.machines import Cluster
-from trainbook.plan.network import Network, Stack, Weight
+from trainbook.plan.network import Network, StackShape, Weight
 from trainbook.plan.types import types_of
 from trainbook.roles import Kind
 
@@ -107,7 +107,7 @@ class _Count:
         self.backward: defaultdict[str, float] = defaultdict(float)
         self.host = defaultdict[str, float](float, {"host micro": 1.0})
 
-    def stack(self, stack: Stack) -> None:
+    def stack(self, stack: StackShape) -> None:
         tokens = self.rows * self.lengths.of(stack)
         across = self.rows * self.lengths.read if stack.looks_across else 0
         again = self.recomputes == "full"
@@ -153,7 +153,7 @@ class _Count:
         if not weight.is_frozen:
             self.backward["casts"] += (size + 2 * self.types.kept) * held  # cast, and added to what is there
 
-    def _attention(self, stack: Stack, again: bool) -> None:
+    def _attention(self, stack: StackShape, again: bool) -> None:
         length = self.lengths.of(stack)
         own = length * (length + TILE) / 2 if stack.causal else length * length
         across = length * self.lengths.read if stack.looks_across else 0
@@ -182,7 +182,7 @@ class _Count:
         self.forward[self.between] += FORWARD_SHARE * ideal
         self.backward[self.between] += (1 - FORWARD_SHARE + again) * ideal
 
-    def _asked_for(self, stack: Stack) -> None:
+    def _asked_for(self, stack: StackShape) -> None:
         """Operations that Python, or what a compiler made of it, asks the GPU for: both passes."""
         products = sum(weight.multiplies for weight in stack.block)
         knobs = self.config.model

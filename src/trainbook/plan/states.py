@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbook.knobs.config import Config
-from trainbook.plan.layout import Layout
+from trainbook.plan.layout import DeviceLayout
 from trainbook.plan.machines import Cluster
 from trainbook.plan.types import Types
 from trainbook.plan.weights import Network, Weight
@@ -22,7 +22,7 @@ AVERAGES = {"adamw": 2, "stable_adamw": 2, "lion": 1, "sgd": 1, "muon": 1}  # te
 SNAPSHOTS, SHARE_OF_DEVICE = 4, 0.1  # of the guard: three and the best one, if they take no more of a GPU than this
 
 
-def held_states(config: Config, model: Network, who: Layout, types: Types) -> dict[str, int]:
+def held_states(config: Config, model: Network, who: DeviceLayout, types: Types) -> dict[str, int]:
     """Bytes of weights, gradients (once they are there) and optimizer state that the fullest rank holds."""
     weights = gradients = states = 0
     for weight, times in model.grouped():
@@ -62,7 +62,7 @@ def _state_bytes(config: Config, weight: Weight, count: int, kept: int) -> int:
             return 8 * count if count < SMALL else 2 * count + 2 * 4 * -(-count // BLOCK)
 
 
-def update_bytes(config: Config, model: Network, who: Layout, types: Types) -> int:
+def update_bytes(config: Config, model: Network, who: DeviceLayout, types: Types) -> int:
     """What comes and goes in an update. PyTorch's AdamW and the 8-bit one write in place."""
     copies = COPIES.get(config.optimizer.type)
     if copies is None or who.strategy == "deepspeed":
@@ -101,7 +101,7 @@ def snapshot_bytes(config: Config, held: dict[str, int], model: Network, types: 
     return one if SNAPSHOTS * one <= SHARE_OF_DEVICE * cluster.memory else 0
 
 
-def rounding_bytes(config: Config, model: Network, who: Layout, types: Types) -> tuple[int, int]:
+def rounding_bytes(config: Config, model: Network, who: DeviceLayout, types: Types) -> tuple[int, int]:
     """What PyTorch's allocator adds to weights and averages, and to gradients, because of the sizes it deals in."""
     if who.strategy == "deepspeed":
         return 0, 0  # its tensors are parts of a few large ones

@@ -11,22 +11,22 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.origin import Origin
 from trainbook.plan.gpus import Gpu
 from trainbook.plan.machines import Cluster
-from trainbook.plan.measured import Measurement, with_values
-from trainbook.plan.memory import EVALUATION, Memory, memory
+from trainbook.plan.measured import MeasuredRun, with_values
+from trainbook.plan.memory import EVALUATION, MemoryForecast, memory
 from trainbook.plan.network import Network, network
 from trainbook.plan.time import Time, time_of
 from trainbook.plan.types import compute_type
 
 
 @dataclass(frozen=True)
-class Subject:
+class PlanSubject:
     config: Config
     origins: Mapping[str, Origin]
     vocab_size: int
     gpu: Gpu | None = None
     devices: int = 1
     num_labels: int = 1
-    measurement: Measurement | None = field(default=None)
+    measurement: MeasuredRun | None = field(default=None)
 
     @property
     def cluster(self) -> Cluster:
@@ -39,7 +39,7 @@ class Subject:
     def network(self) -> Network:
         return network(self.config, self.vocab_size, self.num_labels)
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryForecast:
         config = self.config
         if self.gpu is None and config.memory.compile == "auto":  # on a CPU that is off
             config = with_values(config, {"memory.compile": "off"})
@@ -66,7 +66,7 @@ class Subject:
         found = time_of(self.config, self.devices, self.gpu, vocab_size=self.vocab_size, num_labels=self.num_labels)
         return self.devices * found.seconds / found.tokens
 
-    def changed(self, config: Config, devices: int | None = None) -> Subject:
+    def changed(self, config: Config, devices: int | None = None) -> PlanSubject:
         return replace(self, config=config, devices=self.devices if devices is None else devices)
 
     def micro_batch(self) -> int:

@@ -23,7 +23,7 @@ from trainbook.plan.compiling import updates
 from trainbook.plan.fitting import divisors
 from trainbook.plan.measured import with_values
 from trainbook.plan.options import FSDP, GATHER, RECOMPUTING, SYNC, Changes, quickening, risk, saving, words_of
-from trainbook.plan.subject import Subject
+from trainbook.plan.subject import PlanSubject
 
 MOST, MOST_FASTER = 5, 3  # suggestions
 MOST_TRIED = 250  # sets of changes: enough for all pairs of them, and a second
@@ -68,7 +68,7 @@ class Suggestion:
         }
 
 
-def suggestions(subject: Subject) -> list[Suggestion]:
+def suggestions(subject: PlanSubject) -> list[Suggestion]:
     """What makes it fit: the fewest changes that are enough, none of which could be left out. None where it fits."""
     if subject.memory().fits(subject.cluster):
         return []
@@ -86,7 +86,7 @@ def suggestions(subject: Subject) -> list[Suggestion]:
     return _ranked(candidates)[:MOST]
 
 
-def faster(subject: Subject) -> list[Suggestion]:
+def faster(subject: PlanSubject) -> list[Suggestion]:
     """What makes a run that fits faster, the most first."""
     if subject.gpu is None or not subject.memory().fits(subject.cluster):
         return []
@@ -113,7 +113,7 @@ def _sets(groups: list[list[Changes]]) -> Iterator[Changes]:
                 yield tuple({path: value for part in changes for path, value in part}.items())
 
 
-def _over_more(subject: Subject) -> Iterator[Changes]:
+def _over_more(subject: PlanSubject) -> Iterator[Changes]:
     """Slices over more GPUs than there are, with as little else as will do."""
     if subject.config.distributed.strategy == "deepspeed":
         spread: list[Changes] = [(), (("distributed.zero_stage", 3),)]
@@ -128,7 +128,7 @@ def _over_more(subject: Subject) -> Iterator[Changes]:
 class _Tries:
     """Changes of one subject, and what the formulas say of them."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: PlanSubject) -> None:
         self.subject = subject
         self.room = MARGIN * subject.cluster.memory
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
-from trainbook.plan.layout import Layout, layout
+from trainbook.plan.layout import DeviceLayout, layout
 from trainbook.plan.machines import H100, Cluster
 from trainbook.plan.network import Network, Weight, network
 from trainbook.plan.types import Types, types_of
@@ -107,7 +107,7 @@ def traffic(
 class _Exchange:
     model: Network
     types: Types
-    who: Layout
+    who: DeviceLayout
     rounds: int  # micro-batches
     cluster: Cluster
 

@@ -11,9 +11,9 @@ from trainbook.bounded import json_text
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.earlier import config_of, is_recipe
 from trainbook.knobs.hub import is_folder, read_config
 from trainbook.knobs.loading import load
+from trainbook.knobs.own_models import config_of, is_recipe
 
 BYTES = 257  # all bytes, and the end of a text
 BPE = 4096  # as the tokenizer's default is

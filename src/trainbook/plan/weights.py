@@ -41,7 +41,7 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Stack:
+class StackShape:
     """Blocks that are all alike."""
 
     name: str  # of its list of blocks
@@ -53,7 +53,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class Network:
-    stacks: tuple[Stack, ...]
+    stacks: tuple[StackShape, ...]
     rest: tuple[Weight, ...]  # embeddings, final norms and the head
     hidden_size: int
     query_size: int

@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
-from trainbook.knobs.sections.batch import Batch as BatchKnobs
-from trainbook.knobs.sections.precision import Precision as PrecisionKnobs
+from trainbook.knobs.sections.batch import BatchKnobs as BatchKnobs
+from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
 from trainbook.precision.clipping import Clipped, clip_gradients
 from trainbook.precision.scaler import LossScaler
 from trainbook.precision.zclip import ZClip

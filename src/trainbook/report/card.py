@@ -15,15 +15,15 @@ from trainbook.doctor import CAUSES, Diagnosis, diagnose
 from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.earlier import as_config
 from trainbook.knobs.formats import can_be_exported
+from trainbook.knobs.own_models import as_config
 from trainbook.knobs.own_module import FIT
 from trainbook.runs import Manifest, RunFolder, jsonl
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import counted
 from trainbook.runs.schema import Metric, judgements
-from trainbook.runs.table import Rows
+from trainbook.runs.table import TableRows
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
@@ -152,13 +152,13 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
 SLOW = 1.5  # times the median of all: a rank that the others wait for
 
 
-def _lowest_loss(rows: Rows) -> int:
+def _lowest_loss(rows: TableRows) -> int:
     """The place of the first row that has it; NaN is above all numbers."""
     losses = np.concatenate([losses for (losses,) in rows.blocks("loss")])
     return int(np.nanargmin(losses)) if not np.isnan(losses).all() else 0
 
 
-def _slowest(rows: Rows) -> list[tuple[str, str]]:
+def _slowest(rows: TableRows) -> list[tuple[str, str]]:
     """The rank that all others wait for, if there is one."""
     known = rows.with_true("rank_seconds")
     if not known:
@@ -232,7 +232,7 @@ def _status(status: str, detail: str) -> str:
     return f"{status}: {detail}" if detail and detail != status else status
 
 
-def _seconds(rows: Rows) -> float:
+def _seconds(rows: TableRows) -> float:
     """Time spent training: the steps' own, so that pauses between a stop and a resume don't count."""
     total, before = 0.0, 0.0
     for steps, seconds in rows.blocks("step", "step_seconds"):
@@ -259,7 +259,7 @@ def _shown(metric: Metric, value: float) -> str:
     return f"{value:.1%}" if is_share and math.isfinite(value) else _number(value)
 
 
-def _curve(rows: Rows) -> str:
+def _curve(rows: TableRows) -> str:
     """The loss over steps as a line of blocks; each block shows the highest of its stretch, so a spike stays seen."""
     width = min(WIDTH, len(rows))
     first = rows[0]["step"]

@@ -15,7 +15,7 @@ from trainbook.nearest import did_you_mean
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
 from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
 from trainbook.runs.foreign.metrics import place
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 from trainbook.runs.schema import METRICS
 
 SEED = "training.seed"
@@ -26,11 +26,11 @@ WAYPOINTS = tuple(part / 8 for part in range(1, 9))  # of the way that both have
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedRun:
     """A run, as the comparison sees it."""
 
     label: str
-    record: Record
+    record: RunRecord
     curve: Curve | None
     seed: int | None
 
@@ -52,7 +52,7 @@ class Group:
     """Runs that differ in the seed alone."""
 
     label: str
-    sides: list[Side]
+    sides: list[ComparedRun]
 
     def at(self, where: float) -> list[float]:
         """Their values at one place."""
@@ -81,7 +81,7 @@ class Comparison:
     metric: str
     split: str
     by: By
-    sides: list[Side]
+    sides: list[ComparedRun]
     groups: list[Group]
     pairings: list[Pairing]  # each other group that has a place in common with the first
     differences: Mapping[str, Mapping[str, Any]]  # knob path -> run -> value, of the knobs that differ
@@ -101,13 +101,13 @@ class Comparison:
         return METRICS[self.metric].higher_is_better if self.metric in METRICS else None
 
 
-def compare(records: Sequence[Record], metric: str = "loss", by: By = "steps") -> Comparison:
+def compare(records: Sequence[RunRecord], metric: str = "loss", by: By = "steps") -> Comparison:
     if len(records) < 2:
         raise UserError(f"compare: must be given two runs or more, but got {len(records)}.")
     labels = _labels(records)
     split, name = _split_and_metric(records, metric)
     sides = [
-        Side(label, record, curve_of(record, name, split, by), record.settings.get(SEED))
+        ComparedRun(label, record, curve_of(record, name, split, by), record.settings.get(SEED))
         for label, record in zip(labels, records, strict=True)
     ]
     with_it = [side for side in sides if side.curve is not None]
@@ -116,7 +116,7 @@ def compare(records: Sequence[Record], metric: str = "loss", by: By = "steps") -
     return Comparison(name, split, by, sides, groups, _pairings(groups), differences, _missing(sides))
 
 
-def best_of(side: Side, higher_is_better: bool | None) -> tuple[float, float] | None:
+def best_of(side: ComparedRun, higher_is_better: bool | None) -> tuple[float, float] | None:
     """Place and value of the best evaluation; of training metrics there is none, a lucky batch is no success."""
     curve = side.curve
     if curve is None or curve.is_noisy or higher_is_better is None:
@@ -125,7 +125,7 @@ def best_of(side: Side, higher_is_better: bool | None) -> tuple[float, float] | 
     return curve.places[at].item(), curve.values[at].item()
 
 
-def summary(side: Side, higher_is_better: bool | None) -> dict[str, Any]:
+def summary(side: ComparedRun, higher_is_better: bool | None) -> dict[str, Any]:
     """The row of a run in the table."""
     record, best = side.record, best_of(side, higher_is_better)
     return {
@@ -144,7 +144,7 @@ def summary(side: Side, higher_is_better: bool | None) -> dict[str, Any]:
     }
 
 
-def _labels(records: Sequence[Record]) -> list[str]:
+def _labels(records: Sequence[RunRecord]) -> list[str]:
     """Names; longer ones where two are the same."""
     places = [record.path.resolve() if record.path is not None else None for record in records]
     for number, where in enumerate(places):
@@ -161,7 +161,7 @@ def _labels(records: Sequence[Record]) -> list[str]:
     return [f"{name} ({number})" for number, name in enumerate(names, start=1)]
 
 
-def _split_and_metric(records: Sequence[Record], asked: str) -> tuple[str, str]:
+def _split_and_metric(records: Sequence[RunRecord], asked: str) -> tuple[str, str]:
     """`loss` is the validation's where all runs have it, else training's; `train_loss` and `eval_loss` choose."""
     have = {
         "eval": [record.rows("eval").number_names for record in records],
@@ -177,7 +177,7 @@ def _split_and_metric(records: Sequence[Record], asked: str) -> tuple[str, str]:
     return best, name
 
 
-def _why_not(records: Sequence[Record], asked: str, name: str, have: Mapping[str, list[set[str]]]) -> str:
+def _why_not(records: Sequence[RunRecord], asked: str, name: str, have: Mapping[str, list[set[str]]]) -> str:
     words = {"train": "in training", "eval": "in validation"}
     holders = [
         f"{record.name} ({words[side]})"
@@ -197,7 +197,7 @@ def _why_not(records: Sequence[Record], asked: str, name: str, have: Mapping[str
     return f"--metric {asked}: no run logged it. They have {', '.join(sorted(known))}.{hint}"
 
 
-def _differences(sides: Sequence[Side]) -> dict[str, dict[str, Any]]:
+def _differences(sides: Sequence[ComparedRun]) -> dict[str, dict[str, Any]]:
     """The knobs of which two known values differ, in the order of the tree."""
     paths = dict.fromkeys(path for side in sides for path in side.record.settings)
     found = {}
@@ -209,10 +209,10 @@ def _differences(sides: Sequence[Side]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _groups(sides: Sequence[Side], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
+def _groups(sides: Sequence[ComparedRun], differences: Mapping[str, Mapping[str, Any]]) -> list[Group]:
     """Settings must be known to be the same; a run without them, or of a seed that is there already, stays alone."""
-    together: list[list[Side]] = []
-    repeated: dict[Any, list[list[Side]]] = {}  # by what is the same in a group
+    together: list[list[ComparedRun]] = []
+    repeated: dict[Any, list[list[ComparedRun]]] = {}  # by what is the same in a group
     for side in sides:
         is_known = side.seed is not None and bool(side.what_counts)
         alike = repeated.setdefault((side.what_counts, side.record.origin), []) if is_known else []
@@ -233,7 +233,9 @@ def _hashable(value: Any) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _group_label(group: list[Side], groups: list[list[Side]], differences: Mapping[str, Mapping[str, Any]]) -> str:
+def _group_label(
+    group: list[ComparedRun], groups: list[list[ComparedRun]], differences: Mapping[str, Mapping[str, Any]]
+) -> str:
     from trainbook.knobs.values import show
 
     if len(group) == 1:
@@ -287,7 +289,7 @@ def _estimate(reference: Group, other: Group, at: float) -> Estimate | None:
     return of_groups(list(ours.values()), list(theirs.values()))
 
 
-def _missing(sides: Sequence[Side]) -> dict[str, list[str]]:
+def _missing(sides: Sequence[ComparedRun]) -> dict[str, list[str]]:
     logged = {
         side.label: {
             f"{'' if split == 'train' else 'eval '}{name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainbook.knobs.values import show
-from trainbook.report.compare import Comparison, Group, Pairing, Side
+from trainbook.report.compare import ComparedRun, Comparison, Group, Pairing
 from trainbook.report.seeds import Estimate
 
 # Where these differ, a loss is not a loss of the same thing.
@@ -176,7 +176,7 @@ def remarks(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _of_a_run(comparison: Comparison, side: Side) -> list[str]:
+def _of_a_run(comparison: Comparison, side: ComparedRun) -> list[str]:
     notes = []
     if side.curve is None:
         logged = side.record.rows(comparison.split).has(comparison.metric)

@@ -11,7 +11,7 @@ import numpy as np
 
 from trainbook.errors import UserError
 from trainbook.runs.columns import are_numbers
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 By = Literal["steps", "tokens", "time", "epochs"]
 FIELD: dict[By, str] = {"steps": "step", "tokens": "tokens", "epochs": "epoch"}
@@ -53,7 +53,7 @@ class Curve:
         return y0 + (y1 - y0) * (place - x0) / (x1 - x0)
 
 
-def curve_of(record: Record, metric: str, split: str, by: By) -> Curve | None:
+def curve_of(record: RunRecord, metric: str, split: str, by: By) -> Curve | None:
     """None where the run has no such metric."""
     names = ("step", metric, FIELD.get(by, "step"))
     steps, values, places = record.rows(split).columns(*names, need=names[:2])
@@ -73,13 +73,13 @@ def curve_of(record: Record, metric: str, split: str, by: By) -> Curve | None:
     return Curve(places[order], values[order], is_noisy=split == "train")
 
 
-def seconds_of(record: Record) -> float | None:
+def seconds_of(record: RunRecord) -> float | None:
     """Time spent training."""
     clock = _clock(record)
     return float(clock[1][-1]) if clock is not None else record.facts.get("train_seconds")
 
 
-def speed_of(record: Record) -> float | None:
+def speed_of(record: RunRecord) -> float | None:
     """All tokens by all of the time spent training, as both are shown; where they are not known, those of a median
     step."""
     tokens, seconds = tokens_of(record), seconds_of(record)
@@ -90,30 +90,30 @@ def speed_of(record: Record) -> float | None:
     return float(np.median(logged)) if len(logged) else None
 
 
-def tokens_of(record: Record) -> int | None:
+def tokens_of(record: RunRecord) -> int | None:
     rows = record.rows("train").having("tokens")
     return next((row["tokens"] for row in reversed(rows) if _is_number(row["tokens"])), None)
 
 
-def steps_of(record: Record) -> int:
+def steps_of(record: RunRecord) -> int:
     return max(record.rows("train").last_step, record.rows("eval").last_step)
 
 
-def _has(record: Record, split: str, metric: str, by: By) -> bool:
+def _has(record: RunRecord, split: str, metric: str, by: By) -> bool:
     if by == "time":
         return _clock(record) is not None
     values, places = record.rows(split).columns(metric, FIELD[by])
     return bool((np.isfinite(values) & np.isfinite(places)).any())
 
 
-def _at_time(record: Record, steps: np.ndarray) -> np.ndarray:
+def _at_time(record: RunRecord, steps: np.ndarray) -> np.ndarray:
     clock = _clock(record)
     if clock is None:
         return np.full(len(steps), np.nan)
     return np.interp(steps, np.append(0.0, clock[0]), np.append(0.0, clock[1]))
 
 
-def _clock(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
+def _clock(record: RunRecord) -> tuple[np.ndarray, np.ndarray] | None:
     """Seconds of training until each step: the steps' own where they are known, so that pauses between a stop and a
     resume don't count; else by the clock, from when the first row was logged."""
     timed, seconds = _finite(record, "step_seconds")
@@ -126,7 +126,7 @@ def _clock(record: Record) -> tuple[np.ndarray, np.ndarray] | None:
     return logged, times - (0.0 if is_elapsed else times[0])
 
 
-def _finite(record: Record, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _finite(record: RunRecord, name: str) -> tuple[np.ndarray, np.ndarray]:
     steps, values = record.rows("train").columns("step", name)
     kept = are_numbers(values) & np.isfinite(values)
     return steps[kept], values[kept]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from trainbook.runs.disk import write_text_atomically
 from trainbook.runs.folder import RunFolder, check_name, default_name, list_runs, make_folder, name_of
-from trainbook.runs.manifest import Difference, Manifest, differences
+from trainbook.runs.manifest import Manifest, ManifestDifference, differences
 from trainbook.runs.schema import EVENTS, METRICS, SCHEMA_VERSION
 
 __all__ = [
     "EVENTS",
     "METRICS",
     "SCHEMA_VERSION",
-    "Difference",
     "Manifest",
+    "ManifestDifference",
     "RunFolder",
     "check_name",
     "default_name",

@@ -27,7 +27,7 @@ Law = Callable[[Row], str]
 
 
 @dataclass(frozen=True)
-class Piece:
+class FilePiece:
     """Bytes of a file: whole lines."""
 
     start: int
@@ -42,7 +42,7 @@ class Piece:
 
 
 @dataclass
-class Block:
+class RowBlock:
     """The rows of a piece as columns."""
 
     start: int
@@ -66,7 +66,7 @@ class Block:
         return self.columns.get(name)
 
 
-def pieces(path: Path, start: int = 0) -> Iterator[Piece]:
+def pieces(path: Path, start: int = 0) -> Iterator[FilePiece]:
     """Without what follows the last newline, which is not yet a line."""
     with open_bytes(path) as file:
         file.seek(start)
@@ -76,23 +76,23 @@ def pieces(path: Path, start: int = 0) -> Iterator[Piece]:
             file.seek(start)
 
 
-def read_piece(file: BinaryIO, start: int) -> Piece | None:
+def read_piece(file: BinaryIO, start: int) -> FilePiece | None:
     content = file.read(BLOCK_BYTES)
     cut = content.rfind(b"\n") + 1
     if cut:
-        return Piece(start, content[:cut], is_full=len(content) == BLOCK_BYTES)
+        return FilePiece(start, content[:cut], is_full=len(content) == BLOCK_BYTES)
     end = start + len(content)
     while more := file.read(BLOCK_BYTES):
         if (cut := more.find(b"\n") + 1) > 0:
-            return Piece(start, content[:PARSED_BYTES], is_full=True, is_one_line=True, end=end + cut)
+            return FilePiece(start, content[:PARSED_BYTES], is_full=True, is_one_line=True, end=end + cut)
         end += len(more)
     return None
 
 
-def parse(piece: Piece, broken_law: Law) -> Block:
+def parse(piece: FilePiece, broken_law: Law) -> RowBlock:
     if piece.is_one_line:
         law = f"must be at most {BLOCK_BYTES >> 20} MB long, but got {piece.end - piece.start >> 20} MB"
-        return Block(
+        return RowBlock(
             piece.start, piece.end, 1, 0, np.zeros(0, np.uint32), {}, skipped=np.ones(1, np.uint32), told=[(1, law)]
         )
     texts = Texts()
@@ -116,7 +116,7 @@ def parse(piece: Piece, broken_law: Law) -> Block:
             columns.setdefault(name, []).append((here + np.uint32(rows), column.values))
         starts.append(at)
         rows, lines = rows + len(kept), lines + len(found)
-    return Block(
+    return RowBlock(
         piece.start,
         piece.end,
         lines,
@@ -129,10 +129,10 @@ def parse(piece: Piece, broken_law: Law) -> Block:
     )
 
 
-def of_rows(rows: Sequence[Row]) -> Block:
+def of_rows(rows: Sequence[Row]) -> RowBlock:
     """Rows that are in no file of ours."""
     texts = Texts()
-    return Block(0, 0, len(rows), len(rows), np.zeros(len(rows), np.uint32), columns_of(rows, texts), texts)
+    return RowBlock(0, 0, len(rows), len(rows), np.zeros(len(rows), np.uint32), columns_of(rows, texts), texts)
 
 
 def _parts(content: bytes) -> Iterator[tuple[int, bytes]]:

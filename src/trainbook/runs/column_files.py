@@ -25,7 +25,7 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.files import open_bytes
 from trainbook.contained import create_anew
-from trainbook.runs.blocks import Block
+from trainbook.runs.blocks import RowBlock
 from trainbook.runs.columns import Column, Texts
 from trainbook.runs.schema import COLUMNS_FOLDER
 
@@ -68,15 +68,15 @@ class StoredBlock:
         try:
             at, values = self.columns[name]
         except (ValueError, TypeError):
-            raise Damaged(self.path) from None
+            raise DamagedCache(self.path) from None
         rows = None if at is None else self._read(at, np.uint32)
         if rows is not None and len(rows) and (int(rows[-1]) >= self.rows or (rows[1:] <= rows[:-1]).any()):
-            raise Damaged(self.path)
+            raise DamagedCache(self.path)
         count = self.rows if rows is None else len(rows)
         found = self._read(values, np.float64)
         is_placed = name not in ("step", "segment") or bool(np.isfinite(found).all())
         if len(found) not in (1, count) or not is_placed or (name == "step" and at is not None):
-            raise Damaged(self.path)
+            raise DamagedCache(self.path)
         return Column(rows, np.repeat(found, count) if len(found) != count else found)
 
     def _read(self, part: str | None, dtype: Any, count: int | None = None) -> np.ndarray:
@@ -84,20 +84,20 @@ class StoredBlock:
             offset, size, checksum = self.parts[str(part)]
             with open_bytes(self.path) as file:
                 if size > os.fstat(file.fileno()).st_size:
-                    raise Damaged(self.path)
+                    raise DamagedCache(self.path)
                 file.seek(self.data + offset)
                 content = file.read(size)
             if len(content) != size or zlib.crc32(content) != checksum:
-                raise Damaged(self.path)
+                raise DamagedCache(self.path)
             found = np.frombuffer(content, dtype)
         except (OSError, ValueError, TypeError, KeyError, OverflowError):
-            raise Damaged(self.path) from None
+            raise DamagedCache(self.path) from None
         if count is not None and len(found) != count:
-            raise Damaged(self.path)
+            raise DamagedCache(self.path)
         return found
 
 
-class Damaged(Exception):
+class DamagedCache(Exception):
     """A file of the cache does not hold what was written to it."""
 
 
@@ -148,7 +148,7 @@ class ColumnFiles:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def store(self, number: int, block: Block, content: bytes) -> StoredBlock | Block:
+    def store(self, number: int, block: RowBlock, content: bytes) -> StoredBlock | RowBlock:
         """The block as it is where it can be kept nowhere."""
         parts: dict[str, np.ndarray] = {"starts": block.starts, "skipped": block.skipped}
         columns: dict[str, list[str | None]] = {}

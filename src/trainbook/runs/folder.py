@@ -20,7 +20,7 @@ from trainbook.runs.schema import COLUMNS_FOLDER, LARGEST_STEP, SEGMENT_STARTS, 
 
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config
-    from trainbook.runs.table import Rows, Table  # with NumPy, which only those who read metrics wait for
+    from trainbook.runs.table import Table, TableRows  # with NumPy, which only those who read metrics wait for
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
 # All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
@@ -136,8 +136,8 @@ class RunFolder:
 
     def recorded(self) -> Config:
         """The configuration that the run was last trained with, from the manifest: config.yaml may be edited."""
-        from trainbook.knobs.earlier import as_config
         from trainbook.knobs.loading import load
+        from trainbook.knobs.own_models import as_config
 
         known = self.read_manifest().config
         return as_config(known, self.manifest) if known else load(self.config).config
@@ -163,7 +163,7 @@ class RunFolder:
         gone = holder is None or holder.is_known_dead
         return gone and self.read_manifest().status == "running"
 
-    def metrics(self, split: Split | None = None, *, raw: bool = False) -> Rows:
+    def metrics(self, split: Split | None = None, *, raw: bool = False) -> TableRows:
         """The rows that count, ordered by step; `raw` returns all rows in the order of writing.
 
         A resumed run repeats steps. The later segment counts: rows that an older segment wrote beyond the step from
@@ -233,7 +233,7 @@ class RunFolder:
         segments = [row.get("segment", 0) for row in recorded] + list(self.metrics(raw=True).first_steps())
         return 1 + max(segments, default=-1)
 
-    def _segment_ends(self, metrics: Rows) -> dict[int, int]:
+    def _segment_ends(self, metrics: TableRows) -> dict[int, int]:
         """For each segment that was resumed or rolled back: its last step that counts."""
         began = metrics.first_steps()
         for event in self.events(raw=True):

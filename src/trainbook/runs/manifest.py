@@ -208,7 +208,7 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ManifestDifference:
     what: str
     before: Any
     after: Any
@@ -217,7 +217,7 @@ class Difference:
         return f"{self.what}: {_shown(self.before)} -> {_shown(self.after)}"
 
 
-def differences(old: Manifest, new: Manifest) -> list[Difference]:
+def differences(old: Manifest, new: Manifest) -> list[ManifestDifference]:
     """Differences between two manifests that can change the numbers a run computes."""
     pairs: list[tuple[str, Any, Any]] = [("seed", old.seed, new.seed)]
     pairs += [(f"version of {name}", old.versions.get(name), new.versions.get(name)) for name in NUMERIC_PACKAGES]
@@ -228,7 +228,7 @@ def differences(old: Manifest, new: Manifest) -> list[Difference]:
     pairs += [(name, old.hardware.get(name), new.hardware.get(name)) for name in hardware]
     switches = [*old.determinism, *(name for name in new.determinism if name not in old.determinism)]
     pairs += [(name, old.determinism.get(name), new.determinism.get(name)) for name in switches]
-    return [Difference(what, before, after) for what, before, after in pairs if before != after]
+    return [ManifestDifference(what, before, after) for what, before, after in pairs if before != after]
 
 
 def installed_versions() -> dict[str, str]:

@@ -9,10 +9,10 @@ from trainbook.errors import RunFolderError
 from trainbook.nearest import nearest
 from trainbook.runs.folder import RunFolder, list_runs
 from trainbook.runs.foreign import LOOKED_FOR, read_foreign
-from trainbook.runs.run_record import Record, read_run
+from trainbook.runs.run_record import RunRecord, read_run
 
 
-def open_record(path: Path | str, runs_dir: Path | str | None = None) -> Record:
+def open_record(path: Path | str, runs_dir: Path | str | None = None) -> RunRecord:
     """The run at `path`, ours or another tool's, or our own of that name in `runs_dir`."""
     wanted = Path(path).expanduser()
     places = [wanted] if runs_dir is None else [wanted, Path(runs_dir).expanduser() / wanted]

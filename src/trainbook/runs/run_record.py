@@ -12,14 +12,14 @@ from trainbook.knobs.config import Config, declarations
 from trainbook.knobs.own_module import FIT, applies_to_fit
 from trainbook.runs.folder import RunFolder
 from trainbook.runs.manifest import Manifest
-from trainbook.runs.table import Rows, as_rows
+from trainbook.runs.table import TableRows, as_rows
 
 Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Record:
+class RunRecord:
     """Rows use the names of `runs.METRICS` and are ordered by step; rows of abandoned segments are left out."""
 
     name: str
@@ -44,7 +44,7 @@ class Record:
         """Whether training rows have all of these."""
         return all(self.rows("train").has(metric) for metric in metrics)
 
-    def rows(self, split: str) -> Rows:
+    def rows(self, split: str) -> TableRows:
         """The same, as columns too."""
         return as_rows(self.train if split == "train" else self.evaluations)
 
@@ -54,7 +54,7 @@ class Record:
         return steps.astype(int).tolist(), values.tolist()
 
 
-def read_run(folder: RunFolder) -> Record:
+def read_run(folder: RunFolder) -> RunRecord:
     """A Trainbook run, finished or not, from the files that exist."""
     config, facts = _config_and_manifest(folder)
     told = told_by(config, facts.get("recipe"))
@@ -63,7 +63,7 @@ def read_run(folder: RunFolder) -> Record:
         if event["kind"] in ("start", "facts"):
             facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
     metrics = folder.metrics()
-    return Record(
+    return RunRecord(
         name=folder.name,
         train=metrics.with_text("split", "train"),
         evaluations=metrics.with_text("split", "eval"),
@@ -77,22 +77,22 @@ def read_run(folder: RunFolder) -> Record:
     )
 
 
-class Told(NamedTuple):
+class RunSettings(NamedTuple):
     origin: Origin
     settings: dict[str, Any]
     config: Config | None
 
 
-def told_by(config: Config | None, recipe: str | None) -> Told:
+def told_by(config: Config | None, recipe: str | None) -> RunSettings:
     """What a configuration says of a run. Of a module that was given to `fit` it says nothing: knobs of model and data
     are then at defaults that describe nobody's."""
     origin: Origin = "fit" if recipe == FIT else "trainbook"
     if config is None:
-        return Told(origin, {}, None)
+        return RunSettings(origin, {}, None)
     settings = {knob.path: config.get(knob.path) for knob in declarations()}
     if origin == "trainbook":
-        return Told(origin, settings, config)
-    return Told(origin, {path: value for path, value in settings.items() if applies_to_fit(path)}, None)
+        return RunSettings(origin, settings, config)
+    return RunSettings(origin, {path: value for path, value in settings.items() if applies_to_fit(path)}, None)
 
 
 def counted(facts: Mapping[str, Any]) -> str:

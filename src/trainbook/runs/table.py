@@ -14,8 +14,8 @@ import numpy as np
 from trainbook.bounded.files import open_bytes
 from trainbook.errors import RunFolderError
 from trainbook.runs import blocks, jsonl
-from trainbook.runs.blocks import Block, Law, Row
-from trainbook.runs.column_files import ColumnFiles, Damaged, StoredBlock, hash_of, identity
+from trainbook.runs.blocks import Law, Row, RowBlock
+from trainbook.runs.column_files import ColumnFiles, DamagedCache, StoredBlock, hash_of, identity
 from trainbook.runs.columns import ABSENT, absent, are_flags, are_logged, are_numbers, are_true, as_numbers, bits_of
 from trainbook.runs.schema import bounded_row
 
@@ -26,7 +26,7 @@ Pick = Callable[[int], np.ndarray]  # of so many values, the indices of those th
 class Table:
     """All rows of a file, or of a list."""
 
-    def __init__(self, found: Iterable[Block | StoredBlock], rows: Sequence[Row] = ()) -> None:
+    def __init__(self, found: Iterable[RowBlock | StoredBlock], rows: Sequence[Row] = ()) -> None:
         self.blocks = list(found)
         self._rows = rows
         self._source: tuple[Path, Law] | None = None
@@ -41,8 +41,8 @@ class Table:
     def of(cls, rows: Sequence[Row]) -> Table:
         return cls([blocks.of_rows(rows)] if rows else [], rows)
 
-    def rows(self) -> Rows:
-        return Rows(self, [None] * len(self.blocks))
+    def rows(self) -> TableRows:
+        return TableRows(self, [None] * len(self.blocks))
 
     def skipped(self) -> jsonl.Skipped:
         """The lines that are no rows, by their numbers in the file."""
@@ -85,11 +85,11 @@ class Table:
                     raise RunFolderError(f"{self._source[0]} was rewritten while it was read. Try again.")
                 yield bounded_row(row)
 
-    def _read(self, number: int, part: Callable[[Block | StoredBlock], Any]) -> Any:
+    def _read(self, number: int, part: Callable[[RowBlock | StoredBlock], Any]) -> Any:
         """What a damaged or deleted file of the cache held is read from the rows again."""
         try:
             return part(self.blocks[number])
-        except Damaged:
+        except DamagedCache:
             assert self._source is not None
             block = self.blocks[number]
             with open_bytes(self._source[0]) as file:
@@ -101,7 +101,7 @@ class Table:
             return part(self.blocks[number])
 
 
-class Rows(Sequence[Row]):
+class TableRows(Sequence[Row]):
     """Rows of a table, as mappings or as columns. A mapping is read from the file when it is asked for."""
 
     def __init__(self, table: Table, masks: Sequence[np.ndarray | None]) -> None:
@@ -221,20 +221,20 @@ class Rows(Sequence[Row]):
                 part.append(values[chosen[begin::every]])
         return tuple(np.concatenate(part) if part else np.zeros(0) for part in parts)
 
-    def having(self, *names: str) -> Rows:
+    def having(self, *names: str) -> TableRows:
         """Those that have all of these, and not null."""
         return self._where(lambda *found: np.logical_and.reduce([are_logged(values) for values in found]), *names)
 
-    def with_true(self, name: str) -> Rows:
+    def with_true(self, name: str) -> TableRows:
         """Those of which it counts as true in a condition: not zero, not empty."""
         return self._where(are_true, name)
 
-    def with_text(self, name: str, text: str) -> Rows:
+    def with_text(self, name: str, text: str) -> TableRows:
         masks = [
             _narrowed(mask, block.texts.is_text(found[0], text))
             for block, mask, found in zip(self._table.blocks, self._masks, self.blocks(name), strict=True)
         ]
-        return Rows(self._table, masks)
+        return TableRows(self._table, masks)
 
     def first_steps(self) -> dict[int, int]:
         """By segment: its lowest step."""
@@ -246,7 +246,7 @@ class Rows(Sequence[Row]):
                 lowest[int(segment)] = min(first, lowest.get(int(segment), first))
         return lowest
 
-    def up_to(self, ends: Mapping[int, int]) -> Rows:
+    def up_to(self, ends: Mapping[int, int]) -> TableRows:
         """Without those of a segment that are beyond its end. Of those at an end that several segments have, the ones
         of the segment that was written last."""
         if not ends:
@@ -265,7 +265,7 @@ class Rows(Sequence[Row]):
         found = self._where(before_end, "step", "segment")
         return found._last_written_at(np.unique(steps))
 
-    def _last_written_at(self, steps: np.ndarray) -> Rows:
+    def _last_written_at(self, steps: np.ndarray) -> TableRows:
         """A later segment begins where those before it end: only there can two have the same step."""
         latest: dict[tuple[int, float], float] = {}
         both: list[tuple[np.ndarray, list[tuple[int, float]], np.ndarray]] = []
@@ -288,11 +288,11 @@ class Rows(Sequence[Row]):
             kept = np.ones(end - before, dtype=bool)
             kept[places] = [latest[key] == number for key, number in zip(keys, numbers.tolist(), strict=True)]
             masks.append(_narrowed(mask, kept))
-        return Rows(self._table, masks)
+        return TableRows(self._table, masks)
 
-    def _where(self, choose: Callable[..., np.ndarray], *names: str) -> Rows:
+    def _where(self, choose: Callable[..., np.ndarray], *names: str) -> TableRows:
         masks = [_narrowed(mask, choose(*found)) for mask, found in zip(self._masks, self.blocks(*names), strict=True)]
-        return Rows(self._table, masks)
+        return TableRows(self._table, masks)
 
     def _logged(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         for steps, values in self.blocks("step", name):
@@ -313,11 +313,11 @@ class Rows(Sequence[Row]):
         return np.arange(self._table.blocks[number].rows) if mask is None else np.flatnonzero(mask)
 
 
-def as_rows(rows: Sequence[Row]) -> Rows:
-    return rows if isinstance(rows, Rows) else Table.of(rows).rows()
+def as_rows(rows: Sequence[Row]) -> TableRows:
+    return rows if isinstance(rows, TableRows) else Table.of(rows).rows()
 
 
-def _read_blocks(path: Path, broken_law: Law) -> Iterator[Block | StoredBlock]:
+def _read_blocks(path: Path, broken_law: Law) -> Iterator[RowBlock | StoredBlock]:
     """Those that are kept are used as long as the bytes that they were made from are the same."""
     files = ColumnFiles(path.parent)
     before = identity(path)
@@ -361,7 +361,7 @@ def _narrowed(mask: np.ndarray | None, kept: np.ndarray) -> np.ndarray | None:
     return narrowed
 
 
-def _split_key(block: Block | StoredBlock, value: np.ndarray, texts: list[str]) -> int:
+def _split_key(block: RowBlock | StoredBlock, value: np.ndarray, texts: list[str]) -> int:
     """The same for the same split in any block."""
     known = next((text for text in block.texts.known if block.texts.is_text(value, text)[0]), None)
     if known is None:

@@ -19,7 +19,7 @@ MOST_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Trial:
+class BatchTrial:
     """What a few steps with so many rows at a time came to."""
 
     peak_bytes: int
@@ -27,12 +27,12 @@ class Trial:
 
 
 @dataclass
-class Search:
+class BatchSearch:
     """What is known so far: a search that is cut short keeps it."""
 
     limit: int | None = None  # bytes; None: the device itself says when memory is out
     most: int = MOST_ROWS  # rows that are worth trying
-    trials: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[int, BatchTrial] = field(default_factory=dict)
     too_many: int | None = None  # the smallest number of rows that did not fit
     is_done: bool = False
 
@@ -54,7 +54,7 @@ class Search:
     def throughput(self) -> dict[int, float]:
         return {rows: trial.tokens_per_second for rows, trial in sorted(self.trials.items())}
 
-    def run(self, attempt: Callable[[int], Trial | None], start: int = 1) -> Search:
+    def run(self, attempt: Callable[[int], BatchTrial | None], start: int = 1) -> BatchSearch:
         """`attempt` gives None where memory was not enough."""
         rows: int | None = min(start, self.most)
         while rows is not None:
@@ -63,7 +63,7 @@ class Search:
         self.is_done = True
         return self
 
-    def _try(self, rows: int, attempt: Callable[[int], Trial | None]) -> None:
+    def _try(self, rows: int, attempt: Callable[[int], BatchTrial | None]) -> None:
         trial = None if self._would_not_fit(rows) else attempt(rows)
         if trial is None or (self.limit is not None and trial.peak_bytes > self.limit):
             self.too_many = rows if self.too_many is None else min(rows, self.too_many)

@@ -12,19 +12,19 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.device import available_host_memory, choose_device, memory_in_use
 from trainbook.runs.manifest import installed_versions
-from trainbook.study.batch import Search, Trial, flattens_at
+from trainbook.study.batch import BatchSearch, BatchTrial, flattens_at
 from trainbook.study.noise import NoiseScale, noise_of_training
 from trainbook.study.rehearsal import Rehearsal, Stretch, for_rehearsal, free_memory, rehearsal
-from trainbook.study.trying import (
+from trainbook.study.timed_run import (
     WARM,
     DataKind,
     Say,
-    Source,
     Timing,
+    TrialData,
     heartbeat,
     limited,
     on_one_device,
-    tried,
+    timed_run,
     with_rows,
 )
 
@@ -34,11 +34,11 @@ HOST_SHARE = 0.8  # of the memory that is free: what a search on a CPU may take 
 
 
 @dataclass
-class Measurement:
+class MeasureResult:
     """What was found until now: a measurement that is stopped keeps it."""
 
     facts: dict[str, Any]
-    search: Search = field(default_factory=Search)
+    search: BatchSearch = field(default_factory=BatchSearch)
     noise: NoiseScale | None = None
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,10 +81,10 @@ def measure(
     """
     place = choose_device(device)
     asked, config = config, on_one_device(config)
-    source = Source(config, data, vocab_size)
+    source = TrialData(config, data, vocab_size)
     if noise_after is not None and source.kind != "real":
         raise UserError("the gradient noise scale of random tokens is meaningless: measure it on real data.")
-    found = Measurement(
+    found = MeasureResult(
         {
             "gpu": torch.cuda.get_device_name(place) if place.type == "cuda" else None,
             "device": place.type,
@@ -119,7 +119,7 @@ def measure(
 
 
 def _as_configured(
-    found: Measurement, config: Config, source: Source, device: torch.device, steps: int, say: Say
+    found: MeasureResult, config: Config, source: TrialData, device: torch.device, steps: int, say: Say
 ) -> None:
     rows = found.facts["micro_batch"]
     say(f"{WARM} warm-up steps, then {steps} timed steps (more if they are fast), {_rows(rows)} at a time")
@@ -127,7 +127,7 @@ def _as_configured(
     def note(training: Rehearsal) -> None:
         found.facts |= {"compiled": training.built.compiled, "snapshot_bytes": training.healer.snapshot_bytes}
 
-    stretch = tried(config, source, device, Timing(steps, seconds=SECONDS), say, note)
+    stretch = timed_run(config, source, device, Timing(steps, seconds=SECONDS), say, note)
     if stretch is None:
         found.facts["out_of_memory"] = True
         say(f"out of memory with {_rows(rows)} at a time")
@@ -142,7 +142,7 @@ def _as_configured(
 
 
 def _largest(
-    found: Measurement, config: Config, source: Source, device: torch.device, limit: int | None, say: Say
+    found: MeasureResult, config: Config, source: TrialData, device: torch.device, limit: int | None, say: Say
 ) -> None:
     # A GPU says itself when its memory is out. A CPU's never is: everything else would be pushed out of it first.
     if device.type == "cpu":
@@ -150,22 +150,22 @@ def _largest(
 
     copies = found.facts["snapshot_bytes"]
 
-    def attempt(rows: int) -> Trial | None:
+    def attempt(rows: int) -> BatchTrial | None:
         own = 0
 
         def note(training: Rehearsal) -> None:
             nonlocal own
             own = training.healer.snapshot_bytes
 
-        stretch = tried(with_rows(config, rows), source, device, TRIED, say, note)
+        stretch = timed_run(with_rows(config, rows), source, device, TRIED, say, note)
         say(f"{_rows(rows)} at a time: {'out of memory' if stretch is None else _told(stretch)}")
         # Where memory was short the copies had to go: all peaks are told with the same of them.
-        return None if stretch is None else Trial(stretch.peak_bytes - own + copies, stretch.tokens_per_second)
+        return None if stretch is None else BatchTrial(stretch.peak_bytes - own + copies, stretch.tokens_per_second)
 
     found.search.run(attempt)
 
 
-def _noise(found: Measurement, config: Config, source: Source, device: torch.device, after: int, say: Say) -> None:
+def _noise(found: MeasureResult, config: Config, source: TrialData, device: torch.device, after: int, say: Say) -> None:
     """It is of this training as it is asked for: none is made up beyond its end."""
     say(f"{after} training steps, then the gradient noise of the resulting model")
     config = for_rehearsal(config)

@@ -41,7 +41,7 @@ STUDENT += (2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060
 NORMAL = 1.960
 
 
-class Sample(NamedTuple):
+class NoiseSample(NamedTuple):
     """One batch's unbiased estimates."""
 
     signal: float  # |G|^2; may be below 0 by chance
@@ -66,17 +66,17 @@ class NoiseScale:
         return 1 + batch_tokens / self.tokens
 
 
-def estimate(squares: Sequence[float], mean_square: float, tokens: float) -> Sample:
+def estimate(squares: Sequence[float], mean_square: float, tokens: float) -> NoiseSample:
     """From the squared norms of the parts' gradients, of `tokens` each, and that of their mean."""
     count = len(squares)
     if count < 2:
         raise UserError(f"the noise scale needs a batch of at least 2 parts, but got {count}.")
     of_parts = statistics.fmean(squares)
     signal = (count * mean_square - of_parts) / (count - 1)
-    return Sample(signal, tokens * count * (of_parts - mean_square) / (count - 1))
+    return NoiseSample(signal, tokens * count * (of_parts - mean_square) / (count - 1))
 
 
-def noise_scale(samples: Sequence[Sample]) -> NoiseScale:
+def noise_scale(samples: Sequence[NoiseSample]) -> NoiseScale:
     """The ratio of the means, and its interval by Fieller's theorem, which has no upper end where the mean signal
     cannot be told from 0."""
     if len(samples) < 2:
@@ -108,7 +108,7 @@ def noise_of_training(training: Rehearsal, batches: int = BATCHES) -> NoiseScale
     state.micro_batch = rows_of_parts(batch_shape(job.config).global_batch, parts)
     feed = job.feed(step, step + batches * PARTS)
     try:
-        samples: list[Sample] = []
+        samples: list[NoiseSample] = []
         tokens = rows = 0
         with closing(feed):
             for batch in islice(joined(feed), batches):
@@ -141,7 +141,7 @@ def joined(batches: Iterable[StepBatch]) -> Iterator[StepBatch]:
             waiting = []
 
 
-def sample_of(state: TrainState, batch: StepBatch) -> Sample:
+def sample_of(state: TrainState, batch: StepBatch) -> NoiseSample:
     """The gradient of each micro-batch apart, and their mean: as much memory as one more gradient."""
     parts = batch.micro_batches
     if len(parts) < 2:

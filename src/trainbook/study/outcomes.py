@@ -7,10 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 from trainbook.study.verdict import (
-    Comparison,
     Curve,
+    RemedyComparison,
     Verdict,
     compare_growth,
     compare_scatter,
@@ -34,7 +34,7 @@ Outcome = Mapping[str, Any]  # of an arm
 Pair = tuple[Outcome, Outcome]  # control and remedy, of the same seed
 
 
-def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = True, looks: int = 1) -> Comparison:
+def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = True, looks: int = 1) -> RemedyComparison:
     """`looks`: at how many ends of the arms this is asked, at most."""
     if measure == "speed":
         control, remedy = ([arm["tokens_per_second"] for arm in arms] for arms in zip(*pairs, strict=True))
@@ -51,12 +51,12 @@ def compare(measure: Measure, pairs: Sequence[Pair], same_evaluation: bool = Tru
     return _compare_losses(pairs, same_evaluation, looks)
 
 
-def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool, looks: int) -> Comparison:
+def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool, looks: int) -> RemedyComparison:
     targets = [[arm["targets"] for arm in pair] for pair in pairs]
     if not same_evaluation or any(a != b for a, b in targets if None not in (a, b)):
         reason = "the change also affects the evaluation, so the two losses are not comparable"
         control, remedy = pairs[0]
-        return Comparison("validation loss", _last(control), _last(remedy), math.nan, None, "cannot tell", reason)
+        return RemedyComparison("validation loss", _last(control), _last(remedy), math.nan, None, "cannot tell", reason)
     is_evaluated = all(arm["evaluations"] or arm["failure"] for pair in pairs for arm in pair)
     is_evaluated &= any(arm["evaluations"] for pair in pairs for arm in pair)
     name = "validation loss" if is_evaluated else "training loss"
@@ -69,7 +69,7 @@ def _losses(arm: Outcome, is_evaluated: bool) -> Curve:
     return [*curve, (arm["last_step"], math.inf)] if arm["failure"] else curve
 
 
-def _compare_running(pairs: Sequence[Pair]) -> Comparison:
+def _compare_running(pairs: Sequence[Pair]) -> RemedyComparison:
     counts = [sum(bool(arm["failure"] or arm["memory_shortages"]) for arm in arms) for arms in zip(*pairs, strict=True)]
     control, remedy = counts
     verdict: Verdict
@@ -81,10 +81,10 @@ def _compare_running(pairs: Sequence[Pair]) -> Comparison:
         verdict, reason = "did not help", "the remedy ran out of memory as well"
     if remedy > control:
         verdict, reason = "made it worse", "the remedy ran out of memory, the control did not"
-    return Comparison("runs short of memory", control, remedy, remedy - control, None, verdict, reason)
+    return RemedyComparison("runs short of memory", control, remedy, remedy - control, None, verdict, reason)
 
 
-def strayed(record: Record, control: Outcome) -> str | None:
+def strayed(record: RunRecord, control: Outcome) -> str | None:
     """A sentence, if the control does not go the way that the run went: then the trouble is not in what was repeated.
 
     On the same machine it does so to the bit; elsewhere, and with other seeds, about.

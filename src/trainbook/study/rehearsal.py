@@ -16,13 +16,13 @@ from trainbook import tracking
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data import DataBundle
 from trainbook.errors import UserError
-from trainbook.guard import Ladder, Reading
+from trainbook.guard import JudgeReading, Ladder
 from trainbook.knobs.config import Config
 from trainbook.loop.build import Built, assemble
 from trainbook.loop.device import COMPILE_MIN_STEPS, memory_in_use, prepared_device
-from trainbook.loop.heal import NUM_SNAPSHOTS
+from trainbook.loop.guard_actions import NUM_SNAPSHOTS
 from trainbook.loop.interrupts import Interrupts
-from trainbook.loop.memory import Memory
+from trainbook.loop.oom_retry import OutOfMemoryRetry
 from trainbook.loop.train import Training
 from trainbook.runs import RunFolder
 
@@ -143,7 +143,7 @@ def highest(device: torch.device) -> int:
         return memory_in_use(device)[0]
 
 
-class _OneTry(Memory):
+class _OneTry(OutOfMemoryRetry):
     """As in a run the guard's copies make room; but too many rows at a time are what is to be found, and told."""
 
     def attempt(self, step: Callable[[], Found]) -> Found | None:
@@ -163,7 +163,7 @@ class _OneWay(Ladder):
     """Bad updates are kept out as in a run; but nothing goes back, and nothing is given up: random tokens teach nobody,
     and what is to be known is how long steps take that nothing happens to."""
 
-    def decide(self, step: int, reading: Reading, rate: float | None = None) -> None:
+    def decide(self, step: int, reading: JudgeReading, rate: float | None = None) -> None:
         return None
 
 

@@ -23,12 +23,12 @@ from trainbook.doctor import Diagnosis, Finding, as_json
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.runs import RunFolder, jsonl, write_text_atomically
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 from trainbook.runs.trust import require_trust
-from trainbook.study.arms import SET_ASIDE, Arm, changes
 from trainbook.study.outcomes import Pair, compare, strayed
-from trainbook.study.question import Question, ask, choose
-from trainbook.study.verdict import TAIL, Comparison
+from trainbook.study.remedy_plan import RemedyPlan, ask, choose
+from trainbook.study.remedy_run import SET_ASIDE, RemedyRun, changes
+from trainbook.study.verdict import TAIL, RemedyComparison
 
 ANSWER = "try.json"
 AGAIN = "-again"
@@ -36,7 +36,7 @@ LEARNED = 0.99  # of the first loss
 
 
 def try_remedy(
-    record: Record,
+    record: RunRecord,
     findings: Sequence[Finding],
     *,
     rule: str | None = None,
@@ -92,7 +92,7 @@ def _has_learned(evaluations: Sequence[Sequence[float]]) -> bool:
 
 def _train(
     parent: RunFolder,
-    question: Question,
+    question: RemedyPlan,
     folder: Path,
     state: dict[str, Any],
     name: str,
@@ -108,7 +108,7 @@ def _train(
     begin = begin if left or question.from_step else "the start"
     end = f"step {stop_at}" if stop_at else "the end"
     say(f"{name}: from {begin} to {end}, seed {seed}{', ' + question.override if change else ''}")
-    arm = Arm(
+    arm = RemedyRun(
         parent,
         RunFolder(folder / name),
         change,
@@ -130,14 +130,14 @@ def _ended(arm: Mapping[str, Any]) -> str:
     return f"ended after step {arm['last_step']}{loss}"
 
 
-def _repetitions(question: Question, seed: int, seeds: int) -> list[tuple[str, int]]:
+def _repetitions(question: RemedyPlan, seed: int, seeds: int) -> list[tuple[str, int]]:
     """What is put behind the names of a pair of arms, and its seed. Speeds are measured twice, the second time in the
     other order: what was meanwhile slow in the machine is not blamed on one of them."""
     again = [(AGAIN, seed)] if question.measure == "speed" else []
     return [("", seed), *again, *((f"-seed{each}", each) for each in range(seed + 1, seed + seeds))]
 
 
-def _run_of(record: Record) -> RunFolder:
+def _run_of(record: RunRecord) -> RunFolder:
     assert record.path is not None
     run = RunFolder.open(record.path)
     if run.read_manifest().recipe == "fit":
@@ -154,7 +154,7 @@ def _run_of(record: Record) -> RunFolder:
 # The folder of a try
 
 
-def _folder_of(parent: RunFolder, question: Question) -> tuple[Path, dict[str, Any]]:
+def _folder_of(parent: RunFolder, question: RemedyPlan) -> tuple[Path, dict[str, Any]]:
     """Where this question is answered; another question about the same rule has another folder."""
     path = parent.path if parent.path.name == parent.name else parent.path.resolve()  # as for `.` or a link
     number = 1
@@ -196,7 +196,7 @@ def _keep(folder: Path, state: Mapping[str, Any]) -> None:
 
 
 def _answer(
-    record: Record, parent: RunFolder, question: Question, finding: Finding, pairs: Sequence[Pair]
+    record: RunRecord, parent: RunFolder, question: RemedyPlan, finding: Finding, pairs: Sequence[Pair]
 ) -> dict[str, Any]:
     comparison = compare(question.measure, pairs, question.same_evaluation, looks=len(question.stops))
     astray = strayed(record, pairs[0][0])
@@ -237,7 +237,9 @@ def _told(value: float, arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _command(parent: RunFolder, question: Question, comparison: Comparison, remedy: Mapping[str, Any]) -> str | None:
+def _command(
+    parent: RunFolder, question: RemedyPlan, comparison: RemedyComparison, remedy: Mapping[str, Any]
+) -> str | None:
     """To go on with what helped: from the start, the run anew; else the remedy's own run, to the end of its schedule,
     evaluated, saved and logged as the run was."""
     if comparison.verdict != "helped":

@@ -25,7 +25,7 @@ NEGLIGIBLE = 0.02  # of the control's value: a difference that is surely smaller
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RemedyComparison:
     measure: str  # what was compared
     control: float
     remedy: float
@@ -41,7 +41,7 @@ def reach_of(looks: int) -> tuple[float, float]:
     return float(stats.norm.isf(stats.norm.sf(SIGMAS) / looks)), 1 - (1 - CONFIDENCE) / looks
 
 
-def compare_curves(measure: str, control: Curve, remedy: Curve, looks: int = 1) -> Comparison:
+def compare_curves(measure: str, control: Curve, remedy: Curve, looks: int = 1) -> RemedyComparison:
     """One run of each. What would differ between two runs that differ in nothing but chance is not known from these:
     taken for it is how far their difference lies off its own course from one evaluation to the next, and CHANCE."""
     if (found := _not_finite(measure, control, remedy)) is not None:
@@ -76,7 +76,7 @@ def _apart(control: Curve, remedy: Curve, sigmas: float) -> float:
     return 0.0
 
 
-def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]], looks: int = 1) -> Comparison:
+def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]], looks: int = 1) -> RemedyComparison:
     """A run of each for every seed: the mean difference, with a t interval over seeds."""
     if len(pairs) == 1:
         return compare_curves(measure, *pairs[0], looks)
@@ -86,14 +86,16 @@ def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]], looks: int
         if len(broken) == len(pairs) and len(verdicts) == 1:
             return broken[0]
         reason = f"{len(broken)} of {len(pairs)} seeds do not end with finite losses in both runs"
-        return Comparison(measure, math.nan, math.nan, math.nan, None, "cannot tell", reason)
+        return RemedyComparison(measure, math.nan, math.nan, math.nan, None, "cannot tell", reason)
     ends = [(_end(control), _end(remedy)) for control, remedy in pairs]
     interval = t_interval([remedy - control for control, remedy in ends], reach_of(looks)[1])
     means = statistics.fmean(control for control, _ in ends), statistics.fmean(remedy for _, remedy in ends)
     return _judged(measure, means, interval, f"a t interval over {len(pairs)} seeds")
 
 
-def compare_speeds(measure: str, control: Sequence[Sequence[float]], remedy: Sequence[Sequence[float]]) -> Comparison:
+def compare_speeds(
+    measure: str, control: Sequence[Sequence[float]], remedy: Sequence[Sequence[float]]
+) -> RemedyComparison:
     """Rows of several runs of each. A machine is not equally fast all the time: what the runs of one kind differ by is
     part of the noise, beside how their rows scatter."""
     if any(len(rows) < 2 for rows in (*control, *remedy)):
@@ -112,7 +114,7 @@ def compare_speeds(measure: str, control: Sequence[Sequence[float]], remedy: Seq
     return _judged(measure, (means[0], means[1]), interval, told, lower_is_better=False)
 
 
-def compare_growth(measure: str, control: Curve, remedy: Curve) -> Comparison:
+def compare_growth(measure: str, control: Curve, remedy: Curve) -> RemedyComparison:
     """Of what should stay where it is: the slope of a straight line, a step."""
     if min(len(control), len(remedy)) < 3:
         return _unknown(measure, [], [], "there are too few logged rows to see a trend")
@@ -124,7 +126,7 @@ def compare_growth(measure: str, control: Curve, remedy: Curve) -> Comparison:
     return _judged(measure, slopes, interval, "from the standard errors of the two slopes")
 
 
-def compare_scatter(measure: str, control: Curve, remedy: Curve) -> Comparison:
+def compare_scatter(measure: str, control: Curve, remedy: Curve) -> RemedyComparison:
     """How evaluations scatter about their own course: the ratio of variances, with an F interval."""
     if min(len(control), len(remedy)) < 4 or _not_finite(measure, control, remedy) is not None:
         return _unknown(measure, [], [], "there are too few evaluations to estimate their variance")
@@ -161,7 +163,7 @@ def t_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Inter
 
 def _judged(
     measure: str, ends: tuple[float, float], interval: Interval, told: str, *, lower_is_better: bool = True
-) -> Comparison:
+) -> RemedyComparison:
     (control, remedy), (low, high) = ends, interval
     worst, best = (high, low) if lower_is_better else (-low, -high)  # as if lower were better
     small = NEGLIGIBLE * abs(control)
@@ -173,10 +175,10 @@ def _judged(
         verdict, why = "did not help", f"the difference, if any, is below {NEGLIGIBLE:.0%}"
     else:
         verdict, why = "cannot tell", "the interval includes both better and worse"
-    return Comparison(measure, control, remedy, remedy - control, interval, verdict, f"{why} ({told})")
+    return RemedyComparison(measure, control, remedy, remedy - control, interval, verdict, f"{why} ({told})")
 
 
-def _not_finite(measure: str, control: Curve, remedy: Curve) -> Comparison | None:
+def _not_finite(measure: str, control: Curve, remedy: Curve) -> RemedyComparison | None:
     """Nothing to subtract: what stayed finite is better than what did not."""
     before, after = _end(control), _end(remedy)
     if math.isfinite(before) and math.isfinite(after):
@@ -189,13 +191,13 @@ def _not_finite(measure: str, control: Curve, remedy: Curve) -> Comparison | Non
         "made it worse": "the remedy does not end with a finite loss, the control does",
         "did not help": "neither ends with a finite loss",
     }[verdict]
-    return Comparison(measure, before, after, math.nan, None, verdict, reason)
+    return RemedyComparison(measure, before, after, math.nan, None, verdict, reason)
 
 
 def _end(curve: Curve) -> float:
     return statistics.fmean(value for _, value in curve[-TAIL:]) if curve else math.nan
 
 
-def _unknown(measure: str, control: Sequence[float], remedy: Sequence[float], reason: str) -> Comparison:
+def _unknown(measure: str, control: Sequence[float], remedy: Sequence[float], reason: str) -> RemedyComparison:
     before, after = (statistics.fmean(values) if values else math.nan for values in (control, remedy))
-    return Comparison(measure, before, after, after - before, None, "cannot tell", reason)
+    return RemedyComparison(measure, before, after, after - before, None, "cannot tell", reason)

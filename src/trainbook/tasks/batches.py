@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trainbook.data.batches import Batch
-from trainbook.data.likeness import row_hashes
+from trainbook.data.row_hashes import row_hashes
 
 
 @dataclass

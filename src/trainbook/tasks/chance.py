@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.data.likeness import mixed
+from trainbook.data.row_hashes import mixed
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 

@@ -9,7 +9,7 @@ from trainbook.bounded import json_text
 from trainbook.data import Tokenizer
 from trainbook.data.chat import chat_with
 from trainbook.errors import UserError
-from trainbook.knobs import earlier
+from trainbook.knobs import own_models
 from trainbook.knobs.config import Config
 from trainbook.knobs.hub import CONFIG, find_folder
 
@@ -31,13 +31,13 @@ def end_tokens(config: Config, tokenizer: Tokenizer, chat_template: str | None) 
 
 def _of_pretrained(config: Config) -> list[int]:
     name = config.model.pretrained
-    if name is None or earlier.is_recipe(name):
+    if name is None or own_models.is_recipe(name):
         return []
     try:
         folder = find_folder(name)
     except UserError:  # the folder is gone: its weights are in the run's own checkpoints
         return []
-    if earlier.is_run(name):
+    if own_models.is_run(name):
         return _numbers(_read(folder / "tokenizer" / FACTS_FILE).get("ends"))
     return _numbers((_read(folder / GENERATION_CONFIG) or _read(folder / CONFIG)).get("eos_token_id"))
 

@@ -13,7 +13,7 @@ from trainbook.data.batches import Batch, Ragged, places_in
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     num_rows: int
     width: int
     lengths: np.ndarray  # positions of each sample
@@ -31,7 +31,7 @@ class Layout:
         width: int | None,
         packed: bool,
         equally_long: bool = False,
-    ) -> Layout:
+    ) -> RowLayout:
         ends = np.cumsum(lengths)
         # Samples come in order of their rows: what a row holds before a sample is what came since the row began.
         first_of_row = np.searchsorted(rows, rows)
@@ -85,7 +85,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Part:
+class MicroBatchPart:
     """The samples of one micro-batch."""
 
     batch: Batch
@@ -98,8 +98,8 @@ class Part:
         begin = int(ragged.lengths[: self.samples.start].sum())
         return Ragged(ragged.values[begin : begin + int(lengths.sum())], lengths)
 
-    def layout(self, lengths: np.ndarray, width: int | None) -> Layout:
-        return Layout.of(lengths, self.rows, self.num_rows, width, self.batch.packed, self.batch.equally_long)
+    def layout(self, lengths: np.ndarray, width: int | None) -> RowLayout:
+        return RowLayout.of(lengths, self.rows, self.num_rows, width, self.batch.packed, self.batch.equally_long)
 
     @property
     def ids(self) -> np.ndarray:
@@ -110,9 +110,9 @@ class Part:
         return self.batch.epochs[self.samples]
 
 
-def parts(batch: Batch, rows_each: int) -> Iterator[Part]:
+def parts(batch: Batch, rows_each: int) -> Iterator[MicroBatchPart]:
     """The micro-batches of a batch: so many rows each, the last one perhaps fewer."""
     for first in range(0, batch.num_rows, rows_each):
         last = min(first + rows_each, batch.num_rows)
         begin, end = (int(at) for at in np.searchsorted(batch.rows, [first, last]))
-        yield Part(batch, slice(begin, end), batch.rows[begin:end] - first, last - first)
+        yield MicroBatchPart(batch, slice(begin, end), batch.rows[begin:end] - first, last - first)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainbook.errors import ConfigError, Problem
-from trainbook.knobs.sections.evaluation import Evaluation
+from trainbook.knobs.sections.evaluation import EvaluationKnobs
 from trainbook.tasks.entities import has_entities
 from trainbook.tasks.losses import IGNORED
 
@@ -58,7 +58,7 @@ def must_give_metric(task: str, metric: str, *, generate: bool = False, target_u
     raise ConfigError([Problem("configuration", "evaluation.metric_for_best_model", message, hint)])
 
 
-def must_fit_task(task: str, evaluation: Evaluation) -> None:
+def must_fit_task(task: str, evaluation: EvaluationKnobs) -> None:
     """A task must be one that can be judged as the evaluation section asks."""
     if evaluation.generate and task in OF_TASK and task not in WRITING_TASKS:
         message = f"the task {task} generates no text; tasks that do are {' and '.join(WRITING_TASKS)}."
@@ -71,7 +71,7 @@ def must_fit_task(task: str, evaluation: Evaluation) -> None:
     )
 
 
-def must_fit_labels(task: str, evaluation: Evaluation, label_names: Sequence[str]) -> None:
+def must_fit_labels(task: str, evaluation: EvaluationKnobs, label_names: Sequence[str]) -> None:
     """Tags have the metrics of entities or those of words: which, their names say."""
     metric = evaluation.metric_for_best_model
     if task != "tag":

@@ -14,7 +14,7 @@ from trainbook.data.frame import Frame
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
-from trainbook.models import EncoderDecoder, KeyValueCache, Memory, OutputLinear, build_t5, initialize
+from trainbook.models import EncoderDecoder, EncoderMemory, KeyValueCache, OutputLinear, build_t5, initialize
 from trainbook.tasks.batches import StepBatch
 from trainbook.tasks.layout import parts
 from trainbook.tasks.losses import IGNORED
@@ -100,10 +100,10 @@ class Seq2SeqModel(Seq2SeqTask):
 
 
 @dataclass
-class Reading:
+class DecoderState:
     """What has been read and written so far, a row each."""
 
-    memory: Memory
+    memory: EncoderMemory
     caches: list[KeyValueCache]
 
 
@@ -114,21 +114,21 @@ class SearchableDecoder:
     model: Seq2SeqModel
     max_new_tokens: int
 
-    def start(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, Reading]:
+    def start(self, batch: Mapping[str, Tensor]) -> tuple[Tensor, DecoderState]:
         body, input_ids = self.model.body, batch["input_ids"]
         memory = body.remember(input_ids, batch.get("document_ids"))
         assert memory.kept is not None
         caches = body.decoder.new_caches(len(input_ids), memory.kept[0][0].dtype, self.max_new_tokens)
-        return input_ids.new_full((len(input_ids),), self.model.facts.pad), Reading(memory, caches)
+        return input_ids.new_full((len(input_ids),), self.model.facts.pad), DecoderState(memory, caches)
 
-    def step(self, tokens_N: Tensor, state: Reading) -> Tensor:
+    def step(self, tokens_N: Tensor, state: DecoderState) -> Tensor:
         hidden = self.model.body.decode(tokens_N[:, None], state.memory, state.caches)
         return self.model.read_out(hidden[:, -1])[:, : self.model.vocab_size]
 
-    def reorder(self, state: Reading, index_M: Tensor) -> Reading:
+    def reorder(self, state: DecoderState, index_M: Tensor) -> DecoderState:
         for cache in state.caches:
             cache.reorder(index_M)
-        return Reading(state.memory.reorder(index_M), state.caches)
+        return DecoderState(state.memory.reorder(index_M), state.caches)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from trainbook.data import DataBundle, Tokenizer
 from trainbook.data.batches import Batch, Ragged, places_in
 from trainbook.data.frame import Frame
-from trainbook.data.likeness import row_hashes
+from trainbook.data.row_hashes import row_hashes
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length

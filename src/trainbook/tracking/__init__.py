@@ -18,7 +18,7 @@ from trainbook.tracking.tracker import Tracker, Trackers
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainbook.knobs.sections.logging import Logging
+    from trainbook.knobs.sections.logging import LoggingKnobs
 
 __all__ = [
     "ConsoleTracker",
@@ -39,7 +39,7 @@ def silent(segment: int, start_step: int) -> Trackers:
 
 
 def build(
-    logging: Logging,
+    logging: LoggingKnobs,
     run: RunFolder,
     *,
     segment: int,
@@ -91,7 +91,7 @@ def build(
     return trackers
 
 
-def must_be_installed(logging: Logging) -> None:
+def must_be_installed(logging: LoggingKnobs) -> None:
     """The packages that `logging` asks for."""
     for package in logging.report_to:
         spec = find_spec(package)

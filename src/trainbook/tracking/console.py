@@ -11,7 +11,7 @@ from rich.text import Text
 
 from trainbook.runs.schema import EVENTS, judgements
 from trainbook.terminal import new_console
-from trainbook.tracking.status_line import Part, StatusLine
+from trainbook.tracking.status_line import StatusLine, StatusPart
 
 _STYLES = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 
@@ -77,19 +77,19 @@ class Eta:
         return None if seconds_per_step is None else seconds_per_step * max(0, total_steps - step)
 
 
-def number_parts(row: Mapping[str, Any], seconds_left: float | None, counted: str = "tokens") -> list[Part]:
+def number_parts(row: Mapping[str, Any], seconds_left: float | None, counted: str = "tokens") -> list[StatusPart]:
     parts = []
     if (loss := row.get("loss")) is not None:
-        parts.append(Part(f"loss {fixed(loss, 4)}", 2))
+        parts.append(StatusPart(f"loss {fixed(loss, 4)}", 2))
     if (rate := row.get("learning_rate")) is not None:
-        parts.append(Part(f"lr {rate:.1e}", 4))
+        parts.append(StatusPart(f"lr {rate:.1e}", 4))
     if (norm := row.get("grad_norm")) is not None:
-        parts.append(Part(f"norm {fixed(norm, 2)}", 5))
+        parts.append(StatusPart(f"norm {fixed(norm, 2)}", 5))
     if (speed := row.get("tokens_per_second")) is not None:
         text = f"{speed:,.0f} tok/s" if counted == "tokens" else f"{speed:,.4g} {counted}/s"
-        parts.append(Part(text, 3))
+        parts.append(StatusPart(text, 3))
     if seconds_left is not None:
-        parts.append(Part(f"eta {clock(seconds_left)}", 0))
+        parts.append(StatusPart(f"eta {clock(seconds_left)}", 0))
     return parts
 
 

@@ -13,7 +13,7 @@ LONGEST_BAR = 60
 
 
 @dataclass
-class Part:
+class StatusPart:
     text: str
     importance: int  # 0: the last one to be left out where the terminal is narrow
 
@@ -22,7 +22,7 @@ class Part:
 class StatusLine:
     step: int
     total: int
-    numbers: Sequence[Part] = field(default_factory=list)
+    numbers: Sequence[StatusPart] = field(default_factory=list)
     activity: str = ""  # what takes its time just now, such as "evaluating 3/13"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
@@ -31,7 +31,7 @@ class StatusLine:
     def fitted(self, width: int) -> Text:
         """At most `width` columns: the bar gives way first, then the least important numbers."""
         step = f"step {self.step}/{self.total}"
-        parts = [Part(self.activity, 1), *self.numbers] if self.activity else list(self.numbers)
+        parts = [StatusPart(self.activity, 1), *self.numbers] if self.activity else list(self.numbers)
         while parts and len(_joined(step, parts)) > width:
             parts.remove(max(parts, key=lambda part: part.importance))
         room = min(width - len(_joined(step, parts)) - 1, LONGEST_BAR)
@@ -44,5 +44,5 @@ class StatusLine:
         return line
 
 
-def _joined(step: str, parts: Sequence[Part]) -> str:
+def _joined(step: str, parts: Sequence[StatusPart]) -> str:
     return "  ".join([step, *(part.text for part in parts)])

@@ -10,7 +10,7 @@ from trainbook.data.frame import Frame
 from trainbook.data.records import Document
 from trainbook.data.report.build import report
 from trainbook.data.report.encoded import encode
-from trainbook.data.report.gather import Side, gather
+from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.tokenizers import ByteTokenizer, Tokenizer
 from trainbook.knobs import load
 
@@ -22,7 +22,9 @@ def some_texts(count: int, seed: int, longest: int = 12) -> list[str]:
     return [" ".join(draw.choices(WORDS, k=draw.randint(2, longest))) for _ in range(count)]
 
 
-def side_of(documents: list[Document] | list[str], limit: int = 1000, tokenizer: Tokenizer | None = None) -> Side:
+def side_of(
+    documents: list[Document] | list[str], limit: int = 1000, tokenizer: Tokenizer | None = None
+) -> SplitReport:
     made = [
         document if isinstance(document, Document) else Document(document, f"file:{number}", 0)
         for number, document in enumerate(documents)

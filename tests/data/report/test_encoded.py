@@ -5,13 +5,13 @@ import pytest
 
 from trainbook.data.records import Document
 from trainbook.data.report import encoded
-from trainbook.data.report.gather import Side, gather
+from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
 
 
-def side_of(*texts: str, target: str | None = None) -> Side:
+def side_of(*texts: str, target: str | None = None) -> SplitReport:
     return gather([Document(text, f"{number}", 0, target=target) for number, text in enumerate(texts)], 1000)
 
 

@@ -16,7 +16,7 @@ from trainbook.errors import CheckpointError
 from trainbook.loop.faults.faults import FULL_DISK_ATTEMPTS, Faults, _rows
 from trainbook.loop.faults.kinds import KINDS, parse
 from trainbook.loop.step import train_step
-from trainbook.parallel import ALONE, Place, Ranks
+from trainbook.parallel import ALONE, RankEnv, Ranks
 from trainbook.runs import RunFolder
 from trainbook.tracking import FileTracker, Trackers
 
@@ -284,7 +284,7 @@ def test_a_fault_of_another_rank_is_told_and_does_nothing_here(lab, monkeypatch)
     """The first rank writes the events of all."""
     job = lab.build().job
     plan, clean = job.samples.plan, job.samples.plan.dataset
-    monkeypatch.setattr(job.state.strategy, "ranks", Ranks(Place(rank=0, world=2)))
+    monkeypatch.setattr(job.state.strategy, "ranks", Ranks(RankEnv(rank=0, world=2)))
     texts = ("random-labels@1:rank=1", "nan-gradient@1:rank=1", "bit-flip@1:rank=1", "out-of-memory@2:rank=1")
     faults, log = faults_of(*texts, "kill@2:rank=1")
     killed: list[int] = []
@@ -305,7 +305,7 @@ def test_the_samples_of_one_rank_are_its_share_of_the_batch(lab, monkeypatch):
     share = plan.batch(2, 1, 2).ids.tolist()
     heard: list[Any] = []
     for rank in (0, 1):
-        monkeypatch.setattr(job.state.strategy, "ranks", Ranks(Place(rank=rank, world=2)))
+        monkeypatch.setattr(job.state.strategy, "ranks", Ranks(RankEnv(rank=rank, world=2)))
         clean, faults = plan.dataset, Faults(parse(["random-labels@3:rank=1"]))
         faults.log = lambda kind, step, **facts: heard.append(facts["ids"])
         faults.install(job.state)

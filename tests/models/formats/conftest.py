@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from trainbook.data.tokenizers.plain import ByteTokenizer
 from trainbook.knobs import Config, load
 from trainbook.models.formats.known import FORMATS, kind_of
-from trainbook.models.formats.rules import Rule, to_foreign
+from trainbook.models.formats.rules import WeightRule, to_foreign
 from trainbook.tasks.causal import CausalLanguageModel
 from trainbook.tasks.labels import TextClassifier, WordTagger
 from trainbook.tasks.masked import MaskedLanguageModel
@@ -81,7 +81,7 @@ class Example:
     def pad(self) -> int:
         return self.tokenizer.special("pad") or 0
 
-    def rules(self, task: Task, config: Config) -> list[Rule]:
+    def rules(self, task: Task, config: Config) -> list[WeightRule]:
         shape: Any = task.body.shape  # pyright: ignore[reportAttributeAccessIssue]
         return list(FORMATS[self.format].rules(shape, kind_of(task, config), config.model.tie_embeddings))
 

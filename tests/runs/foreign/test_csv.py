@@ -9,10 +9,10 @@ import pytest
 
 from trainbook.errors import UserError
 from trainbook.runs.record import open_record
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 
-def read(tmp_path: Path, text: str, name: str = "run.csv") -> Record:
+def read(tmp_path: Path, text: str, name: str = "run.csv") -> RunRecord:
     (tmp_path / name).write_text(text)
     return open_record(tmp_path / name)
 

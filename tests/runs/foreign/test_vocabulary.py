@@ -10,9 +10,9 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.values import choices
 from trainbook.runs.foreign import foreign_override, in_their_words
 from trainbook.runs.foreign.vocabulary import ELSEWHERE, TRAINING_ARGUMENTS, VALUES, names_for
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
-THEIRS = Record("run", [], [], origin="huggingface", names=names_for({}, is_hugging_face=True))
+THEIRS = RunRecord("run", [], [], origin="huggingface", names=names_for({}, is_hugging_face=True))
 
 
 @pytest.mark.parametrize(
@@ -53,17 +53,17 @@ def test_an_override_of_several_is_told_one_by_one():
 
 
 def test_a_run_of_ours_takes_overrides_as_they_are():
-    assert foreign_override(Record("run", [], []), "optimizer.learning_rate=1e-4") == "optimizer.learning_rate=1e-4"
+    assert foreign_override(RunRecord("run", [], []), "optimizer.learning_rate=1e-4") == "optimizer.learning_rate=1e-4"
 
 
 def test_without_saying_whose_words_they_are_what_has_no_counterpart_is_nothing():
     assert in_their_words(THEIRS, "precision.compute=bf16") == "bf16=True, fp16=False"
     assert in_their_words(THEIRS, "data.padding=packed") is None
-    assert in_their_words(Record("run", [], []), "data.padding=packed") == "data.padding=packed"
+    assert in_their_words(RunRecord("run", [], []), "data.padding=packed") == "data.padding=packed"
 
 
 def test_a_run_with_names_of_its_own_is_told_those():
-    record = Record("run", [], [], origin="wandb", names=names_for({"optimizer.learning_rate": "lr"}))
+    record = RunRecord("run", [], [], origin="wandb", names=names_for({"optimizer.learning_rate": "lr"}))
     assert foreign_override(record, "optimizer.learning_rate=1e-4") == "lr=1e-4 (as this run's settings call it)"
     assert foreign_override(record, "optimizer.beta2=0.9") == "adam_beta2=0.9 (TrainingArguments)"
 

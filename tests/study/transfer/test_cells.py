@@ -17,14 +17,14 @@ from tests.conftest import slow
 
 from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, TrainbookError
 from trainbook.study.transfer import cells
-from trainbook.study.transfer.cells import Asked, Cell, Outcome, in_turn
+from trainbook.study.transfer.cells import Asked, CellOutcome, TransferCell, in_turn
 
 REPOSITORY = Path(__file__).parents[3]
 NUMBER = 9
 
 
 def asked(folder: Path) -> list[Asked]:
-    return [Asked(Cell("mup", 16, 0.1, seed), Path("base.yaml"), [], folder) for seed in range(NUMBER)]
+    return [Asked(TransferCell("mup", 16, 0.1, seed), Path("base.yaml"), [], folder) for seed in range(NUMBER)]
 
 
 def seeds_in(folder: Path) -> set[int]:
@@ -36,24 +36,24 @@ def wait_for(folder: Path, seeds: set[int]) -> None:
         time.sleep(0.01)
 
 
-def first_fails(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
+def first_fails(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
     (runs_dir / name).touch()
     wait_for(runs_dir, {0, 1})
     if name.endswith("-0"):
         raise ValueError("of the first run")
     time.sleep(1)  # under way when the first one fails
-    return Outcome(1.0)
+    return CellOutcome(1.0)
 
 
-def never_ends(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
+def never_ends(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
     (runs_dir / name).write_text(str(os.getpid()))
     while True:
         time.sleep(1)
 
 
-def counts(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
+def counts(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
     (runs_dir / name).touch()
-    return Outcome(float(name.rsplit("-", 1)[1]))
+    return CellOutcome(float(name.rsplit("-", 1)[1]))
 
 
 @pytest.mark.slow

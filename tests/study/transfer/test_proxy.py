@@ -13,8 +13,8 @@ from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer.proxy import carry_over, cost, flops_per_token, num_parameters, proxy_for
-from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.study_file import load_values, read_question
+from trainbook.study.tune.trial import Trial
 
 
 def question(lab: Any, *overrides: str, **study: Any) -> Any:

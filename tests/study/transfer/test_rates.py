@@ -13,7 +13,7 @@ from trainbook.charts import transfer as charts
 from trainbook.errors import ResumeError, RunFolderError, UserError
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family
-from trainbook.study.transfer.cells import Outcome
+from trainbook.study.transfer.cells import CellOutcome
 from trainbook.study.transfer.optimum import optimum, summary
 from trainbook.study.transfer.rates import MOST_ADDED, RateStudy, beyond, checked_rates, grid
 from trainbook.study.transfer.render import rates_text
@@ -34,7 +34,7 @@ class Pretence:
             return None
         return 3.0 - 0.2 * doublings + 0.1 * (rate - self.lowest - self.per_doubling * doublings) ** 2
 
-    def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
+    def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
         if len(self.trained) == self.stop_after:
             raise KeyboardInterrupt
         self.trained.append(name)
@@ -43,7 +43,7 @@ class Pretence:
         doublings = math.log2(int(given[width]) / 16)
         rate = math.log2(float(given["optimizer.learning_rate"]))
         loss = self.loss(rate, doublings)
-        return Outcome(loss, None if loss is not None else "diverged")
+        return CellOutcome(loss, None if loss is not None else "diverged")
 
 
 def study(lab: Any, train: Pretence, name: str = "s", rates: tuple[float, ...] = RATES, **options: Any) -> RateStudy:
@@ -127,9 +127,9 @@ def test_seeds_have_a_spread_and_differences_are_paired(lab):
     class Noisy(Pretence):
         """A seed moves all losses alike: they spread, and what a rate costs does not."""
 
-        def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> Outcome:
+        def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
             found, seed = super().__call__(base, overrides, name, runs_dir), int(name.rsplit("-", 1)[1])
-            return Outcome(found.loss + seed if found.loss is not None else None)
+            return CellOutcome(found.loss + seed if found.loss is not None else None)
 
     answer = study(lab, Noisy(), seeds=3).run()
     largest = answer["arms"]["standard"]["sizes"][-1]

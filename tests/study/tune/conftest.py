@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.study.tune.study_file import Question, read_question
+from trainbook.study.tune.study_file import StudyQuestion, read_question
 
 HERE = Path(__file__).parent
-Asks = Callable[..., Question]
+Asks = Callable[..., StudyQuestion]
 FIXED = ["data.source=x.txt", "training.max_steps=10", "schedule.warmup_steps=1"]
 
 
 @pytest.fixture
 def ask(tmp_path: Path) -> Asks:
-    def question(text: str = "nuisance: {learning_rate: }\n", **options: object) -> Question:
+    def question(text: str = "nuisance: {learning_rate: }\n", **options: object) -> StudyQuestion:
         path = tmp_path / "study.yaml"
         path.write_text(f"base: gpt-tiny\n{text}")
         return read_question(path, FIXED, **{"budget": 8, "seeds": 2, **options})  # pyright: ignore

@@ -13,15 +13,15 @@ FIRST_TO_DIE = 3  # the number of the trial whose first worker is killed
 
 def bowl(task: Any) -> Any:
     """Best at a rate of 1e-3; diverges above 5e-3. Notes down who began and ended what."""
-    from trainbook.study.tune.task import Outcome
+    from trainbook.study.tune.task import TrialOutcome
 
     _note(task, "begun")
     rate = task.trial.values.get("optimizer.learning_rate", 2e-3)
     if rate > 5e-3:
-        return Outcome(None, 10, "diverged: of course")
+        return TrialOutcome(None, 10, "diverged: of course")
     time.sleep(0.1)  # so that all workers get some
     _note(task, "ended")
-    return Outcome((math.log10(rate) + 3) ** 2 + 1 + 0.001 * ((task.trial.seed or 0) % 7), tokens=100)
+    return TrialOutcome((math.log10(rate) + 3) ** 2 + 1 + 0.001 * ((task.trial.seed or 0) % 7), tokens=100)
 
 
 def slower(task: Any) -> Any:

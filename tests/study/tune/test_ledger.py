@@ -14,10 +14,10 @@ from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, U
 from trainbook.study.tune import database as database_module
 from trainbook.study.tune.changed import is_extended
 from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
-from trainbook.study.tune.order import Order
+from trainbook.study.tune.next_trials import Order
 from trainbook.study.tune.planning import extended, is_spent, next_order
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 from trainbook.terminal import without_password
 
 
@@ -27,18 +27,18 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def question(ask: Asks) -> Question:
+def question(ask: Asks) -> StudyQuestion:
     return ask()
 
 
 @pytest.fixture
-def ledger(url: str, question: Question) -> Iterator[Ledger]:
+def ledger(url: str, question: StudyQuestion) -> Iterator[Ledger]:
     with opened(url, "s") as ledger:
         ledger.open(question.as_json())
         yield ledger
 
 
-def take(ledger: Ledger, question: Question, worker: str) -> Trial:
+def take(ledger: Ledger, question: StudyQuestion, worker: str) -> Trial:
     taken = ledger.take(worker, lambda trials, plan: next_order(question, trials, plan))
     assert isinstance(taken, Trial)
     return taken
@@ -48,7 +48,7 @@ def end(ledger: Ledger, trial: Trial, worker: str, loss: float = 1.0) -> bool:
     return ledger.finish(replace(trial, state="done", loss=loss), worker)
 
 
-def test_the_base_comes_first_then_all_points_then_the_repetitions(ledger: Ledger, question: Question) -> None:
+def test_the_base_comes_first_then_all_points_then_the_repetitions(ledger: Ledger, question: StudyQuestion) -> None:
     kinds = []
     while True:
         taken = ledger.take("a", lambda trials, plan: next_order(question, trials, plan))
@@ -89,7 +89,7 @@ def test_four_workers_at_once_get_every_trial_once(url: str, ask: Asks) -> None:
 
 
 def test_a_trial_whose_lease_ran_out_is_taken_over_and_the_first_answer_counts(
-    url: str, ledger: Ledger, question: Question
+    url: str, ledger: Ledger, question: StudyQuestion
 ) -> None:
     with opened(url, "s", lease_seconds=-1.0) as hasty:
         lost = take(hasty, question, "late")
@@ -104,7 +104,7 @@ def test_a_trial_whose_lease_ran_out_is_taken_over_and_the_first_answer_counts(
 
 
 def test_nothing_is_taken_over_just_after_the_database_was_away(
-    url: str, ledger: Ledger, question: Question, monkeypatch: pytest.MonkeyPatch
+    url: str, ledger: Ledger, question: StudyQuestion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with opened(url, "s", lease_seconds=-1.0) as hasty:
         lost = take(hasty, question, "alive")
@@ -117,7 +117,7 @@ def test_nothing_is_taken_over_just_after_the_database_was_away(
     assert take(ledger, question, "third").number == lost.number
 
 
-def test_a_trial_that_is_busy_is_taken_only_if_there_is_no_other(ledger: Ledger, question: Question) -> None:
+def test_a_trial_that_is_busy_is_taken_only_if_there_is_no_other(ledger: Ledger, question: StudyQuestion) -> None:
     first = take(ledger, question, "a")
     second = take(ledger, question, "b")
     for each, worker in ((first, "a"), (second, "b")):
@@ -127,7 +127,7 @@ def test_a_trial_that_is_busy_is_taken_only_if_there_is_no_other(ledger: Ledger,
     assert isinstance(avoiding, Trial) and avoiding.number == second.number
 
 
-def test_failed_trials_are_tried_again_on_a_new_start_but_not_for_ever(ledger: Ledger, question: Question) -> None:
+def test_failed_trials_are_tried_again_on_a_new_start_but_not_for_ever(ledger: Ledger, question: StudyQuestion) -> None:
     base = take(ledger, question, "a")
     ledger.finish(replace(base, state="failed", reason="the disk is full"), "a")
     for _ in range(MOST_ATTEMPTS + 1):  # all depends on it
@@ -143,7 +143,7 @@ def test_failed_trials_are_tried_again_on_a_new_start_but_not_for_ever(ledger: L
         assert ledger.try_failed_again() == (attempt < MOST_ATTEMPTS)
 
 
-def test_a_base_that_failed_refuses_only_for_as_long_as_it_has(ledger: Ledger, question: Question) -> None:
+def test_a_base_that_failed_refuses_only_for_as_long_as_it_has(ledger: Ledger, question: StudyQuestion) -> None:
     planner = lambda trials, plan: next_order(question, trials, plan)  # noqa: E731
     base = take(ledger, question, "a")
     for number in range(1, 8):
@@ -178,14 +178,14 @@ def test_what_is_left_when_the_budget_is_spent_is_never_begun(url: str, ask: Ask
     assert sum(each.kind == "repeat" and each.state == "done" for each in trials) == 4
 
 
-def test_a_lease_that_is_renewed_is_kept(ledger: Ledger, question: Question) -> None:
+def test_a_lease_that_is_renewed_is_kept(ledger: Ledger, question: StudyQuestion) -> None:
     mine = take(ledger, question, "a")
     assert ledger.renew(mine, "a", seconds=1.5) and ledger.renew(mine, "a", seconds=2.0)
     (running,) = [each for each in ledger.trials() if each.state == "running" and each.worker == "a"]
     assert running.number == mine.number and running.seconds == 3.5
 
 
-def test_a_trial_that_kills_its_workers_is_not_lent_for_ever(url: str, ledger: Ledger, question: Question) -> None:
+def test_a_trial_that_kills_its_workers_is_not_lent_for_ever(url: str, ledger: Ledger, question: StudyQuestion) -> None:
     for attempt in range(MOST_ATTEMPTS):
         assert take(ledger, question, f"w{attempt}").number == 0
         ledger.bury(f"w{attempt}")
@@ -193,19 +193,19 @@ def test_a_trial_that_kills_its_workers_is_not_lent_for_ever(url: str, ledger: L
     assert first.state == "failed" and f"{MOST_ATTEMPTS} workers died" in (first.reason or "")
 
 
-def test_what_is_given_back_counts_as_no_attempt(ledger: Ledger, question: Question) -> None:
+def test_what_is_given_back_counts_as_no_attempt(ledger: Ledger, question: StudyQuestion) -> None:
     mine = take(ledger, question, "a")
     ledger.give_back(mine, "a")
     assert (ledger.trials()[0].state, ledger.trials()[0].attempts) == ("waiting", 0)
 
 
-def test_values_that_are_lists_come_back_as_they_are_chosen_from(ledger: Ledger, question: Question) -> None:
+def test_values_that_are_lists_come_back_as_they_are_chosen_from(ledger: Ledger, question: StudyQuestion) -> None:
     values = {"model.lora_targets": ("q", "v"), "model.dropout": 0.1}
     taken = ledger.take("a", lambda trials, plan: Order([Trial(0, "search", values)]))
     assert isinstance(taken, Trial) and ledger.trials()[0].values == values
 
 
-def test_everything_can_be_said_twice(ledger: Ledger, question: Question) -> None:
+def test_everything_can_be_said_twice(ledger: Ledger, question: StudyQuestion) -> None:
     """As after a connection that broke before the answer came."""
     mine = take(ledger, question, "a")
     assert take(ledger, question, "a") == mine
@@ -214,7 +214,7 @@ def test_everything_can_be_said_twice(ledger: Ledger, question: Question) -> Non
     assert len(ledger.reports()) == 1
 
 
-def test_a_report_is_compared_only_with_those_that_it_is_said_to_be(ledger: Ledger, question: Question) -> None:
+def test_a_report_is_compared_only_with_those_that_it_is_said_to_be(ledger: Ledger, question: StudyQuestion) -> None:
     first, second = take(ledger, question, "a"), take(ledger, question, "b")
     ledger.report(first, 0.5, 1.0, {0, 1})
     assert ledger.report(second, 0.5, 2.0, {1}) == []
@@ -287,7 +287,7 @@ def away(ledger: Ledger, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
 
 def test_a_database_that_comes_back_is_waited_for(
-    url: str, ledger: Ledger, question: Question, monkeypatch: pytest.MonkeyPatch
+    url: str, ledger: Ledger, question: StudyQuestion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
     ledger.database.say = said.append

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from trainbook.knobs.aliases import by_path
 from trainbook.study.ranges import dimension
 from trainbook.study.space import Space
-from trainbook.study.tune.methods import METHODS, Search, Tried, propose
-from trainbook.study.tune.methods.point import Point, key
+from trainbook.study.tune.methods import METHODS, PointSearch, Tried, propose
+from trainbook.study.tune.methods.point import SearchPoint, key
 from trainbook.study.tune.methods.zoom import narrowed, num_rounds, space_of_round
 
 RATE, BETA = "optimizer.learning_rate", "optimizer.beta1"
@@ -26,7 +26,7 @@ def bowl(values: object, best_rate: float = 3e-4) -> float:
     return (math.log10(values[RATE]) - math.log10(best_rate)) ** 2  # pyright: ignore
 
 
-def search_all(method: str, search: Search, loss: Callable[..., float] = bowl) -> list[Tried]:
+def search_all(method: str, search: PointSearch, loss: Callable[..., float] = bowl) -> list[Tried]:
     tried: list[Tried] = []
     while points := propose(method, search, tried):
         tried += [Tried(each.units, each.values, each.round, loss=loss({**BASE, **each.values})) for each in points]
@@ -35,7 +35,7 @@ def search_all(method: str, search: Search, loss: Callable[..., float] = bowl) -
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_method_tries_a_point_twice_or_more_points_than_asked(method: str) -> None:
-    tried = search_all(method, Search(space(RATE, BETA), 13, seed=5, base=BASE))
+    tried = search_all(method, PointSearch(space(RATE, BETA), 13, seed=5, base=BASE))
     assert len(tried) == 13
     assert len({key(each.values) for each in tried}) == 13
 
@@ -43,7 +43,8 @@ def test_no_method_tries_a_point_twice_or_more_points_than_asked(method: str) ->
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_seed_gives_the_same_points_and_another_seed_others(method: str) -> None:
     first, again, other = (
-        [each.values for each in search_all(method, Search(space(RATE, BETA), 7, seed, BASE))] for seed in (1, 1, 2)
+        [each.values for each in search_all(method, PointSearch(space(RATE, BETA), 7, seed, BASE))]
+        for seed in (1, 1, 2)
     )
     assert first == again
     assert method == "one-at-a-time" or first != other
@@ -52,7 +53,7 @@ def test_the_same_seed_gives_the_same_points_and_another_seed_others(method: str
 @settings(deadline=None)
 @given(points=st.integers(1, 64), seed=st.integers(0, 99))
 def test_sobol_fills_a_log_range_evenly(points: int, seed: int) -> None:
-    tried = search_all("sobol", Search(space(RATE), points, seed, BASE))
+    tried = search_all("sobol", PointSearch(space(RATE), points, seed, BASE))
     slots = 1 << ((points - 1).bit_length())
     used = [int(space(RATE).dimensions[0].place(each.values[RATE]) * slots * (1 - 1e-7)) for each in tried]
     assert len(tried) == points
@@ -61,12 +62,12 @@ def test_sobol_fills_a_log_range_evenly(points: int, seed: int) -> None:
 
 def test_a_space_of_few_points_is_gone_through_once() -> None:
     kinds = dimension(by_path()["schedule.type"])
-    tried = search_all("sobol", Search(Space((kinds,)), 30, 0, BASE), loss=lambda values: 1.0)
+    tried = search_all("sobol", PointSearch(Space((kinds,)), 30, 0, BASE), loss=lambda values: 1.0)
     assert {each.values["schedule.type"] for each in tried} == set(kinds.choices) - {"cosine"}  # the base's own
 
 
 def test_one_at_a_time_changes_one_knob_and_shares_the_points_out() -> None:
-    tried = search_all("one-at-a-time", Search(space(RATE, BETA), 9, 0, BASE))
+    tried = search_all("one-at-a-time", PointSearch(space(RATE, BETA), 9, 0, BASE))
     assert [len(each.values) for each in tried] == [1] * 9
     assert sum(RATE in each.values for each in tried) == 5
 
@@ -75,7 +76,9 @@ def test_one_at_a_time_gives_what_a_knob_has_no_use_for_to_the_others() -> None:
     kinds = dimension(by_path()["schedule.type"], choices=("cosine", "linear", "constant"))
     idle = dimension(by_path()["optimizer.momentum"], only_if=(("optimizer.type", "sgd"),))
     region = Space((*space(RATE, BETA).dimensions, kinds, idle))
-    tried = search_all("one-at-a-time", Search(region, 16, 0, {**BASE, "optimizer.momentum": 0.9}), lambda values: 1.0)
+    tried = search_all(
+        "one-at-a-time", PointSearch(region, 16, 0, {**BASE, "optimizer.momentum": 0.9}), lambda values: 1.0
+    )
     changed = [next(iter(each.values)) for each in tried]
     assert [changed.count(each.path) for each in region.dimensions] == [7, 7, 2, 0]
     assert [each.values["schedule.type"] for each in tried if "schedule.type" in each.values] == ["linear", "constant"]
@@ -92,7 +95,7 @@ def test_one_at_a_time_gives_what_a_knob_has_no_use_for_to_the_others() -> None:
 def test_one_at_a_time_tries_as_many_values_as_are_asked_for_and_then_all_there_are(given: dict, base: int) -> None:
     layers = dimension(by_path()["model.num_hidden_layers"], **given)
     for points in range(1, 20):
-        search = Search(Space((layers,)), points, 0, {layers.path: base})
+        search = PointSearch(Space((layers,)), points, 0, {layers.path: base})
         values = [each.values[layers.path] for each in search_all("one-at-a-time", search, lambda values: 1.0)]
         others = set(range(1, 17)) - {base}
         assert len(values) == len(set(values)) == min(points, len(others)) and set(values) <= others
@@ -100,7 +103,7 @@ def test_one_at_a_time_tries_as_many_values_as_are_asked_for_and_then_all_there_
 
 def test_one_at_a_time_passes_over_the_base_in_a_range_without_steps() -> None:
     floor = dimension(by_path()["schedule.floor"], low=0.0, high=0.5, scale="linear")
-    tried = search_all("one-at-a-time", Search(Space((floor,)), 5, 0, {floor.path: 0.25}), lambda values: 1.0)
+    tried = search_all("one-at-a-time", PointSearch(Space((floor,)), 5, 0, {floor.path: 0.25}), lambda values: 1.0)
     assert len({each.values[floor.path] for each in tried} - {0.25}) == 5
 
 
@@ -109,7 +112,7 @@ def test_a_base_in_the_last_part_of_a_step_is_no_trouble(method: str) -> None:
     floor = dimension(by_path()["schedule.floor"], low=0.0, high=0.119, step=0.06, scale="linear")
     region = Space((*space(RATE).dimensions, floor))
     base = {RATE: 2e-3, floor.path: 0.1}
-    search = Search(region, 5, 0, base, base_tried=Tried(tuple(region.place(base)), base, loss=1.0))
+    search = PointSearch(region, 5, 0, base, base_tried=Tried(tuple(region.place(base)), base, loss=1.0))
     assert len(search_all(method, search)) == 5
 
 
@@ -146,7 +149,7 @@ def test_a_best_at_an_edge_widens_the_range_beyond_it(unit: float, side: str) ->
 
 
 def test_zoom_waits_for_its_round_and_then_looks_closer() -> None:
-    search = Search(space(RATE), 12, 0, BASE)
+    search = PointSearch(space(RATE), 12, 0, BASE)
     first = propose("zoom", search, [])
     open_ones = [Tried(each.units, each.values, is_open=True) for each in first]
     assert propose("zoom", search, open_ones) == []
@@ -158,7 +161,7 @@ def test_zoom_waits_for_its_round_and_then_looks_closer() -> None:
 
 
 def test_zoom_finds_an_optimum_outside_of_the_range_that_it_was_given() -> None:
-    tried = search_all("zoom", Search(space(RATE), 24, 0, BASE), loss=lambda values: bowl(values, 5e-2))
+    tried = search_all("zoom", PointSearch(space(RATE), 24, 0, BASE), loss=lambda values: bowl(values, 5e-2))
     best = min(tried, key=lambda each: each.loss or 0.0)
     assert best.values[RATE] > 1e-2
 
@@ -173,7 +176,7 @@ def test_zoom_never_leaves_the_base_behind_where_that_is_the_best(seed: int, kin
         return bowl(values, 2e-3) + (values["schedule.type"] != kind)  # pyright: ignore
 
     at_base = Tried(tuple(region.place(base)), {path: base[path] for path in (RATE, "schedule.type")}, loss=loss(base))
-    search = Search(region, 24, seed, base, base_tried=at_base)
+    search = PointSearch(region, 24, seed, base, base_tried=at_base)
     tried = search_all("zoom", search, loss)
     last = space_of_round(search, tried, num_rounds(24) - 1)
     rate, kinds = last.dimensions
@@ -197,7 +200,7 @@ def test_zoom_leaves_a_choice_out_only_when_it_was_tried_a_few_times_and_is_clea
 def test_a_base_whose_value_has_no_place_on_the_scale_is_no_trouble() -> None:
     region = space("optimizer.weight_decay")
     base = {"optimizer.weight_decay": 0.0}
-    search = Search(region, 12, 0, base, base_tried=Tried((0.0,), base, loss=0.0))
+    search = PointSearch(region, 12, 0, base, base_tried=Tried((0.0,), base, loss=0.0))
     assert len(search_all("zoom", search, lambda values: values["optimizer.weight_decay"])) == 12
     assert len(search_all("gp", search, lambda values: values["optimizer.weight_decay"])) == 12
 
@@ -205,13 +208,13 @@ def test_a_base_whose_value_has_no_place_on_the_scale_is_no_trouble() -> None:
 def test_a_model_goes_through_a_space_that_has_an_end_and_asks_no_more() -> None:
     region = space("schedule.type")
     kinds = set(region.dimensions[0].choices)
-    search = Search(region, 30, 0, {"schedule.type": "cosine"})
+    search = PointSearch(region, 30, 0, {"schedule.type": "cosine"})
     tried = search_all("tpe", search, lambda values: 1.0)
     assert sorted(each.values["schedule.type"] for each in tried) == sorted(kinds - {"cosine"})
 
 
 def test_what_cannot_be_trained_is_where_the_model_does_not_look_again() -> None:
-    search = Search(space(RATE), 20, 0, BASE)
+    search = PointSearch(space(RATE), 20, 0, BASE)
     tried: list[Tried] = []
     while points := propose("tpe", search, tried):
         for each in points:
@@ -223,5 +226,5 @@ def test_what_cannot_be_trained_is_where_the_model_does_not_look_again() -> None
 
 
 def test_a_point_is_what_it_says() -> None:
-    (point, *_) = propose("sobol", Search(space(RATE), 4, 0, BASE), [])
-    assert isinstance(point, Point) and dict(point.values) == space(RATE).at(point.units)
+    (point, *_) = propose("sobol", PointSearch(space(RATE), 4, 0, BASE), [])
+    assert isinstance(point, SearchPoint) and dict(point.values) == space(RATE).at(point.units)

@@ -12,7 +12,7 @@ from tests.study.tune.test_methods import BETA, RATE, search_all, space
 
 from trainbook.errors import MissingExtra, RunFolderError, UserError
 from trainbook.study.tune.ledger import opened, sqlite_url
-from trainbook.study.tune.methods import Search
+from trainbook.study.tune.methods import PointSearch
 from trainbook.study.tune.run import Study
 from trainbook.study.tune.task import BASE, LEDGER
 from trainbook.study.tune.workers import LOGS, Workers
@@ -54,7 +54,7 @@ def test_without_sqlalchemy_the_pip_line_is_said(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("method", ["tpe", "gp"])
 @pytest.mark.parametrize("seed", [2**32 - 1, 2**32, 2**70])
 def test_a_seed_may_be_larger_than_optuna_takes(method: str, seed: int) -> None:
-    assert len(search_all(method, Search(space(RATE, BETA), 4, seed, VALUES))) == 4
+    assert len(search_all(method, PointSearch(space(RATE, BETA), 4, seed, VALUES))) == 4
 
 
 def test_a_file_in_the_place_of_the_logs_is_told_before_there_is_a_ledger(tmp_path: Path, ask: Asks) -> None:

@@ -17,11 +17,11 @@ from tests.study.tune.postgres import CannotStart, Server, running
 
 from trainbook.errors import ResumeError, UserError
 from trainbook.study.tune.ledger import Ledger, opened
-from trainbook.study.tune.order import Order
+from trainbook.study.tune.next_trials import Order
 from trainbook.study.tune.planning import next_order
-from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import Study
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
@@ -35,7 +35,7 @@ def server() -> Iterator[Server]:
         pytest.skip(f"no PostgreSQL server: {reason}")
 
 
-def take(ledger: Ledger, question: Question, worker: str) -> Trial:
+def take(ledger: Ledger, question: StudyQuestion, worker: str) -> Trial:
     taken = ledger.take(worker, lambda trials, plan: next_order(question, trials, plan))
     assert isinstance(taken, Trial)
     return taken

@@ -20,12 +20,12 @@ from tests.study.tune.conftest import FIXED, Asks, worker_with
 from trainbook.errors import Interrupted, MissingExtra
 from trainbook.study.tune.ledger import opened
 from trainbook.study.tune.run import Study
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
 
-def study(question: Question, tmp_path: Path, objective: str) -> Study:
+def study(question: StudyQuestion, tmp_path: Path, objective: str) -> Study:
     command = worker_with(objective)
     made = Study(question, tmp_path / "runs" / "s", command=command, ray="local")
     made.prepare()

@@ -14,8 +14,8 @@ from trainbook.study.tune.repeats import (
     repetitions,
     words_on_repeated,
 )
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 
 FAILED = "failed"
 Again = Sequence[float | str | None]  # None: it diverged
@@ -29,7 +29,7 @@ def searched(*losses: float | None) -> list[Trial]:
     ]
 
 
-def repeated(question: Question, trials: Sequence[Trial], again: Mapping[int, Again]) -> list[Trial]:
+def repeated(question: StudyQuestion, trials: Sequence[Trial], again: Mapping[int, Again]) -> list[Trial]:
     """All that is asked for, as it ended."""
     found = list(trials)
     for each in repetitions(question, trials):
@@ -42,7 +42,7 @@ def repeated(question: Question, trials: Sequence[Trial], again: Mapping[int, Ag
     return found
 
 
-def best(question: Question, trials: Sequence[Trial]) -> int | None:
+def best(question: StudyQuestion, trials: Sequence[Trial]) -> int | None:
     found = believed(question, trials, 0)
     return None if found is None else found.number
 

@@ -9,7 +9,7 @@ from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import load
 from trainbook.knobs.dumping import dump
 from trainbook.study.tune.planning import first_plan
-from trainbook.study.tune.study_file import Question, load_values, read_question
+from trainbook.study.tune.study_file import StudyQuestion, load_values, read_question
 from trainbook.study.tune.task import base_text
 
 STUDY = """base: gpt-tiny
@@ -219,7 +219,7 @@ def test_a_worker_knows_what_is_fixed_as_the_one_who_asked_does(tmp_path: Path) 
         write(tmp_path, STUDY.replace("nuisance:\n  learning_rate: {low: 1e-4, high: 1e-1}\n  beta1:\n", ""))
     )
     facts = json.loads(json.dumps(asked.as_json()))
-    known = Question.from_json(facts, asked.loaded, "base.yaml")
+    known = StudyQuestion.from_json(facts, asked.loaded, "base.yaml")
     assert known.roles.settled == asked.roles.settled >= {"training.max_steps", "schedule.warmup_ratio"}
     assert first_plan(known) == first_plan(asked)
 

@@ -13,9 +13,9 @@ from trainbook.errors import DataError, Interrupted
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.planning import next_order
 from trainbook.study.tune.pruning import RUNGS, bracket_of
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
-from trainbook.study.tune.task import Failed, Outcome, Task
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.task import Failed, TrialOutcome, TrialTask
+from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.worker import MayBeUnwell, Worker
 
 
@@ -26,7 +26,10 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 def work(
-    ledger: Ledger, question: Question, objective: Callable[[Task], Outcome], folder: Path = Path("unused")
+    ledger: Ledger,
+    question: StudyQuestion,
+    objective: Callable[[TrialTask], TrialOutcome],
+    folder: Path = Path("unused"),
 ) -> list[Trial]:
     ledger.open(question.as_json())
     Worker(ledger, question, folder, objective, "w").work()
@@ -37,10 +40,10 @@ def test_what_diverged_before_a_rung_is_the_worst_there(ledger: Ledger, ask: Ask
     """One in three goes on, of all: with two lost ones the third best of six is still in the best third of nine."""
     losses = iter([None, None, None, None, 1.0, 2.0])
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         if task.trial.kind == "base" or task.until > RUNGS[0]:
-            return Outcome(1.0)
-        return Outcome(next(losses), reason="diverged")
+            return TrialOutcome(1.0)
+        return TrialOutcome(next(losses), reason="diverged")
 
     trials = work(ledger, ask(budget=7, seeds=0, pruning="asha"), objective)
     assert [each.state for each in trials[1:]] == ["infeasible"] * 4 + ["done"] * 2
@@ -52,9 +55,9 @@ def test_hyperband_compares_within_a_bracket_and_counts_them_within_an_arm(ledge
     question = ask(text, budget=20, seeds=0, pruning="hyperband")
     paused: dict[int, list[float]] = {}
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         paused.setdefault(task.trial.number, []).append(task.until)
-        return Outcome(1.0 + 1e-3 * task.trial.number)
+        return TrialOutcome(1.0 + 1e-3 * task.trial.number)
 
     trials = work(ledger, question, objective)
     for arm in (0, 1):
@@ -77,9 +80,9 @@ def test_a_trial_that_is_taken_over_is_not_judged_again_where_it_was(ledger: Led
     ledger.bury("b")
     seen: list[float] = []
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         seen.extend([task.until] if task.trial.number == taken.number else [])
-        return Outcome(1.0)
+        return TrialOutcome(1.0)
 
     Worker(ledger, question, Path("unused"), objective, "w").work()
     assert seen == [RUNGS[1], 1.0]
@@ -88,12 +91,12 @@ def test_a_trial_that_is_taken_over_is_not_judged_again_where_it_was(ledger: Led
 
 
 def test_what_a_failed_trial_has_cost_is_kept_and_an_expected_error_ends_no_worker(ledger: Ledger, ask: Asks) -> None:
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         if task.trial.number == 1:
             raise Failed("the disk is full", tokens=500)
         if task.trial.number == 2:
             raise DataError("no such file")
-        return Outcome(1.0, tokens=1000)
+        return TrialOutcome(1.0, tokens=1000)
 
     trials = work(ledger, ask(budget=4, seeds=0), objective)
     assert [(each.state, each.tokens) for each in trials[:3]] == [("done", 1000), ("failed", 500), ("failed", 0)]
@@ -101,7 +104,7 @@ def test_what_a_failed_trial_has_cost_is_kept_and_an_expected_error_ends_no_work
 
 
 def test_after_an_error_that_is_not_ours_the_worker_takes_no_other_trial(ledger: Ledger, ask: Asks) -> None:
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         raise RuntimeError("CUDA error")
 
     with pytest.raises(MayBeUnwell, match="RuntimeError: CUDA error"):
@@ -116,9 +119,9 @@ def test_a_worker_that_is_asked_to_stop_does_so_between_rungs_and_gives_the_tria
     ledger.open(question.as_json())
     asked: list[bool] = []
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         asked.extend([True] if task.until < 1 else [])
-        return Outcome(1.0)
+        return TrialOutcome(1.0)
 
     worker = Worker(ledger, question, Path("unused"), objective, "w", is_asked_to_stop=lambda: bool(asked))
     with pytest.raises(Interrupted):
@@ -129,17 +132,17 @@ def test_a_worker_that_is_asked_to_stop_does_so_between_rungs_and_gives_the_tria
 def test_of_a_gpu_that_several_share_each_trial_has_its_part(ledger: Ledger, ask: Asks) -> None:
     question = ask(budget=4, seeds=0)
     ledger.open(question.as_json())
-    Worker(ledger, question, Path("unused"), lambda task: Outcome(1.0), "w", share=0.25).work()
+    Worker(ledger, question, Path("unused"), lambda task: TrialOutcome(1.0), "w", share=0.25).work()
     assert all(each.gpu_seconds == pytest.approx(each.seconds / 4) and each.seconds > 0 for each in ledger.trials())
 
 
 def test_a_repetition_with_a_lucky_seed_does_not_take_the_place_of_the_best(
     ledger: Ledger, ask: Asks, tmp_path: Path
 ) -> None:
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         run = tmp_path / "trials" / task.name
         (run / "checkpoints" / "step-1").mkdir(parents=True)
-        return Outcome(0.5 if task.trial.kind == "repeat" else 3.0 - task.trial.number, run=str(run))
+        return TrialOutcome(0.5 if task.trial.kind == "repeat" else 3.0 - task.trial.number, run=str(run))
 
     trials = work(ledger, ask(budget=3, seeds=2), objective, tmp_path)
     assert len(trials) == 3 + 6
@@ -152,12 +155,12 @@ def test_what_may_be_the_best_keeps_its_weights_until_new_seeds_have_decided(
     again = {4: 3.0, 3: 1.0, 2: 2.0, 0: 5.0}
     kept: list[set[str]] = []
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         kept.append({path.parents[1].name for path in tmp_path.glob("trials/*/checkpoints/*")})
         run = tmp_path / "trials" / str(task.trial.number)
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         of = task.trial.of
-        return Outcome(5.0 - task.trial.number if of is None else again[of], run=str(run))
+        return TrialOutcome(5.0 - task.trial.number if of is None else again[of], run=str(run))
 
     trials = work(ledger, ask(budget=5, seeds=1), objective, tmp_path)
     assert kept[5:] == [{"0", "2", "3", "4"}] * 4, "before each repetition"
@@ -171,13 +174,13 @@ def test_the_best_keeps_its_weights_and_no_other_that_has_ended(
     """Those of all trials would fill a disk. What failed is tried again, from where it was."""
     values = {0: 3.0, 1: 2.0, 2: None, 3: 1.0, 4: 2.5}
 
-    def objective(task: Task) -> Outcome:
+    def objective(task: TrialTask) -> TrialOutcome:
         run = tmp_path / "trials" / task.name
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         if task.trial.number == 5:
             raise Failed("a full disk", run=str(run))
         value = values[task.trial.number]
-        return Outcome(-value if value and metric == "accuracy" else value, run=str(run))
+        return TrialOutcome(-value if value and metric == "accuracy" else value, run=str(run))
 
     trials = work(
         ledger, ask(f"nuisance: {{learning_rate: }}\nmetric: {metric}\n", budget=6, seeds=0), objective, tmp_path

@@ -20,16 +20,16 @@ from trainbook.knobs import load
 from trainbook.study.tune.finish import finish
 from trainbook.study.tune.ledger import opened
 from trainbook.study.tune.repeats import candidates
-from trainbook.study.tune.rows import Trial
 from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.task import LEDGER
+from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.workers import Workers, devices, environment
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
 
-def study(question: Question, tmp_path: Path, objective: str) -> Study:
+def study(question: StudyQuestion, tmp_path: Path, objective: str) -> Study:
     command = worker_with(objective)
     made = Study(question, tmp_path / "runs" / "s", command=command)
     made.prepare()

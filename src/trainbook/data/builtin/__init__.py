@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trainbook.data.builtin import bible, cmudict, pystdlib, shakespeare, synthetic, wordnet
 from trainbook.data.builtin.builtin import BUILTIN_PREFIX, Builtin
-from trainbook.data.fields import Wanted
+from trainbook.data.fields import FieldSpec
 from trainbook.data.records import RecordKind
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
@@ -37,7 +37,7 @@ def builtin_names() -> tuple[str, ...]:
     return tuple(BUILTINS)
 
 
-def open_builtin(name: str, wanted: Wanted, knob: str) -> Reader:
+def open_builtin(name: str, wanted: FieldSpec, knob: str) -> Reader:
     short, _, query = name.removeprefix(BUILTIN_PREFIX).partition("?")
     builtin = BUILTINS.get(short)
     if builtin is None:
@@ -53,7 +53,7 @@ def open_builtin(name: str, wanted: Wanted, knob: str) -> Reader:
     return builtin.open(_options(builtin, query, name, knob), knob, name)
 
 
-def _gives(builtin: Builtin, wanted: Wanted) -> bool:
+def _gives(builtin: Builtin, wanted: FieldSpec) -> bool:
     if wanted.records == "labelled":
         return "labelled" in builtin.gives and builtin.labels == (wanted.labels or "class")
     return wanted.records in builtin.gives

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainbook.data.builtin.builtin import Builtin, files_reader, installed_file
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError, MissingExtra
@@ -23,7 +23,7 @@ def open_bible(options: dict[str, str], knob: str, name: str) -> Reader:
     return files_reader(name, path.parent, [path.name], knob, read_bible)
 
 
-def read_bible(file: File, complain: Complain) -> Iterator[Record]:
+def read_bible(file: File, complain: Complain) -> Iterator[DataRecord]:
     """The file is Python: one call, with the text and where each verse begins and ends. It is read and not run."""
     with file.open() as stream:
         source = decode(stream.read(), file.shown)
@@ -39,7 +39,7 @@ def read_bible(file: File, complain: Complain) -> Iterator[Record]:
         content = text[starts[numbers[0]] : ends[numbers[-1]]].strip()
         # Brackets stand around words that print has in italics.
         content = content.replace("[", "").replace("]", "")
-        yield Record({"text": content}, f"{books[chapter // 1000 - 1]} {chapter % 1000}")
+        yield DataRecord({"text": content}, f"{books[chapter // 1000 - 1]} {chapter % 1000}")
 
 
 BUILTIN = Builtin("bible", "the King James Bible, one document per chapter", ("text",), open_bible)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from trainbook.data.builtin.builtin import Builtin, files_reader, installed_file
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError, MissingExtra
@@ -28,14 +28,14 @@ def open_cmudict(options: dict[str, str], knob: str, name: str) -> Reader:
     if spelled not in ("yes", "no"):
         raise DataError(f"{knob}: '{name}': spelled must be 'yes' or 'no', but got '{spelled}'.")
 
-    def read_cmudict(file: File, complain: Complain) -> Iterator[Record]:
+    def read_cmudict(file: File, complain: Complain) -> Iterator[DataRecord]:
         return _read(file, complain, stress=stress == "yes", spelled=spelled == "yes")
 
     settings = f"stress={stress},spelled={spelled}"
     return files_reader(short, path.parent, [path.name], knob, read_cmudict, settings)
 
 
-def _read(file: File, complain: Complain, stress: bool, spelled: bool = False) -> Iterator[Record]:
+def _read(file: File, complain: Complain, stress: bool, spelled: bool = False) -> Iterator[DataRecord]:
     """A line is a word and its sounds; the second way to say it is word(2). All of them are one group."""
     last_word, told = "", set[str]()
     with file.open() as stream:
@@ -53,7 +53,7 @@ def _read(file: File, complain: Complain, stress: bool, spelled: bool = False) -
                 continue
             told.add(target)
             fields = {"text": " ".join(word) if spelled else word, "target": target}
-            yield Record(fields, f"{file.name}:{number}", group=word)
+            yield DataRecord(fields, f"{file.name}:{number}", group=word)
 
 
 BUILTIN = Builtin(

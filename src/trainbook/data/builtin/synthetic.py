@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainbook.data.builtin.builtin import Builtin
-from trainbook.data.records import Complain, LabelKind, Record, RecordKind
+from trainbook.data.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
 
@@ -38,15 +38,15 @@ class SyntheticReader:
     def fingerprint(self) -> dict[str, Any]:
         return {"synthetic": self.fields.__name__, "size": self.size, "length": self.length, "seed": self.seed}
 
-    def records(self, complain: Complain) -> Iterator[Record]:
+    def records(self, complain: Complain) -> Iterator[DataRecord]:
         # Only `random` is promised to give the same numbers in every version of Python.
         draw = random.Random(self.seed).random
         for number in range(1, self.size + 1):
             length = 1 + int(draw() * self.length)
             letters = "".join(string.ascii_lowercase[int(draw() * 26)] for _ in range(length))
-            yield Record(self.fields(letters), f"record {number}")
+            yield DataRecord(self.fields(letters), f"record {number}")
 
-    def first(self, count: int) -> list[Record]:
+    def first(self, count: int) -> list[DataRecord]:
         return list(itertools.islice(self.records(lambda message: None), count))
 
 

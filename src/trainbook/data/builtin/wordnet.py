@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trainbook.data.builtin.builtin import Builtin, files_reader
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
@@ -40,7 +40,7 @@ def open_wordnet(options: dict[str, str], knob: str, name: str) -> Reader:
     return files_reader(name, folder, FILES, knob, read_wordnet)
 
 
-def read_wordnet(file: File, complain: Complain) -> Iterator[Record]:
+def read_wordnet(file: File, complain: Complain) -> Iterator[DataRecord]:
     """A line is a meaning: its place, the number of its class, its words and relations; behind a bar its definition."""
     with file.open() as stream:
         for number, line in enumerate(stream, start=1):
@@ -53,7 +53,7 @@ def read_wordnet(file: File, complain: Complain) -> Iterator[Record]:
                 complain(f"{shown}: is not a line of a WordNet data file.")
                 continue
             fields = {"text": gloss.strip(), "label": CLASSES[int(cells[1])], "word": cells[4].replace("_", " ")}
-            yield Record(fields, f"{file.name}:{number}")
+            yield DataRecord(fields, f"{file.name}:{number}")
 
 
 BUILTIN = Builtin("wordnet", "117,659 definitions in 45 classes", ("text", "labelled"), open_wordnet, labels="class")

@@ -13,8 +13,8 @@ from trainbook.data.frame import Frame
 from trainbook.data.repeats import RULE
 from trainbook.data.report import duplicates, lengths, memory, padding, shift
 from trainbook.data.report.findings import findings
-from trainbook.data.report.gather import Side
-from trainbook.data.report.kept import View
+from trainbook.data.report.gather import SplitReport
+from trainbook.data.report.kept import KeptView
 from trainbook.data.report.labels import describe_labels
 from trainbook.data.report.languages import describe_languages
 from trainbook.data.report.leftovers import describe_leftovers
@@ -30,7 +30,7 @@ CURVE = tuple(2**power for power in range(3, 14))
 
 def report(
     config: Config,
-    sides: dict[str, Side],
+    sides: dict[str, SplitReport],
     tokenizer: Tokenizer,
     frame: Frame,
     samples: str,
@@ -71,7 +71,7 @@ def report(
     return facts
 
 
-def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
+def _side(side: SplitReport, tokenizer: Tokenizer) -> dict[str, Any]:
     counted = side.lengths
     sample_bytes = sum(row.num_bytes for row in side.sample.rows)
     per_byte = int(counted.sum()) / sample_bytes if sample_bytes else 0.0
@@ -103,7 +103,7 @@ def _side(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
     return facts
 
 
-def _unknown_share(side: Side, tokenizer: Tokenizer) -> float | None:
+def _unknown_share(side: SplitReport, tokenizer: Tokenizer) -> float | None:
     """Of all tokens; None where the tokenizer knows no such token, because it can write anything."""
     unknown = tokenizer.special("unknown")
     total = int(side.lengths.sum())
@@ -112,7 +112,7 @@ def _unknown_share(side: Side, tokenizer: Tokenizer) -> float | None:
     return side.encoded.unknown / total
 
 
-def _repeats(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
+def _repeats(side: SplitReport, tokenizer: Tokenizer) -> dict[str, Any]:
     found, places = side.encoded.repeats, side.places
     longest = sorted(found, key=lambda each: -each[0].repetitions * each[0].period)[:MAX_EXAMPLES]
     examples = [
@@ -129,7 +129,7 @@ def _repeats(side: Side, tokenizer: Tokenizer) -> dict[str, Any]:
     return {"rule": RULE, "documents": len(found), "examples": examples}
 
 
-def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) -> dict[str, Any]:
+def _lengths(config: Config, train: SplitReport, tokenizer: Tokenizer, frame: Frame) -> dict[str, Any]:
     around = len(frame.prefix) + len(frame.suffix) - frame.shift
     counted, configured = train.lengths, config.data.max_seq_length
     recommended = lengths.recommend(counted, around)
@@ -158,7 +158,9 @@ def _lengths(config: Config, train: Side, tokenizer: Tokenizer, frame: Frame) ->
     return facts
 
 
-def _padding(config: Config, samples: str, train: Side, frame: Frame, length_facts: dict[str, Any]) -> dict[str, Any]:
+def _padding(
+    config: Config, samples: str, train: SplitReport, frame: Frame, length_facts: dict[str, Any]
+) -> dict[str, Any]:
     data, micro_batch = config.data, batch_shape(config).micro_batch
     positions, targets = train.lengths + length_facts["around"], None
     if train.encoded.target_lengths:
@@ -182,9 +184,9 @@ def _padding(config: Config, samples: str, train: Side, frame: Frame, length_fac
     }
 
 
-def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
+def _duplicates(train: SplitReport, validation: SplitReport | None) -> dict[str, Any]:
     sides = [train] if validation is None else [train, validation]
-    pairs = duplicates.near_duplicates(View([side.sample for side in sides], lambda seen: seen.text))
+    pairs = duplicates.near_duplicates(KeptView([side.sample for side in sides], lambda seen: seen.text))
     places = [place for side in sides for place in side.places]
     split = len(train.sample)
 
@@ -223,7 +225,7 @@ def _duplicates(train: Side, validation: Side | None) -> dict[str, Any]:
     return facts
 
 
-def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[str, Any]:
+def _shift(train: SplitReport, validation: SplitReport, vocab_size: int, seed: int) -> dict[str, Any]:
     sides = (train, validation)
     chosen = [_for_the_classifier(side, seed, number) for number, side in enumerate(sides)]
     domain = shift.domain_shift(chosen[0][0], chosen[1][0], seed)
@@ -251,7 +253,7 @@ def _shift(train: Side, validation: Side, vocab_size: int, seed: int) -> dict[st
     return facts
 
 
-def _for_the_classifier(side: Side, seed: int, number: int) -> tuple[list[str], int | None]:
+def _for_the_classifier(side: SplitReport, seed: int, number: int) -> tuple[list[str], int | None]:
     """Texts of different units, and at how many characters they are cut."""
     rows = side.sample.rows
     of_each = shift.one_of_each([row.unit for row in rows])

@@ -16,7 +16,7 @@ MEMORY_BYTES = 1 << 20  # of the names of documents; more are in a temporary fil
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedTexts:
     """What two sets of documents have in common."""
 
     texts: int
@@ -57,7 +57,7 @@ class ExactDuplicates:
         named = self._named([*chosen.tolist(), *firsts.tolist()])
         return [(named[copy], named[one]) for copy, one in zip(chosen.tolist(), firsts.tolist(), strict=True)]
 
-    def shared(self, other: ExactDuplicates, max_examples: int) -> Shared:
+    def shared(self, other: ExactDuplicates, max_examples: int) -> SharedTexts:
         """Texts that another set of documents has too."""
         (mine, first), (theirs, their_first) = self._found(), other._found()
         is_common = np.isin(mine, theirs, assume_unique=True)
@@ -67,7 +67,7 @@ class ExactDuplicates:
         others = their_first[np.searchsorted(theirs, self._values[chosen])]
         names, their_names = self._named(chosen.tolist()), other._named(others.tolist())
         pairs = zip(chosen.tolist(), others.tolist(), strict=True)
-        return Shared(texts, documents, [(names[one], their_names[two]) for one, two in pairs])
+        return SharedTexts(texts, documents, [(names[one], their_names[two]) for one, two in pairs])
 
     @property
     def _values(self) -> np.ndarray:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainbook.data.likeness import mixed
 from trainbook.data.linear import words_of
 from trainbook.data.report.one_word import MAX_WORDS, MIN_WORDS, one_word_apart
+from trainbook.data.row_hashes import mixed
 from trainbook.data.seeding import generator
 
 SHINGLE_WORDS = 5

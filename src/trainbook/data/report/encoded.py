@@ -13,7 +13,7 @@ import numpy as np
 from trainbook.data.chat import encode_with_specials
 from trainbook.data.documents import EXCERPT_CHARACTERS
 from trainbook.data.repeats import LongestRepeat, Repeat, find_repeats
-from trainbook.data.report.kept import Sample
+from trainbook.data.report.kept import KeptSample
 from trainbook.data.seeding import generator
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.data.writing import pieces_of
@@ -50,7 +50,7 @@ class Encoded:
 
 
 def encode(
-    sample: Sample,
+    sample: KeptSample,
     tokenizer: Tokenizer,
     specials: Mapping[str, int] | None = None,
     advance: Callable[[int], None] = lambda num_bytes: None,

@@ -13,7 +13,7 @@ import numpy as np
 from trainbook.data.records import Document
 from trainbook.data.report.copies import ExactDuplicates
 from trainbook.data.report.encoded import Encoded
-from trainbook.data.report.kept import EXCERPTED, Excerpt, Sample, Seen, View
+from trainbook.data.report.kept import EXCERPTED, Excerpt, KeptSample, KeptView, Seen
 from trainbook.data.report.labels import Label
 from trainbook.data.seeding import generator
 from trainbook.data.sources.source import BadRecords
@@ -39,10 +39,10 @@ class Places:
 
 
 @dataclass
-class Side:
+class SplitReport:
     """The training or the validation part: totals of all documents, and a sample of them."""
 
-    sample: Sample
+    sample: KeptSample
     num_documents: int = 0
     num_characters: int = 0
     num_bytes: int = 0
@@ -62,12 +62,12 @@ class Side:
 
     @property
     def documents(self) -> Sequence[Document]:
-        return View([self.sample], lambda seen: seen.document)
+        return KeptView([self.sample], lambda seen: seen.document)
 
     @property
     def texts(self) -> Sequence[str]:
         """Of the sample; of very long documents an excerpt."""
-        return View([self.sample], lambda seen: seen.text)
+        return KeptView([self.sample], lambda seen: seen.text)
 
     @property
     def words_of_all(self) -> Iterator[str]:
@@ -96,10 +96,10 @@ def gather(
     root: str = "",
     advance: Callable[[int], None] = lambda num_bytes: None,
     look_at: Callable[[Document, str], None] = lambda document, place: None,
-) -> Side:
+) -> SplitReport:
     """Count everything and keep at most `limit` documents. `look_at` is shown each document and where it is, and
     `advance` is told how many bytes of text were read."""
-    side = Side(Sample(limit, generator("data-report-sample", seed)))
+    side = SplitReport(KeptSample(limit, generator("data-report-sample", seed)))
     labels: dict[Label, Label] = {}
     for index, document in enumerate(documents):
         place = f"{root}{document.origin}"
@@ -114,7 +114,7 @@ def gather(
     return side
 
 
-def _read(document: Document, side: Side, place: str, advance: Callable[[int], None]) -> Seen:
+def _read(document: Document, side: SplitReport, place: str, advance: Callable[[int], None]) -> Seen:
     """Count one document, chunk by chunk."""
     excerpt = Excerpt(document.num_characters) if document.num_characters > EXCERPTED else None
     digest = StrippedDigest()

@@ -76,7 +76,7 @@ class Excerpt:
         return "\n".join(self._pieces)
 
 
-class Sample(Sequence[Seen]):
+class KeptSample(Sequence[Seen]):
     """In the order of the source, once `close` was called."""
 
     def __init__(self, limit: int, draw: np.random.Generator) -> None:
@@ -142,10 +142,10 @@ class Sample(Sequence[Seen]):
         return pickle.loads(self._file.read(size))
 
 
-class View(Sequence[Item], Generic[Item]):
+class KeptView(Sequence[Item], Generic[Item]):
     """Something of each document, read when it is asked for."""
 
-    def __init__(self, samples: Sequence[Sample], get: Callable[[Seen], Item]) -> None:
+    def __init__(self, samples: Sequence[KeptSample], get: Callable[[Seen], Item]) -> None:
         self._samples, self._get = samples, get
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from trainbook.data.likeness import mixed
+from trainbook.data.row_hashes import mixed
 
 MIN_WORDS, MAX_WORDS = 5, 50  # of fewer words one is much; from 50 on, sequences of five find one changed word
 MAX_PATTERN = 4

@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from trainbook.data import Request, open_sources, sample_kind
 from trainbook.data.chat import special_tokens
 from trainbook.data.corpus import SYMBOLS
-from trainbook.data.decide import training_texts
-from trainbook.data.fields import Wanted
+from trainbook.data.corpus_plan import training_texts
+from trainbook.data.fields import FieldSpec
 from trainbook.data.report.build import report
 from trainbook.data.report.contradictions import contradictions
 from trainbook.data.report.encoded import encode
-from trainbook.data.report.gather import Side, gather
-from trainbook.data.sides import open_sides, pieces_for
+from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.sources.source import BadRecords, Source
+from trainbook.data.splits import open_splits, pieces_for
 from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
@@ -32,7 +32,7 @@ from trainbook.knobs.config import Config
 DEFAULT_LIMIT = 20_000  # documents of each side: enough for every share to be right to about a hundredth
 
 
-class Progress(Protocol):
+class ReadProgress(Protocol):
     """Told what is being worked on."""
 
     def begin(self, stage: str, total: int | None = None) -> None: ...
@@ -50,7 +50,7 @@ class Silent:
 
 
 def report_on(
-    config: Config, request: Request, limit: int = DEFAULT_LIMIT, progress: Progress | None = None
+    config: Config, request: Request, limit: int = DEFAULT_LIMIT, progress: ReadProgress | None = None
 ) -> dict[str, Any]:
     """Everything that is said of the data of a configuration, read as its task asks."""
     progress = progress or Silent()
@@ -66,11 +66,11 @@ def report_on(
         total += num_bytes
         progress.advance(num_bytes)
 
-    opened = open_sides(source, validation, data.validation_ratio, data.gopher_filter, advance)
+    opened = open_splits(source, validation, data.validation_ratio, data.gopher_filter, advance)
 
     reasons = {"train": _reasons(source), "validation": _reasons(validation)}
     parts = {"train": (opened.train, source), "validation": (opened.validation, validation or source)}
-    sides: dict[str, Side] = {}
+    sides: dict[str, SplitReport] = {}
     contradictory = contradictions(opened.surveys)
     look_at = {} if contradictory is None else {"look_at": contradictory.look_at}
     progress.begin("counting", total)
@@ -94,7 +94,7 @@ def report_on(
     return report(config, sides, tokenizer, request.frame(tokenizer), samples, fields, gopher, facts, progress.begin)
 
 
-def _passed_over(sides: dict[str, Side], facts: dict[str, Any]) -> None:
+def _passed_over(sides: dict[str, SplitReport], facts: dict[str, Any]) -> None:
     """Records without text are counted where they were read: with the training side, if both are of one source."""
     for name, prefix in (("train", ""), ("validation", "validation_")):
         if name in sides:
@@ -107,7 +107,9 @@ def _reasons(source: Source | None) -> list[BadRecords]:
     return [] if source is None else sorted(source.passed.reasons.values(), key=lambda each: -each.records)
 
 
-def _make_tokenizer(asked: dict[str, Any], sides: dict[str, Side], wanted: Wanted, progress: Progress) -> Tokenizer:
+def _make_tokenizer(
+    asked: dict[str, Any], sides: dict[str, SplitReport], wanted: FieldSpec, progress: ReadProgress
+) -> Tokenizer:
     """As training makes it, but from the sample: of fewer documents than the limit it is the very same one."""
     specials = asked.get("specials", ())
     if asked["kind"] == "byte":

@@ -6,27 +6,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from trainbook.bounded import arrow, json_text
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File
 
 
-def read_parquet(file: File, complain: Complain) -> Iterator[Record]:
+def read_parquet(file: File, complain: Complain) -> Iterator[DataRecord]:
     with file.open_bytes() as stream, arrow.parquet_rows(stream, file.shown) as (metadata, rows):
         yield from _records(file, metadata, rows)
 
 
-def read_arrow(file: File, complain: Complain) -> Iterator[Record]:
+def read_arrow(file: File, complain: Complain) -> Iterator[DataRecord]:
     with file.open_bytes() as stream, arrow.arrow_rows(stream, file.shown) as (metadata, rows):
         yield from _records(file, metadata, rows)
 
 
-def _records(file: File, metadata: Mapping[bytes, bytes] | None, rows: Iterable[dict[str, Any]]) -> Iterator[Record]:
+def _records(
+    file: File, metadata: Mapping[bytes, bytes] | None, rows: Iterable[dict[str, Any]]
+) -> Iterator[DataRecord]:
     named = _class_names(metadata)
     for number, row in enumerate(rows, start=1):
         for column, name in named.items():
             if column in row:
                 row[column] = name(row[column])
-        yield Record(row, f"{file.name}, row {number}")
+        yield DataRecord(row, f"{file.name}, row {number}")
 
 
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, Callable[[Any], Any]]:

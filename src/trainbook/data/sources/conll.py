@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, decode
 from trainbook.errors import DataError
 
 DOCUMENT_MARK = "-DOCSTART-"
 
 
-def read_conll(file: File, complain: Complain) -> Iterator[Record]:
+def read_conll(file: File, complain: Complain) -> Iterator[DataRecord]:
     """The word is the first cell of a line, its tag the last; cells are divided by tabs, or else by blanks.
 
     Lines of comments (# at the beginning, where the line has no tab) and marks of documents are passed over.
@@ -46,5 +46,5 @@ def read_conll(file: File, complain: Complain) -> Iterator[Record]:
         yield _sentence(file, begin, words, tags)
 
 
-def _sentence(file: File, begin: int, words: list[str], tags: list[str]) -> Record:
-    return Record({"words": words, "tags": tags}, f"{file.name}:{begin}")
+def _sentence(file: File, begin: int, words: list[str], tags: list[str]) -> DataRecord:
+    return DataRecord({"words": words, "tags": tags}, f"{file.name}:{begin}")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from trainbook.bounded import json_text
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, bounded_lines, decode
 from trainbook.data.values import kind_of
 from trainbook.errors import BeyondBounds, DataError
@@ -17,14 +17,14 @@ MOST_VALUES = 10_000_000  # of a whole file that is a list
 TOGETHER_BYTES = 1 << 18  # of lines that are parsed together
 
 
-def read_jsonl(file: File, complain: Complain) -> Iterator[Record]:
+def read_jsonl(file: File, complain: Complain) -> Iterator[DataRecord]:
     with file.open() as stream:
         first = 1
         for lines in _groups(bounded_lines(stream, file, complain)):
             numbered = enumerate(_all_objects(lines, first) or _objects(lines, first, file, complain), start=first)
             for number, record in numbered:
                 if record is not None:
-                    yield Record(record, f"{file.name}:{number}")
+                    yield DataRecord(record, f"{file.name}:{number}")
             first += len(lines)
 
 
@@ -62,7 +62,7 @@ def _objects(lines: Sequence[bytes], first: int, file: File, complain: Complain)
             yield None
 
 
-def read_json(file: File, complain: Complain) -> Iterator[Record]:
+def read_json(file: File, complain: Complain) -> Iterator[DataRecord]:
     """The list that a file is, or the only list in the object that it is. An object is named by its number, from 1."""
     with file.open() as stream:
         content = _parsed(decode(stream.read(), file.shown), file.shown)
@@ -80,7 +80,7 @@ def read_json(file: File, complain: Complain) -> Iterator[Record]:
         except DataError as error:
             complain(str(error))
             continue
-        yield Record(record, f"{file.name}, entry {number}")
+        yield DataRecord(record, f"{file.name}, entry {number}")
 
 
 def _parsed(content: str, shown: str) -> Any:

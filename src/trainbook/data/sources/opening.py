@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
-from trainbook.data.fields import TEXT_ONLY, Wanted
+from trainbook.data.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.sources.files import File, decode
 from trainbook.data.sources.folders import files_below
 from trainbook.data.sources.huggingface import files_of, is_dataset
@@ -22,12 +22,14 @@ from trainbook.python_path import is_python_path
 LIST_PREFIX = "@"
 
 
-def open_source(name: str, wanted: Wanted = TEXT_ONLY, knob: str = "data.source", like: Source | None = None) -> Source:
+def open_source(
+    name: str, wanted: FieldSpec = TEXT_ONLY, knob: str = "data.source", like: Source | None = None
+) -> Source:
     """Find what a source names. Nothing is read yet."""
     return Source(knob, name, _open(name, wanted, knob), wanted, like)
 
 
-def _open(name: str, wanted: Wanted, knob: str) -> Reader:
+def _open(name: str, wanted: FieldSpec, knob: str) -> Reader:
     if name.startswith(BUILTIN_PREFIX):
         return open_builtin(name, wanted, knob)
     path = Path(name).expanduser()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.values import kind_of
 from trainbook.errors import DataError
 from trainbook.python_path import load_object, own_failure
@@ -36,16 +36,16 @@ class PythonReader:
             digest.update(json.dumps(entry, default=repr).encode("utf-8", "surrogatepass") + b"\n")
         return {"records": digest.hexdigest()}
 
-    def records(self, complain: Complain) -> Iterator[Record]:
+    def records(self, complain: Complain) -> Iterator[DataRecord]:
         for number, entry in enumerate(self._entries(), start=1):
             if isinstance(entry, str):
                 entry = {"text": entry}
             if isinstance(entry, Mapping):
-                yield Record(entry, f"record {number}")
+                yield DataRecord(entry, f"record {number}")
             else:
                 complain(f"{self.root}record {number}: must be a string or a mapping, but got {kind_of(entry)}.")
 
-    def first(self, count: int) -> list[Record]:
+    def first(self, count: int) -> list[DataRecord]:
         return list(itertools.islice(self.records(lambda message: None), count))
 
     def _entries(self) -> Iterator[Any]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainbook.bounded.compressed import SUFFIXES as COMPRESSED
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.arrow import read_arrow, read_parquet
 from trainbook.data.sources.compressed import inner_name, is_compressed
 from trainbook.data.sources.conll import read_conll
@@ -21,7 +21,7 @@ from trainbook.data.sources.tables import header_of, read_csv, read_tsv
 from trainbook.errors import DataError
 
 _EMPTY = "is empty"
-ReadFile = Callable[[File, Complain], Iterator[Record]]
+ReadFile = Callable[[File, Complain], Iterator[DataRecord]]
 
 # How files are read, by the end of their name, without what says how they are compressed; any other is read as text.
 FORMATS: dict[str, ReadFile] = {
@@ -69,9 +69,9 @@ class Reader(Protocol):
         """What determines the records: names and contents, and neither times nor where the root is."""
         ...
 
-    def records(self, complain: Complain) -> Iterator[Record]: ...
+    def records(self, complain: Complain) -> Iterator[DataRecord]: ...
 
-    def first(self, count: int) -> list[Record]:
+    def first(self, count: int) -> list[DataRecord]:
         """Some records that have fields, to look at."""
         ...
 
@@ -116,11 +116,11 @@ class FileReader:
     def fingerprint(self) -> dict[str, Any]:
         return {"files": [file.facts() for file in self.files], "formats": self.formats, "settings": self.settings}
 
-    def records(self, complain: Complain) -> Iterator[Record]:
+    def records(self, complain: Complain) -> Iterator[DataRecord]:
         for file in self.files:
             yield from self._format(file)(file, complain)
 
-    def first(self, count: int) -> list[Record]:
+    def first(self, count: int) -> list[DataRecord]:
         with_fields = (file for file in self.files if _has_fields(self._format(file)))
         found = (record for file in with_fields for record in self._format(file)(file, _ignore))
         return list(itertools.islice(found, count))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trainbook.data.fields import FIRST_RECORDS, TEXT_ONLY, Fields, Wanted, find_fields, make_document
-from trainbook.data.records import Document, Record
+from trainbook.data.fields import FIRST_RECORDS, TEXT_ONLY, Fields, FieldSpec, find_fields, make_document
+from trainbook.data.records import DataRecord, Document
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
 
@@ -60,7 +60,7 @@ class Source:
     knob: str  # "data.source" or "data.validation", for messages
     name: str  # as the user wrote it
     reader: Reader
-    wanted: Wanted = TEXT_ONLY
+    wanted: FieldSpec = TEXT_ONLY
     like: Source | None = None  # whose fields are taken where this one has them too: both sides are to mean the same
     passed: Passed = field(default_factory=Passed)
     whole: Source | None = None  # what this is a part of: its fields are those of the whole
@@ -110,7 +110,7 @@ class Source:
             raise bad_record(message)
         self.passed.add_bad(message)
 
-    def only_text(self, record: Record) -> DataError:
+    def only_text(self, record: DataRecord) -> DataError:
         """Plain text, where a task needs records."""
         return DataError(
             f"{self.knob}: '{self.root}{record.origin}' is plain text, but the task needs "

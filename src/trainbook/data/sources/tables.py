@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from io import BufferedReader
 
 from trainbook.bounded import tables
-from trainbook.data.records import Complain, Record
+from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import LONGEST_LINE_BYTES, File, bounded_lines, decode
 from trainbook.errors import BeyondBounds, DataError
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab"}
 
 
-def read_csv(file: File, complain: Complain) -> Iterator[Record]:
+def read_csv(file: File, complain: Complain) -> Iterator[DataRecord]:
     """Separated by whatever of comma, semicolon and tab divides the first line into the most columns."""
     yield from _read(file, _delimiter(file), complain)
 
 
-def read_tsv(file: File, complain: Complain) -> Iterator[Record]:
+def read_tsv(file: File, complain: Complain) -> Iterator[DataRecord]:
     yield from _read(file, "\t", complain)
 
 
@@ -26,7 +26,7 @@ def header_of(file: File, is_tsv: bool) -> list[str]:
     """The names in the first row; none where there is no row."""
     delimiter = "\t" if is_tsv else _delimiter(file)
     with file.open() as stream:
-        rows = tables.Rows(_decoded(file, stream, []), delimiter, file.shown)
+        rows = tables.CsvRows(_decoded(file, stream, []), delimiter, file.shown)
         return [name.strip() for name in next((row for row in rows if row), [])]
 
 
@@ -38,19 +38,19 @@ def _delimiter(file: File) -> str:
 
 def _num_columns(line: str, delimiter: str) -> int:
     try:
-        return len(next(tables.Rows([line], delimiter, ""), []))
+        return len(next(tables.CsvRows([line], delimiter, ""), []))
     except BeyondBounds:  # what is wrong is said when the file is read
         return tables.MOST_COLUMNS + 1
     except tables.Error:
         return 0
 
 
-def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
+def _read(file: File, delimiter: str, complain: Complain) -> Iterator[DataRecord]:
     with file.open() as stream:
         undecodable: list[str] = []  # what is wrong with lines of the row that is being read
         lines = _decoded(file, stream, undecodable)
         # Strict: a quotation mark in the wrong place would otherwise swallow rows without a word.
-        rows = tables.Rows(lines, delimiter, file.shown, strict=True)
+        rows = tables.CsvRows(lines, delimiter, file.shown, strict=True)
         columns: list[str] | None = None
         while True:
             # A quoted cell may hold line breaks, so a row begins behind the last line of the one before.
@@ -94,7 +94,7 @@ def _read(file: File, delimiter: str, complain: Complain) -> Iterator[Record]:
                 quoted = f" A cell that contains a {DELIMITERS[delimiter]} must be quoted."
                 complain(law + quoted if len(row) > len(columns) else law)
             else:
-                yield Record(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
+                yield DataRecord(dict(zip(columns, row, strict=True)), f"{file.name}:{number}")
 
 
 def _decoded(file: File, stream: BufferedReader, undecodable: list[str]) -> Iterator[str]:

@@ -25,7 +25,7 @@ BYTES_OF_A_GRADIENT = 4  # they are fp32
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedSetting:
     """What both the file and the knobs say."""
 
     key: str  # in the file
@@ -35,40 +35,44 @@ class Shared:
 
 
 SHARED = (
-    Shared("gradient_clipping", "batch.max_grad_norm", lambda config: config.batch.max_grad_norm or 0.0),
-    Shared("zero_optimization.stage", "distributed.zero_stage", lambda config: config.distributed.zero_stage),
-    Shared(
+    SharedSetting("gradient_clipping", "batch.max_grad_norm", lambda config: config.batch.max_grad_norm or 0.0),
+    SharedSetting("zero_optimization.stage", "distributed.zero_stage", lambda config: config.distributed.zero_stage),
+    SharedSetting(
         "zero_optimization.offload_optimizer.device",
         "distributed.offload_optimizer",
         lambda config: config.distributed.offload_optimizer,
     ),
-    Shared(
+    SharedSetting(
         "zero_optimization.offload_param.device",
         "distributed.offload_parameters",
         lambda config: config.distributed.offload_parameters,
     ),
-    Shared(
+    SharedSetting(
         "optimizer.type",
         "optimizer.type",
         lambda config: config.optimizer.type,
         lambda given: OPTIMIZERS.get(str(given).lower(), given),
     ),
-    Shared("optimizer.params.lr", "optimizer.learning_rate", lambda config: config.optimizer.learning_rate),
-    Shared(
+    SharedSetting("optimizer.params.lr", "optimizer.learning_rate", lambda config: config.optimizer.learning_rate),
+    SharedSetting(
         "optimizer.params.betas", "optimizer.beta1", lambda config: [config.optimizer.beta1, config.optimizer.beta2]
     ),
-    Shared("optimizer.params.eps", "optimizer.epsilon", lambda config: config.optimizer.epsilon),
-    Shared("optimizer.params.weight_decay", "optimizer.weight_decay", lambda config: config.optimizer.weight_decay),
-    Shared("optimizer.params.momentum", "optimizer.momentum", lambda config: config.optimizer.momentum),
-    Shared("fp16.enabled", "precision.compute", lambda config: config.precision.compute == "fp16"),
+    SharedSetting("optimizer.params.eps", "optimizer.epsilon", lambda config: config.optimizer.epsilon),
+    SharedSetting(
+        "optimizer.params.weight_decay", "optimizer.weight_decay", lambda config: config.optimizer.weight_decay
+    ),
+    SharedSetting("optimizer.params.momentum", "optimizer.momentum", lambda config: config.optimizer.momentum),
+    SharedSetting("fp16.enabled", "precision.compute", lambda config: config.precision.compute == "fp16"),
 )
-BUCKET = Shared("zero_optimization.reduce_bucket_size", "distributed.bucket_mb", lambda config: bucket_numbers(config))
-COMPUTE = Shared("bf16.enabled", "precision.compute", lambda config: config.precision.compute == "bf16")
+BUCKET = SharedSetting(
+    "zero_optimization.reduce_bucket_size", "distributed.bucket_mb", lambda config: bucket_numbers(config)
+)
+COMPUTE = SharedSetting("bf16.enabled", "precision.compute", lambda config: config.precision.compute == "bf16")
 # What must be known besides: the number of processes.
 BATCH = (
-    Shared("train_batch_size", "batch.global_batch_size", lambda config: None),
-    Shared("train_micro_batch_size_per_gpu", "batch.per_device_train_batch_size", lambda config: None),
-    Shared("gradient_accumulation_steps", "batch.gradient_accumulation_steps", lambda config: None),
+    SharedSetting("train_batch_size", "batch.global_batch_size", lambda config: None),
+    SharedSetting("train_micro_batch_size_per_gpu", "batch.per_device_train_batch_size", lambda config: None),
+    SharedSetting("gradient_accumulation_steps", "batch.gradient_accumulation_steps", lambda config: None),
 )
 SAID_TWICE = {each.key: each for each in (*SHARED, BUCKET, COMPUTE, *BATCH)}
 
@@ -182,7 +186,7 @@ def _unknown(name: str, known: list[str]) -> str:
     return f"is not a setting that is passed to DeepSpeed.{did_you_mean(name, known)}"
 
 
-def _disagreement(config: Config, given: Mapping[str, Any], shared: Shared, value: Any) -> list[Problem]:
+def _disagreement(config: Config, given: Mapping[str, Any], shared: SharedSetting, value: Any) -> list[Problem]:
     said = given.get(shared.key, AUTO)
     if said == AUTO or _equal(shared.means(said), value):
         return []

@@ -21,10 +21,10 @@ from trainbook.knobs.bibliography import (
     TUNING_PLAYBOOK,
     ZCLIP,
 )
-from trainbook.knobs.knob import Case, Search, Section, knob
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class Batch(Section):
+class BatchKnobs(Section):
     """How many sequences form one update, and how gradients are clipped."""
 
     global_batch_size: int | None = knob(
@@ -57,7 +57,7 @@ class Batch(Section):
             ),
         ),
         usual=(8, 4096),
-        search=Search("choice", choices=(16, 32, 64, 128, 256, 512)),
+        search=SearchRange("choice", choices=(16, 32, 64, 128, 256, 512)),
         rank=2,
         interacts=(
             "optimizer.learning_rate",
@@ -178,7 +178,7 @@ class Batch(Section):
             Case("stable_adamw, or clipping by zclip alone", None, "both bound outliers themselves"),
         ),
         usual=(0.1, 5.0),
-        search=Search("log", 0.1, 10.0),
+        search=SearchRange("log", 0.1, 10.0),
         interacts=(
             "batch.clipping",
             "optimizer.type",
@@ -225,7 +225,7 @@ class Batch(Section):
             Case("nearly always", "norm"),
             Case("spikes at a high learning rate, with norms far below max_grad_norm in between", "zclip"),
         ),
-        search=Search("choice", choices=("norm", "zclip")),
+        search=SearchRange("choice", choices=("norm", "zclip")),
         interacts=(
             "batch.max_grad_norm",
             "batch.zclip_threshold",

@@ -6,7 +6,7 @@ from trainbook.knobs.bibliography import PALM, TORCH_DCP_DOCS
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Checkpoint(Section):
+class CheckpointKnobs(Section):
     """When the run is saved, and which checkpoints are kept."""
 
     save_steps: int | None = knob(

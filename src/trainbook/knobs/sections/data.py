@@ -7,7 +7,7 @@ from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.data_left_out import DataLeftOut
 
 
-class Data(DataLeftOut):
+class DataKnobs(DataLeftOut):
     """Where text comes from, how it is tokenized, and how tokens form samples."""
 
     shuffle: bool = knob(

@@ -22,7 +22,7 @@ from trainbook.knobs.bibliography import (
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Distributed(Section):
+class DistributedKnobs(Section):
     """Training on several devices: what is replicated, what is sharded, what is exchanged."""
 
     strategy: Literal["auto", "single", "ddp", "fsdp", "deepspeed"] = knob(

@@ -15,7 +15,7 @@ from trainbook.knobs.knob import Case, knob
 from trainbook.knobs.sections.evaluation_times import EvaluationTimes
 
 
-class Evaluation(EvaluationTimes):
+class EvaluationKnobs(EvaluationTimes):
     """When the model is evaluated, by which metric, and when that ends the run."""
 
     metric_for_best_model: Literal[

@@ -17,7 +17,7 @@ from trainbook.knobs.bibliography import (
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Guard(Section):
+class GuardKnobs(Section):
     """Skips bad updates and rolls back a run that diverges."""
 
     enabled: bool = knob(

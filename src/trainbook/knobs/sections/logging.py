@@ -8,7 +8,7 @@ from trainbook.knobs.bibliography import MEASURED_TRAINERS
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Logging(Section):
+class LoggingKnobs(Section):
     """What is logged, how often, and which trackers mirror it."""
 
     logging_steps: int = knob(

@@ -8,7 +8,7 @@ from trainbook.knobs.bibliography import CHECKPOINTING, RECOMPUTATION, TORCH_COM
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Memory(Section):
+class MemoryKnobs(Section):
     """Trade-offs between memory and speed."""
 
     gradient_checkpointing: Literal["off", "selective", "full"] = knob(

@@ -15,11 +15,11 @@ from trainbook.knobs.bibliography import (
     NANOGPT,
     QLORA,
 )
-from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_scaling import ModelScaling
 
 
-class Model(ModelScaling):
+class ModelKnobs(ModelScaling):
     """The network: its architecture, its size and its parts."""
 
     initializer_range: float = knob(
@@ -42,7 +42,7 @@ class Model(ModelScaling):
             Case("width 12288", 0.0052, "√(1 / (3 × width))"),
         ),
         usual=(0.004, 0.05),
-        search=Search("log", 0.005, 0.05),
+        search=SearchRange("log", 0.005, 0.05),
         interacts=("model.hidden_size", "model.num_hidden_layers", "schedule.warmup_steps", "model.tie_embeddings"),
         symptoms=("instability", "NaN gradients", "loss not decreasing"),
         sources=(GPT_2, BERT, ML_ENGINEERING),
@@ -94,7 +94,7 @@ class Model(ModelScaling):
             Case("much data, a new domain", 64, "as in QLoRA, on all linear layers"),
         ),
         usual=(2, 256),
-        search=Search("choice", choices=(4, 8, 16, 32, 64)),
+        search=SearchRange("choice", choices=(4, 8, 16, 32, 64)),
         interacts=(
             "model.pretrained",
             "model.lora_alpha",
@@ -152,7 +152,7 @@ class Model(ModelScaling):
             ),
         ),
         usual=(0.0, 0.3),
-        search=Search("choice", choices=(0.0, 0.05, 0.1)),
+        search=SearchRange("choice", choices=(0.0, 0.05, 0.1)),
         interacts=("model.lora_rank", "training.num_train_epochs"),
         symptoms=("overfitting",),
         sources=(QLORA,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainbook.knobs.bibliography import BERT, GPT_2, HF_CONFIGS, LONGFORMER, MISTRAL_7B, T5
-from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_parts import ModelParts
 
 
@@ -80,7 +80,7 @@ class ModelContext(ModelParts):
             Case("Mistral 7B as first published", 4096),
         ),
         usual=(16, 131072),
-        search=Search("choice", choices=(None, 256, 1024)),
+        search=SearchRange("choice", choices=(None, 256, 1024)),
         interacts=("data.max_seq_length", "model.num_hidden_layers", "model.type"),
         symptoms=("underfitting",),
         sources=(

@@ -35,7 +35,7 @@ from trainbook.knobs.bibliography import (
     TRANSFORMER,
     VIT_22B,
 )
-from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_size import ModelSize
 
 
@@ -66,7 +66,7 @@ class ModelParts(ModelSize):
             Case("BERT and the first T5, as published", 0.1),
         ),
         usual=(0.0, 0.3),
-        search=Search("linear", 0.0, 0.3),
+        search=SearchRange("linear", 0.0, 0.3),
         interacts=("training.num_train_epochs", "optimizer.weight_decay", "training.label_smoothing"),
         symptoms=("overfitting", "underfitting"),
         sources=(DROPOUT, BERT, T5, PALM, CRAMMING),
@@ -93,7 +93,7 @@ class ModelParts(ModelSize):
             Case("from scratch", False, "T5, PaLM, Llama"),
             Case("to match BERT or GPT-2 as published", True),
         ),
-        search=Search("choice", choices=(False, True)),
+        search=SearchRange("choice", choices=(False, True)),
         interacts=("model.norm", "optimizer.weight_decay"),
         symptoms=("instability", "loss spikes"),
         sources=(PALM, CRAMMING, T5, LLAMA, HF_CONFIGS),
@@ -110,7 +110,7 @@ class ModelParts(ModelSize):
             Case("from scratch", None),
             Case("to match Qwen2 as published", True, "with model.bias off"),
         ),
-        search=Search("choice", choices=(None, True)),
+        search=SearchRange("choice", choices=(None, True)),
         interacts=("model.bias", "model.qk_norm"),
         symptoms=("instability",),
         sources=(QWEN, QWEN_2),
@@ -137,7 +137,7 @@ class ModelParts(ModelSize):
             Case("BERT, GPT-2", "layernorm"),
             Case("T5, Llama, OLMo 2", "rmsnorm"),
         ),
-        search=Search("choice", choices=("layernorm", "rmsnorm")),
+        search=SearchRange("choice", choices=("layernorm", "rmsnorm")),
         interacts=("model.norm_epsilon", "model.norm_position", "model.bias", "precision.weights"),
         symptoms=("instability", "too slow"),
         sources=(LAYER_NORM, RMS_NORM, LLAMA, OLMO_2, HF_CONFIGS),
@@ -191,7 +191,7 @@ class ModelParts(ModelSize):
             Case("from scratch", "pre"),
             Case("BERT weights, or BERT as published", "post"),
         ),
-        search=Search("choice", choices=("pre", "post")),
+        search=SearchRange("choice", choices=("pre", "post")),
         interacts=("schedule.warmup_steps", "optimizer.learning_rate", "model.num_hidden_layers", "model.norm"),
         symptoms=("instability", "loss not decreasing"),
         sources=(PRE_NORM, GPT_2, BERT, T5, LLAMA),
@@ -228,7 +228,7 @@ class ModelParts(ModelSize):
             Case("T5 1.1", "geglu_tanh"),
             Case("large models from scratch", "swiglu", "with intermediate_size at 8/3 × hidden_size"),
         ),
-        search=Search("choice", choices=("gelu", "swiglu")),
+        search=SearchRange("choice", choices=("gelu", "swiglu")),
         interacts=("model.intermediate_size",),
         symptoms=("underfitting",),
         sources=(GELU, GLU, GPT_2, BERT, T5, T5_1_1, PALM, LLAMA),
@@ -265,7 +265,7 @@ class ModelParts(ModelSize):
             Case("large models from scratch (PaLM, Llama)", "rotary"),
             Case("T5", "relative", "32 buckets; all distances from 128 on share one"),
         ),
-        search=Search("choice", choices=("learned", "rotary")),
+        search=SearchRange("choice", choices=("learned", "rotary")),
         interacts=("data.max_seq_length", "model.rope_theta"),
         sources=(TRANSFORMER, ROFORMER, NO_POSITIONS, GPT_2, BERT, T5, PALM, LLAMA),
         correction=(
@@ -361,7 +361,7 @@ class ModelParts(ModelSize):
             Case("small models, BERT, GPT-2, the first T5", True),
             Case("large models (Llama), T5 1.1", False),
         ),
-        search=Search("choice", choices=(True, False)),
+        search=SearchRange("choice", choices=(True, False)),
         interacts=("model.hidden_size", "data.vocab_size", "optimizer.decay_embeddings", "model.initializer_range"),
         symptoms=("out of memory",),
         sources=(TIED_EMBEDDINGS, GPT_2, BERT, T5, T5_1_1, LLAMA, QWEN),
@@ -388,7 +388,7 @@ class ModelParts(ModelSize):
             Case("small model, moderate learning rate", False),
             Case("large model, high learning rate, or growing attention logits", True, "OLMo 2, Gemma 3"),
         ),
-        search=Search("choice", choices=(False, True)),
+        search=SearchRange("choice", choices=(False, True)),
         interacts=(
             "optimizer.learning_rate",
             "schedule.warmup_steps",
@@ -425,7 +425,7 @@ class ModelParts(ModelSize):
             Case("large model whose logits keep growing", 30.0, "Gemma 2's value for the output"),
         ),
         usual=(10.0, 100.0),
-        search=Search("choice", choices=(None, 15.0, 30.0, 50.0)),
+        search=SearchRange("choice", choices=(None, 15.0, 30.0, 50.0)),
         interacts=("training.z_loss", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
         symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(GEMMA_2, GEMMA_3),

@@ -13,7 +13,7 @@ from trainbook.knobs.bibliography import (
     MUTRANSFER,
     NANOGPT_MUP,
 )
-from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.model_rope import ModelRope
 
 
@@ -188,7 +188,7 @@ class ModelScaling(ModelRope):
             Case("Depth-muP", 0.5),
         ),
         usual=(0.5, 1.0),
-        search=Search("choice", choices=(0.5, 1.0)),
+        search=SearchRange("choice", choices=(0.5, 1.0)),
         interacts=("model.base_num_hidden_layers", "model.num_hidden_layers", "optimizer.learning_rate"),
         symptoms=("instability",),
         sources=(COMPLETEP, DEPTH_MUP),
@@ -211,7 +211,7 @@ class ModelScaling(ModelRope):
             Case("mup, tuned on small models", 10.0, "an example; search from 0.3 to 30"),
         ),
         usual=(0.1, 50.0),
-        search=Search("log", 0.3, 30.0),
+        search=SearchRange("log", 0.3, 30.0),
         rank=5,
         interacts=("model.parametrization", "model.initializer_range", "optimizer.learning_rate"),
         symptoms=("underfitting", "instability"),
@@ -238,7 +238,7 @@ class ModelScaling(ModelRope):
             Case("tuned on a small model under mup", 2.0, "an example; search from 0.25 to 8"),
         ),
         usual=(0.1, 20.0),
-        search=Search("log", 0.25, 8.0),
+        search=SearchRange("log", 0.25, 8.0),
         rank=5,
         interacts=("model.parametrization", "model.tie_embeddings", "model.logit_soft_cap", "optimizer.learning_rate"),
         symptoms=("instability", "loss not decreasing"),

@@ -22,7 +22,7 @@ from trainbook.knobs.bibliography import (
     T5_1_1,
     TRANSFORMER,
 )
-from trainbook.knobs.knob import Case, Search, Section, knob
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 BUILT_IN = ("gpt", "bert", "t5")  # architectures
 
@@ -156,7 +156,7 @@ class ModelSize(Section):
             Case("BERT-large, GPT-2 medium", 24, "with width 1024"),
         ),
         usual=(2, 128),
-        search=Search("linear", 2, 24),
+        search=SearchRange("linear", 2, 24),
         rank=3,
         interacts=(
             "model.hidden_size",
@@ -220,7 +220,7 @@ class ModelSize(Section):
             Case("GPUs with tensor cores", 768, "any multiple of 64; other sizes run slower"),
         ),
         usual=(64, 16384),
-        search=Search("choice", choices=(192, 384, 576, 768)),
+        search=SearchRange("choice", choices=(192, 384, 576, 768)),
         rank=2,
         interacts=(
             "model.num_attention_heads",
@@ -287,7 +287,7 @@ class ModelSize(Section):
             Case("width 4096", 32, "heads of 128, as in Llama 7B"),
         ),
         usual=(1, 128),
-        search=Search("choice", choices=(3, 6, 12)),
+        search=SearchRange("choice", choices=(3, 6, 12)),
         interacts=("model.hidden_size", "model.num_key_value_heads", "model.qk_norm"),
         symptoms=("too slow",),
         sources=(TRANSFORMER, GPT_2, BERT, T5, LLAMA),

@@ -19,11 +19,11 @@ from trainbook.knobs.bibliography import (
     STABLE_ADAMW,
     TUNING_PLAYBOOK,
 )
-from trainbook.knobs.knob import Case, Search, knob
+from trainbook.knobs.knob import Case, SearchRange, knob
 from trainbook.knobs.sections.optimizer_step import OptimizerStep
 
 
-class Optimizer(OptimizerStep):
+class OptimizerKnobs(OptimizerStep):
     """How gradients become weight updates."""
 
     beta1: float = knob(
@@ -42,7 +42,7 @@ class Optimizer(OptimizerStep):
         lowered="Reacts immediately and is noisier; at 0 only the scaling by beta2 remains.",
         cases=(Case("nearly always, from scratch or fine-tuning", 0.9),),
         usual=(0.8, 0.98),
-        search=Search("log_one_minus", 0.8, 0.99),
+        search=SearchRange("log_one_minus", 0.8, 0.99),
         rank=2,
         interacts=("optimizer.learning_rate", "optimizer.beta2", "batch.global_batch_size"),
         symptoms=("fluctuating validation", "instability"),
@@ -80,7 +80,7 @@ class Optimizer(OptimizerStep):
             Case("lion", 0.99, "its default here"),
         ),
         usual=(0.9, 0.999),
-        search=Search("log_one_minus", 0.9, 0.999),
+        search=SearchRange("log_one_minus", 0.9, 0.999),
         rank=4,
         interacts=(
             "optimizer.type",
@@ -125,7 +125,7 @@ class Optimizer(OptimizerStep):
             ),
         ),
         usual=(1e-15, 1e-5),
-        search=Search("log", 1e-10, 1e-5),
+        search=SearchRange("log", 1e-10, 1e-5),
         rank=4,
         interacts=("optimizer.learning_rate", "optimizer.beta2", "batch.max_grad_norm", "precision.weights"),
         symptoms=("instability", "loss not decreasing"),
@@ -159,7 +159,7 @@ class Optimizer(OptimizerStep):
             Case("muon", 0.95, "its default here, in Nesterov's form"),
         ),
         usual=(0.8, 0.99),
-        search=Search("log_one_minus", 0.8, 0.99),
+        search=SearchRange("log_one_minus", 0.8, 0.99),
         rank=2,
         interacts=("optimizer.type", "optimizer.learning_rate", "batch.global_batch_size"),
         symptoms=("too slow", "fluctuating validation", "instability"),

@@ -27,7 +27,7 @@ from trainbook.knobs.bibliography import (
     TUNING_PLAYBOOK,
     WHY_WEIGHT_DECAY,
 )
-from trainbook.knobs.knob import Case, Search, Section, knob
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
 class OptimizerStep(Section):
@@ -86,7 +86,7 @@ class OptimizerStep(Section):
             Case("from scratch, fewest steps to a given loss", "muon", "learning rate and weight decay as for adamw"),
             Case("comparison with plain gradient descent", "sgd"),
         ),
-        search=Search("choice", choices=("adamw", "stable_adamw", "lion", "muon")),
+        search=SearchRange("choice", choices=("adamw", "stable_adamw", "lion", "muon")),
         interacts=(
             "optimizer.learning_rate",
             "optimizer.beta1",
@@ -154,7 +154,7 @@ class OptimizerStep(Section):
             Case("sgd with momentum", 0.1, "far above any learning rate for Adam"),
         ),
         usual=(1e-5, 5e-3),
-        search=Search("log", 1e-5, 1e-2),
+        search=SearchRange("log", 1e-5, 1e-2),
         rank=1,
         interacts=(
             "optimizer.type",
@@ -245,7 +245,7 @@ class OptimizerStep(Section):
             Case("weight_decay_mode independent", 1e-4, "not multiplied by the learning rate there"),
         ),
         usual=(0.0, 1.0),
-        search=Search("log", 1e-3, 0.5),
+        search=SearchRange("log", 1e-3, 0.5),
         interacts=(
             "optimizer.type",
             "optimizer.weight_decay_mode",
@@ -294,7 +294,7 @@ class OptimizerStep(Section):
                 "with weight_decay near 1e-4, as in Wortsman et al. 2023",
             ),
         ),
-        search=Search("choice", choices=("scaled", "independent")),
+        search=SearchRange("choice", choices=("scaled", "independent")),
         interacts=("optimizer.weight_decay", "optimizer.learning_rate", "optimizer.type", "schedule.type"),
         symptoms=("instability", "underfitting"),
         sources=(ADAMW, SMALL_SCALE_PROXIES),
@@ -321,7 +321,7 @@ class OptimizerStep(Section):
             Case("from scratch", False, "OLMo 2 excludes embeddings from weight decay for stability"),
             Case("to match the Hugging Face Trainer", True, "it exempts only norms and biases"),
         ),
-        search=Search("choice", choices=(False, True)),
+        search=SearchRange("choice", choices=(False, True)),
         interacts=("optimizer.weight_decay", "model.tie_embeddings"),
         symptoms=("instability", "loss spikes"),
         sources=(OLMO_2, HF_TRAINER),

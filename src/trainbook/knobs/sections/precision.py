@@ -10,7 +10,7 @@ from trainbook.knobs.bibliography import MIXED_PRECISION, TORCH_AMP_DOCS, TORCH_
 from trainbook.knobs.knob import Case, Section, knob
 
 
-class Precision(Section):
+class PrecisionKnobs(Section):
     """The number types of computation and of the weights, and loss scaling for fp16."""
 
     compute: Literal["auto", "fp32", "bf16", "fp16"] = knob(

@@ -19,10 +19,10 @@ from trainbook.knobs.bibliography import (
     TUNING_PLAYBOOK,
     UNTUNED_WARMUP,
 )
-from trainbook.knobs.knob import Case, Search, Section, knob
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class Schedule(Section):
+class ScheduleKnobs(Section):
     """How the learning rate changes over the run."""
 
     type: Literal[
@@ -66,7 +66,7 @@ class Schedule(Section):
             Case("tuning the learning rate or the length first", "constant", "nothing else changes during the run"),
             Case("T5 from scratch", "inverse_sqrt", "as published"),
         ),
-        search=Search("choice", choices=("linear", "cosine", "warmup_stable_decay")),
+        search=SearchRange("choice", choices=("linear", "cosine", "warmup_stable_decay")),
         rank=3,
         interacts=(
             "optimizer.learning_rate",
@@ -120,7 +120,7 @@ class Schedule(Section):
             ),
         ),
         usual=(10, 10000),
-        search=Search("log", 10, 5000),
+        search=SearchRange("log", 10, 5000),
         interacts=(
             "schedule.warmup_ratio",
             "optimizer.learning_rate",
@@ -157,7 +157,7 @@ class Schedule(Section):
             Case("long runs from scratch", 0.01, "500 of 50,000 updates"),
         ),
         usual=(0.001, 0.1),
-        search=Search("log", 0.005, 0.1),
+        search=SearchRange("log", 0.005, 0.1),
         interacts=(
             "schedule.warmup_steps",
             "optimizer.learning_rate",
@@ -192,7 +192,7 @@ class Schedule(Section):
             Case("training that will be continued", 0.1),
         ),
         usual=(0.0, 0.2),
-        search=Search("linear", 0.0, 0.2),
+        search=SearchRange("linear", 0.0, 0.2),
         rank=3,
         interacts=("schedule.type", "optimizer.learning_rate", "training.max_steps"),
         symptoms=("fluctuating validation",),
@@ -249,7 +249,7 @@ class Schedule(Section):
         lowered="Stays near the peak and decays late; at 0.5, 71 % of the peak remains halfway.",
         cases=(Case("usual", 1.0, "the same as linear"), Case("more time at low learning rates", 2.0)),
         usual=(0.5, 3.0),
-        search=Search("log", 0.5, 3.0),
+        search=SearchRange("log", 0.5, 3.0),
         interacts=("schedule.type", "optimizer.learning_rate"),
         aliases=("poly_power", "polynomial_power"),
     )
@@ -271,7 +271,7 @@ class Schedule(Section):
             Case("short runs", 0.4, "settling needs a minimum number of updates"),
         ),
         usual=(0.05, 0.5),
-        search=Search("linear", 0.05, 0.5),
+        search=SearchRange("linear", 0.05, 0.5),
         interacts=("schedule.type", "schedule.decay_shape", "schedule.floor", "training.max_steps"),
         symptoms=("fluctuating validation",),
         sources=(MINICPM, FIXED_DURATIONS),
@@ -299,7 +299,7 @@ class Schedule(Section):
             Case("usual", "linear"),
             Case("the last bit of loss", "sqrt", "better than linear in Hägele et al. 2024"),
         ),
-        search=Search("choice", choices=("linear", "cosine", "sqrt")),
+        search=SearchRange("choice", choices=("linear", "cosine", "sqrt")),
         interacts=("schedule.type", "schedule.decay_ratio", "schedule.floor"),
         sources=(FIXED_DURATIONS,),
         aliases=("decay_type",),

@@ -23,10 +23,10 @@ from trainbook.knobs.bibliography import (
     VARIANCE,
     WHOLE_WORD_MASKING,
 )
-from trainbook.knobs.knob import Case, Search, Section, knob
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class Training(Section):
+class TrainingKnobs(Section):
     """The objective, length, seed and device of the run, and extra loss terms."""
 
     task: str = knob(
@@ -269,7 +269,7 @@ class Training(Section):
             Case("large encoders, short budgets", 0.3, "try it after the learning rate"),
         ),
         usual=(0.1, 0.5),
-        search=Search("linear", 0.1, 0.4),
+        search=SearchRange("linear", 0.1, 0.4),
         interacts=("training.task", "training.whole_word_masking", "training.span_length"),
         symptoms=("underfitting",),
         sources=(BERT, T5, MASK_RATIO),
@@ -338,7 +338,7 @@ class Training(Section):
             Case("translation, classification", 0.1, "the value of the original Transformer and of Inception-v3"),
         ),
         usual=(0.0, 0.2),
-        search=Search("linear", low=0.0, high=0.2),
+        search=SearchRange("linear", low=0.0, high=0.2),
         interacts=("training.z_loss", "model.dropout", "optimizer.weight_decay", "evaluation.metric_for_best_model"),
         symptoms=("overfitting",),
         sources=(INCEPTION_V3, TRANSFORMER),
@@ -373,7 +373,7 @@ class Training(Section):
             ),
         ),
         usual=(0.0, 1e-3),
-        search=Search("choice", choices=(0.0, 1e-5, 1e-4)),
+        search=SearchRange("choice", choices=(0.0, 1e-5, 1e-4)),
         interacts=("model.logit_soft_cap", "model.qk_norm", "optimizer.learning_rate", "precision.compute"),
         symptoms=("instability", "loss spikes", "NaN gradients"),
         sources=(PALM, OLMO_2, SMALL_SCALE_PROXIES),

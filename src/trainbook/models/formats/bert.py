@@ -8,7 +8,7 @@ from typing import Any
 
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.formats.rules import WeightRule, linear, norm
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {
@@ -34,17 +34,17 @@ def canonical(name: str) -> str:
     return f"bert.{name}" if name.startswith(("embeddings.", "encoder.", "pooler.")) else name
 
 
-def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
+def rules(shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]:
     width, inner = shape.hidden_size, shape.intermediate_size
     inside = "bert.embeddings"
-    yield Rule("body.token_embedding.weight", (f"{inside}.word_embeddings.weight",), rows="vocabulary")
-    yield Rule(
+    yield WeightRule("body.token_embedding.weight", (f"{inside}.word_embeddings.weight",), rows="vocabulary")
+    yield WeightRule(
         "body.position_embedding.weight",
         (f"{inside}.position_embeddings.weight",),
         rows="positions",
         zeros=(shape.num_positions, width),
     )
-    yield Rule("body.type_embedding.weight", (f"{inside}.token_type_embeddings.weight",), zeros=(1, width))
+    yield WeightRule("body.type_embedding.weight", (f"{inside}.token_type_embeddings.weight",), zeros=(1, width))
     yield from norm("body.embedding_norm", f"{inside}.LayerNorm", width, shift=True)
     for layer in range(shape.num_hidden_layers):
         ours, theirs = f"body.blocks.{layer}", f"bert.encoder.layer.{layer}"
@@ -62,12 +62,12 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
     yield from _head(shape, kind, tied)
 
 
-def _head(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
+def _head(shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]:
     width, inside = shape.hidden_size, "cls.predictions"
     if kind == "masked":
         yield from linear("transform", f"{inside}.transform.dense", bias=width, may_be_new=True)
         yield from norm("transform_norm", f"{inside}.transform.LayerNorm", width, shift=True, may_be_new=True)
-        yield Rule(
+        yield WeightRule(
             "head.bias",
             (f"{inside}.bias",),
             rows="vocabulary",
@@ -76,12 +76,12 @@ def _head(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
             copies=() if tied else (f"{inside}.decoder.bias",),
         )
         if not tied:
-            yield Rule("head.weight", (HEAD,), rows="vocabulary", may_be_new=True)
+            yield WeightRule("head.weight", (HEAD,), rows="vocabulary", may_be_new=True)
         return
     if kind == "classify":
         yield from linear("pooler", "bert.pooler.dense", bias=width, may_be_new=True)
-    yield Rule("head.weight", ("classifier.weight",), rows="labels", may_be_new=True)
-    yield Rule("head.bias", ("classifier.bias",), rows="labels", may_be_new=True)
+    yield WeightRule("head.weight", ("classifier.weight",), rows="labels", may_be_new=True)
+    yield WeightRule("head.bias", ("classifier.bias",), rows="labels", may_be_new=True)
 
 
 def ignored(name: str, kind: str, tied: bool) -> bool:

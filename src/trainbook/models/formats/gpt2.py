@@ -9,7 +9,7 @@ from typing import Any
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import intermediate_size
-from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.formats.rules import WeightRule, linear, norm
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"causal": "GPT2LMHeadModel"}
@@ -28,10 +28,10 @@ def canonical(name: str) -> str:
     )
 
 
-def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
+def rules(shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]:
     width, inner = shape.hidden_size, shape.intermediate_size
-    yield Rule("body.token_embedding.weight", ("transformer.wte.weight",), rows="vocabulary")
-    yield Rule(
+    yield WeightRule("body.token_embedding.weight", ("transformer.wte.weight",), rows="vocabulary")
+    yield WeightRule(
         "body.position_embedding.weight",
         ("transformer.wpe.weight",),
         rows="positions",
@@ -48,7 +48,7 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
         yield from linear(f"{ours}.feed_forward.down", f"{theirs}.mlp.c_proj", transposed=True, bias=width)
     yield from norm("body.final_norm", "transformer.ln_f", width, shift=True)
     if not tied:
-        yield Rule("head.weight", (HEAD,), rows="vocabulary")
+        yield WeightRule("head.weight", (HEAD,), rows="vocabulary")
 
 
 def ignored(name: str, kind: str, tied: bool) -> bool:

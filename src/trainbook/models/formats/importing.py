@@ -16,7 +16,7 @@ from trainbook.knobs.formats import objections
 from trainbook.knobs.hub import CONFIG, find_weights, read_config
 from trainbook.models.formats.folder import Weights, open_weights
 from trainbook.models.formats.known import FORMATS, kind_of
-from trainbook.models.formats.rules import Rule
+from trainbook.models.formats.rules import WeightRule
 from trainbook.models.shape import Shape
 
 MOST_NAMED = 4  # in a message; the rest is counted
@@ -90,7 +90,7 @@ class _Plan:
 
     def __init__(
         self,
-        rules: Sequence[Rule],
+        rules: Sequence[WeightRule],
         parameters: Mapping[str, nn.Parameter],
         weights: Weights,
         by_name: Mapping[str, str],
@@ -103,7 +103,7 @@ class _Plan:
         self.missing: list[str] = []
         self.misfits: list[str] = []
         self.label_order: list[int] | None = []  # rows of the folder's head for ours; None: it has other labels
-        self._found: list[tuple[Rule, list[str]]] = []
+        self._found: list[tuple[WeightRule, list[str]]] = []
 
     def find(self) -> None:
         for rule in self.rules:
@@ -120,7 +120,7 @@ class _Plan:
             if self._fits(rule, names):
                 self._found.append((rule, names))
 
-    def _fits(self, rule: Rule, names: list[str]) -> bool:
+    def _fits(self, rule: WeightRule, names: list[str]) -> bool:
         given = rule.native_shape([self.weights.shape(self.by_name[name]) for name in names])
         needed = tuple(self.parameters[rule.native].shape)
         if rule.rows == "labels":
@@ -156,7 +156,7 @@ class _Plan:
             self._copy(rule, self.parameters[rule.native], value)
             self.report.loaded += 1
 
-    def _copy(self, rule: Rule, parameter: nn.Parameter, value: Tensor) -> None:
+    def _copy(self, rule: WeightRule, parameter: nn.Parameter, value: Tensor) -> None:
         if rule.rows == "vocabulary":
             size = self.shape.vocab_size
             parameter[:size].copy_(value[:size])
@@ -169,7 +169,7 @@ class _Plan:
             parameter.copy_(value[: len(parameter)])
 
 
-def _names(rule: Rule, by_name: Mapping[str, str]) -> list[str]:
+def _names(rule: WeightRule, by_name: Mapping[str, str]) -> list[str]:
     """Those by which the folder knows a rule's tensors."""
     if rule.otherwise is not None and rule.otherwise in by_name and rule.foreign[0] not in by_name:
         return [rule.otherwise]
@@ -177,7 +177,7 @@ def _names(rule: Rule, by_name: Mapping[str, str]) -> list[str]:
 
 
 def _check_vocabulary(
-    rules: Sequence[Rule], weights: Weights, by_name: Mapping[str, str], shape: Shape, folder: Path
+    rules: Sequence[WeightRule], weights: Weights, by_name: Mapping[str, str], shape: Shape, folder: Path
 ) -> None:
     name = _names(rules[0], by_name)[0]
     if name not in by_name:
@@ -190,7 +190,7 @@ def _check_vocabulary(
         )
 
 
-def _check_tie(embedding: Rule, head: str, weights: Weights, by_name: Mapping[str, str], folder: Path) -> None:
+def _check_tie(embedding: WeightRule, head: str, weights: Weights, by_name: Mapping[str, str], folder: Path) -> None:
     """A file may hold the shared matrix under both names; two different ones would not be what the model computes."""
     name = _names(embedding, by_name)[0]
     if not torch.equal(weights.get(by_name[head]), weights.get(by_name[name])):

@@ -9,7 +9,7 @@ from torch import nn
 
 from trainbook.knobs.config import Config
 from trainbook.models.formats import bert, gpt2, llama, mistral, qwen2, qwen3, t5
-from trainbook.models.formats.rules import Rule
+from trainbook.models.formats.rules import WeightRule
 from trainbook.models.shape import Shape
 
 
@@ -21,7 +21,7 @@ class Format(Protocol):
 
     def canonical(self, name: str) -> str: ...
 
-    def rules(self, shape: Shape, kind: str, tied: bool) -> Iterator[Rule]: ...
+    def rules(self, shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]: ...
 
     def ignored(self, name: str, kind: str, tied: bool) -> bool: ...
 

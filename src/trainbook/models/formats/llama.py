@@ -8,7 +8,7 @@ from typing import Any
 
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.formats.rules import WeightRule, linear, norm
 from trainbook.models.rotary import PLAIN_ROTATION, Rotation
 from trainbook.models.shape import Shape
 
@@ -22,14 +22,14 @@ def canonical(name: str) -> str:
     return name if name.startswith(("model.", "lm_head.", "score.")) else f"model.{name}"
 
 
-def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
+def rules(shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]:
     width, inner = shape.hidden_size, shape.intermediate_size
     queries, keys = shape.num_attention_heads * shape.head_width, shape.num_key_value_heads * shape.head_width
 
     def bias(rows: int) -> int | None:
         return rows if shape.bias else None
 
-    yield Rule("body.token_embedding.weight", ("model.embed_tokens.weight",), rows="vocabulary")
+    yield WeightRule("body.token_embedding.weight", ("model.embed_tokens.weight",), rows="vocabulary")
     for layer in range(shape.num_hidden_layers):
         ours, theirs = f"body.blocks.{layer}", f"model.layers.{layer}"
         yield from norm(f"{ours}.attention_norm", f"{theirs}.input_layernorm", width, shift=False)
@@ -54,7 +54,7 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
         yield from linear(f"{ours}.feed_forward.down", f"{theirs}.mlp.down_proj", bias=bias(width))
     yield from norm("body.final_norm", "model.norm", width, shift=False)
     if not tied:
-        yield Rule("head.weight", (HEAD,), rows="vocabulary")
+        yield WeightRule("head.weight", (HEAD,), rows="vocabulary")
 
 
 def ignored(name: str, kind: str, tied: bool) -> bool:

@@ -15,7 +15,7 @@ Rows = Literal["all", "vocabulary", "positions", "labels"]
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     native: str
     foreign: tuple[str, ...]  # several: their rows lie below each other in ours
     parts: tuple[int, ...] = ()  # rows of each foreign one, if there are several
@@ -47,25 +47,25 @@ def linear(
     transposed: bool = False,
     bias: int | None = None,
     may_be_new: bool = False,
-) -> Iterator[Rule]:
+) -> Iterator[WeightRule]:
     """A matrix; with `bias`, that many shifts, which are zeros where our layer has none."""
     rows = tuple(parts) if len(foreign) > 1 else ()
-    yield Rule(f"{native}.weight", _each(foreign, "weight"), rows, transposed, may_be_new=may_be_new)
+    yield WeightRule(f"{native}.weight", _each(foreign, "weight"), rows, transposed, may_be_new=may_be_new)
     if bias is not None:
-        yield Rule(f"{native}.bias", _each(foreign, "bias"), rows, may_be_new=may_be_new, zeros=(bias,))
+        yield WeightRule(f"{native}.bias", _each(foreign, "bias"), rows, may_be_new=may_be_new, zeros=(bias,))
 
 
-def norm(native: str, foreign: str, width: int, *, shift: bool, may_be_new: bool = False) -> Iterator[Rule]:
-    yield Rule(f"{native}.weight", (f"{foreign}.weight",), may_be_new=may_be_new)
+def norm(native: str, foreign: str, width: int, *, shift: bool, may_be_new: bool = False) -> Iterator[WeightRule]:
+    yield WeightRule(f"{native}.weight", (f"{foreign}.weight",), may_be_new=may_be_new)
     if shift:
-        yield Rule(f"{native}.bias", (f"{foreign}.bias",), may_be_new=may_be_new, zeros=(width,))
+        yield WeightRule(f"{native}.bias", (f"{foreign}.bias",), may_be_new=may_be_new, zeros=(width,))
 
 
 def _each(foreign: Sequence[str], kind: str) -> tuple[str, ...]:
     return tuple(f"{name}.{kind}" for name in foreign)
 
 
-def to_foreign(rules: Sequence[Rule], parameters: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
+def to_foreign(rules: Sequence[WeightRule], parameters: Mapping[str, Tensor], vocab_size: int) -> dict[str, Tensor]:
     """Every tensor that a file of the format has."""
     written: dict[str, Tensor] = {}
     for rule in rules:

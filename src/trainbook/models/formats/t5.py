@@ -8,7 +8,7 @@ from typing import Any
 
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
-from trainbook.models.formats.rules import Rule, linear, norm
+from trainbook.models.formats.rules import WeightRule, linear, norm
 from trainbook.models.relative import MAX_DISTANCE, NUM_BUCKETS
 from trainbook.models.shape import Shape
 
@@ -26,8 +26,8 @@ def canonical(name: str) -> str:
     return name.removeprefix("transformer.")
 
 
-def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
-    embedding = Rule(
+def rules(shape: Shape, kind: str, tied: bool) -> Iterator[WeightRule]:
+    embedding = WeightRule(
         "body.token_embedding.weight", ("shared.weight",), rows="vocabulary", otherwise="encoder.embed_tokens.weight"
     )
     yield embedding
@@ -35,12 +35,12 @@ def rules(shape: Shape, kind: str, tied: bool) -> Iterator[Rule]:
     yield from _stack(shape, "decoder", shape.num_decoder_layers)
     if not tied:
         # A head of its own that still has the embedding's numbers is not always written.
-        yield Rule("head.weight", (HEAD,), rows="vocabulary", otherwise="shared.weight")
+        yield WeightRule("head.weight", (HEAD,), rows="vocabulary", otherwise="shared.weight")
 
 
-def _stack(shape: Shape, stack: str, layers: int) -> Iterator[Rule]:
+def _stack(shape: Shape, stack: str, layers: int) -> Iterator[WeightRule]:
     width, rows = shape.hidden_size, shape.num_attention_heads * shape.head_width
-    yield Rule(
+    yield WeightRule(
         f"body.{stack}.relative_bias.weight",
         (f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
         zeros=(NUM_BUCKETS, shape.num_attention_heads),

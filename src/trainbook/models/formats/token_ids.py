@@ -37,7 +37,7 @@ SAMPLES, SAMPLE_TOKENS = 200, 64  # of the training text
 
 
 @dataclass(frozen=True)
-class Difference:
+class TokenDifference:
     text: str
     ours: list[int]
     theirs: list[int]
@@ -55,7 +55,7 @@ class Difference:
         )
 
 
-def first_difference(folder: Path, tokenizer: Exportable, texts: Iterable[str], library: Any) -> Difference | None:
+def first_difference(folder: Path, tokenizer: Exportable, texts: Iterable[str], library: Any) -> TokenDifference | None:
     """Between the tokenizer and what transformers makes of a folder, on the first text where there is one. What each
     puts around a text is compared as well; `library` is a tokenizer of the `tokenizers` package that puts there what
     it should."""
@@ -77,7 +77,7 @@ def first_difference(folder: Path, tokenizer: Exportable, texts: Iterable[str], 
                 around_compared = True
                 found, expected = list(loaded(text)["input_ids"]), library.encode(text).ids
             if found != expected:
-                return Difference(text, expected, found)
+                return TokenDifference(text, expected, found)
     return None
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
 from trainbook.runs.foreign.vocabulary import foreign_override, in_their_words
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 __all__ = ["LOOKED_FOR", "foreign_override", "in_their_words", "read_foreign"]
 
@@ -20,12 +20,12 @@ LOOKED_FOR = (
 )
 
 
-def read_foreign(path: Path) -> Record | None:
+def read_foreign(path: Path) -> RunRecord | None:
     """The run at `path`; None if its format is unknown."""
     return _read_folder(path) if path.is_dir() else _read_file(path)
 
 
-def _read_file(path: Path) -> Record | None:
+def _read_file(path: Path) -> RunRecord | None:
     if path.suffix == ".json":
         return huggingface.read(path)
     if path.suffix == ".wandb":
@@ -35,7 +35,7 @@ def _read_file(path: Path) -> Record | None:
     return tensorboard.read(path) if tensorboard.MARK in path.name else None
 
 
-def _read_folder(path: Path) -> Record | None:
+def _read_folder(path: Path) -> RunRecord | None:
     """A trainer often leaves TensorBoard's or W&B's files in its folder too: what tells most comes first."""
     if (state := huggingface.find(path)) is not None:
         return huggingface.read(state)

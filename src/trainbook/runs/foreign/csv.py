@@ -16,7 +16,7 @@ from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import STEP_NAMES, Logged, as_step, number, place, rows_of, step_name
 from trainbook.runs.foreign.settings import knobs_in, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 SHOWN = 80  # characters of a cell in a message
 EMPTY = ("", "none", "null", "n/a", "na", "-")
@@ -33,14 +33,14 @@ def find(folder: Path) -> Path | None:
     return tables[0] if tables else None
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> RunRecord:
     header, lines = _table(path)
     logged, counted_in = _logged(path, header, lines)
     rows = rows_of(logged)
     settings, names = knobs_in(read_mapping(path.parent / "hparams.yaml"))
     facts = {"tool": "CSV", "steps_are": counted_in, "read_as": rows.read_as, "other_metrics": rows.other_names}
     is_only_a_log = path.name == "metrics.csv"  # then the folder has the run's name
-    return Record(
+    return RunRecord(
         name=path.resolve().parent.name if is_only_a_log else path.stem,
         train=rows.train,
         evaluations=rows.evaluations,
@@ -61,7 +61,7 @@ def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
         raise UserError(f"{path}: must be a text file in UTF-8.") from None
     first = next((line for line in text.splitlines() if line.strip()), "")
     separator = max("\t;,", key=first.count)
-    reader = tables.Rows(text.splitlines(), separator, str(path))
+    reader = tables.CsvRows(text.splitlines(), separator, str(path))
     header, lines = [], []
     try:
         for row in reader:

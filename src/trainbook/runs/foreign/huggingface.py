@@ -19,7 +19,7 @@ from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
 from trainbook.runs.foreign.settings import knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 STATE = "trainer_state.json"
 SUMMARY = "train_samples_per_second"  # only the last entry has it: means over the whole run
@@ -37,7 +37,7 @@ def find(folder: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def read(path: Path) -> Record | None:
+def read(path: Path) -> RunRecord | None:
     """None if it is some other JSON file."""
     state = _read_state(path)
     if state is None:
@@ -46,7 +46,7 @@ def read(path: Path) -> Record | None:
     rows = rows_of(_logged(path, state["log_history"], facts))
     configs = _configs(path, state)
     settings, _ = knobs_in(*configs)
-    return Record(
+    return RunRecord(
         name=_name(path),
         train=rows.train,
         evaluations=rows.evaluations,

@@ -96,7 +96,7 @@ class Logged:
 
 
 @dataclass
-class Rows:
+class ForeignRows:
     train: list[Row]
     evaluations: list[Row]
     events: list[Row]
@@ -104,7 +104,7 @@ class Rows:
     other_names: list[str]  # kept in the rows under their own names
 
 
-def rows_of(logged: Logged) -> Rows:
+def rows_of(logged: Logged) -> ForeignRows:
     chosen, others = _choose(logged.points)
     _require_a_judgement(logged, chosen)
     rows: dict[Split, dict[int, Row]] = {"train": {}, "eval": {}}
@@ -123,7 +123,7 @@ def rows_of(logged: Logged) -> Rows:
     events = [{"step": step, "segment": 0, "kind": "resume", "reason": "steps were logged again"} for step in restarts]
     read_as = {f"{split} {metric}": name for (split, metric), name in chosen.items()}
     train, evaluations = (_sorted_rows(rows[split]) for split in ("train", "eval"))
-    return Rows(train, evaluations, events, read_as, list(others.values()))
+    return ForeignRows(train, evaluations, events, read_as, list(others.values()))
 
 
 @cache

@@ -22,7 +22,7 @@ from trainbook.runs.foreign.metrics import SPLIT_WORDS, Logged, rows_of
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
 from trainbook.runs.foreign.wire import Message, Torn, doubles, floats
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 MARK = "tfevents"
 HPARAMS = "_hparams_/session_start_info"
@@ -37,14 +37,14 @@ def event_files(path: Path) -> list[Path]:
     return sorted((file for file in found if file.is_file()), key=lambda file: (file.name, str(file)))
 
 
-def read(path: Path) -> Record:
+def read(path: Path) -> RunRecord:
     contents = _contents(path)
     logged = _merged(path, contents)
     rows = rows_of(logged)
     configs = settings_in(contents) + [read_mapping(file) for file in _hparams_files(path)]
     settings, names = knobs_in(*configs)
     read_from = {"tool": "TensorBoard", "read_as": rows.read_as, "other_metrics": rows.other_names}
-    return Record(
+    return RunRecord(
         name=path.parent.name if path.is_file() else path.resolve().name,
         train=rows.train,
         evaluations=rows.evaluations,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from trainbook.knobs.own_module import as_keyword_argument
 
 if TYPE_CHECKING:
-    from trainbook.runs.run_record import Record
+    from trainbook.runs.run_record import RunRecord
 
 # A knob's path, and the argument of the Hugging Face trainer that does the same.
 TRAINING_ARGUMENTS: Mapping[str, str] = {
@@ -73,7 +73,7 @@ ELSEWHERE: Mapping[str, str] = {
 TRAINER = "TrainingArguments"
 
 
-def foreign_override(record: Record, override: str) -> str:
+def foreign_override(record: RunRecord, override: str) -> str:
     """`optimizer.learning_rate=1e-4` as `learning_rate=1e-4 (TrainingArguments)`; several, as they are written.
 
     A run of our own takes overrides as they are.
@@ -84,7 +84,7 @@ def foreign_override(record: Record, override: str) -> str:
     return ", ".join(f"{words} ({whose})" for words, whose in told)
 
 
-def in_their_words(record: Record, override: str) -> str | None:
+def in_their_words(record: RunRecord, override: str) -> str | None:
     """The same without saying whose words they are; None where the other tool has nothing like it."""
     if record.origin == "trainbook":
         return override
@@ -94,7 +94,7 @@ def in_their_words(record: Record, override: str) -> str | None:
     return told[0] if told else None
 
 
-def where_to_set(record: Record, override: str) -> str:
+def where_to_set(record: RunRecord, override: str) -> str:
     """An override as the user of this run sets it: of `fit`, a keyword argument in the call."""
     return f"trainbook.fit(…, {override})" if record.origin == "fit" else override
 
@@ -104,7 +104,7 @@ def names_for(names: Mapping[str, str], is_hugging_face: bool = False) -> dict[s
     return dict(TRAINING_ARGUMENTS) if is_hugging_face else {**TRAINING_ARGUMENTS, **names}
 
 
-def _one(record: Record, override: str) -> tuple[str, str] | None:
+def _one(record: RunRecord, override: str) -> tuple[str, str] | None:
     """In their words, and whose these are."""
     path, _, value = override.partition("=")
     name = record.names.get(path)
@@ -134,7 +134,7 @@ def _one(record: Record, override: str) -> tuple[str, str] | None:
     return None
 
 
-def _global_batch(record: Record, value: str) -> tuple[str, str]:
+def _global_batch(record: RunRecord, value: str) -> tuple[str, str]:
     """The trainer states its parts: accumulation follows from the batch of a device, as far as that is known."""
     each = record.settings.get("batch.per_device_train_batch_size")
     if isinstance(each, int) and re.fullmatch(r"\d+", value) and int(value) % each == 0:

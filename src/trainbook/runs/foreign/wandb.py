@@ -20,7 +20,7 @@ from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of, ste
 from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
 from trainbook.runs.foreign.vocabulary import names_for
 from trainbook.runs.foreign.wire import Message, Torn, doubles
-from trainbook.runs.run_record import Record
+from trainbook.runs.run_record import RunRecord
 
 MOST_BYTES = 1 << 30
 BLOCK = 32 * 1024
@@ -45,7 +45,7 @@ def find(path: Path) -> list[Path]:
     return logs
 
 
-def read(*logs: Path) -> Record:
+def read(*logs: Path) -> RunRecord:
     path = logs[-1]
     history: list[dict[str, Any]] = []
     config: dict[str, Any] = {}
@@ -69,7 +69,7 @@ def read(*logs: Path) -> Record:
     rows = rows_of(logged)
     is_theirs = is_hugging_face(config)
     settings, names = knobs_in(of_hugging_face(config) if is_theirs else config)
-    return Record(
+    return RunRecord(
         name=name,
         train=rows.train,
         evaluations=rows.evaluations,

@@ -20,7 +20,7 @@ from trainbook.study.transfer.family import Arm
 
 
 @dataclass(frozen=True)
-class Cell:
+class TransferCell:
     arm: Arm
     size: int
     rate: float
@@ -32,7 +32,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CellOutcome:
     loss: float | None  # of the last evaluation; None: it cannot be trained like this
     reason: str | None = None
     run: str | None = None
@@ -42,23 +42,23 @@ class Outcome:
 class Asked:
     """What to train for a cell: to its end, from wherever it was stopped."""
 
-    cell: Cell
+    cell: TransferCell
     base: Path
     overrides: Sequence[str]
     runs_dir: Path
 
 
-Train = Callable[[Path, Sequence[str], str, Path], Outcome]  # base, overrides, the run's name, the folder of runs
+Train = Callable[[Path, Sequence[str], str, Path], CellOutcome]  # base, overrides, the run's name, the folder of runs
 
 
-def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[tuple[Cell, Outcome]]:
+def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[tuple[TransferCell, CellOutcome]]:
     """As they end. With several workers, `train` is a function of a module, which each process imports."""
     if workers == 1 or len(asked) < 2:
         for each in asked:
             yield each.cell, _trained(train, each)
         return
     waiting = iter(asked)
-    under_way: dict[Future[Outcome], Cell] = {}
+    under_way: dict[Future[CellOutcome], TransferCell] = {}
     context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     any_is_ready = context.Event()
     with ProcessPoolExecutor(workers, context, _prepare, (workers, any_is_ready)) as pool:
@@ -98,7 +98,7 @@ def _ctrl_c_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _trained(train: Train, each: Asked) -> Outcome:
+def _trained(train: Train, each: Asked) -> CellOutcome:
     return train(each.base, each.overrides, each.cell.name, each.runs_dir)
 
 
@@ -120,7 +120,7 @@ class _Interruption:
 _interruption = _Interruption()
 
 
-def _trained_by_worker(train: Train, each: Asked) -> Outcome:
+def _trained_by_worker(train: Train, each: Asked) -> CellOutcome:
     _interruption.has_run = True
     try:
         if _interruption.is_asked:

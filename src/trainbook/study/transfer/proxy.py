@@ -27,9 +27,9 @@ from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
 from trainbook.study.transfer.family import Family
 from trainbook.study.tune.conclusion import chosen_trial
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question, load_values
+from trainbook.study.tune.study_file import StudyQuestion, load_values
 from trainbook.study.tune.task import base_text
+from trainbook.study.tune.trial import Trial
 
 RECIPE, ANSWER = "large.yaml", "transfer.json"
 # What muP carries from one width to another; of anything else it says nothing.
@@ -49,7 +49,7 @@ CARRIED = (
 @dataclass(frozen=True)
 class Proxy:
     family: Family  # the small width and the large one
-    question: Question  # about the small one
+    question: StudyQuestion  # about the small one
 
     @property
     def width(self) -> int:
@@ -70,7 +70,7 @@ class Proxy:
         return replace(found, origins=origins)
 
 
-def proxy_for(asked: Question, width: int) -> Proxy:
+def proxy_for(asked: StudyQuestion, width: int) -> Proxy:
     """From the question about the large model that about the small one."""
     large = asked.loaded.config.model
     if large.pretrained is not None:

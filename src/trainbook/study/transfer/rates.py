@@ -28,7 +28,7 @@ from trainbook.knobs.text import read_file
 from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
 from trainbook.study.base_file import keep_base
-from trainbook.study.transfer.cells import Asked, Cell, Outcome, Train, in_turn
+from trainbook.study.transfer.cells import Asked, CellOutcome, Train, TransferCell, in_turn
 from trainbook.study.transfer.family import Arm, Family
 from trainbook.study.transfer.optimum import Losses, optimum, summary
 
@@ -48,7 +48,7 @@ SETTINGS = (
 )
 
 Key = tuple[Arm, int]  # an arm in one size
-Found = dict[Cell, Outcome]  # what was trained
+Found = dict[TransferCell, CellOutcome]  # what was trained
 
 
 @dataclass
@@ -76,7 +76,7 @@ class RateStudy:
         write_text_atomically(self.folder / ANSWER, jsonl.dumps(answer) + "\n")
         return answer
 
-    def _missing(self, found: Found) -> list[Cell]:
+    def _missing(self, found: Found) -> list[TransferCell]:
         """What to train next, from what there is alone: so a study that was cut off at any place goes on alike."""
         own = [key for key, trained_as in self._trained_as.items() if trained_as == key]
         # What was begun is completed first: a rate that has only some of its seeds has no mean.
@@ -157,18 +157,18 @@ class RateStudy:
         keys: list[Key] = [(arm, size) for arm in self.family.arms for size in self.family.sizes]
         return {(arm, size): ("standard" if is_base(arm, size) else arm, size) for arm, size in keys}
 
-    def _cells(self, arm: Arm, size: int, rates: Iterable[float]) -> Iterator[Cell]:
+    def _cells(self, arm: Arm, size: int, rates: Iterable[float]) -> Iterator[TransferCell]:
         for rate in sorted(rates):
             for seed in range(self.seeds):
-                yield Cell(arm, size, rate, seed)
+                yield TransferCell(arm, size, rate, seed)
 
-    def _asked(self, cell: Cell) -> Asked:
+    def _asked(self, cell: TransferCell) -> Asked:
         seed = self.family.base.config.training.seed + cell.seed
         more = [f"optimizer.learning_rate={yaml_value(cell.rate)}", f"training.seed={seed}", *SETTINGS]
         overrides = [*self.family.overrides(cell.arm, cell.size), *more]
         return Asked(cell, self.folder / BASE, overrides, self.folder / RUNS)
 
-    def _tell(self, cell: Cell, outcome: Outcome) -> None:
+    def _tell(self, cell: TransferCell, outcome: CellOutcome) -> None:
         told = outcome.reason if outcome.loss is None else f"loss {outcome.loss:.4f}"
         self.say(f"{cell.arm}, {self.family.axis} {cell.size}, learning rate {cell.rate:.3g}, seed {cell.seed}: {told}")
 
@@ -209,13 +209,13 @@ def _asked_before(path: Path) -> Any:
         raise RunFolderError(f"{path} is damaged: {error}. {NOT_MENDED}") from None
 
 
-def _read_row(row: Mapping[str, Any], where: str) -> tuple[Cell, Outcome]:
+def _read_row(row: Mapping[str, Any], where: str) -> tuple[TransferCell, CellOutcome]:
     for name, kinds in COLUMNS.items():
         if name not in row or not isinstance(row[name], kinds):
             told = f"its {name} is {row[name]!r}" if name in row else f"it has no {name}"
             raise RunFolderError(f"{where} is damaged: {told}. {NOT_MENDED}")
     arm, size, rate, seed, loss, reason, run = (row[name] for name in COLUMNS)
-    return Cell(arm, size, rate, seed), Outcome(loss, reason, run)
+    return TransferCell(arm, size, rate, seed), CellOutcome(loss, reason, run)
 
 
 def beyond(rates: Sequence[float], edge: str) -> float:

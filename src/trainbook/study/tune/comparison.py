@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
 
 CONFIDENCE = 0.95
 
@@ -15,7 +15,7 @@ Facts = dict[str, Any]
 
 
 def paired(
-    question: Question, new: Facts, old: Facts, comparisons: int = 1, others: Sequence[Facts] = ()
+    question: StudyQuestion, new: Facts, old: Facts, comparisons: int = 1, others: Sequence[Facts] = ()
 ) -> Facts | None:
     """The mean difference between two trials by seed; below 0 the new one is better, whichever way the metric goes.
 
@@ -72,7 +72,7 @@ def stands_for(arm: Facts) -> Facts | None:
     return arm["base"] if difference is not None and difference["mean"] > 0 else arm["best"]
 
 
-def best_arm(question: Question, arms: Sequence[Facts]) -> int | None:
+def best_arm(question: StudyQuestion, arms: Sequence[Facts]) -> int | None:
     """By the mean over new seeds of what stands for each: a single run may be a lucky one. Without any, by its loss."""
     sign = -1 if question.higher_is_better else 1
     best_of = {place: best for place, arm in enumerate(arms) if (best := stands_for(arm)) is not None}
@@ -90,7 +90,7 @@ def _repeated(arms: Sequence[Facts]) -> list[Facts]:
     return [each for arm in arms for each in (*arm["finalists"], arm["base"]) if each is not None]
 
 
-def compare_arms(question: Question, arms: Sequence[Facts], chosen: int) -> list[Facts]:
+def compare_arms(question: StudyQuestion, arms: Sequence[Facts], chosen: int) -> list[Facts]:
     """What stands for the chosen arm against what does for each other one; below 0 the chosen one is better.
 
     The same seeds chose it among its arm's finalists and base, so each of them counts as compared.

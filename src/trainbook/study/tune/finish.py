@@ -10,14 +10,14 @@ from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
 from trainbook.study.tune.conclusion import conclude, recipe_text
 from trainbook.study.tune.planning import Plan
-from trainbook.study.tune.reading import read
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.results import read
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 
 ANSWER, RECIPE, WORDS = "study.json", "best.yaml", "conclusion.md"
 
 
-def finish(question: Question, kept: dict[str, Any], trials: list[Trial], folder: Path) -> dict[str, Any]:
+def finish(question: StudyQuestion, kept: dict[str, Any], trials: list[Trial], folder: Path) -> dict[str, Any]:
     """The answer for programs. RunError: no trial ended with a loss."""
     facts = read(question, Plan.from_json(kept), trials)
     more = {"conclusion": conclude(facts), "recipe": None, "pictures": [], "remarks": []}

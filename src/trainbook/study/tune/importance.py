@@ -13,13 +13,15 @@ from collections.abc import Sequence
 from trainbook.errors import MissingExtra
 from trainbook.study.tune.methods import EXPLORES
 from trainbook.study.tune.planning import Plan
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 
 LEAST = 30  # trials that ended with a loss
 
 
-def importance(question: Question, plan: Plan, trials: Sequence[Trial]) -> tuple[dict[str, float] | None, str | None]:
+def importance(
+    question: StudyQuestion, plan: Plan, trials: Sequence[Trial]
+) -> tuple[dict[str, float] | None, str | None]:
     """Shares that add up to 1, by PED-ANOVA; or why there are none. From the trials of one arm: the arms differ."""
     ended = [each for each in trials if each.kind == "search" and each.state == "done" and each.loss is not None]
     if question.method not in EXPLORES:
@@ -39,7 +41,7 @@ def importance(question: Question, plan: Plan, trials: Sequence[Trial]) -> tuple
     return _shares(question, plan, ended), None
 
 
-def _shares(question: Question, plan: Plan, ended: Sequence[Trial]) -> dict[str, float]:
+def _shares(question: StudyQuestion, plan: Plan, ended: Sequence[Trial]) -> dict[str, float]:
     try:
         import optuna
     except ImportError:

@@ -21,8 +21,8 @@ from trainbook.bounded import json_text
 from trainbook.errors import MissingExtra, RunFolderError
 from trainbook.study.tune.changed import is_extended
 from trainbook.study.tune.database import PATIENCE, Database
-from trainbook.study.tune.order import WAIT, Order, Planner, Spent
-from trainbook.study.tune.rows import Report, Trial
+from trainbook.study.tune.next_trials import WAIT, Order, Planner, Spent
+from trainbook.study.tune.trial import Trial, TrialReport
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -155,10 +155,10 @@ class Ledger:
 
         return self._transact(write)
 
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[TrialReport]:
         asked = self._sql.select(self._tables.reports).where(self._tables.reports.c.study == self.study)
         rows = self._transact(lambda connection: connection.execute(asked).all())
-        return [Report(row.number, row.rung, row.loss) for row in rows]
+        return [TrialReport(row.number, row.rung, row.loss) for row in rows]
 
     def finish(self, trial: Trial, worker: str) -> bool:
         """The trial as it ended. False: it is over already, and another worker's answer counts.

@@ -13,13 +13,13 @@ from typing import Any
 
 from trainbook.study.space import Space
 from trainbook.study.tune.budget import Budget, choose
-from trainbook.study.tune.methods import Search, Tried, propose
-from trainbook.study.tune.order import Order
+from trainbook.study.tune.methods import PointSearch, Tried, propose
+from trainbook.study.tune.next_trials import Order
 from trainbook.study.tune.pruning import expected_share
 from trainbook.study.tune.repeats import base_of, num_repetitions, repetitions
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.task import without
+from trainbook.study.tune.trial import Trial
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Plan:
         return cls(facts["trials"], Space.from_json(facts["space"]), tuple(facts["words"]))
 
 
-def make_plan(question: Question, trials: int, words: Sequence[str] = (), space: Space | None = None) -> Plan:
+def make_plan(question: StudyQuestion, trials: int, words: Sequence[str] = (), space: Space | None = None) -> Plan:
     """`space`: that of a study that is extended, whose trials so far would say nothing of another one."""
     roles = question.roles
     if space is not None:
@@ -51,12 +51,12 @@ def make_plan(question: Question, trials: int, words: Sequence[str] = (), space:
     return Plan(trials, space, (*words, *said))
 
 
-def first_plan(question: Question) -> Plan | None:
+def first_plan(question: StudyQuestion) -> Plan | None:
     """None: what a trial costs has to be seen first."""
     return make_plan(question, int(question.budget.amount)) if question.budget.unit == "trials" else None
 
 
-def extended(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
+def extended(question: StudyQuestion, kept: Mapping[str, Any]) -> dict[str, Any]:
     """The plan of a study that is given a larger budget: more trials, over the same knobs.
 
     What a budget in GPU-hours or tokens pays for is counted again, from what the trials have cost so far.
@@ -66,7 +66,7 @@ def extended(question: Question, kept: Mapping[str, Any]) -> dict[str, Any]:
     return make_plan(question, int(question.budget.amount), space=Space.from_json(kept["space"])).as_json()
 
 
-def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, Any] | None) -> Order:
+def next_order(question: StudyQuestion, trials: Sequence[Trial], kept: Mapping[str, Any] | None) -> Order:
     arms = question.roles.arms
     if not trials:
         bases = [Trial(number, "base", values, arm=number) for number, values in enumerate(arms)]
@@ -94,7 +94,7 @@ def next_order(question: Question, trials: Sequence[Trial], kept: Mapping[str, A
     return Order(repetitions(question, trials), new_plan)
 
 
-def _after_the_base(question: Question, ended: Sequence[Trial], kept: Mapping[str, Any] | None) -> Plan | str:
+def _after_the_base(question: StudyQuestion, ended: Sequence[Trial], kept: Mapping[str, Any] | None) -> Plan | str:
     """A budget in GPU-hours or tokens, as trials that cost what the base did; repetitions are paid from it too.
 
     Of trials that may be stopped early there are more: they end when the budget is spent. `kept` has the space of a
@@ -131,7 +131,7 @@ def cost_of(trial: Trial, budget: Budget) -> float:
     return {"trials": 1.0, "tokens": float(trial.tokens), "GPU-hours": trial.gpu_seconds / 3600}[budget.unit]
 
 
-def _points(question: Question, plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
+def _points(question: StudyQuestion, plan: Plan, trials: Sequence[Trial]) -> list[Trial]:
     arms = question.roles.arms
     found: list[Trial] = []
     number = max(each.number for each in trials) + 1
@@ -147,7 +147,7 @@ def _points(question: Question, plan: Plan, trials: Sequence[Trial]) -> list[Tri
         base_tried = (
             None if was is None else replace(_tried(question, was), units=tuple(plan.space.place(base)), values=base)
         )
-        search = Search(plan.space, share, question.seed, base, {**given, **compared}, base_tried)
+        search = PointSearch(plan.space, share, question.seed, base, {**given, **compared}, base_tried)
         tried = [_tried(question, each) for each in trials if each.kind == "search" and each.arm == arm]
         for point in propose(question.method, search, tried) if share > 0 else []:
             values = {**compared, **point.values}
@@ -156,7 +156,7 @@ def _points(question: Question, plan: Plan, trials: Sequence[Trial]) -> list[Tri
     return found
 
 
-def is_spent(question: Question, trials: Sequence[Trial], reserved: int | None = None) -> bool:
+def is_spent(question: StudyQuestion, trials: Sequence[Trial], reserved: int | None = None) -> bool:
     """Of hours and tokens: trials that took more than the base leave less for others, never for the repetitions.
 
     `reserved`: for so many more there must be enough; without it, for the repetitions that are still to come.
@@ -175,7 +175,7 @@ def is_spent(question: Question, trials: Sequence[Trial], reserved: int | None =
     return spent + under_way + mean * reserved >= budget.amount
 
 
-def _tried(question: Question, trial: Trial) -> Tried:
+def _tried(question: StudyQuestion, trial: Trial) -> Tried:
     searched = {
         path: value for path, value in trial.values.items() if path not in {e.path for e in question.roles.scientific}
     }

@@ -11,18 +11,18 @@ import statistics
 from collections.abc import Sequence
 
 from trainbook.knobs.values import show
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.trial import Trial
 
 MOST_CANDIDATES = 3  # of an arm, that are repeated beside the base
 
 
-def best_of(question: Question, trials: Sequence[Trial], arm: int | None = None) -> Trial | None:
+def best_of(question: StudyQuestion, trials: Sequence[Trial], arm: int | None = None) -> Trial | None:
     """Of the search, not of repetitions: those are there to judge it."""
     return next(iter(ranked(question, trials, arm)), None)
 
 
-def ranked(question: Question, trials: Sequence[Trial], arm: int | None = None) -> list[Trial]:
+def ranked(question: StudyQuestion, trials: Sequence[Trial], arm: int | None = None) -> list[Trial]:
     """Those that ended with a loss, the best one first."""
     sign = -1 if question.higher_is_better else 1
     ended = [
@@ -61,7 +61,7 @@ def is_unstable(trial: Trial, trials: Sequence[Trial]) -> bool:
     return base_holds or diverged == len(again)
 
 
-def candidates(question: Question, trials: Sequence[Trial], arm: int) -> list[Trial]:
+def candidates(question: StudyQuestion, trials: Sequence[Trial], arm: int) -> list[Trial]:
     """Those that may be recommended, the best one first: at most a few, and none that is behind the base."""
     found: list[Trial] = []
     for each in ranked(question, trials, arm):
@@ -73,12 +73,12 @@ def candidates(question: Question, trials: Sequence[Trial], arm: int) -> list[Tr
     return found
 
 
-def finalists(question: Question, trials: Sequence[Trial], arm: int) -> list[Trial]:
+def finalists(question: StudyQuestion, trials: Sequence[Trial], arm: int) -> list[Trial]:
     """The candidates that new seeds decide between; the base is what the one that is believed is compared with."""
     return [each for each in candidates(question, trials, arm) if each.kind != "base"]
 
 
-def believed(question: Question, trials: Sequence[Trial], arm: int) -> Trial | None:
+def believed(question: StudyQuestion, trials: Sequence[Trial], arm: int) -> Trial | None:
     """Of the finalists that hold with new seeds, the best by these; where nothing was repeated, the first one.
 
     Where none holds, the base; and where that has no loss, the one that diverged least often.
@@ -92,7 +92,7 @@ def believed(question: Question, trials: Sequence[Trial], arm: int) -> Trial | N
     return _best_by_new_seeds(question, judged, trials) if judged else stable[0]
 
 
-def _best_by_new_seeds(question: Question, judged: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
+def _best_by_new_seeds(question: StudyQuestion, judged: Sequence[Trial], trials: Sequence[Trial]) -> Trial:
     """By the mean over the seeds that all of them have: one that lacks a hard seed must not win by that."""
     fewest = min(num_diverged(each, trials) for each in judged)  # above 0 only where the base diverges too
     judged = [each for each in judged if num_diverged(each, trials) == fewest]
@@ -105,7 +105,7 @@ def _best_by_new_seeds(question: Question, judged: Sequence[Trial], trials: Sequ
     return judged[means.index(min(means))]
 
 
-def may_be_believed(question: Question, trials: Sequence[Trial], arm: int) -> list[Trial]:
+def may_be_believed(question: StudyQuestion, trials: Sequence[Trial], arm: int) -> list[Trial]:
     """All candidates until each has its repetitions; then the one that is believed."""
     found = candidates(question, trials, arm)
     again = [repeats_of(each, trials) for each in found]
@@ -115,12 +115,12 @@ def may_be_believed(question: Question, trials: Sequence[Trial], arm: int) -> li
     return [] if best is None else [best]
 
 
-def num_repetitions(question: Question) -> int:
+def num_repetitions(question: StudyQuestion) -> int:
     """As planned for; fewer where the base is among the best."""
     return (MOST_CANDIDATES + 1) * question.seeds * len(question.roles.arms)
 
 
-def repetitions(question: Question, trials: Sequence[Trial]) -> list[Trial]:
+def repetitions(question: StudyQuestion, trials: Sequence[Trial]) -> list[Trial]:
     """Those that are still to be asked for: of each arm all candidates', the base being one of them."""
     first = question.loaded.config.training.seed + 1
     number = max((each.number for each in trials), default=-1) + 1
@@ -143,7 +143,7 @@ def repeated(trials: Sequence[Trial]) -> list[int]:
     return [number for number in dict.fromkeys(each.of for each in trials) if number is not None]
 
 
-def words_on_repeated(question: Question, trials: Sequence[Trial]) -> list[str]:
+def words_on_repeated(question: StudyQuestion, trials: Sequence[Trial]) -> list[str]:
     """Which trials are repeated with new seeds, and why these; a sentence for each arm."""
     lines = []
     for arm, values in enumerate(question.roles.arms):

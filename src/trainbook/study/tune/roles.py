@@ -15,7 +15,7 @@ from trainbook.knobs.config import Declaration
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import ALTERNATIVES
 from trainbook.knobs.origin import Loaded
-from trainbook.knobs.text import Block, Entry
+from trainbook.knobs.text import YamlBlock, YamlEntry
 from trainbook.knobs.values import BrokenLaw, check, show
 from trainbook.study.ranges import dimension
 from trainbook.study.space import Dimension
@@ -97,13 +97,13 @@ class Roles:
             raise ConfigError(problems)
 
 
-def read_roles(entries: dict[str, Entry], where: str, problems: list[Problem]) -> Roles:
-    reader = _Reader(where, problems)
+def read_roles(entries: dict[str, YamlEntry], where: str, problems: list[Problem]) -> Roles:
+    reader = _RolesReader(where, problems)
     for role in ROLES:
         entry = entries.get(role)
         if entry is None or entry.value is None:
             continue
-        if not isinstance(entry.value, Block):
+        if not isinstance(entry.value, YamlBlock):
             message = f"must be a mapping of knobs, but got {show(entry.value)}."
             problems.append(Problem(f"{where}:{entry.line}", role, message))
             continue
@@ -111,7 +111,7 @@ def read_roles(entries: dict[str, Entry], where: str, problems: list[Problem]) -
             reader.knob(role, knob, path)
     reader.conditions()
     reader.alternatives()
-    has_nuisance = "nuisance" in entries and isinstance(entries["nuisance"].value, Block)
+    has_nuisance = "nuisance" in entries and isinstance(entries["nuisance"].value, YamlBlock)
     return Roles(
         tuple(reader.scientific), tuple(reader.nuisance) if has_nuisance else None, tuple(reader.fixed), reader.places
     )
@@ -122,18 +122,18 @@ def _may_be(searched: Dimension, value: Any) -> bool:
     return bool(searched.num_values) and searched.has_place(value) and searched.at(searched.place(value)) == value
 
 
-def _flat(block: Block, prefix: str = "") -> list[tuple[Entry, str]]:
+def _flat(block: YamlBlock, prefix: str = "") -> list[tuple[YamlEntry, str]]:
     """Knobs by dotted name, or in blocks by section; a block of `low`, `high` … belongs to a knob."""
     found = []
     for entry in block.entries:
         name = f"{prefix}{entry.name}"
-        is_section = isinstance(entry.value, Block) and not knobs_named(name)
+        is_section = isinstance(entry.value, YamlBlock) and not knobs_named(name)
         is_section = is_section and not any(inner.name in SPECIFICS for inner in entry.value.entries)
         found += _flat(entry.value, f"{name}.") if is_section and entry.value.entries else [(entry, name)]
     return found
 
 
-class _Reader:
+class _RolesReader:
     def __init__(self, where: str, problems: list[Problem]) -> None:
         self.where, self.problems = where, problems
         self.scientific: list[Dimension] = []
@@ -142,7 +142,7 @@ class _Reader:
         self.places: dict[str, str] = {}
         self.roles: dict[str, str] = {}
 
-    def knob(self, role: str, entry: Entry, name: str) -> None:
+    def knob(self, role: str, entry: YamlEntry, name: str) -> None:
         place = f"{self.where}:{entry.line}" if entry.line else self.where
         declaration = self._named(name, place)
         if declaration is None:
@@ -208,7 +208,7 @@ class _Reader:
             return dimension(declaration)
         if isinstance(value, list):
             return dimension(declaration, choices=value)
-        if not isinstance(value, Block):
+        if not isinstance(value, YamlBlock):
             raise BrokenLaw(
                 f"must be a range or a list of values, but got {show(value)}.", "One value belongs to fixed."
             )
@@ -222,7 +222,7 @@ class _Reader:
     def _conditions(self, given: Any, place: str) -> list[Pair]:
         if given is None:
             return []
-        if not isinstance(given, Block):
+        if not isinstance(given, YamlBlock):
             raise BrokenLaw(f"only_if must be a mapping of knobs and values, but got {show(given)}.")
         found = []
         for entry in given.entries:

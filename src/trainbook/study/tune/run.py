@@ -27,9 +27,9 @@ from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.on_ray import RayWorkers
 from trainbook.study.tune.planning import Plan, extended, first_plan, next_order
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
+from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.task import BASE, LEDGER, TRIALS, trial_guard, trials_text
+from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.workers import LOGS, Workers
 
 POLL_SECONDS = 0.3
@@ -44,7 +44,7 @@ Watch = Callable[[Sequence[Trial], dict[str, Any] | None], None]
 class Study:
     """Where a study is, and how its workers are started."""
 
-    question: Question
+    question: StudyQuestion
     folder: Path
     storage: str | None = None  # another database than the folder's own
     command: Sequence[str] = ()  # of a worker; it is told the folder, the database and its own name
@@ -200,7 +200,7 @@ def _what_happened(code: int) -> str:
     return "a worker was stopped by a signal" if code == STOPPED else "a worker failed"
 
 
-def words_before(question: Question) -> list[str]:
+def words_before(question: StudyQuestion) -> list[str]:
     """What will be searched, before the first trial; nothing of it where the base's own cost has to be seen first."""
     plan = first_plan(question)
     words = [] if plan is None else words_of(plan.as_json())

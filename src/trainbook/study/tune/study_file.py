@@ -22,7 +22,7 @@ from typing import Any
 from trainbook.errors import ConfigError, Problem, UserError
 from trainbook.knobs import Loaded, load, recipes, require_length
 from trainbook.knobs.dumping import yaml_value
-from trainbook.knobs.text import Block, Entry, parse, read_file
+from trainbook.knobs.text import YamlBlock, YamlEntry, parse, read_file
 from trainbook.knobs.values import show
 from trainbook.runs.schema import METRICS
 from trainbook.study.space import Dimension, Space
@@ -39,7 +39,7 @@ DEFAULTS: dict[str, Any] = {"method": "sobol", "pruning": "none", "seeds": 3, "s
 
 
 @dataclass(frozen=True)
-class Question:
+class StudyQuestion:
     base: str  # as the user named it
     loaded: Loaded  # the base, and over it what is fixed
     roles: Roles
@@ -83,7 +83,7 @@ class Question:
         }
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any], loaded: Loaded, base: str) -> Question:
+    def from_json(cls, facts: Mapping[str, Any], loaded: Loaded, base: str) -> StudyQuestion:
         """As the ledger has it, for a worker."""
         nuisance = None if facts["nuisance"] is None else Space.from_json(facts["nuisance"]).dimensions
         fixed = tuple((path, loaded.get(path)) for path in facts["fixed"])
@@ -92,7 +92,7 @@ class Question:
         return cls(base, loaded, roles, budget=parse_budget(facts["budget"]), workers=1, **plain)
 
 
-def read_question(source: str | Path, overrides: Sequence[str] = (), **options: Any) -> Question:
+def read_question(source: str | Path, overrides: Sequence[str] = (), **options: Any) -> StudyQuestion:
     """From a study file, or a recipe's name or file; options that are not None go over what the file says.
 
     ConfigError has every problem that was found, with its line.
@@ -119,17 +119,17 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
     roles.must_not_meet(loaded, [override.partition("=")[0].strip() for override in overrides])
     roles.must_be_met(loaded)
     metric = _metric(entries, loaded, where)
-    question = Question(base, loaded, roles, metric, **settings)
+    question = StudyQuestion(base, loaded, roles, metric, **settings)
     place = "--budget" if options.get("budget") is not None else _place(where, entries.get("budget"))
     _must_be_enough(question, place)
     _must_be_lawful_at_the_ends(question, where)
     return question
 
 
-def _entries(source: str | Path) -> tuple[Block, list[Problem]]:
+def _entries(source: str | Path) -> tuple[YamlBlock, list[Problem]]:
     """A file with `base` is a study; every other file, and a packaged recipe, is a base to search around."""
     if isinstance(source, str) and source in recipes.names():
-        return Block(()), []
+        return YamlBlock(()), []
     path = Path(source)
     if not path.exists():
         recipes.path(str(source))  # raises: says what was probably meant
@@ -140,14 +140,16 @@ def _entries(source: str | Path) -> tuple[Block, list[Problem]]:
     if names & {"scientific", "nuisance", "budget"}:
         problem = Problem(str(source), "base", "a study needs a base: a recipe's name, or a configuration file.")
         raise ConfigError([*problems, problem])
-    return Block(()), []
+    return YamlBlock(()), []
 
 
 def is_study(source: str | Path) -> bool:
     return "base" in {entry.name for entry in _entries(source)[0].entries}
 
 
-def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], where: str, problems: list[Problem]) -> Any:
+def _setting(
+    name: str, entries: dict[str, YamlEntry], options: dict[str, Any], where: str, problems: list[Problem]
+) -> Any:
     option = options.get(name)
     entry = entries.get(name)
     value = option if option is not None else entry.value if entry is not None else DEFAULTS[name]
@@ -174,7 +176,7 @@ def _setting(name: str, entries: dict[str, Entry], options: dict[str, Any], wher
     return value
 
 
-def _base_beside(entry: Entry, where: str) -> str | Path:
+def _base_beside(entry: YamlEntry, where: str) -> str | Path:
     """The base that a study names: a recipe, or a file beside the study, or where we are."""
     base = entry.value
     if not isinstance(base, str):
@@ -210,7 +212,7 @@ def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loade
     return loaded
 
 
-def _metric(entries: dict[str, Entry], loaded: Loaded, where: str) -> str:
+def _metric(entries: dict[str, YamlEntry], loaded: Loaded, where: str) -> str:
     entry = entries.get("metric")
     name = loaded.config.evaluation.metric_for_best_model if entry is None else str(entry.value)
     if name in METRICS and METRICS[name].higher_is_better is not None and "eval" in METRICS[name].splits:
@@ -234,7 +236,7 @@ def _must_be_had(metric: str, loaded: Loaded, place: str) -> None:
             raise ConfigError([Problem(place, "metric", broken[0].message, broken[0].hint)]) from None
 
 
-def _must_be_enough(question: Question, place: str) -> None:
+def _must_be_enough(question: StudyQuestion, place: str) -> None:
     """Known at once where the budget is in trials; otherwise the base's own cost has to be seen first."""
     nuisance, arms, least = question.roles.nuisance, question.roles.num_arms, question.least_trials
     if question.budget.unit == "trials" and question.budget.amount < least:
@@ -248,7 +250,7 @@ def _must_be_enough(question: Question, place: str) -> None:
         raise ConfigError([Problem(place, "budget", message, "Search fewer knobs, or raise the budget.")])
 
 
-def _must_be_lawful_at_the_ends(question: Question, where: str) -> None:
+def _must_be_lawful_at_the_ends(question: StudyQuestion, where: str) -> None:
     """A knob without effect beside the others, or a value that breaks a law, is found before anything is trained: what
     is compared, and of what is searched the ends or all choices."""
     base = load_values(question.loaded, {})
@@ -282,7 +284,7 @@ def _told(problem: Problem) -> tuple[str, str, str]:
     return problem.name, problem.message, problem.hint
 
 
-def _line(where: str, question: Question, each: Dimension) -> str:
+def _line(where: str, question: StudyQuestion, each: Dimension) -> str:
     return question.roles.places.get(each.path, where)
 
 
@@ -293,5 +295,5 @@ def load_values(loaded: Loaded, values: dict[str, Any]) -> Loaded:
     return load(Path(BASE), overrides, text=base_text(loaded))
 
 
-def _place(where: str, entry: Entry | None) -> str:
+def _place(where: str, entry: YamlEntry | None) -> str:
     return f"{where}:{entry.line}" if entry is not None and entry.line else where

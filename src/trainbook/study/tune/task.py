@@ -11,7 +11,7 @@ from trainbook.knobs import Loaded, section_types
 from trainbook.knobs.dumping import origin_text, yaml_value
 from trainbook.knobs.loading import ALTERNATIVES
 from trainbook.knobs.origin import Origin
-from trainbook.study.tune.rows import Trial
+from trainbook.study.tune.trial import Trial
 
 TRIALS = "trials"  # the folder of their runs, in that of the study
 BASE = "base.yaml"
@@ -19,7 +19,7 @@ LEDGER = "study.db"
 
 
 @dataclass(frozen=True)
-class Task:
+class TrialTask:
     trial: Trial
     folder: Path  # of the study
     metric: str
@@ -45,7 +45,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     loss: float | None  # by the study's metric; None: infeasible
     tokens: int = 0
     reason: str | None = None  # why it is infeasible
@@ -70,7 +70,7 @@ class Failed(Exception):
         self.reason, self.tokens, self.run, self.is_expected = reason, tokens, run, is_expected
 
 
-Objective = Callable[[Task], Outcome]
+Objective = Callable[[TrialTask], TrialOutcome]
 
 
 def base_text(loaded: Loaded, found: Mapping[str, Any] | None = None, why: str = "found") -> str:

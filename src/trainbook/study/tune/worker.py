@@ -16,13 +16,13 @@ from pathlib import Path
 from trainbook.errors import Interrupted, TrainbookError
 from trainbook.runs import RunFolder
 from trainbook.study.tune.ledger import Ledger
-from trainbook.study.tune.order import WAIT
+from trainbook.study.tune.next_trials import WAIT
 from trainbook.study.tune.planning import is_spent, next_order
 from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
 from trainbook.study.tune.repeats import may_be_believed
-from trainbook.study.tune.rows import Trial
-from trainbook.study.tune.study_file import Question
-from trainbook.study.tune.task import TRIALS, Busy, Failed, Objective, Task
+from trainbook.study.tune.study_file import StudyQuestion
+from trainbook.study.tune.task import TRIALS, Busy, Failed, Objective, TrialTask
+from trainbook.study.tune.trial import Trial
 from trainbook.terminal import echo
 
 POLL_SECONDS = 0.2
@@ -40,7 +40,7 @@ class Worker:
     def __init__(
         self,
         ledger: Ledger,
-        question: Question,
+        question: StudyQuestion,
         folder: Path,
         objective: Objective,
         name: str | None = None,
@@ -128,7 +128,7 @@ class Worker:
                 continue
             self._stop_if_asked()
             try:
-                outcome = self.objective(Task(trial, self.folder, self.question.metric, rung, self.share < 1))
+                outcome = self.objective(TrialTask(trial, self.folder, self.question.metric, rung, self.share < 1))
             except (Interrupted, KeyboardInterrupt, Busy, Failed):
                 raise
             except TrainbookError as error:  # of one trial: the others may be well

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainbook.study.tune.methods.draws import random_points, sobol_points
 from trainbook.study.tune.methods.isolate import one_at_a_time
-from trainbook.study.tune.methods.point import Method, Point, Search, Tried
+from trainbook.study.tune.methods.point import Method, PointSearch, SearchPoint, Tried
 from trainbook.study.tune.methods.suggest import gp, tpe
 from trainbook.study.tune.methods.zoom import zoom
 
@@ -22,9 +22,9 @@ METHODS: dict[str, Method] = {
 EXPLORES = ("sobol", "random")  # points that depend on no result: what importance may be read from
 
 
-def propose(method: str, search: Search, tried: Sequence[Tried]) -> list[Point]:
+def propose(method: str, search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     """The next points; none while they depend on trials that still run, or when all were given out."""
     return METHODS[method](search, tried)
 
 
-__all__ = ["EXPLORES", "METHODS", "Point", "Search", "Tried", "propose"]
+__all__ = ["EXPLORES", "METHODS", "PointSearch", "SearchPoint", "Tried", "propose"]

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from trainbook.study.space import Space
-from trainbook.study.tune.methods.point import Point, Search, Tried, all_points, base_values, new_points
+from trainbook.study.tune.methods.point import PointSearch, SearchPoint, Tried, all_points, base_values, new_points
 
 SPARE = 64  # times as many may be drawn, where most of them were tried already
 
 
-def random_points(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def random_points(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     return _all_at_once(search, tried, _random(len(search.space), search.seed))
 
 
-def sobol_points(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def sobol_points(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     return _all_at_once(search, tried, sobol(len(search.space), search.seed, search.points))
 
 
-def _all_at_once(search: Search, tried: Sequence[Tried], units: Iterator[Sequence[float]]) -> list[Point]:
+def _all_at_once(search: PointSearch, tried: Sequence[Tried], units: Iterator[Sequence[float]]) -> list[SearchPoint]:
     """All that the budget pays for; when a study is extended, the next points of the same sequence.
 
     A space with fewer points than the budget pays for is enumerated, each point once. The base was tried already.

@@ -7,10 +7,10 @@ from itertools import chain
 from typing import Any
 
 from trainbook.study.space import Dimension
-from trainbook.study.tune.methods.point import Point, Search, Tried, key
+from trainbook.study.tune.methods.point import PointSearch, SearchPoint, Tried, key
 
 
-def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def one_at_a_time(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     """Each knob's points are even on its scale; when a study is extended, those of the finer grid that are new."""
     if len(tried) >= search.points:
         return []
@@ -18,7 +18,7 @@ def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
     middle = search.space.place(search.base)
     known = {key(each.values) for each in tried}
     points = [
-        Point(
+        SearchPoint(
             tuple(unit if other is each else old for other, old in zip(dimensions, middle, strict=True)),
             {each.path: each.at(unit)},
         )
@@ -28,7 +28,7 @@ def one_at_a_time(search: Search, tried: Sequence[Tried]) -> list[Point]:
     return [each for each in points if key(each.values) not in known][: search.points - len(tried)]
 
 
-def _shares(search: Search) -> list[int]:
+def _shares(search: PointSearch) -> list[int]:
     """Points of each knob: evenly, the first having one more if need be. What one has no use for, because it is idle
     beside the base or has few values, goes to those that have the fewest."""
     dimensions = search.space.dimensions

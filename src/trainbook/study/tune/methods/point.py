@@ -11,7 +11,7 @@ from trainbook.study.space import Space
 
 
 @dataclass(frozen=True)
-class Search:
+class PointSearch:
     """One search: a space, and how many points of it may be tried."""
 
     space: Space
@@ -39,37 +39,37 @@ class Tried:
 
 
 @dataclass(frozen=True)
-class Point:
+class SearchPoint:
     units: tuple[float, ...]
     values: Mapping[str, Any]
     round: int = 0
 
 
-Method = Callable[[Search, Sequence[Tried]], list[Point]]
+Method = Callable[[PointSearch, Sequence[Tried]], list[SearchPoint]]
 
 
 def new_points(
-    search: Search,
+    search: PointSearch,
     units: Iterable[Sequence[float]],
     known: Iterable[Mapping[str, Any]],
     most: int,
     space: Space,
     number: int,
-) -> list[Point]:
+) -> list[SearchPoint]:
     """The first `most` of a sequence whose values were not tried yet."""
     seen = {key(values) for values in known}
-    found: list[Point] = []
+    found: list[SearchPoint] = []
     for each in units:
         if len(found) >= most:
             break
         values = space.at(each, search.given)
         if key(values) not in seen:
             seen.add(key(values))
-            found.append(Point(tuple(map(float, each)), values, number))
+            found.append(SearchPoint(tuple(map(float, each)), values, number))
     return found
 
 
-def base_values(search: Search) -> dict[str, Any]:
+def base_values(search: PointSearch) -> dict[str, Any]:
     """Of the base those that a point like it would have."""
     return {path: search.base[path] for path in search.space.at(search.space.place(search.base), search.given)}
 
@@ -78,7 +78,7 @@ def key(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(values.items(), key=lambda pair: pair[0]))
 
 
-def all_points(search: Search) -> list[tuple[float, ...]]:
+def all_points(search: PointSearch) -> list[tuple[float, ...]]:
     """Of a space that has an end: each once."""
     import itertools
 

@@ -14,22 +14,22 @@ from typing import Any
 from trainbook.errors import MissingExtra
 from trainbook.study.space import LAST, Dimension
 from trainbook.study.tune.methods.draws import sobol, sobol_points
-from trainbook.study.tune.methods.point import Point, Search, Tried, all_points, base_values, key, new_points
+from trainbook.study.tune.methods.point import PointSearch, SearchPoint, Tried, all_points, base_values, key, new_points
 
 FIRST = 10  # even points, before there is anything to model; or a quarter of all, if that is fewer
 SEEDS = 2**32  # Optuna takes no more of them
 TRIES = 3  # for a point that was not tried yet, in a space of few points
 
 
-def tpe(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def tpe(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     return _suggest("tpe", search, tried)
 
 
-def gp(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def gp(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     return _suggest("gp", search, tried)
 
 
-def _suggest(kind: str, search: Search, tried: Sequence[Tried]) -> list[Point]:
+def _suggest(kind: str, search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     first = max(2, min(FIRST, search.points // 4))
     if not tried:
         return sobol_points(search, [])[: min(first, search.points)]
@@ -46,19 +46,19 @@ def _suggest(kind: str, search: Search, tried: Sequence[Tried]) -> list[Point]:
         units = _ask(kind, search, _with_base(search, tried), seed)
         values = search.space.at(units, search.given)
         if key(values) not in set(map(key, known)):
-            return [Point(tuple(units), values, len(tried))]
+            return [SearchPoint(tuple(units), values, len(tried))]
     # All that it thinks of was tried: an even point says more than one of them again.
     return new_points(search, sobol(len(search.space), search.seed, search.points), known, 1, search.space, len(tried))
 
 
-def _left_of(search: Search, known: Sequence[Mapping[str, Any]], count: int) -> bool:
+def _left_of(search: PointSearch, known: Sequence[Mapping[str, Any]], count: int) -> bool:
     """Whether a space that has an end has a point that was not tried."""
     if count > len(known):
         return True
     return bool(new_points(search, all_points(search), known, 1, search.space, 0))
 
 
-def _with_base(search: Search, tried: Sequence[Tried]) -> Sequence[Tried]:
+def _with_base(search: PointSearch, tried: Sequence[Tried]) -> Sequence[Tried]:
     """The base too, where all of its values lie in the ranges."""
     base = search.base_tried
     if base is None or base.is_open:
@@ -67,7 +67,7 @@ def _with_base(search: Search, tried: Sequence[Tried]) -> Sequence[Tried]:
     return [base, *tried] if inside else tried
 
 
-def _ask(kind: str, search: Search, tried: Sequence[Tried], seed: int) -> list[float]:
+def _ask(kind: str, search: PointSearch, tried: Sequence[Tried], seed: int) -> list[float]:
     try:
         import optuna
     except ImportError:

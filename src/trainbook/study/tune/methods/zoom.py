@@ -15,7 +15,7 @@ from typing import Any
 
 from trainbook.study.space import Dimension, Space
 from trainbook.study.tune.methods.draws import sobol
-from trainbook.study.tune.methods.point import Point, Search, Tried, all_points, base_values, new_points
+from trainbook.study.tune.methods.point import PointSearch, SearchPoint, Tried, all_points, base_values, new_points
 
 GOOD = 0.25  # share of the trials so far
 EDGE = 0.1  # of the range: nearer to an end is at it
@@ -28,7 +28,7 @@ def num_rounds(points: int) -> int:
     return 1 if points < 4 else 2 if points < 12 else 3 if points < 48 else 4
 
 
-def zoom(search: Search, tried: Sequence[Tried]) -> list[Point]:
+def zoom(search: PointSearch, tried: Sequence[Tried]) -> list[SearchPoint]:
     if any(each.is_open for each in tried) or len(tried) >= search.points:
         return []
     rounds = num_rounds(search.points)
@@ -49,7 +49,7 @@ def zoom(search: Search, tried: Sequence[Tried]) -> list[Point]:
     )
 
 
-def space_of_round(search: Search, tried: Sequence[Tried], number: int) -> Space:
+def space_of_round(search: PointSearch, tried: Sequence[Tried], number: int) -> Space:
     """Each round's region follows from the one before and from what was found until then."""
     space = search.space
     for earlier in range(number):

@@ -1,0 +1,317 @@
+"""Healing a run: what the judge rejected is written down, its samples are found and kept out, and where that is not
+enough and the model has come to harm, the run goes back to a state from before the trouble."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trainbook.checkpoints import CheckpointStore
+from trainbook.doctor.remedies import usual_rates
+from trainbook.doctor.view import View
+from trainbook.errors import Diverged
+from trainbook.guard import (
+    Adopt,
+    JudgeReading,
+    Ladder,
+    Observe,
+    Policy,
+    Rejection,
+    RollBack,
+    SnapshotRing,
+    Stop,
+    Suspicion,
+    Trouble,
+    size_of,
+)
+from trainbook.guard.ladder import LONGEST_STRETCH
+from trainbook.loop.blame import Blame
+from trainbook.loop.device import available_host_memory
+from trainbook.loop.job import Job, Log
+from trainbook.loop.progress import RunProgress, load_progress
+from trainbook.loop.recheck import Recheck
+from trainbook.loop.state import Remedy
+from trainbook.runs.run_record import RunRecord, told_by
+
+NUM_SNAPSHOTS = 3
+SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take
+FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
+HOPELESS = 50  # rejections in a row after which a run without a guard is given up: the model stays as it is in them
+WORSE = 0.5  # of what the loss rose by, that data from before must cost more, for the model to be worse
+
+
+class GuardActions:
+    def __init__(
+        self,
+        job: Job,
+        progress: RunProgress,
+        store: CheckpointStore,
+        log: Log,
+        begin_segment: Callable[[int], None],
+        quarantine_file: Path | None,
+    ) -> None:
+        self.job, self.state, self.progress = job, job.state, progress
+        self.store, self.log, self.begin_segment = store, log, begin_segment
+        self.knobs = job.config.guard
+        self.ladder = Ladder(_policy(job))
+        self.blame = Blame(job, log, quarantine_file)
+        self.recheck: Recheck | None = None
+        if self.knobs.enabled and self.knobs.recheck and not self.state.strategy.has_engine:
+            self.recheck = self.state.recheck = Recheck(job, log)
+        self._origins: dict[int, list[int]] = {}  # the ranks that a rejected update's bad values came from, by step
+        self._ring: SnapshotRing | None = None
+        self._cadence = self.knobs.snapshot_steps
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """As a checkpoint holds it."""
+        self.ladder.load_state_dict(saved["ladder"])
+        self.blame.restore(saved)
+        self._origins = {int(step): list(ranks) for step, ranks in saved.get("origins", [])}
+
+    def state_dict(self) -> dict[str, Any]:
+        origins = [[step, ranks] for step, ranks in self._origins.items()]
+        return {"ladder": self.ladder.state_dict(), **self.blame.state_dict(), "origins": origins}
+
+    def settle(self) -> None:
+        """Before the state is read or kept: the last update, if it was rejected, is computed again first."""
+        if self.recheck is not None:
+            self.recheck.settle()
+            self._origins.update(self.recheck.origins)
+            self.recheck.origins.clear()
+
+    def reading_is_due(self, step: int) -> bool:
+        return self.state.judge.enabled and step % self.knobs.max_consecutive_skips == 0
+
+    def snapshot_is_due(self) -> bool:
+        if not self.knobs.enabled:
+            return False
+        return self._ring is None or self.state.step % self._cadence == 0 or not self._ring.steps
+
+    def take_snapshot(self) -> None:
+        """Before a step. Every state that is kept was reached by accepted updates alone."""
+        self.settle()
+        step = self.state.step
+        state = {**self.state.held_state(), "progress": asdict(self.progress)}
+        if self._ring is None:
+            self._ring = self._make_ring(size_of(state))
+        if self._ring.size and step not in self._ring.steps:
+            self._ring.take(step, state, spare=self.ladder.best_step)
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Of snapshots that lie beside the model itself."""
+        return self._ring.bytes if self._ring is not None and self._ring.device is None else 0
+
+    def free_memory(self) -> bool:
+        """Move the snapshots off the device, or give them up if the host has no room for them either."""
+        if (
+            self._ring is None
+            or not self._ring.steps
+            or self.state.device.type != "cuda"
+            or self._ring.device is not None
+        ):
+            return False
+        self._ring = self._ring.moved_to(torch.device("cpu"))
+        self._cadence *= FROM_DEVICE_TO_HOST
+        if self._ring.bytes > SHARE_OF_HOST * available_host_memory():
+            self._ring = SnapshotRing(0)
+        return True
+
+    def read(self, step: int) -> bool:
+        """Read the rejections and act on them. True: the run was rolled back, or its data order has changed."""
+        self.settle()
+        reading = self.state.judge.read()
+        for rejection in reading.rejections:
+            reason, evidence = rejection.reason, _evidence(rejection)
+            if ranks := self._origins.pop(rejection.step, []):
+                reason, evidence = f"{reason}; the cause is on {_named(ranks)}", {**evidence, "ranks": ranks}
+            self.log("skip", rejection.step, reason=reason, **evidence, total=reading.rejected)
+        if not self.knobs.enabled:
+            self._must_get_on(reading)
+            return False
+        changed = self.blame.search([each for each in reading.rejections if not each.is_overflow])
+        changed |= not reading.rejections and self.blame.look_again(step)
+        rate = self.state.rates.at(int(self.state.applied))
+        decision = self.ladder.decide(step, reading, rate)
+        if isinstance(decision, Suspicion):
+            decision = self._tested(step, decision, rate, reading.troubled_in_a_row)
+        if isinstance(decision, Stop):
+            raise Diverged(f"{decision.verdict} {self._advice(decision.trouble)}")
+        if isinstance(decision, Adopt):
+            self.state.judge.adopt(decision.row)
+            self.log("adapt", step, reason=decision.reason)
+        if isinstance(decision, Observe):
+            self.state.judge.observe(decision.updates, decision.row)
+            self.log("observe", step, reason=decision.reason)
+        if isinstance(decision, RollBack):
+            self._go_back(decision)
+        return changed or isinstance(decision, RollBack)
+
+    def _tested(
+        self, step: int, suspicion: Suspicion, rate: float | None, in_a_row: int
+    ) -> Adopt | Observe | RollBack | Stop | None:
+        """Is the model worse than it was, or is it the data?"""
+        trouble = suspicion.trouble
+        if not trouble.is_of_the_model:  # no healthy run has so many updates in a row that are not finite
+            return self.ladder.confirm(suspicion)
+        cost = self._cost_of_earlier_data(trouble)
+        if cost is None:  # nobody can tell: what is worse than an untrained model is
+            is_worse = self.ladder.first_loss is None or trouble.now > self.ladder.first_loss
+        else:
+            is_worse = not cost - trouble.usual <= WORSE * (trouble.now - trouble.usual)
+        if is_worse:
+            return self.ladder.confirm(suspicion)
+        told = "" if cost is None else f"; data from before it still costs {cost:.4g}, so it is not the model"
+        self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
+        longest = LONGEST_STRETCH * self.knobs.max_consecutive_skips
+        if trouble.kind == "rejections" and self.job.config.data.shuffle and in_a_row < longest:
+            return None  # where batches are drawn at random, no healthy stretch of them is so different
+        return self.ladder.dismiss(suspicion, rate)
+
+    def _cost_of_earlier_data(self, trouble: Trouble) -> float | None:
+        """What samples of batches from before the trouble cost now."""
+        if self.job.samples is None:
+            return None
+        losses = self.blame.usual_losses(trouble.healthy_before + 1, newest=True)
+        if not len(losses):
+            return None
+        return float(np.mean(self.state.strategy.ranks.broadcast(losses.tolist())))
+
+    def _must_get_on(self, reading: JudgeReading) -> None:
+        """Without the guard, fp16 still rejects values that are not finite. Endless rejections must end the run."""
+        if reading.troubled_in_a_row < HOPELESS:
+            return
+        raise Diverged(
+            f"{reading.troubled_in_a_row} updates in a row were not finite, and the loss scale is at its minimum. "
+            f"Try {self._lower_rate(10)}, precision.compute=bf16 or fp32, or guard.enabled=true."
+        )
+
+    # Going back
+
+    def _go_back(self, decision: RollBack) -> None:
+        noticed, trouble = self.state.step, decision.trouble
+        if decision.attempt == 1:
+            self.blame.keep_out_window(trouble)
+        target, saved, source = self._earlier_state(trouble.healthy_before)
+        self.state.go_back(saved, is_held=source == "memory")
+        load_progress(self.progress, saved["progress"])
+        if self._ring is not None:
+            self._ring.forget_after(target)
+        self.ladder.went_back(target)
+        self.begin_segment(target)
+        self.log(
+            "rollback",
+            target,
+            reason=f"{trouble.reason}. Rolled back from step {noticed} to step {target}, from {source}",
+            noticed=noticed,
+            attempt=decision.attempt,
+            kept_out=len(self.state.kept_out),
+        )
+        if decision.rate_factor is not None:
+            remedy = Remedy(int(self.state.applied), decision.rate_factor, self.knobs.rewarm_steps)
+            self.state.remedies.append(remedy)
+            self.state.rates.apply(self.state.remedies)
+            factor = math.prod(each.factor for each in self.state.remedies)
+            self.log(
+                "remedy",
+                target,
+                reason=f"learning rate × {factor:.3g} from here on, after a warm-up of {remedy.rewarm} steps",
+                factor=factor,
+            )
+
+    def _earlier_state(self, at_most: int) -> tuple[int, dict[str, Any], str]:
+        """The newest state from before the trouble; if there is none, the oldest one."""
+        in_memory = self._ring.newest(at_most) if self._ring is not None else None
+        self.store.wait()  # a save in flight may remove the very one that is chosen
+        # One rank looks: while it is writing another one, the others would see what it does not.
+        on_disk = self.state.strategy.ranks.broadcast([step for step in self.store.steps() if step <= at_most])
+        if in_memory is not None and in_memory[0] >= max(on_disk, default=0):
+            return *in_memory, "memory"
+        if on_disk:
+            found = self.store.load(max(on_disk), unread=self.state.unread_parts)
+            assert found is not None
+            return found.step, found.state, "a checkpoint"
+        if self._ring is not None and self._ring.steps:
+            oldest = self._ring.newest(self._ring.steps[0])
+            assert oldest is not None
+            return *oldest, "memory"
+        raise Diverged("updates were rejected repeatedly, and there is no earlier state to roll back to.")
+
+    def _make_ring(self, size: int) -> SnapshotRing:
+        """A ring on the device or the host, wherever every rank has room for it."""
+        places = self.state.strategy.ranks.gather(self._room_for(size * (NUM_SNAPSHOTS + 1)))
+        if "nowhere" in places:
+            self.log(
+                "notice",
+                reason="not enough memory for snapshots of the training state: rollbacks use checkpoints",
+            )
+            return SnapshotRing(0)
+        if "host" in places and self.state.device.type == "cuda":
+            self._cadence *= FROM_DEVICE_TO_HOST
+            return SnapshotRing(NUM_SNAPSHOTS, torch.device("cpu"))
+        return SnapshotRing(NUM_SNAPSHOTS)
+
+    def _room_for(self, size: int) -> str:
+        device = self.state.device
+        if device.type == "cuda" and size <= SHARE_OF_DEVICE * torch.cuda.get_device_properties(device).total_memory:
+            return "device"
+        on_host = size * self.state.strategy.ranks.local_world
+        return "host" if on_host <= SHARE_OF_HOST * available_host_memory() else "nowhere"
+
+    def _advice(self, trouble: Trouble) -> str:
+        by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
+        advice = f"Try {self._lower_rate(by)}, a longer warm-up"
+        if self.state.precision.compute == "fp16":
+            advice += ", precision.compute=bf16 or fp32"
+        if not (self._is_own or self.job.config.model.qk_norm):
+            advice += ", model.qk_norm=true"
+        if self.blame.entries:
+            advice += f"; also check the {len(self.blame.entries)} samples in quarantine.jsonl"
+        return f"The model has the weights of the last accepted update. {advice}."
+
+    @property
+    def _is_own(self) -> bool:
+        """The user's own module: knobs are keywords, and those of models do nothing."""
+        return self.job.samples is None
+
+    def _lower_rate(self, by: float) -> str:
+        """The present learning rate divided by this, or the usual one for this model if that is lower still: a tenth
+        of a learning rate that is a thousand times too high is no advice."""
+        config = self.job.config
+        lower = config.optimizer.learning_rate * math.prod(each.factor for each in self.state.remedies) / by
+        if self._is_own:
+            return f"learning_rate={lower:.2g}"
+        facts = {"num_parameters": sum(parameter.numel() for parameter in self.state.task.parameters())}
+        known = usual_rates(View(RunRecord("", (), (), facts=facts, **told_by(config, None)._asdict())))
+        return f"optimizer.learning_rate={min(lower, known[1] if known else lower):.2g}"
+
+
+def _policy(job: Job) -> Policy:
+    knobs = job.config.guard
+    return Policy(
+        max_consecutive_skips=knobs.max_consecutive_skips,
+        max_rollbacks=knobs.max_rollbacks,
+        drift_share=knobs.drift_share,
+        rate_factor=knobs.rate_factor if knobs.remedy == "lower_rate" else None,
+        same_place=knobs.window,
+        # Here a suspicion can be tested on the same data, so it may come sooner; a skipped batch costs nothing.
+        patience=knobs.max_consecutive_skips,
+        suspicious=knobs.max_consecutive_skips,
+        probation=knobs.max_consecutive_skips,
+        much=0.0,
+    )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+
+
+def _evidence(rejection: Rejection) -> dict[str, Any]:
+    names = ("cause", "loss", "grad_norm", "loss_deviation", "grad_norm_deviation")
+    return {name: getattr(rejection, name) for name in names}

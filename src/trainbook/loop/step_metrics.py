@@ -1,0 +1,265 @@
+"""What a watched step measures besides its loss: cheap enough for each row, too expensive for each step.
+
+Everything stays on the device: no host sync.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainbook.loop import probe_metrics
+from trainbook.loop.state import TrainState
+from trainbook.models.attention import recorded_logits
+from trainbook.precision import Clipped, Precision
+from trainbook.tasks import IGNORED, Task, to_device
+
+MOST_SAMPLED = 4096  # numbers of each tensor that an update's size is read off
+MOST_ROWS = 2  # of a micro-batch that are looked at
+MOST_AT_ONCE = 1 << 24  # logits that are held in fp32
+TINY = 1e-30  # in place of a norm of nothing
+
+# What a micro-batch of ours holds a row of for each row of tokens.
+BY_ROW = {"input_ids", "document_ids", "positions"}
+BY_ROW |= {f"decoder_{name}" for name in BY_ROW}
+
+
+class BeforeUpdate(NamedTuple):
+    weights: list[Tensor]
+    grad_norms: dict[str, Tensor]
+
+
+def before_update(state: TrainState, clipped: Clipped) -> BeforeUpdate:
+    """Call it while the gradients are there: a parameter without one has no norm."""
+    groups = state.optimizer.param_groups
+    names = {
+        parameter: name for group in groups for parameter, name in zip(group["params"], group["names"], strict=True)
+    }
+    with_gradient = [names[parameter] for parameter in state.parameters if parameter.grad is not None]
+    return BeforeUpdate(sampled(state.parameters), layer_norms(with_gradient, clipped.per_tensor))
+
+
+def after_update(state: TrainState, before: BeforeUpdate) -> dict[str, Any]:
+    names = [name for group in state.optimizer.param_groups for name in group["names"]]
+    sizes = update_sizes(before.weights, state.parameters, names, state.strategy.norms_over_ranks)
+    return {**sizes, "grad_norms": before.grad_norms}
+
+
+# How far an update goes
+
+
+@torch.no_grad()
+def sampled(parameters: Iterable[Tensor]) -> list[Tensor]:
+    """Of each parameter all numbers, or some thousands spread over it."""
+    return [_spread(parameter).clone() for parameter in parameters]
+
+
+@torch.no_grad()
+def update_ratio(
+    before: Sequence[Tensor],
+    parameters: Iterable[Tensor],
+    norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+) -> Tensor:
+    """|change| / |weights before it|, from what was `sampled` before the update. 0 where no update was applied."""
+    parameters = list(parameters)
+    after = [_spread(parameter).float() for parameter in parameters]
+    earlier = [sample.float() for sample in before]
+    # A number of a sample stands for as many as the parameter has for each; norms take the root of that.
+    weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
+    change, whole = _norm(torch._foreach_sub(after, earlier), weights), _norm(earlier, weights)
+    change, whole = norms_over_ranks(torch.stack([change, whole])).unbind()
+    return change / whole
+
+
+@torch.no_grad()
+def update_sizes(
+    before: Sequence[Tensor],
+    parameters: Iterable[Tensor],
+    names: Sequence[str],
+    norms_over_ranks: Callable[[Tensor], Tensor] = lambda norms: norms,
+) -> dict[str, Any]:
+    """`update_ratio` of all parameters, `update_ratios` of each layer, and `weight_norm`: that of matrices, before."""
+    parameters = list(parameters)
+    if not parameters:
+        return {}
+    after = [_spread(parameter).float() for parameter in parameters]
+    earlier = [sample.float() for sample in before]
+    weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
+    norms = [
+        torch.stack(torch._foreach_mul(torch._foreach_norm(parts, 2, dtype=torch.float32), weights))
+        for parts in (torch._foreach_sub(after, earlier), earlier)
+    ]
+    change, whole = norms_over_ranks(torch.stack(norms)).unbind()
+    changes, wholes = layer_norms(names, change.unbind()), layer_norms(names, whole.unbind())
+    matrices = [norm for name, norm in zip(names, whole.unbind(), strict=True) if _is_matrix(name)]
+    return {
+        "update_ratio": torch.linalg.vector_norm(change) / torch.linalg.vector_norm(whole),
+        "update_ratios": {layer: changes[layer] / wholes[layer].clamp(min=TINY) for layer in changes},
+        **({"weight_norm": torch.linalg.vector_norm(torch.stack(matrices))} if matrices else {}),
+    }
+
+
+def _is_matrix(name: str) -> bool:
+    """By its name: of several ranks, each may hold a flat piece."""
+    return not name.endswith("bias") and "norm" not in name.lower()
+
+
+def _spread(parameter: Tensor) -> Tensor:
+    flat = parameter.detach().reshape(-1)
+    step = -(-flat.numel() // MOST_SAMPLED)
+    # With a divisor in common with the rows' length, a few columns would stand for all of them.
+    while step > 1 and math.gcd(step, flat.numel()) > 1:
+        step += 1
+    return flat[:: max(1, step)]
+
+
+def _norm(parts: list[Tensor] | tuple[Tensor, ...], weights: list[float]) -> Tensor:
+    norms = torch._foreach_norm(parts, 2, dtype=torch.float32)
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_mul(norms, weights)))
+
+
+# Gradients of each layer
+
+
+def layer_norms(names: Iterable[str], norms: Iterable[Tensor]) -> dict[str, Tensor]:
+    """From the norm of each parameter's gradient to that of each layer's, whatever order the parameters come in."""
+    norms = list(norms)
+    if not norms:  # an engine keeps them to itself
+        return {}
+    stacked = torch.stack(norms)
+    layers, places = _layers(tuple(names), stacked.device)
+    # Gathered and not added where they belong: on a GPU that would be done in any order, and so not to the bit again.
+    # In double: a norm's square may be more than fp32 holds.
+    of_layers = F.pad(stacked.double(), (0, 1)).index_select(0, places.flatten()).view_as(places)
+    return dict(zip(layers, torch.linalg.vector_norm(of_layers, dim=1).float().unbind(), strict=True))
+
+
+@lru_cache(maxsize=4)
+def _layers(names: tuple[str, ...], device: torch.device) -> tuple[list[str], Tensor]:
+    """The layers, and for each a row of places of its parameters, filled up with the place behind the last."""
+    members: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        members.setdefault(layer_of(name), []).append(place)
+    width = max(map(len, members.values()))
+    rows = [places + [len(names)] * (width - len(places)) for places in members.values()]
+    return list(members), torch.tensor(rows).to(device, non_blocking=True)
+
+
+def layer_of(name: str) -> str:
+    """`body.blocks.3` of all that lies in it; elsewhere the module of the parameter, or the one that it adapts."""
+    parts = name.split(".")
+    for place, part in enumerate(parts):
+        if part.isdigit():
+            return ".".join(parts[: place + 1])
+        if part.startswith("lora_") and place > 0:
+            return ".".join(parts[:place])
+    return ".".join(parts[:-1]) or name
+
+
+# A look inside
+
+
+@torch.no_grad()
+def probe(
+    task: nn.Module, micro_batch: Any, precision: Precision, device: torch.device, *, for_leaks: bool = False
+) -> dict[str, Any]:
+    """One more forward pass, of a few rows, as in evaluation: `attention_logit_max`, `log_z`, `probe_loss`,
+    `offset_losses` and `dead_units`, where they can be had. `for_leaks`: one more, that gives `future_leak`.
+
+    The task itself is called, never its compiled form. It is left as it was, and so is every random number: a run that
+    is probed is the same to the bit. What a task of the user's own fails to answer is left out, since training does not
+    need it; and so is everything where memory has no room for a second pass.
+    """
+    if not isinstance(task, Task) or not isinstance(micro_batch, Mapping) or "targets" not in micro_batch:
+        return {}
+    found: dict[str, Any] = {}
+    with _left_as_it_was(task, device), recorded_logits() as recorder, probe_metrics.recorded_units(task) as units:
+        try:
+            inputs = to_device(first_rows(micro_batch), device)
+            targets = inputs.pop("targets")
+            with precision.autocast():
+                logits = task.logits(**inputs)
+            log_z = log_z_of(logits, targets)
+            if log_z is not None:
+                found |= {
+                    "log_z": over_targets(log_z, targets),
+                    **probe_metrics.losses(task, logits, log_z, targets, inputs),
+                }
+            found["attention_logit_max"] = recorder.largest  # None: no attention of ours
+            found["dead_units"] = {layer_of(name): share for name, share in units.items()} or None
+            if for_leaks and probe_metrics.is_causal(task, inputs):
+                with precision.autocast():
+                    found["future_leak"] = probe_metrics.future_leak(task, inputs)
+        except Exception:
+            return {}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def first_rows(micro_batch: Mapping[str, Any]) -> dict[str, Any]:
+    """The first rows of a micro-batch of ours; the whole of one that is laid out in another way."""
+    ids, chosen, targets = (micro_batch.get(name) for name in ("input_ids", "chosen", "targets"))
+    by_row = {name: tensor for name, tensor in micro_batch.items() if name not in ("chosen", "targets")}
+    if ids is None or targets is None or not by_row.keys() <= BY_ROW:
+        return dict(micro_batch)
+    cut = {name: tensor[:MOST_ROWS] for name, tensor in by_row.items()}
+    if chosen is None:
+        return {**cut, "targets": targets[:MOST_ROWS]} if len(targets) == len(ids) else dict(micro_batch)
+    if chosen.device.type != "cpu":  # how many of the chosen cells lie in these rows would have to be waited for
+        return dict(micro_batch)
+    is_kept = chosen < cut["input_ids"].numel()
+    return {**cut, "chosen": chosen[is_kept], "targets": targets[is_kept]}
+
+
+def mean_log_z(logits: Tensor, targets: Tensor) -> Tensor | None:
+    """Over the targets. None where logits are no choice among classes: numbers, or labels that are a question each."""
+    log_z = log_z_of(logits, targets)
+    return None if log_z is None else over_targets(log_z, targets)
+
+
+def log_z_of(logits: Tensor, targets: Tensor) -> Tensor | None:
+    """One number for each target."""
+    is_choice = not targets.is_floating_point() and logits.ndim > 1 and logits.shape[-1] > 1
+    if not is_choice or logits.shape[:-1].numel() != targets.numel():
+        return None
+    rows_at_once = max(1, MOST_AT_ONCE // logits.shape[-1])
+    parts = logits.flatten(0, -2).split(rows_at_once)
+    return torch.cat([part.float().logsumexp(-1) for part in parts])
+
+
+def over_targets(values: Tensor, targets: Tensor) -> Tensor:
+    is_target = targets.flatten() != IGNORED
+    return torch.where(is_target, values, 0.0).sum() / is_target.sum()
+
+
+@contextmanager
+def _left_as_it_was(task: nn.Module, device: torch.device) -> Iterator[None]:
+    """Evaluation mode inside. Flags are set one by one: a part may have a mode of its own, and `eval` may do more."""
+    modes = [(part, part.training) for part in task.modules()]
+    buffers = [
+        (part, name, buffer, buffer.clone())
+        for part in task.modules()
+        for name, buffer in part._buffers.items()
+        if buffer is not None and name not in part._non_persistent_buffers_set
+    ]
+    of_python, of_numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            for part, _ in modes:
+                part.training = False
+            yield
+    finally:
+        random.setstate(of_python)
+        np.random.set_state(of_numpy)
+        for part, mode in modes:
+            part.training = mode
+        for part, name, buffer, before in buffers:
+            part._buffers[name] = buffer.copy_(before)
