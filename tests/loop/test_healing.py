@@ -121,7 +121,7 @@ def test_without_a_remedy_the_second_time_is_the_end_and_the_verdict_says_why(lo
     with breaking_at(long_lab, 48, times=99), pytest.raises(Diverged, match="updates in a row were rejected") as ended:
         long_lab.train(*LONG, "guard.remedy=none", name="given-up")
     assert "Tried: 1 rollback" in str(ended.value)
-    assert "optimizer.learning_rate=0.01" in str(ended.value)
+    assert "optimizer.learning_rate=0.001" in str(ended.value)
     assert long_lab.open("given-up").read_manifest().status == "failed"
 
 
