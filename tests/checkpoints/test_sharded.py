@@ -108,14 +108,14 @@ class Crew:
         workers = self
 
         class Member(Ranks):
-            def of_all(self, value: Any) -> list[Any]:
+            def gather(self, value: Any) -> list[Any]:
                 workers.told[self.rank] = value
                 workers.barrier.wait(60)
                 found = list(workers.told)
                 workers.barrier.wait(60)
                 return found
 
-            def of_first(self, value: Any) -> Any:
+            def broadcast(self, value: Any) -> Any:
                 return self.gather(value)[0]
 
         return Member(RankEnv(rank=rank, world=self.world))

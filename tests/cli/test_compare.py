@@ -39,7 +39,7 @@ def test_the_answer_can_be_json_and_a_picture(logs):
     [
         (("mine.csv",), "must be given two runs or more, but got 1"),
         (("mine.csv", "theirz"), "there is no run theirz"),
-        (("mine.csv", "theirs", "--metric", "los"), "Did you mean loss?"),
+        (("mine.csv", "theirs", "--metric", "los"), "Did you mean 'loss'?"),
         (("mine.csv", "theirs", "--by", "tokens"), "run 'mine' did not log it; it has steps"),
         (("mine.csv", "theirs", "--picture", "x.txt"), "the file must end in .png"),
         (("mine.csv", "mine.csv"), "'mine' is named twice"),

@@ -22,7 +22,7 @@ def test_help_lists_every_kind(terminal, verb: str):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("nan-gradiant@5", "Did you mean nan-gradient?"),
+        ("nan-gradiant@5", "Did you mean 'nan-gradient'?"),
         ("nan-gradient@0", "the step must be an integer >= 1, but got '0'."),
         ("nan-gradient", "must be KIND@STEP"),
     ],

@@ -85,9 +85,9 @@ def test_a_dry_run_starts_nothing(terminal, started):
         (("train", "gpt-tiny", "--nproc", "many"), "--nproc"),
         (("train", "gpt-tiny", "--max-restarts", "-1"), "--max-restarts"),
         (("train", "gpt-tiny", "--nproc", "2", "training.max_steps=-1"), "must be"),
-        (("train", "gpt-tiny", "--nproc", "2", "--inject", "kil@3"), "Did you mean kill?"),
+        (("train", "gpt-tiny", "--nproc", "2", "--inject", "kil@3"), "Did you mean 'kill'?"),
         (("resume", "nothing", "--nproc", "2"), "there is no run folder"),
-        (("resume", "nothing", "--nproc", "2", "--inject", "kil@3"), "Did you mean kill?"),
+        (("resume", "nothing", "--nproc", "2", "--inject", "kil@3"), "Did you mean 'kill'?"),
     ],
 )
 def test_a_mistake_is_told_before_anything_is_started(terminal, started, arguments, message: str):

@@ -224,7 +224,7 @@ def test_an_entry_that_was_never_finished_is_not_used_and_goes_away(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr("trainbook.data.folder_cache.Shelf._put", die)
+        during.setattr("trainbook.data.folder_cache.FolderCache._put", die)
         during.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             build_from(folder)
@@ -258,9 +258,9 @@ def test_a_source_that_changes_while_it_is_read_is_refused(
 def test_processes_that_start_together_share_one_whole_entry(folder: Path, tmp_path: Path) -> None:
     program = (
         "import sys, json; from trainbook.data import Frame, Request, build\n"
-        "from trainbook.knobs.sections.data import Data\n"
+        "from trainbook.knobs.sections.data import DataKnobs\n"
         "request = Request(frame=lambda tokenizer: Frame(256, shift=1))\n"
-        "bundle = build(Data(source=sys.argv[1], cache_dir=sys.argv[2]), 0, request)\n"
+        "bundle = build(DataKnobs(source=sys.argv[1], cache_dir=sys.argv[2]), 0, request)\n"
         "print(json.dumps([bundle.fingerprint, bundle.summary['cache_reused']]))"
     )
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "cache")]

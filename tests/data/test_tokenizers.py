@@ -163,9 +163,9 @@ def test_a_name_on_the_hub_is_answered_with_where_to_put_it() -> None:
 def test_a_missing_tokenizer_file_names_the_similar_one(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(DataError) as caught:
-        tokenizer_config(f"{tmp_path}/tokenizer.json", None)
+        tokenizer_config(f"{tmp_path}/tokenizr.json", None)
     assert str(caught.value) == (
-        f"data.tokenizer: '{tmp_path}/tokenizer.json' does not exist. Did you mean 'tokenizer.json'?"
+        f"data.tokenizer: '{tmp_path}/tokenizr.json' does not exist. Did you mean 'tokenizer.json'?"
     )
 
 

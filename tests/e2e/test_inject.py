@@ -19,7 +19,7 @@ def events(shell: Any, name: str, kind: str) -> list[dict[str, Any]]:
 def test_a_kind_that_does_not_exist_costs_a_second_and_leaves_nothing(shell):
     ended = shell.train("nowhere", *injecting("nan-gradiant@5"))
     assert ended.returncode == 2 and ended.stdout == "" and "Traceback" not in ended.stderr
-    assert "Did you mean nan-gradient?" in ended.stderr
+    assert "Did you mean 'nan-gradient'?" in ended.stderr
     assert not shell.folder("nowhere").path.exists()
 
 

@@ -186,7 +186,14 @@ def test_what_happened_is_in_a_file(lab: Lab):
     callback = GuardCallback(on_event=told.append)
     lab.train(lab.tiny.rows(6, nan=[3]), callback)
     (line,) = (lab.folder / "guard_events.jsonl").read_text().splitlines()
-    expected = {"kind": "skip", "step": 4, "reason": "the loss is NaN", "loss": "NaN", "grad_norm": "NaN"}
+    expected = {
+        "kind": "skip",
+        "step": 4,
+        "reason": "the loss is NaN",
+        "cause": "not_finite",
+        "loss": "NaN",
+        "grad_norm": "NaN",
+    }
     assert json.loads(line) == {**expected, "global_step": 4}
     assert told == callback.events
 

@@ -163,7 +163,14 @@ def test_a_resumed_training_knows_what_is_usual(lab: Lab):
 def test_what_happened_is_in_a_file(lab: Lab):
     lab.fit(lab.tiny.rows(6, nan=[3]), GuardCallback())
     (line,) = (lab.folder / "guard_events.jsonl").read_text().splitlines()
-    expected = {"kind": "skip", "step": 4, "reason": "the loss is NaN", "loss": "NaN", "grad_norm": "NaN"}
+    expected = {
+        "kind": "skip",
+        "step": 4,
+        "reason": "the loss is NaN",
+        "cause": "not_finite",
+        "loss": "NaN",
+        "grad_norm": "NaN",
+    }
     assert json.loads(line) == {**expected, "global_step": 4}
 
 

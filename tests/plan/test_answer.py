@@ -346,8 +346,8 @@ def test_a_plan_is_80_columns_wide_and_says_whether_it_fits(gigabytes: float):
 
 def test_an_answer_needs_no_torch():
     code = (
-        "import sys; from trainbook.knobs import load; from trainbook.plan import Subject, find_gpu, plan;"
-        "l = load('gpt-tiny'); plan(Subject(l.config, l.origins, 257, find_gpu('T4')));"
+        "import sys; from trainbook.knobs import load; from trainbook.plan import PlanSubject, find_gpu, plan;"
+        "l = load('gpt-tiny'); plan(PlanSubject(l.config, l.origins, 257, find_gpu('T4')));"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

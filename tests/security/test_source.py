@@ -44,7 +44,7 @@ EXCEPTIONS = {
     "data/surveys.py": {"zipfile": "an exception of bounded.arrays"},
     "data/report/kept.py": {"pickle.loads": "a temporary file of this process, deleted when it is opened"},
     "data/tokenizers/training.py": {"read_text": "the messages of a process of our own"},
-    "loop/workers.py": {"pickle.loads": "what the ranks of one run tell each other"},
+    "loop/data_workers.py": {"pickle.loads": "what the ranks of one run tell each other"},
     "models/formats/folder.py": {"torch.load": "weights_only=True, of a regular file"},
     "guard/huggingface.py": {"torch.load": "weights_only=True; the user's own trainer wrote it"},
     "parallel/native.py": {"torch.load": "DeepSpeed's pickles: only after --trust"},

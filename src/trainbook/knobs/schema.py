@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from typing import Any
 
 from trainbook.knobs.config import Config, declarations
@@ -11,8 +9,7 @@ from trainbook.knobs.config import Config, declarations
 
 def json_schema() -> dict[str, Any]:
     """The canonical tree with descriptions, defaults, bounds and choices; other names are not part of it."""
-    # Definitions are named as the sections of the file, and not as the classes that declare them.
-    schema = json.loads(re.sub(r'([A-Z][a-z]+)Knobs"', r'\1"', json.dumps(Config.model_json_schema())))
+    schema = _named_by_section(Config.model_json_schema())
     for declaration in declarations():
         owner = schema["$defs"][declaration.section.capitalize()]
         facts = owner["properties"][declaration.name]
@@ -25,3 +22,12 @@ def json_schema() -> dict[str, Any]:
         **schema,
         "title": "Trainbook configuration",
     }
+
+
+def _named_by_section(part: Any) -> Any:
+    """Definitions are named as the sections of the file, and not as the classes that declare them."""
+    if isinstance(part, dict):
+        return {name.removesuffix("Knobs"): _named_by_section(value) for name, value in part.items()}
+    if isinstance(part, list):
+        return [_named_by_section(value) for value in part]
+    return part.removesuffix("Knobs") if isinstance(part, str) else part
