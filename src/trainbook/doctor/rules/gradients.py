@@ -16,6 +16,7 @@ from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
+SCALED = 1e3  # a gradient norm this large throughout comes from the scale of the loss
 
 
 def late(rows: list, share: int = 2) -> list:
@@ -49,6 +50,9 @@ def clipped_share(view: View) -> Iterator[Finding]:
         if not is_low and divergence_of(view) is not None:
             return  # a loss that diverges makes gradients large: the threshold is not what is wrong
         raised = 1.0 if is_low else float(f"{norm:.1g}")
+        remedy = f"Raise the threshold to about {raised:g}{'' if is_low else ', the median gradient norm'}."
+        if not is_low and norm > SCALED:
+            remedy = f"Scale the loss down, or raise the threshold to about {raised:g}, the median gradient norm."
         yield finding(
             # The gradient of a squared error is as large as the numbers to predict are.
             "info" if view.task == "regress" and not is_low else "warning",
@@ -57,7 +61,7 @@ def clipped_share(view: View) -> Iterator[Finding]:
             f"{evidence}, the clipping threshold {limit:g}",
             steps=span,
             override=change(view, CLIP, raised),
-            remedy=f"Raise the threshold to about {raised:g}{'' if is_low else ', the median gradient norm'}.",
+            remedy=remedy,
             share=share,
         )
     elif view.setting("optimizer.type") == "sgd":
@@ -132,7 +136,8 @@ def _highest(view: View, after: float) -> tuple[float, bool]:
     "gradients-grow",
     symptom="exploding gradients",
     looks_at="gradient norms late in the run against early ones",
-    thresholds="30 times as large, or a norm above 1,000",
+    thresholds="30 times as large as early in the run and as the first one; or above 1,000, and 3 times the first one. "
+    "A norm that is large from the start is a matter of the scale of the loss",
     source=f"reasoning; a factor of 70 elsewhere ({AUTOTRAINER})",
     fault="the learning rate far too high, unclipped",
     causes=("gradients-explode",),
@@ -144,7 +149,10 @@ def gradients_grow(view: View) -> Iterator[Finding]:
         return
     part = max(3, len(norms) // 4)
     before, after = float(np.median(norms[2 : 2 + part])), float(np.median(norms[-part:]))
-    if after > 30 * before or after > 1e3:
+    # Norms that fell to nearly nothing and came back have not exploded: the first norm is a level to exceed as well.
+    first = float(norms[0])
+    if after > 30 * max(before, first) or after > max(1e3, 3 * first):
+        before = before if after > before else first
         evidence = f"the median gradient norm went from {before:.3g} to {after:.3g}"
         yield finding(
             "error",
@@ -180,7 +188,7 @@ def layers_starve(view: View) -> Iterator[Finding]:
             names.append(least)
     if len(found) >= 4 and np.median(found) < 1e-3:
         name = max(set(names), key=names.count)
-        evidence = f"the gradient norm of {name} is {np.median(found):.1e} times that of the block with the largest"
+        evidence = f"the gradient norm of module '{name}' is {np.median(found):.1e} times the largest of a module"
         override = change(view, "model.norm_position", "pre")
         yield finding(
             "warning",

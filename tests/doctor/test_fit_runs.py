@@ -1,0 +1,100 @@
+"""Runs of `trainbook.fit`, on paper: what is named first, and what is not said of a healthy one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.doctor.records import run, set_to
+from tests.doctor.test_own_modules import of_fit
+
+from trainbook.doctor import diagnose
+from trainbook.doctor.finding import Finding
+from trainbook.runs.run_record import RunRecord
+
+NOT_LOGGED = [
+    "cross_entropy",
+    "probe_loss",
+    "attention_logit_max",
+    "log_z",
+    "offset_losses",
+    "target_match",
+    "padding_targets",
+    "target_share",
+    "future_leak",
+    "dead_units",
+    "repeated_rows",
+    "repeated_batches",
+    "ordered_rows",
+]
+Curve = Callable[[int], float]
+
+
+def fitted(*overrides: str, loss: Curve, validation: Curve | None = None, **rows: Any) -> RunRecord:
+    """200 steps in 5 epochs. `loss` is multiplied by noise of 5 %; `validation` has none."""
+    noise = np.random.default_rng(1)
+
+    def noisy(step: int) -> float:
+        return loss(step) * math.exp(0.05 * noise.standard_normal())
+
+    changed = set_to(**{**dict.fromkeys(NOT_LOGGED), "loss": noisy, "epoch": lambda step: step / 40, **rows})
+    evaluated = set_to(loss=validation or loss, accuracy=None, targets=300)
+    record = of_fit(run(*overrides, each=changed, each_evaluation=evaluated))
+    kept = [{name: value for name, value in row.items() if value is not None} for row in record.evaluations]
+    return replace(record, evaluations=kept)
+
+
+def learned(step: int) -> float:
+    return 0.03 + 1.3 * math.exp(-step / 20)
+
+
+def shot_up(step: int) -> float:
+    """From 1.4 to a million, back to 1.4, and nothing learned."""
+    return 1.4 if step == 1 else 1.4 + 1e6 * math.exp(-step / 3)
+
+
+def found(record: RunRecord, cause: str) -> Finding | None:
+    return next((each for each in diagnose(record).findings if each.cause == cause), None)
+
+
+def causes(record: RunRecord) -> list[str]:
+    return [each.cause for each in diagnose(record).findings]
+
+
+def test_gradients_that_fall_do_not_explode_however_large_they_are():
+    large = fitted(loss=lambda step: 1e5 * learned(step), grad_norm=lambda step: 1e5 * learned(step), clipped=1.0)
+    first = diagnose(large).findings[0]
+    assert first.cause == "clipping-tight" and first.remedy is not None
+    assert first.remedy.startswith("Scale the loss down, or raise the threshold to about ")
+    assert "gradients-explode" not in causes(large) and "learning-rate-high" not in causes(large)
+
+
+@pytest.mark.parametrize(("early", "last"), [(0.0, 5e-8), (6e-5, 4e-3)])
+def test_gradients_that_come_back_from_nearly_nothing_do_not_explode(early: float, last: float):
+    record = fitted(loss=learned, grad_norm=lambda step: 5.0 if step == 1 else early if step < 60 else last)
+    assert "gradients-explode" not in causes(record)
+
+
+@pytest.mark.parametrize("start", [2.0, 200.0])
+def test_gradients_that_grow_explode(start: float):
+    record = fitted(loss=learned, grad_norm=lambda step: start * math.exp(step / 25))
+    assert found(record, "gradients-explode") is not None
+
+
+def test_a_module_is_quoted():
+    norms = lambda step: {"0": 1e-6, "2": 1.0}  # noqa: E731
+    starved = found(fitted(loss=learned, grad_norms=norms), "gradients-vanish")
+    assert starved is not None and "the gradient norm of module '0' is 1.0e-06 times the largest" in starved.evidence
+
+
+def logged(losses: list[float], evaluations: list[float] | None = None) -> RunRecord:
+    """Another tool's log: a loss every 10 steps, and perhaps evaluations."""
+    rows = [
+        {"step": 10 * at, "loss": loss, "epoch": at / 2, "learning_rate": 1e-3} for at, loss in enumerate(losses, 1)
+    ]
+    evaluated = [{"step": 50 * at, "loss": loss} for at, loss in enumerate(evaluations or [], 1)]
+    return RunRecord("theirs", rows, evaluated, settings={"optimizer.learning_rate": 1e-3}, origin="csv")
