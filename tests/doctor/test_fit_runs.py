@@ -85,6 +85,14 @@ def test_gradients_that_grow_explode(start: float):
     assert found(record, "gradients-explode") is not None
 
 
+def test_the_noise_of_a_validation_loss_grows_with_its_scale():
+    def validation(step: int) -> float:
+        return 7000 + 90_000 * math.exp(-step / 15) + 150 * (-1) ** (step // 20)
+
+    record = fitted(loss=lambda step: 1e5 * learned(step), validation=validation)
+    assert "learning-rate-high" not in causes(record) and found(record, "evaluation-noisy") is not None
+
+
 def test_a_module_is_quoted():
     norms = lambda step: {"0": 1e-6, "2": 1.0}  # noqa: E731
     starved = found(fitted(loss=learned, grad_norms=norms), "gradients-vanish")
@@ -98,3 +106,13 @@ def logged(losses: list[float], evaluations: list[float] | None = None) -> RunRe
     ]
     evaluated = [{"step": 50 * at, "loss": loss} for at, loss in enumerate(evaluations or [], 1)]
     return RunRecord("theirs", rows, evaluated, settings={"optimizer.learning_rate": 1e-3}, origin="csv")
+
+
+def test_a_log_of_training_losses_is_not_said_to_have_evaluated_training_rows():
+    falling = [math.exp(-at / 10) + 0.06 for at in range(50)]
+    gap = found(logged(falling, [1.0, 0.8, 0.7, 0.7, 0.72, 0.75, 0.8, 0.9, 0.95, 1.0]), "overfitting")
+    assert gap is not None
+    assert any("; the training loss is 0.0" in each for each in (gap.evidence, *gap.also))
+    own = found(run(each_evaluation=lambda row: row.update(loss=row["loss"] + row["step"] / 100)), "overfitting")
+    assert own is not None
+    assert any("; the loss on training rows is 2.4" in each for each in (own.evidence, *own.also))

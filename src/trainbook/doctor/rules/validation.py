@@ -96,7 +96,8 @@ def _against_overfitting(view: View, best: int) -> str | None:
 @rule(
     "gap",
     symptom="overfitting",
-    looks_at="the final validation loss against the loss of training rows evaluated in the same way",
+    looks_at="the final validation loss against the loss on training rows: evaluated without dropout where that was "
+    "logged, otherwise the training loss",
     thresholds="25 %, 0.1 nats and 3 standard errors above it",
     source="reasoning: smaller gaps are usual and harmless",
     fault="a small training set",
@@ -105,9 +106,9 @@ def _against_overfitting(view: View, best: int) -> str | None:
 )
 def gap(view: View) -> Iterator[Finding]:
     evaluations = view.values("loss", "eval")
-    judged = view.values("probe_loss")
+    judged, name = view.values("probe_loss"), "loss on training rows"
     if len(judged) < 6:
-        judged = view.losses()[1]
+        judged, name = view.losses()[1], "training loss"
     if len(evaluations) < 2 or len(judged) < 6:
         return
     # Means, as an evaluation is one: a few samples, such as those of a rare class, may cost much more than the median.
@@ -116,9 +117,7 @@ def gap(view: View) -> Iterator[Finding]:
     above = float(evaluations[-1]) - late
     early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
     if above > max(0.25 * late, 0.1, 3 * error) and above > early + 0.05:
-        evidence = (
-            f"the validation loss is {evaluations[-1]:.3g}; training rows evaluated in the same way have {late:.3g}"
-        )
+        evidence = f"the validation loss is {evaluations[-1]:.3g}; the {name} is {late:.3g}"
         yield finding(
             "info",
             "overfitting",
@@ -158,7 +157,9 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
         return
     targets = view.values("targets", "eval")
     few = float(np.median(targets)) if len(targets) else None
-    expected = None if few is None else 2.0 / few**0.5
+    # Losses of samples differ by about 2 nats; those of a loss of unknown scale, by about twice their mean.
+    spread = 2.0 * max(1.0, level) if view.record.origin == "fit" else 2.0
+    expected = None if few is None else spread / few**0.5
     evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
     span = (at[0], at[-1])
     if expected is not None and few is not None and jump < 4 * expected:
