@@ -21,7 +21,7 @@ def test_the_better_supported_stays_and_names_what_speaks_against_it():
         VIEW,
     )
     assert [each.cause for each in found] == ["learning-rate-low", "loader-slow"]
-    assert found[0].evidence == "slow; against it: fast"
+    assert found[0].evidence == "slow; but: fast"
 
 
 def test_what_an_override_turns_counts_by_any_name_of_its_knob():
@@ -47,3 +47,9 @@ def test_two_findings_of_one_direction_stand_side_by_side():
 def test_dropout_is_not_too_high_for_a_model_that_overfits():
     both = [finding("dataset-tiny", "a"), finding("dropout-high", "b", "model.dropout=0.05")]
     assert [each.cause for each in without_contradictions(both, View(run("model.dropout=0.1")))] == ["dataset-tiny"]
+
+
+def test_the_same_fact_in_other_words_does_not_speak_against_itself():
+    high = finding("learning-rate-high", "the loss is 6.99, above its start of 0.818")
+    low = finding("learning-rate-low", "after 500 steps the loss is 6.99; it started at 0.818")
+    assert without_contradictions([high, low], VIEW) == [high]

@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -42,9 +43,9 @@ def without_contradictions(findings: Iterable[Finding], view: View) -> list[Find
         if opponent is None:
             kept.append(each)
             directions.append(turned)
-        elif each.evidence not in kept[opponent].evidence:
+        elif not _says_the_same(each.evidence, kept[opponent].evidence):
             first = kept[opponent]
-            kept[opponent] = replace(first, evidence=f"{first.evidence}; against it: {each.evidence}")
+            kept[opponent] = replace(first, evidence=f"{first.evidence}; but: {each.evidence}")
     return kept
 
 
@@ -70,6 +71,12 @@ def _opponent(turned: Mapping[str, int], directions: Sequence[Mapping[str, int]]
         if any(earlier.get(knob, direction) != direction for knob, direction in turned.items()):
             return place
     return None
+
+
+def _says_the_same(evidence: str, first: str) -> bool:
+    """Two numbers in common are one fact in other words, which does not speak against itself."""
+    numbers, known = (set(re.findall(r"\d[\d.,e+-]*\d|\d", each)) for each in (evidence, first))
+    return evidence in first or len(numbers & known) >= 2
 
 
 def _number(text: str) -> float | None:

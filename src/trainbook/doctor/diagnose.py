@@ -14,7 +14,8 @@ Causes are weighed in five steps:
 
 Findings are then sorted by severity, and by confidence within a severity. Of several findings with the same cause the
 first stays, with the evidence of the others. A finding that would turn a knob in the
-opposite direction from a finding above it is removed; its evidence is added to that finding after "against it".
+opposite direction from a finding above it is removed; its evidence is added to that finding after "but:", unless it
+says the same.
 """
 
 from __future__ import annotations
