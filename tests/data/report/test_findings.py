@@ -111,6 +111,8 @@ def test_a_skewed_set_should_be_judged_by_f1(report_of, texts):
     assert "right for 83.3%" in finding["text"] and "macro F1" in finding["text"]
     even = by_rule(report_of(labelled(texts(60, 1), "ab")))["label_balance"]
     assert even["severity"] == "info" and "macro F1" not in even["text"]
+    assert even["text"].endswith("the baseline to beat; the 2 classes are about equally frequent.")
+    assert "the 2 classes are as hard to guess as 1.6 equally frequent ones." in finding["text"]
 
 
 def test_classes_that_cannot_be_learned_are_errors(report_of, texts):

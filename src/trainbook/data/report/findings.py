@@ -175,7 +175,12 @@ def _labels(facts: Facts) -> Iterator[Facts]:
     text = f"Always predicting '{labels['majority']}' is right for {share:.1%} of the {what}: the baseline to beat"
     if labels["kind"] == "classes":
         text = f"'{labels['majority']}' is {share:.1%} of all labels"
-    text += f"; {classes} classes are as hard to guess as {labels['effective_classes']:.1f} equally frequent ones."
+    if labels["effective_classes"] < 0.95 * classes:
+        text += (
+            f"; the {classes} classes are as hard to guess as {labels['effective_classes']:.1f} equally frequent ones."
+        )
+    else:
+        text += f"; the {classes} classes are about equally frequent."
     if rare:
         text += f" {len(rare)} of them {has(len(rare))} fewer than {RARE_CLASS} {what}: {listed(rare)}."
     skewed = share >= 2 / 3 or labels["effective_classes"] < classes / 2 or bool(rare)
