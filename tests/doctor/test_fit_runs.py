@@ -85,6 +85,14 @@ def test_gradients_that_grow_explode(start: float):
     assert found(record, "gradients-explode") is not None
 
 
+def test_a_learning_rate_is_raised_by_as_much_as_updates_are_too_small():
+    settings = "optimizer.learning_rate=1e-6"
+    low = found(fitted(settings, loss=lambda step: 2.0, update_ratio=2.9e-6), "learning-rate-low")
+    assert low is not None and low.override == "learning_rate=0.0003"
+    lower = found(fitted(settings, loss=lambda step: 2.0, update_ratio=1e-7), "learning-rate-low")
+    assert lower is not None and lower.override == "learning_rate=0.001"
+
+
 def test_the_noise_of_a_validation_loss_grows_with_its_scale():
     def validation(step: int) -> float:
         return 7000 + 90_000 * math.exp(-step / 15) + 150 * (-1) ** (step // 20)

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
+from trainbook.doctor.statistics import quantile_over_steps
 from trainbook.doctor.view import View
 from trainbook.errors import TrainbookError
 from trainbook.knobs.aliases import by_path
@@ -15,6 +16,9 @@ from trainbook.knobs.loading import load
 from trainbook.runs.foreign.vocabulary import in_their_words
 
 RATE = "optimizer.learning_rate"
+USUAL_UPDATE = 1e-3  # of the norm of the weights
+MOST_RAISED = 1000.0  # times, at once
+FAR = 30.0  # times the highest usual learning rate
 
 
 def change(view: View, path: str, value: Any) -> str | None:
@@ -33,14 +37,30 @@ def change(view: View, path: str, value: Any) -> str | None:
 
 
 def lower_rate(view: View) -> str | None:
-    """A third of what it is, or the usual learning rate if that is lower still."""
-    rate, known = view.peak_rate, usual_rates(view)
-    return None if rate is None else change(view, RATE, _rounded(min(rate / 3, known[1] if known else rate)))
+    """A third of what it is, or the usual learning rate if that is lower still. For a module of the user's own none is
+    known, but one that is far above the highest usual one is lowered to that."""
+    rate, known, highest = view.peak_rate, usual_rates(view), highest_usual_rate(view)
+    if rate is None:
+        return None
+    if known is None and highest is not None and rate > FAR * highest:
+        return change(view, RATE, highest)
+    return change(view, RATE, _rounded(min(rate / 3, known[1] if known else rate)))
 
 
 def raise_rate(view: View) -> str | None:
-    rate, known = view.peak_rate, usual_rates(view)
-    return None if rate is None else change(view, RATE, _rounded(max(rate * 3, known[0] if known else rate)))
+    """Three times what it is, or the usual learning rate if that is higher still. Where none is known, by as much as
+    updates are too small, but not beyond the highest usual one."""
+    rate, known, highest = view.peak_rate, usual_rates(view), highest_usual_rate(view)
+    if rate is None:
+        return None
+    if known is not None:
+        return change(view, RATE, _rounded(max(rate * 3, known[0])))
+    steps, ratios = view.finite("update_ratio")
+    ratio = quantile_over_steps(steps, ratios, 0.5) if len(ratios) else 0.0
+    wanted = rate * min(MOST_RAISED, USUAL_UPDATE / ratio) if ratio > 0 else 0.0
+    if highest is not None:
+        wanted = min(wanted, highest)
+    return change(view, RATE, _rounded(max(rate * 3, float(f"{wanted:.1g}"))))
 
 
 def usual_rates(view: View) -> tuple[float, float] | None:
@@ -50,6 +70,15 @@ def usual_rates(view: View) -> tuple[float, float] | None:
         return None
     found = _usual_rate(view)
     return found if isinstance(found, tuple) else (found, found)
+
+
+def highest_usual_rate(view: View) -> float | None:
+    """Of a module of the user's own with an adaptive optimizer, whose updates do not depend on the scale of gradients:
+    the highest that is usual for any model."""
+    if view.record.origin != "fit" or view.setting("optimizer.type", "adamw") in ("sgd", "muon"):
+        return None
+    found = _usual_rate(view)
+    return found[1] if isinstance(found, tuple) else found
 
 
 def _usual_rate(view: View) -> float | tuple[float, float]:
