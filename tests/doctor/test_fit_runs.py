@@ -85,12 +85,46 @@ def test_gradients_that_grow_explode(start: float):
     assert found(record, "gradients-explode") is not None
 
 
+def test_a_learning_rate_without_weight_decay_is_named_where_nothing_was_learned():
+    settings = ("optimizer.learning_rate=3.0", "optimizer.weight_decay=0.0")
+    first = diagnose(fitted(*settings, loss=shot_up, update_ratio=lambda step: 30.0 / step**2)).findings[0]
+    assert first.cause == "learning-rate-high"
+    assert "the largest update was 30 times as large as the weights" in first.evidence
+    record = fitted(*settings, loss=shot_up, update_ratio=lambda step: 30.0 / step**2)
+    first = diagnose(replace(record, evaluations=[])).findings[0]
+    assert first.cause == "learning-rate-high"
+    assert first.evidence.startswith("nothing was learned in 200 steps: the training loss is 1.39")
+
+
+@pytest.mark.parametrize("start", [1.39, 1.45])
+def test_a_run_that_learned_nothing_is_told_so(start: float):
+    def chance(step: int) -> float:
+        return start if step == 1 else 1.42 + 0.5 * math.exp(-step / 15)
+
+    record = fitted(loss=chance, validation=lambda step: 1.42 + 0.03 * math.exp(-step / 15))
+    first = diagnose(record).findings[0]
+    assert first.cause == "labels-random" and first.severity in ("error", "warning")
+    assert first.evidence.startswith("nothing was learned in 200 steps: the validation loss is 1.42")
+    assert first.remedy is not None and "paired with its own target" in first.remedy
+
+
+def test_a_run_that_learned_a_little_is_not_told_that_it_learned_nothing():
+    record = fitted(loss=lambda step: 0.57 + 0.11 * math.exp(-step / 30))
+    assert "labels-random" not in causes(record)
+
+
 def test_a_learning_rate_is_raised_by_as_much_as_updates_are_too_small():
     settings = "optimizer.learning_rate=1e-6"
     low = found(fitted(settings, loss=lambda step: 2.0, update_ratio=2.9e-6), "learning-rate-low")
     assert low is not None and low.override == "learning_rate=0.0003"
     lower = found(fitted(settings, loss=lambda step: 2.0, update_ratio=1e-7), "learning-rate-low")
     assert lower is not None and lower.override == "learning_rate=0.001"
+
+
+def test_a_loss_that_is_next_to_nothing_needs_no_more_steps():
+    tiny = fitted(loss=lambda step: 1.3 * math.exp(-step / 30))
+    assert "training-short" not in causes(tiny)
+    assert "training-short" in causes(fitted(loss=lambda step: 1.3 * math.exp(-step / 200)))
 
 
 def test_the_noise_of_a_validation_loss_grows_with_its_scale():

@@ -20,6 +20,8 @@ OF_A_MEDIAN = 1.2533  # its standard error in units of that of a mean: sqrt(pi /
 SIGNIFICANT = 6.0  # standard errors: the lowest of many levels is low by chance too
 SHORT_STRETCH = 0.65  # of the run: what comes after it is its end
 LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has converged makes less of it there
+STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
+LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
@@ -76,6 +78,33 @@ def falls_throughout(view: View) -> bool:
     kept = thinned(len(steps), 100)
     line = robust_line(steps[kept], losses[kept])
     return line.high < 0 and -line.high * (steps[-1] - steps[0]) > 0.03 * abs(float(np.median(losses)))
+
+
+class Standstill(NamedTuple):
+    first: float  # the loss at the start
+    last: float  # at the end, of validation where it was evaluated
+    name: str  # of the last one
+    is_clear: bool  # the loss has not fallen at all; otherwise by very little, and validation by nothing
+
+
+def standstill_of(view: View) -> Standstill | None:
+    """Of a run that ended no better than it began, even if the loss shot up after the first step and came back since:
+    None if anything was learned, or nobody can tell."""
+    steps, losses = view.losses()
+    evaluations = view.values("loss", "eval")
+    if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0:
+        return None
+    trained = float(np.median(losses[-max(3, len(losses) // 4) :]))
+    is_evaluated = len(evaluations) >= 3
+    first, last = float(losses[0]), float(np.median(evaluations[-3:])) if is_evaluated else trained
+    name = "validation loss" if is_evaluated else "training loss"
+    late = np.log(losses[len(losses) // 2 :])
+    shot_up = np.log(np.median(losses[1:6]) / first) > 3 * noise_of(late)
+    if min(last, trained) >= (1 - LEARNED) * first and (shot_up or (is_evaluated and not falls_throughout(view))):
+        return Standstill(first, last, name, True)
+    is_flat = is_evaluated and evaluations.min() >= (1 - LEARNED) * evaluations[0]
+    hardly = (1 - HARDLY_LEARNED) * first
+    return Standstill(first, last, name, False) if is_flat and last >= hardly and trained >= 0.9 * last else None
 
 
 class Fall(NamedTuple):

@@ -11,10 +11,12 @@ from trainbook.doctor.chosen import Chosen, chosen_metric, is_solved
 from trainbook.doctor.curves import (
     FAST_OF_ALL,
     FAST_OF_LEVEL,
+    STARTS_BY,
     divergence_of,
     ends_in_nan,
     fall_at_end,
     falls_throughout,
+    standstill_of,
     validation_has_stopped,
 )
 from trainbook.doctor.finding import Finding
@@ -26,7 +28,9 @@ from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing
 AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
-STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
+NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
+HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
+PAIRS = "Check that each input is paired with its own target, in the data and in the loss function."
 
 
 @rule(
@@ -87,7 +91,8 @@ def _usual_spread(view: View) -> float:
     thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % name the learning "
     "rate, others "
     "the targets, after half of the run or 1,000 steps; in fine-tuning, a final loss above 95 % of the loss of "
-    "guessing",
+    "guessing; of a module of your own, also a validation loss that ends less than 3 % below the first training loss, "
+    "however high the loss was in between",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=("learning-rate-low", "learning-rate-high", "labels-random", "base-untrained"),
@@ -99,9 +104,11 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
-    if view.is_early or falls_throughout(view):
+    still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing
+    if view.is_early or (falls_throughout(view) and still is None):
         return
-    if first <= 0 or last < 0.97 * first or (prior is not None and last < 0.97 * prior):
+    has_fallen = first <= 0 or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
+    if still is None and has_fallen:
         return
     norms = view.curve("grad_norm")[1]
     if len(norms) and not np.isfinite(norms).mean() > 0.5:  # what was never applied says nothing about the rate
@@ -109,10 +116,18 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
+    if still is not None:
+        evidence = f"nothing was learned in {int(steps[-1]):,} steps: the {still.name} is {still.last:.3g}, and the "
+        evidence += f"first training loss was {still.first:.3g}"
     if view.is_fine_tuning:
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
-        yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
+        if divergence_of(view) is None:
+            yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
+    elif still is not None and ratio >= 1e-4 and ratios.max() > HUGE_UPDATE:
+        said = f"{evidence}; the largest update was {ratios.max():.2g} times as large as the weights"
+        span = (0, steps[-1])
+        yield finding("error", "learning-rate-high", 0.75, said, steps=span, override=lower_rate(view))
     elif ratio > 1e-2:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding(
@@ -132,7 +147,14 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind
         said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
         yield finding(
-            "error", "labels-random", 0.5, said, steps=(0, steps[-1]), is_by_exclusion=True, update_ratio=ratio
+            "error" if still is None or still.is_clear else "warning",
+            "labels-random",
+            0.5,
+            said,
+            steps=(0, steps[-1]),
+            remedy=PAIRS if view.record.origin == "fit" else None,
+            is_by_exclusion=True,
+            update_ratio=ratio,
         )
 
 
@@ -220,7 +242,7 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
 )
 def plateau(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
-    if len(losses) < 2 * FEW or steps[-1] < 200 or ends_in_nan(view):
+    if len(losses) < 2 * FEW or steps[-1] < 200 or ends_in_nan(view) or divergence_of(view) is not None:
         return
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
@@ -248,14 +270,15 @@ def plateau(view: View) -> Iterator[Finding]:
     thresholds="the loss falls significantly and by more than 1 % in the last quarter, and validation has neither "
     "become worse nor stopped improving; the learning rate is named too if the fall is "
     f"{FAST_OF_LEVEL:.0%} of the loss and {FAST_OF_ALL:.0%} of the whole improvement; not for a loss that diverged "
-    "or ends in NaN, nor if the last evaluation is all right",
+    "or ends in NaN, nor if the last evaluation is all right, nor if the loss is below 1 % of its first value (5 % if "
+    "the last half gained less than 1 %)",
     source=f"train longer if the best step is in the last quarter ({TUNING_PLAYBOOK})",
     fault="a run with a tenth of its steps",
     causes=("training-short",),
     needs=("loss",),
 )
 def still_improving(view: View) -> Iterator[Finding]:
-    if is_solved(view) or validation_has_stopped(view):
+    if is_solved(view) or validation_has_stopped(view) or _has_little_left(view):
         return
     fall = fall_at_end(view)
     if fall is not None and fall.of_level > 0.01:
@@ -271,6 +294,18 @@ def still_improving(view: View) -> Iterator[Finding]:
         steps = view.losses()[0]
         evidence = "the last evaluation is the best"
         yield finding("info", "training-short", 0.5, evidence, steps=(steps[0], steps[-1]), override=longer(view))
+
+
+def _has_little_left(view: View) -> bool:
+    """The loss is a tiny share of what it was at the start; or a small one, and late steps gained next to nothing."""
+    steps, losses = view.losses()
+    if len(losses) < FEW or steps[0] > STARTS_BY or losses[0] <= 0:
+        return False
+    evaluations = view.values("loss", "eval")
+    levels = evaluations if len(evaluations) >= 3 else losses
+    first, last = float(losses[0]), float(np.median(levels[-3:]))
+    gained = float(np.median(levels[len(levels) // 2 :][:3])) - last
+    return 0 <= last < NEGLIGIBLE * first or (last < 5 * NEGLIGIBLE * first and gained < NEGLIGIBLE * first)
 
 
 def _longer_or_faster(view: View) -> str:
