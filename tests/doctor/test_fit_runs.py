@@ -85,6 +85,22 @@ def test_gradients_that_grow_explode(start: float):
     assert found(record, "gradients-explode") is not None
 
 
+def test_a_usual_weight_decay_is_not_blamed_for_the_learning_rate():
+    record = fitted("optimizer.learning_rate=3.0", loss=shot_up, update_ratio=lambda step: 30.0 / step**2)
+    first = diagnose(record).findings[0]
+    assert first.cause == "learning-rate-high" and first.severity == "error"
+    assert first.evidence.startswith("at a learning rate of 3, a usual weight decay of 0.1 alone shrinks the weights")
+    assert first.override == "learning_rate=0.001"
+    assert "decay-high" not in causes(record)
+
+
+@pytest.mark.parametrize("decay", [0.1, 1.0])
+def test_weights_that_shrink_in_a_healthy_run_are_no_finding(decay: float):
+    settings = ("optimizer.learning_rate=0.1", f"optimizer.weight_decay={decay}")
+    record = fitted(*settings, loss=learned, weight_norm=lambda step: 20 * math.exp(-step / 100))
+    assert not [each for each in diagnose(record).findings if each.rule == "weights-shrink"]
+
+
 def test_a_learning_rate_without_weight_decay_is_named_where_nothing_was_learned():
     settings = ("optimizer.learning_rate=3.0", "optimizer.weight_decay=0.0")
     first = diagnose(fitted(*settings, loss=shot_up, update_ratio=lambda step: 30.0 / step**2)).findings[0]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of, ends_in_nan, falls_throughout
+from trainbook.doctor.curves import divergence_of, ends_in_nan, falls_throughout, standstill_of
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
@@ -67,11 +67,12 @@ def update_size(view: View) -> Iterator[Finding]:
     "weight decay over the run",
     thresholds="weight decay alone halves the weights (a sum of 0.7), or the norm has fallen by a quarter and "
     "weight decay "
-    "explains it",
+    "explains it; for models other than transformers only if the run learned nothing or diverged, and a weight decay "
+    f"of {USUAL_DECAY:g} or less then names the learning rate",
     source="the definition: decoupled weight decay multiplies the weights by 1 - learning rate x weight decay at each "
     f"update ({ADAMW})",
     fault="weight decay of 10",
-    causes=("decay-high",),
+    causes=("decay-high", "learning-rate-high"),
     needs=("learning_rate", "setting:optimizer.weight_decay"),
 )
 def weights_shrink(view: View) -> Iterator[Finding]:
@@ -89,6 +90,19 @@ def weights_shrink(view: View) -> Iterator[Finding]:
     known = usual_rates(view)
     if known is not None and float(rates.max()) > 10 * known[1] and decay <= USUAL_DECAY:
         return  # the learning rate is what makes a usual weight decay strong
+    if not view.is_transformer:
+        # Weights that start large may shrink and be none the worse: the loss tells.
+        if standstill_of(view) is None and divergence_of(view) is None and not ends_in_nan(view):
+            return
+        if taken > 0.7 and decay <= USUAL_DECAY:
+            peak = float(view.finite("learning_rate")[1].max())
+            evidence = (
+                f"at a learning rate of {peak:.2g}, a usual weight decay of {decay:g} alone shrinks the weights to "
+                f"{math.exp(-taken):.2g} of their size in {int(steps[-1]):,} steps"
+            )
+            span = (steps[0], steps[-1])
+            yield finding("error", "learning-rate-high", 0.8, evidence, steps=span, override=lower_rate(view))
+            return
     if taken > 0.7 and per_thousand > 0.5:
         left = math.exp(-taken)
         evidence = (
