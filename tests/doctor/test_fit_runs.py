@@ -112,6 +112,21 @@ def test_a_learning_rate_without_weight_decay_is_named_where_nothing_was_learned
     assert first.evidence.startswith("nothing was learned in 200 steps: the training loss is 1.39")
 
 
+def test_a_loss_that_swings_with_the_epoch_names_the_order_and_not_the_learning_rate():
+    record = fitted(loss=lambda step: learned(step) * math.exp(math.sin(2 * math.pi * step / 40)), validation=learned)
+    first = diagnose(record).findings[0]
+    assert first.cause == "data-unshuffled" and "the loss rises and falls with each epoch" in first.evidence
+
+
+def test_one_class_after_the_other_names_the_order_and_not_the_learning_rate():
+    def in_blocks(step: int) -> float:
+        return 1.4 * math.exp(-step) if step < 12 else 20.0 * math.exp(-(step - 12) / 25) + 0.01
+
+    findings = diagnose(fitted(loss=in_blocks, validation=lambda step: 9 * math.exp(-step / 25) + 0.01)).findings
+    assert findings[0].cause == "data-unshuffled" and "within the first epoch" in findings[0].evidence
+    assert not [each for each in findings if each.cause == "learning-rate-high" and each.severity == "error"]
+
+
 @pytest.mark.parametrize("start", [1.39, 1.45])
 def test_a_run_that_learned_nothing_is_told_so(start: float):
     def chance(step: int) -> float:
@@ -174,3 +189,11 @@ def test_a_log_of_training_losses_is_not_said_to_have_evaluated_training_rows():
     own = found(run(each_evaluation=lambda row: row.update(loss=row["loss"] + row["step"] / 100)), "overfitting")
     assert own is not None
     assert any("; the loss on training rows is 2.4" in each for each in (own.evidence, *own.also))
+
+
+def test_a_diverged_log_has_no_evidence_against_itself():
+    noise = np.random.default_rng(0)
+    record = logged([0.8] + [7.0 + 0.1 * noise.standard_normal() for _ in range(49)], [6.9, 7.0, 7.1, 7.0, 7.0])
+    findings = diagnose(record).findings
+    assert findings[0].cause == "learning-rate-high" and "it started at" not in findings[0].evidence
+    assert not {"learning-rate-low", "model-small", "dataset-tiny"} & {each.cause for each in findings}

@@ -19,6 +19,7 @@ from trainbook.doctor.statistics import (
     robust_line,
     running_median,
     thinned,
+    wave_of_epochs,
 )
 
 stats: Any = scipy_stats  # its answers have no types
@@ -110,3 +111,15 @@ def test_a_quantile_over_steps_is_that_of_a_value_for_each_step():
     each = np.repeat(values, np.diff(steps, prepend=0))
     for share in (0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 1.0):
         assert quantile_over_steps(steps, values, share) == np.quantile(each, share, method="inverted_cdf")
+
+
+def test_a_wave_with_the_period_of_an_epoch_is_told_from_noise():
+    draw, epochs = np.random.default_rng(0), np.linspace(0.5, 6, 40)
+    falling = np.exp(-epochs / 3)
+    noise = [np.exp(0.3 * draw.standard_normal(40)) for _ in range(300)]
+    chances = [wave.by_chance for each in noise if (wave := wave_of_epochs(epochs, falling * each))]
+    assert len(chances) == 300 and min(chances) > 1e-4
+    assert np.mean(np.array(chances) < 0.1) == pytest.approx(0.1, abs=0.05), "the probability is one"
+    wave = wave_of_epochs(epochs, falling * noise[0] * np.exp(np.sin(2 * np.pi * epochs)))
+    assert wave is not None and wave.by_chance < 1e-6 and wave.swing == pytest.approx(np.exp(2), rel=0.3)
+    assert wave_of_epochs(epochs[:15], falling[:15]) is None

@@ -126,6 +126,27 @@ def change_point(values: np.ndarray, least: int = 3) -> LevelChange | None:
     )
 
 
+class Wave(NamedTuple):
+    swing: float  # its highest over its lowest value
+    by_chance: float  # how probable a wave as clear as this one is among independent values
+
+
+def wave_of_epochs(epochs: np.ndarray, values: np.ndarray) -> Wave | None:
+    """Of positive values around a cubic trend of their logarithms, the wave with the period of an epoch, and its F
+    test; None if there are too few to tell."""
+    if len(values) < 16 or epochs[-1] - epochs[0] < 3 or np.median(np.diff(epochs)) > 0.35 or values.min() <= 0:
+        return None
+    logs = np.log(values)
+    span = (epochs - epochs.mean()) / (epochs[-1] - epochs[0])
+    trend = np.stack([span**power for power in range(4)], axis=1)
+    whole = np.column_stack([trend, np.cos(2 * np.pi * epochs), np.sin(2 * np.pi * epochs)])
+    coefficients = np.linalg.lstsq(whole, logs, rcond=None)[0]
+    left = float(((logs - whole @ coefficients) ** 2).sum())
+    without = float(((logs - trend @ np.linalg.lstsq(trend, logs, rcond=None)[0]) ** 2).sum())
+    by_chance = (left / without) ** ((len(logs) - whole.shape[1]) / 2) if without > 0 else 1.0
+    return Wave(float(np.exp(2 * np.hypot(*coefficients[-2:]))), by_chance)
+
+
 def thinned(count: int, most: int) -> np.ndarray:
     """Indices of at most so many of `count` values, spread over them, the first and the last included."""
     return np.arange(count) if count <= most else np.unique(np.linspace(0, count - 1, most).round().astype(int))

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.chosen import chosen_metric
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Lacking, finding, rule
+from trainbook.doctor.statistics import wave_of_epochs
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import REPEATED_DATA
 from trainbook.runs.columns import are_logged
 
+CHANCE = 1e-4  # of a wave in the losses of shuffled data
+LEAST_SWING = 1.3  # the highest of the wave over its lowest
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
 
@@ -69,14 +73,22 @@ def copies_in_training(view: View) -> Iterator[Finding]:
 @rule(
     "order-of-the-source",
     symptom="fluctuating validation",
-    looks_at="whether the rows of a batch are in the order of the source, and whether data.shuffle is on",
-    thresholds="95 % of neighbouring rows in order, between two resumes or rollbacks; in shuffled data half are",
-    source="the definition: in a random order, half of the neighbouring pairs ascend",
+    looks_at="whether the rows of a batch are in the order of the source, and whether data.shuffle is on; of a module "
+    "of your own, whether the loss rises and falls with the epoch",
+    thresholds="95 % of neighbouring rows in order, between two resumes or rollbacks; in shuffled data half are. Of "
+    f"the loss: a wave of one epoch around its trend, by chance in less than 1 of {1 / CHANCE:,.0f} runs; or a loss "
+    "below 1 % of the first that then rises above the first, within the first epoch",
+    source="the definition: in a random order, half of the neighbouring pairs ascend; the F test of a regression on "
+    "the sine and cosine of the position in the epoch",
     fault="data that is not shuffled",
     causes=("data-unshuffled",),
-    needs=("ordered_rows",),
 )
 def order_of_the_source(view: View) -> Iterator[Finding]:
+    if not view.record.has("ordered_rows"):
+        if view.record.origin != "fit" or not view.record.has("epoch") or not view.record.has("loss"):
+            raise Lacking("ordered_rows")
+        yield from _loss_follows_the_order(view)
+        return
     each_row = max(1, (view.global_batch or 2) // view.world - 1)
     shares, segments = view.record.rows("train").columns("ordered_rows", "segment", need=["ordered_rows"])
     segments = np.where(are_logged(segments), segments, 0)
@@ -92,6 +104,42 @@ def order_of_the_source(view: View) -> Iterator[Finding]:
     yield finding(
         "warning" if asked else "error", "data-unshuffled", 0.85, evidence, steps=(0, view.last_step), override=override
     )
+
+
+def _loss_follows_the_order(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    at, epochs = view.finite("epoch")
+    if len(losses) < FEW or losses.min() < 0 or not len(at):
+        return
+    epochs = np.interp(steps, at, epochs)
+    evidence = _alike_batches(steps[epochs <= 1], losses[epochs <= 1])
+    if evidence is None:
+        rest = epochs > 0.5  # the first steps change the loss more than the order does
+        wave = wave_of_epochs(epochs[rest], losses[rest])
+        if wave is None or wave.by_chance > CHANCE or wave.swing < LEAST_SWING:
+            return
+        evidence = f"the loss rises and falls with each epoch, by a factor of {wave.swing:.2g}"
+    yield finding(
+        "warning",
+        "data-unshuffled",
+        0.7,
+        f"{evidence}, as it does where samples come in the same order in every epoch",
+        steps=(0, view.last_step),
+        remedy="Shuffle it, such as with DataLoader(…, shuffle=True).",
+    )
+
+
+def _alike_batches(steps: np.ndarray, losses: np.ndarray) -> str | None:
+    """Within the first epoch a loss near 0, and then for several rows one above the first: the first batches had one
+    class only. A learning rate that is too high makes the loss rise before it ever falls so far."""
+    if len(losses) < 8 or steps[0] > STARTS_BY:
+        return None
+    low = int(np.argmax(losses < 0.01 * losses[0]))
+    is_above = losses > 1.5 * losses[0]
+    if low == 0 or is_above[:low].any() or not (is_above[low:-2] & is_above[low + 1 : -1] & is_above[low + 2 :]).any():
+        return None
+    highest = float(losses[low:].max())
+    return f"within the first epoch the loss fell from {losses[0]:.3g} to {losses[low]:.2g} and rose to {highest:.3g}"
 
 
 @rule(
@@ -213,6 +261,8 @@ def first_gap(view: View) -> float | None:
 def many_epochs(view: View) -> Iterator[Finding]:
     epochs = view.values("epoch")
     limit = 10.0 if view.is_fine_tuning else 20.0
+    if divergence_of(view) is not None or (view.record.origin == "fit" and standstill_of(view) is not None):
+        return  # not for want of data
     chosen = chosen_metric(view)
     rises = chosen is not None and len(chosen.values) >= 3 and chosen.has_worsened
     if not len(epochs) or epochs.max() < (4.0 if rises else limit):
