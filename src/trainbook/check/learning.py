@@ -125,16 +125,18 @@ def _rows(subject: CheckSubject) -> int:
 
 
 def _batch(subject: CheckSubject) -> StepBatch:
-    return subject.collated(in_deviations(shortened(subject.batch(_rows(subject)))))
+    mean, scale = getattr(subject.task, "began_at", (0.0, 1.0))
+    return subject.collated(in_deviations(shortened(subject.batch(_rows(subject))), mean, scale))
 
 
-def in_deviations(batch: Batch) -> Batch:
-    """Numbers that are to be predicted, around their mean and by their deviation: whatever their unit, what a model
-    without inputs is left with is 1."""
+def in_deviations(batch: Batch, mean: float = 0.0, scale: float = 1.0) -> Batch:
+    """Numbers that are to be predicted, with the mean and the deviation that the head was made for: whatever their
+    unit, what a model without inputs is left with is the square of the scale."""
     labels = batch.labels
     if labels is None or labels.ndim != 1 or labels.dtype.kind != "f" or not labels.std() > 0:
         return batch
-    return replace(batch, labels=((labels - labels.mean()) / labels.std()).astype(labels.dtype))
+    standard = (labels - labels.mean()) / labels.std()
+    return replace(batch, labels=(mean + scale * standard).astype(labels.dtype))
 
 
 def shortened(batch: Batch) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from trainbook.data.feed import prefetch
 from trainbook.data.loader import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
-from trainbook.errors import DataError, MissingExtra
+from trainbook.errors import DataError, MissingExtra, RunFolderError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import BatchShape, batch_shape, rate_scale, task_name
 from trainbook.knobs.duration import Duration
@@ -30,9 +30,9 @@ from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
-from trainbook.loop.facts import data_facts, model_facts
+from trainbook.loop.facts import data_facts, model_facts, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
-from trainbook.loop.load_task import build_task, has_checkpoint, write_facts
+from trainbook.loop.load_task import build_task, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
@@ -146,6 +146,8 @@ def assemble(
         total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
     facts = Facts.of(data, end_tokens(config, data.tokenizer, data.chat_template))
+    if task_class(config).labels == "number":
+        facts = _with_target_scale(facts, data, run)
     needed = forecast_memory(config, facts, device, ranks.world)  # refused before anything is allocated
     has_frozen_weights = config.model.lora_rank is not None
     precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
@@ -243,6 +245,16 @@ def assemble(
         limit_rows=sizes.limit,
     )
     return Built(job, data, batch, compiled, samples, *counted, notes, to_beat.get("baseline_accuracy"), needed)
+
+
+def _with_target_scale(facts: Facts, data: DataBundle, run: RunFolder | None) -> Facts:
+    """That of the training targets; of a run with a checkpoint, the one that its head was made for."""
+    mean, scale = target_mean_and_scale(data.train)
+    if run is not None and has_checkpoint(run):
+        with suppress(RunFolderError):  # damaged: the data is the same, and so is its scale
+            kept = read_facts(run, data.tokenizer)
+            mean, scale = kept.target_mean, kept.target_scale
+    return replace(facts, target_mean=mean, target_scale=scale)
 
 
 def with_scaled_rate(config: Config, global_batch: int) -> Config:

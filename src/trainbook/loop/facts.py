@@ -96,6 +96,16 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     return facts
 
 
+def target_mean_and_scale(side: Samples) -> tuple[float, float]:
+    """Where a regression head begins: at the mean of the targets, or at 0 where that is within one standard deviation
+    and nearly as good; and what it counts in: their standard deviation, at least 1, since less would slow learning."""
+    labels = _labels(side)
+    if labels is None or not len(labels):
+        return 0.0, 1.0
+    mean, std = float(labels.mean(dtype=np.float64)), float(labels.std(dtype=np.float64))
+    return mean if abs(mean) > std else 0.0, max(1.0, std)
+
+
 def entropy(counts: np.ndarray) -> float:
     """In nats."""
     shares = counts[counts > 0] / max(1, counts.sum())

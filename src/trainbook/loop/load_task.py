@@ -25,6 +25,7 @@ from trainbook.runs import RunFolder, write_text_atomically
 from trainbook.runs.trust import OF_THE_MODEL, require_trust
 from trainbook.tasks import Facts, Task, task_class
 from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_state, merged
+from trainbook.tasks.labels import TextRegressor
 from trainbook.tasks.tokens import TokenTask
 
 FACTS_FILE = "facts.json"  # beside the tokenizer: what the task needs to know of its data
@@ -67,6 +68,8 @@ def build_task(
             imported = load_pretrained(task, pretrained, config)
             task.base_settings = BaseSettings.read(imported.folder)
             task.fresh, lines = tuple(imported.new), imported.lines()
+            if isinstance(task, TextRegressor) and "head.weight" not in task.fresh:
+                task.keep_target_scale()
         for line in lines:
             say(line)
     apply_adapters(task, config, precision.device, precision.compute_dtype)
@@ -143,6 +146,8 @@ def load_run(task: Task, path: str) -> list[str]:
             raise UserError(f"model.pretrained: {run.path} has no weights for {name}.")
         else:  # fewer positions may be asked for than there are
             value.copy_(there[: len(value)])
+    if isinstance(task, TextRegressor) and same_work:
+        task.keep_target_scale(theirs.target_mean, theirs.target_scale)
     return new
 
 
@@ -170,7 +175,7 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> LoadedTa
     config = run.recorded()
     require_trust(run, config, OF_THE_MODEL)
     tokenizer = load_tokenizer(run.tokenizer)
-    facts = _read_facts(run.tokenizer / FACTS_FILE, tokenizer)
+    facts = read_facts(run, tokenizer)
     step, weights = weights_of(run, checkpoint)
     precision = Precision(config.precision, device, has_frozen_weights=config.model.lora_rank is not None)
     task = build_task(config, facts, precision, run=run)
@@ -179,7 +184,8 @@ def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> LoadedTa
     return LoadedTask(task, tokenizer, config, facts, precision, step)
 
 
-def _read_facts(path: Path, tokenizer: Tokenizer) -> Facts:
+def read_facts(run: RunFolder, tokenizer: Tokenizer) -> Facts:
+    path = run.tokenizer / FACTS_FILE
     if not path.is_file():  # of an older run, which could only be a causal one
         return Facts(tokenizer.vocab_size, end=tokenizer.end_of_text)
     try:

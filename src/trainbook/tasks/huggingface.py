@@ -346,6 +346,18 @@ class HuggingFaceClassifyMany(HuggingFaceSequence, ClassifyMany):
 class HuggingFaceRegress(HuggingFaceSequence, Regress):
     problem_type = "regression"
 
+    @torch.no_grad()
+    def load(self, folder: Path, dtype: torch.dtype) -> tuple[nn.Module, set[str]]:
+        """A new head begins at the mean of the training targets, with differences of their size. One without a bias
+        cannot, and stays as it is."""
+        network, fresh = super().load(folder, dtype)
+        for name, part in network.named_modules():
+            if getattr(part, "is_output", False) and f"{name}.bias" in fresh:
+                nn.init.constant_(part.bias, self.facts.target_mean)  # pyright: ignore[reportArgumentType]
+                part.weight.mul_(self.facts.target_scale)  # pyright: ignore
+                self.began_at = self.facts.target_mean, self.facts.target_scale
+        return network, fresh
+
 
 class HuggingFaceTag(HuggingFaceLabels, Tag):
     auto = "AutoModelForTokenClassification"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -141,6 +142,7 @@ class Regress(LabelTask):
     """A number for each text."""
 
     labels = "number"
+    began_at: tuple[float, float] = (0.0, 1.0)  # the mean and the scale that the head was made for
 
     def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         errors = self.logits(**inputs).float().squeeze(-1) - targets.float()
@@ -156,6 +158,7 @@ class Regress(LabelTask):
 
 class _Native(LabelTask):
     is_pooled = True
+    head_type: ClassVar[type[OutputLinear]] = OutputLinear
 
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__(config, facts)
@@ -164,7 +167,7 @@ class _Native(LabelTask):
         if self.is_pooled:
             self.pooler = nn.Linear(width, width)
         self.dropout = nn.Dropout(config.model.dropout)
-        self.head = OutputLinear(width, self.num_outputs, multiplier=multiplier)
+        self.head = self.head_type(width, self.num_outputs, multiplier=multiplier * facts.target_scale)
 
     def initialize(self, seed: int) -> None:
         initialize(self, self.body.shape, seed)
@@ -190,8 +193,32 @@ class TextMultiClassifier(_Native, ClassifyMany):
     pass
 
 
+class NumberLinear(OutputLinear):
+    """Never in fewer bits than its weights have: bf16 would round a number near 50 to quarters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return super().forward(x.to(self.weight.dtype))
+
+
 class TextRegressor(_Native, Regress):
-    pass
+    """A new head begins near the mean of the training targets and counts in their standard deviations, so the loss
+    begins near their variance, and a learning rate that is usual for other tasks is enough to learn them."""
+
+    head_type = NumberLinear
+
+    def initialize(self, seed: int) -> None:
+        super().initialize(seed)
+        nn.init.constant_(self.head.bias, self.facts.target_mean)
+
+    @property
+    def began_at(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.facts.target_mean, self.facts.target_scale
+
+    def keep_target_scale(self, mean: float = 0.0, scale: float = 1.0) -> None:
+        """For a head that was loaded: the scale that its weights were trained with."""
+        self.facts = replace(self.facts, target_mean=mean, target_scale=scale)
+        self.head.multiplier = self.body.shape.logit_multiplier * scale
 
 
 class WordTagger(_Native, Tag):

@@ -33,6 +33,10 @@ class Facts:
     ends: tuple[int, ...] = ()  # every token at which a text or an answer ends; unset, `end` alone
     chat_template: str | None = None  # how conversations were written, as a Jinja template
     fields: Mapping[str, str] = field(default_factory=dict)  # which field of a record was taken for what
+    # Where a new regression head begins, and what it counts in; 0 and 1: no regression, ordinary targets, or a head
+    # that was loaded.
+    target_mean: float = 0.0
+    target_scale: float = 1.0
 
     def __post_init__(self) -> None:
         alone = () if self.end is None else (self.end,)
