@@ -6,6 +6,8 @@ import math
 
 import pytest
 
+from trainbook.loop.progress import RunProgress, load_progress
+
 EVERY_2 = ("evaluation.eval_steps=2", "checkpoint.save_total_limit=1")
 
 
@@ -14,10 +16,18 @@ def scores(monkeypatch: pytest.MonkeyPatch):
     """Evaluations that answer with given values, by step."""
     from trainbook.loop import build as build_module
 
-    def set_scores(metric: str, values: list[float]) -> None:
+    def set_scores(metric: str, values: list[float], losses: list[float] | None = None) -> None:
         def answer(state, task, batches):
-            value = values[state.step // 2 - 1] if state.step else values[0]
-            return {"loss": 1.0, "perplexity": 1.0, "accuracy": 0.5, "bits_per_token": 1.0, metric: value, "targets": 1}
+            number = state.step // 2 - 1 if state.step else 0
+            value, loss = values[number], losses[number] if losses else 1.0
+            return {
+                "loss": loss,
+                "perplexity": 1.0,
+                "accuracy": 0.5,
+                "bits_per_token": 1.0,
+                metric: value,
+                "targets": 1,
+            }
 
         monkeypatch.setattr(build_module, "evaluate", answer)
 
@@ -43,6 +53,29 @@ def test_the_best_checkpoint_is_kept_whatever_rotation_does(lab, scores, metric,
     assert lab.steps_saved() == sorted({best, 12})
     assert lab.state(which="best")["loop"]["step"] == best
     assert f"at step {best}" in lab.open().report.read_text()
+
+
+TIES = [0.5, 1.0, 1.0, 1.0, 0.9, 1.0], [0.1, 0.34, 0.016, 0.2, 0.001, math.nan]
+
+
+def test_of_equal_values_the_one_with_the_lowest_loss_is_the_best(lab, scores):
+    scores("accuracy", *TIES)
+    overrides = (*EVERY_2, "evaluation.metric_for_best_model=accuracy")
+    result = lab.train(*overrides, name="whole")
+    assert best_rows(lab, "whole") == [2, 4, 6] and result.best["step"] == 6
+    assert lab.state("whole", "best")["loop"]["step"] == 6
+    with lab.interrupted_at(5):
+        lab.train(*overrides, name="cut")
+    lab.train(*overrides, name="cut")
+    assert best_rows(lab, "cut") == [2, 4, 6]
+    lab.must_be_equal("whole", "cut")
+
+
+def test_progress_that_was_saved_without_a_loss_keeps_the_first_of_equal_values():
+    progress = RunProgress()
+    load_progress(progress, {"best_value": 1.0, "best_step": 4, "metric": "accuracy"})  # by an earlier version
+    assert not progress.would_be_best(1.0, 0.01, higher_is_better=True)
+    assert progress.would_be_best(1.1, 0.01, higher_is_better=True)
 
 
 def test_the_best_is_saved_even_where_no_checkpoint_was_due(lab, scores):

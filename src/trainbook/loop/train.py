@@ -276,10 +276,10 @@ class Training:
         progress.evaluated_step = step
         value = metrics[knobs.metric_for_best_model]
         sign = -1.0 if METRICS[knobs.metric_for_best_model].higher_is_better else 1.0
-        # What is not a number is never the best: nothing would ever be better than it.
-        is_best = not math.isnan(value) and (progress.best_value is None or sign * value < sign * progress.best_value)
+        loss = metrics.get("loss")
+        is_best = progress.would_be_best(value, loss, higher_is_better=sign < 0)
         if is_best:
-            progress.best_value, progress.best_step = value, step
+            progress.best_value, progress.best_step, progress.best_loss = value, step, loss
         if step != self.job.stop_at or self.job.evaluation_is_due(step):  # one for a pause is no test of patience
             self._test_patience(value, sign)
         self._log_row(step, "eval", {**metrics, "tokens": self.state.tokens, "seconds": elapsed, "best": is_best})
@@ -376,7 +376,8 @@ class Training:
             self._rows_seen.load_state_dict(found.state["rows"])
         metric = self.job.config.evaluation.metric_for_best_model
         if self.progress.metric != metric:  # values of another metric say nothing about this one
-            self.progress.best_value = self.progress.best_step = self.progress.patience_value = None
+            self.progress.best_value = self.progress.best_step = self.progress.best_loss = None
+            self.progress.patience_value = None
             self.progress.evaluations_without_gain = 0
         self.progress.metric = metric
         self._saved_at = self.state.step

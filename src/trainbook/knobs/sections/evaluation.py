@@ -39,7 +39,10 @@ class EvaluationKnobs(EvaluationTimes):
     ] = knob(
         "loss",
         what="The validation metric that decides which checkpoint is best and when to stop early.",
-        why="The best checkpoint is the best by this metric only; loss and accuracy can disagree.",
+        why=(
+            "The best checkpoint is the best by this metric only; loss and accuracy can disagree. Of evaluations with "
+            "equal values, the one with the lowest loss is the best."
+        ),
         raised=(
             "accuracy, F1, exact_match, pearson: higher is better; all but pearson count only whether an answer is "
             "right, and change in jumps."
