@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from trainbook.doctor import Diagnosis, Finding
 from trainbook.knobs import load
+from trainbook.report import card as card_module
 from trainbook.report import make_card
 from trainbook.report.card import LEVELS
 from trainbook.runs import Manifest, RunFolder
@@ -66,6 +68,22 @@ def test_the_card_has_the_numbers_of_the_run(written: Written):
     assert lines["best"] == "loss 2.5000, perplexity 12.18, accuracy 25.0% at step 10"
     assert lines["guard"] == "no update was rejected"
     assert make_card(written.run).title == "run  finished"
+
+
+def test_findings_that_are_only_good_to_know_are_counted(written: Written, monkeypatch: pytest.MonkeyPatch):
+    """`trainbook doctor` shows them: the card does not say that there is nothing."""
+    info = Finding("guard-acted", "info", "rate-too-high", 0.4, "3 of 80 updates were rejected")
+    short = Finding("still-improving", "info", "too-short", 0.5, "the loss was still falling")
+    written.train({1: 5.0, 10: 3.0})
+    for findings, expected in (
+        ([], "no problems found ("),
+        ([short], "no problems found ("),
+        ([info], "no errors or warnings, 1 info (trainbook doctor shows it) ("),
+        ([info, info, short], "no errors or warnings, 2 infos (trainbook doctor shows them) ("),
+    ):
+        monkeypatch.setattr(card_module, "diagnose", lambda record, findings=findings: Diagnosis(findings))
+        line = written.lines()["doctor"]
+        assert line.startswith(expected) and ("still falling" in line) == (short in findings)
 
 
 def test_a_spike_of_one_step_stays_in_the_curve(written: Written):

@@ -122,8 +122,11 @@ def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
         return []
     spoken = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if not spoken:
-        checked = f"no problems found ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)"
         short = next((each for each in diagnosis.findings if each.rule == "still-improving"), None)
+        count = len(diagnosis.findings) - (short is not None)
+        shown = "1 info (trainbook doctor shows it)" if count == 1 else f"{count} infos (trainbook doctor shows them)"
+        found = f"no errors or warnings, {shown}" if count else "no problems found"
+        checked = f"{found} ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)"
         return [("doctor", checked + (f"; {short.evidence}: train longer if it matters" if short else ""))]
     first = spoken[0]
     more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
