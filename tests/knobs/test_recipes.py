@@ -29,3 +29,14 @@ def test_what_looks_like_a_file_is_not_taken_for_a_recipe() -> None:
 def test_an_unknown_recipe_lists_those_that_exist() -> None:
     with pytest.raises(UserError, match=r"^zzz: no such recipe or file\. Packaged recipes: .*large-scale"):
         recipes.path("zzz")
+
+
+def test_a_file_that_is_not_there_is_compared_with_those_in_its_folder(tmp_path):
+    (tmp_path / "clf.yaml").write_text("model: {type: bert}")
+    for name in ("clff.yaml", "clf.yml"):
+        with pytest.raises(UserError) as error:
+            recipes.path(str(tmp_path / name))
+        assert str(error.value) == f"{tmp_path / name}: no such file. Did you mean {tmp_path / 'clf.yaml'}?"
+    with pytest.raises(UserError) as error:
+        recipes.path(str(tmp_path / "other.yaml"))
+    assert str(error.value).endswith("no such file.")

@@ -11,6 +11,7 @@ from trainbook.errors import UserError
 
 # Of these, no file is a configuration; a text with such a suffix may be one.
 _SUFFIXES_OF_RECORDS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".conll", ".gz", ".bz2", ".xz", ".zst")
+_SUFFIXES = (".yaml", ".yml", ".json", ".py")  # of configurations
 _SUFFIXES_OF_TEXT = (".txt", ".md")
 _NEEDED = "but a recipe, or a YAML or Python file, is needed"
 
@@ -25,7 +26,7 @@ def path(name: str) -> Path:
     if name in known:
         return _folder() / f"{name}.yaml"
     if _looks_like_a_file(name):
-        raise UserError(f"{name}: no such file.")
+        raise UserError(f"{name}: no such file.{_file_like(Path(name))}")
     near = nearest(name)
     meant = f" Did you mean {near}?" if near else ""
     raise UserError(f"{name}: no such recipe or file.{meant} Packaged recipes: {', '.join(known)}.")
@@ -62,7 +63,17 @@ def nearest(name: str) -> str | None:
 
 
 def _looks_like_a_file(name: str) -> bool:
-    return "/" in name or "\\" in name or name.endswith((".yaml", ".yml", ".json", ".py"))
+    return "/" in name or "\\" in name or name.endswith(_SUFFIXES)
+
+
+def _file_like(path: Path) -> str:
+    """A sentence with the configuration in the same folder whose name is most like this one."""
+    try:
+        there = [found.name for found in path.parent.iterdir() if found.suffix in _SUFFIXES]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, there, n=1, cutoff=0.75)
+    return f" Did you mean {path.with_name(near[0])}?" if near else ""
 
 
 def _folder() -> Path:

@@ -196,9 +196,10 @@ def read_facts(run: RunFolder, tokenizer: Tokenizer) -> Facts:
 
 
 def weights_of(run: RunFolder, checkpoint: str) -> tuple[int, dict[str, torch.Tensor]]:
-    """The step of a checkpoint, and its weights."""
+    """The step of a checkpoint, and its weights. `last` is the latest, and a checkpoint's folder name is its step."""
     store = CheckpointStore(run.checkpoints, read_only=True)
-    which = int(checkpoint) if checkpoint.isdecimal() else checkpoint
+    number = checkpoint.removeprefix("step-")
+    which = int(number) if number.isdecimal() else {"last": "latest"}.get(checkpoint, checkpoint)
     if which not in ("best", "latest") and not isinstance(which, int):
         raise UserError(f"checkpoint: must be best, latest or a step, but got {checkpoint!r}.")
     found = store.load(which, parts=("model",))  # pyright: ignore[reportArgumentType]
