@@ -272,7 +272,7 @@ def test_one_trial_is_told_as_one(ask: Asks) -> None:
     trials[2] = replace(trials[2], state="failed", loss=None)
     told = " ".join(conclude(read(question, Plan.from_json(plan), trials)))
     assert "1 trial failed for other reasons and is left out." in told
-    assert "1 trial ended with a loss: shares of importance" in told
+    assert "1 trial ended with a loss, and shares of importance" in told
 
 
 def test_what_diverged_is_counted_and_is_in_no_number(ask: Asks) -> None:
@@ -308,7 +308,7 @@ def test_the_knob_that_decides_nearly_all_is_found_to(ask: Asks) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"budget": 20}, "19 trials ended with a loss: shares of importance need 30"),
+        ({"budget": 20}, "19 trials ended with a loss, and shares of importance need 30"),
         ({"budget": 40, "pruning": "asha"}, "pruned trials are missing"),
         ({"budget": 40, "method": "zoom"}, "zoom follows its own results"),
         ({"budget": 40, "method": "one-at-a-time"}, "one-at-a-time changes one knob at a time"),

@@ -27,13 +27,13 @@ def importance(
     if question.method not in EXPLORES:
         is_alone = question.method == "one-at-a-time"
         why = "changes one knob at a time, never all of them together" if is_alone else "follows its own results"
-        return None, f"{question.method} {why}: shares of importance need {' or '.join(EXPLORES)}"
+        return None, f"{question.method} {why}, and shares of importance need {' or '.join(EXPLORES)}"
     if question.pruning != "none":
-        return None, "pruned trials are missing from it: shares of importance need a study without pruning"
+        return None, "pruned trials are missing from it, and shares of importance need a study without pruning"
     if len(ended) < LEAST:
         each = " for each value that is compared" if len(question.roles.arms) > 1 else ""
         count = f"{len(ended)} trial{'' if len(ended) == 1 else 's'}"
-        return None, f"{count} ended with a loss: shares of importance need {LEAST}{each}"
+        return None, f"{count} ended with a loss, and shares of importance need {LEAST}{each}"
     if len(plan.space) < 2:
         return None, "only one knob was searched"
     if any(each.only_if for each in plan.space.dimensions):
