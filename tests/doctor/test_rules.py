@@ -35,6 +35,12 @@ def events(kind: str, count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"kind": kind, "step": 50 + place, **more} for place in range(count)]
 
 
+def skips_of_outliers(loss_deviation: float) -> list[dict[str, Any]]:
+    """Thirty of them; no sample of their batches stood out."""
+    found = {"cause": "outlier", "loss_deviation": loss_deviation, "grad_norm_deviation": 1.0}
+    return [*events("skip", 30, **found), *events("quarantine", 30, ids=[])]
+
+
 settled = set_to(loss=3.0)
 
 
@@ -532,6 +538,12 @@ CASES = [
         "bad-samples",
         lambda: run(each=set_to(skipped_updates=lambda step: step // 10)),
         lambda: run(each=set_to(skipped_updates=lambda step: step // 100)),
+    ),
+    Case(
+        "guard-acted",
+        "learning-rate-high",
+        lambda: run(each=set_to(skipped_updates=lambda step: step // 10), events=skips_of_outliers(5.0)),
+        lambda: run(each=set_to(skipped_updates=lambda step: step // 10), events=skips_of_outliers(-11.0)),
     ),
     Case(
         "not-finite",

@@ -154,6 +154,39 @@ def test_a_loss_that_is_suddenly_too_low_is_rejected_and_a_small_gradient_is_not
     assert verdict(judge, 3.0, 1e-3)
 
 
+def plateau(noise: float = 0.002) -> Judge:
+    """Of a classifier that knows no more yet than how frequent its three classes are."""
+    judge = Judge(CPU)
+    assert all(verdicts(judge, (math.log(3) + noise * NOISE[:60]).tolist()))
+    return judge
+
+
+@pytest.mark.parametrize("per_update", [0.01, 0.03, 0.06])
+def test_a_loss_that_leaves_a_plateau_is_accepted(per_update: float):
+    falling = [math.log(3) * (1 - per_update) ** step for step in range(1, 80)]
+    assert all(verdicts(plateau(), [*falling, *[falling[-1]] * 20]))
+
+
+@pytest.mark.parametrize("share", [0.9, 0.8, 0.6])
+def test_a_loss_that_jumps_off_a_plateau_is_accepted(share: float):
+    assert all(verdicts(plateau(), [share * math.log(3)] * 40))
+
+
+def test_a_loss_that_is_less_than_half_of_the_usual_is_rejected_on_a_plateau():
+    judge = plateau()
+    assert not verdict(judge, 0.3)
+    assert judge.read().rejections[0].reason.endswith("standard deviations below recent values")
+
+
+def test_what_is_rejected_below_the_limit_says_that_several_in_a_row_add_up():
+    judge = learning(start=4.0, end=3.0)
+    while verdict(judge, 3.9):
+        assert judge.judged < 140
+    (rejection,) = judge.read().rejections
+    assert rejection.loss_deviation < 10
+    assert rejection.reason.endswith("above recent values; the limit is 10, but several such updates in a row add up")
+
+
 def test_a_loss_may_be_an_outlier_while_the_gradient_norm_is_not_and_the_other_way_round():
     judge = experienced()
     assert not verdict(judge, 5.3, 0.9)

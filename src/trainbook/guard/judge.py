@@ -17,11 +17,13 @@ SIGNALS = ("loss", "grad_norm")
 # Of the level, what a standard deviation is at least. At the usual threshold of 10, a loss must rise by a tenth, and a
 # norm to ten times itself: a smaller one is for clipping to bound.
 LEAST_SPREADS = (0.01, math.log(10) / 10)
+# The same for what is below: a loss must fall to half. Less is how learning looks where it stood still before.
+LEAST_BELOW = (0.05, math.log(10) / 10)
 DEVIATIONS = "standard deviations"
 TOGETHER = 1 / 3  # of the threshold is enough where loss and gradient norm are both that far above: not by chance
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
 BEGINNING = 4  # losses that the run began with
-LINGER = 0.4  # of its limit, from which on an update is suspicious: several in a row add up
+LINGER = 0.4  # of its limit, from which on an update is suspicious if it is too high: several in a row add up
 MOST_SUSPICION = 2.0
 ALONE = 2  # rejections in a row, at most, that came and went
 OFTEN = 0.125  # of recent updates, that came and went like that: so many are no minority of bad ones, but the data
@@ -42,6 +44,7 @@ class Rejection:
     grad_norm_deviation: float
     is_overflow: bool  # of fp16: the loss scale is still coming down
     beginning: float = math.inf  # the loss that the run began with
+    threshold: float = 0.0  # standard deviations, from which on a value is rejected by itself
 
     @property
     def cause(self) -> Cause:
@@ -70,6 +73,8 @@ class Rejection:
         found = f"the {name} ({value:.4g}) is {abs(deviation):.1f} {DEVIATIONS} {side} recent values"
         if name == "loss" and self.loss > self.beginning:
             found += f", and above the initial loss ({self.beginning:.4g})"
+        elif abs(deviation) < self.threshold:
+            found += f"; the limit is {self.threshold:g}, but several such updates in a row add up"
         return found
 
 
@@ -97,8 +102,9 @@ class JudgeState(NamedTuple):
 
 class Judge:
     """Rejects values that are not finite, and values too far from the recent accepted ones: above them, and for the
-    loss also below, since a sudden drop means broken data as well. A smaller distance is enough if loss and gradient
-    norm are both too high, if the loss is above the initial one, or if several updates in a row are suspicious."""
+    loss also below, since a drop to less than half at once means broken data as well. A smaller distance is enough if
+    loss and gradient norm are both too high, if the loss is above the initial one, or if several updates in a row are
+    suspiciously high. Several that are low do not add up: that is how learning looks."""
 
     def __init__(
         self,
@@ -112,7 +118,7 @@ class Judge:
         """With `threshold` None, only values that are not finite are rejected. `agree` makes the signals the same on
         all ranks; it is not needed if they are already means and norms over the global batch."""
         self.enabled, self.agree = enabled, agree
-        self.window = RobustWindow(LEAST_SPREADS, window, device)
+        self.window = RobustWindow(LEAST_SPREADS, window, device, least_below=LEAST_BELOW)
         self.judged = 0  # updates so far, which is also the number of the step
         self.observes_until = 0  # up to this update, only what is not finite is rejected, and nothing counts as usual
         self.told = 0  # rejections that the host has been told of
@@ -147,16 +153,17 @@ class Judge:
         # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
         above, far = signals[0] > self.beginning[0], UNTRAINED * self._threshold
         is_worse = above & (distances.above_level[1, 0] > far)
-        excess = self._excess(above & (distances.deviations[1, 0] > far))
+        high = self._excess(above & (distances.deviations[1, 0] > far))
         beyond = torch.where(is_worse, distances.beyond_tail[0, 0], 0.0)
-        excess = torch.maximum(excess, beyond / self._threshold)
+        high = torch.maximum(high, beyond / self._threshold).clamp(min=0.0)
+        excess = torch.maximum(high, -self.deviations[0] / self._threshold)
         suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
-        added = torch.where(excess <= 1, excess - LINGER, 0.0)
+        added = torch.where(excess <= 1, high - LINGER, 0.0)
         suspicion = (suspicion + added).clamp(0.0, MOST_SUSPICION)
         accepted, observes = finite.all(), self.judged <= self.observes_until
         if not observes:
-            accepted = accepted & (excess <= 1) & ((suspicion <= 1) | (excess <= LINGER))
+            accepted = accepted & (excess <= 1) & ((suspicion <= 1) | (high <= LINGER))
         overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
         self.overflow = None if excused is None else overflow
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
@@ -177,12 +184,12 @@ class Judge:
         return accepted
 
     def _excess(self, is_worse_than_untrained: Tensor) -> Tensor:
-        """How far the update is on the way to being rejected: 1 is the limit."""
+        """How far the update is on the way to being rejected for what is too high: 1 is the limit."""
         loss, norm = self.deviations.unbind()
         untrained = is_worse_than_untrained
         distances = torch.stack(
             # A small gradient harms nobody.
-            [loss.abs(), norm, torch.minimum(loss, norm) / TOGETHER, torch.where(untrained, loss / UNTRAINED, loss)]
+            [loss, norm, torch.minimum(loss, norm) / TOGETHER, torch.where(untrained, loss / UNTRAINED, loss)]
         )
         return distances.amax() / self._threshold
 
@@ -211,7 +218,7 @@ class Judge:
         rows = ledger.view_as(self.ledger).tolist()
         known = float(beginning) or math.inf  # nothing was accepted yet, or an older version has not kept it
         remembered = [
-            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=known)
+            Rejection(int(row[0]), *row[1:5], is_overflow=bool(row[5]), beginning=known, threshold=self._threshold)
             for row in (rows[n % LEDGER_ROWS] for n in range(max(0, rejected - LEDGER_ROWS), rejected))
         ]
         new = remembered[max(0, len(remembered) - (rejected - self.told)) :]

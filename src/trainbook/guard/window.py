@@ -64,9 +64,17 @@ class Distances(NamedTuple):
 class RobustWindow:
     """The last `size` accepted values of several signals, and the bands in which the next ones are expected."""
 
-    def __init__(self, least_spreads: Sequence[float], size: int, device: torch.device, *, enough: int = 32) -> None:
+    def __init__(
+        self,
+        least_spreads: Sequence[float],
+        size: int,
+        device: torch.device,
+        *,
+        least_below: Sequence[float] | None = None,
+        enough: int = 32,
+    ) -> None:
         """`least_spreads`: of each signal, as a share of its level. A curve that hardly moves must not make every
-        breath an alarm."""
+        breath an alarm. `least_below`: the same for values below the usual, where that is another share."""
         num_signals = len(least_spreads)
         rows = 2 * num_signals  # of the values as they are, then of their logarithms
         # Infinite where nothing was written yet: sorting puts that behind all values.
@@ -81,7 +89,8 @@ class RobustWindow:
         self.tails = torch.zeros(LEVELS, num_signals, device=device)  # what one standard deviation of the tail is
         self.tails[0] = math.inf
         self.width = torch.ones(num_signals, device=device)  # of the bands, in standard deviations
-        self.least_spreads = torch.tensor([*least_spreads, *least_spreads], device=device)
+        below = least_spreads if least_below is None else least_below
+        self.least_spreads = torch.tensor([[*least_spreads] * 2, [*below] * 2], device=device)  # above, below
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
         self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
@@ -159,8 +168,9 @@ class RobustWindow:
         deviation = _places((self.surprises - median).abs().sort(-1).values, known, edge)[0]
         level = self.levels[0].abs()
         level = torch.cat([level[: self.num_signals], torch.ones_like(level[self.num_signals :])])
-        least = torch.maximum(deviation * MAD_TO_SIGMA, (level * self.least_spreads)[:, None] + TINY)
-        above, below = (torch.maximum(least, far / edge_in_sigmas) for far in (high - median, median - low))
+        least, least_below = torch.maximum(deviation * MAD_TO_SIGMA, (level * self.least_spreads)[..., None] + TINY)
+        above = torch.maximum(least, (high - median) / edge_in_sigmas)
+        below = torch.maximum(least_below, (median - low) / edge_in_sigmas)
         unsure = 1 + FEW / known
         fresh = torch.cat([median, above * unsure, below * unsure], dim=1)
         # A loss that was not positive has no logarithm: a band without width never gives the milder answer.

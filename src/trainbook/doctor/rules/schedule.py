@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -195,7 +196,8 @@ def few_updates(view: View) -> Iterator[Finding]:
     "guard-acted",
     symptom="instability",
     looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
-    thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out",
+    thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out; "
+    "updates skipped because their loss was too low do not count",
     source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -217,7 +219,8 @@ def guard_acted(view: View) -> Iterator[Finding]:
         )
     skipped = view.values("skipped_updates")
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
-        count = float(skipped.max())
+        # No learning rate is too high because a loss fell.
+        count = float(skipped.max()) - sum(_is_below(event) for event in view.events("skip"))
         if count >= max(3, 0.01 * view.last_step):
             of_all = f" of {view.last_step:,}" if count <= view.last_step else ""  # more, where the guard rolled back
             evidence = f"{count:.0f}{of_all} updates were skipped"
@@ -229,3 +232,9 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 return
             override = change(view, "data.repetition_filter", True)
             yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=override)
+
+
+def _is_below(skip: dict[str, Any]) -> bool:
+    """Whether the guard skipped the update for a loss that was too low."""
+    loss, norm = (skip.get(f"{name}_deviation") or 0.0 for name in ("loss", "grad_norm"))
+    return skip.get("cause") == "outlier" and -loss > max(norm, 0.0)
