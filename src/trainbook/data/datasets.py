@@ -9,6 +9,7 @@ import numpy as np
 from trainbook.data.batches import Ragged
 from trainbook.data.documents import DocumentTable, excerpt
 from trainbook.data.frame import Frame, counted, framed
+from trainbook.data.periods import is_in_step
 from trainbook.data.ranges import Ranges
 from trainbook.data.repeats import CHUNK, RULE, has_repeat, repeats_in
 from trainbook.data.samples import Samples, Stream
@@ -28,8 +29,10 @@ class TokenWindows(Samples):
     """Windows of the stream, each as long as fits between the frame's prefix and suffix, or as the frame says.
 
     For a causal model they overlap by one, so every token but the first is a target once. Training drops a remainder
-    that is shorter; with `shuffle` and enough windows, each epoch cuts the stream at another offset. Evaluation always
-    cuts at 0 and keeps the remainder. The id of a sample is its start in the stream.
+    that is shorter; with `shuffle` and enough windows, each epoch cuts the stream at another offset. Text with a fixed
+    period that fits the windows would have all windows of an epoch start at the same place of a record: there the
+    offset grows by one window's length over the stream, so that every epoch has all of these starts. Evaluation
+    always cuts at 0 and keeps the remainder. The id of a sample is its start in the stream.
 
     With `repetition_filter`, no batch may have a window that touches a repeat.
     """
@@ -62,12 +65,16 @@ class TokenWindows(Samples):
         whole, remainder = divmod(available, self.stride)
         self.seed = seed
         self.num_offsets = 1
+        self.offset_growth = 0  # tokens, from the first window to the last: left out one by one in between
         self.num_samples = whole
         if evaluation or whole == 0:
             self.num_samples += remainder > 0
         elif shuffle and whole > MIN_WINDOWS_TO_MOVE:
             self.num_samples -= 1
-            self.num_offsets = available - self.num_samples * self.stride + 1
+            if is_in_step(tokens, self.stride):
+                self.num_samples -= 1
+                self.offset_growth = self.stride - 1
+            self.num_offsets = available - self.num_samples * self.stride - self.offset_growth + 1
         around = len(frame.prefix) + len(frame.suffix)
         self.num_tokens = min(available, self.num_samples * self.stride) + self.num_samples * around
         if repetition_filter:
@@ -91,7 +98,8 @@ class TokenWindows(Samples):
     def ids(self, indices: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         distinct, where = np.unique(epochs, return_inverse=True)
         offsets = np.array([self.offset(int(epoch)) for epoch in distinct], dtype=np.int64)
-        return offsets[where] + indices * self.stride
+        grown = indices * (self.offset_growth + 1) // self.num_samples
+        return offsets[where] + grown + indices * self.stride
 
     def lengths(self, ids: np.ndarray) -> np.ndarray:
         return self._body_lengths(ids) + len(self.frame.prefix) + len(self.frame.suffix)

@@ -171,7 +171,9 @@ class DataShape(DataSource):
         symptoms=("too slow", "overfitting"),
         correction=(
             "Fixed cuts would show the same windows every epoch; the new offset moves the cuts, so a second epoch "
-            "does not repeat the first exactly."
+            "does not repeat the first exactly. If the text has a fixed period that fits the windows (records of "
+            "equal width), the offset also moves within an epoch: otherwise every window of an epoch would start at "
+            "the same place of a record, and the loss would jump when the next epoch starts at another."
         ),
         aliases=("sample_by",),
     )
