@@ -325,3 +325,17 @@ def test_the_rare_class_of_a_classifier_is_neither_a_gap_nor_a_reason_to_filter_
     assert said(found, "gap") == []
     spikes = said(found, "spikes")
     assert spikes and all(each.severity == "info" and each.override is None for each in spikes)
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_offered"), [({}, True), ({"repeated_tokens": 64}, True), ({"repeated_tokens": 0}, False)]
+)
+def test_a_filter_that_would_remove_nothing_is_not_offered(facts: dict[str, int], is_offered: bool):
+    spiky = run(
+        each=both(losses(lambda step: healthy_loss(step) + 4 * (step == 100)), set_to(skipped_updates=5)),
+        events=[*events("skip", 3), quarantine(4)],
+        facts=facts,
+    )
+    found = [each for each in diagnose(spiky).findings if each.cause == "bad-samples"]
+    assert found
+    assert {each.override for each in found} == {"data.repetition_filter=true" if is_offered else None}

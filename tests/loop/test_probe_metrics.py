@@ -10,8 +10,10 @@ import torch
 from tests.loop.test_step_metrics import CPU, FACTS, FP32, batch_of, config_of, make
 
 from trainbook.data.batches import Ragged
+from trainbook.data.datasets import TokenWindows
+from trainbook.data.frame import Frame
 from trainbook.data.row_hashes import ONE_IN, SPAN, row_hashes, span_hashes
-from trainbook.loop import probe_metrics
+from trainbook.loop import facts, probe_metrics
 from trainbook.loop.facts import duplicate_share, entropy, jensen_shannon, overlap, token_shift, weight_scale
 from trainbook.loop.rows_seen import RowsSeen, of_batch
 from trainbook.loop.step_metrics import probe
@@ -165,6 +167,19 @@ def test_entropy_and_divergence_are_exact():
     assert entropy(np.array([1, 1, 0, 2])) == pytest.approx(1.5 * np.log(2))
     a, b = np.array([5, 1, 0, 2]), np.array([1, 1, 6])
     assert jensen_shannon(a, b) == pytest.approx(jensenshannon(a / 8, np.array([1, 1, 6, 0]) / 8, base=2) ** 2)
+
+
+def test_repeated_tokens_are_counted_and_none_are_claimed_only_if_all_tokens_were_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def told(tokens: np.ndarray) -> dict[str, int]:
+        return facts._repeats(TokenWindows(tokens, Frame(8, shift=1)))
+
+    text = np.random.default_rng(3).integers(10, 200, size=5000)
+    assert told(text) == {"repeated_tokens": 0}
+    assert told(np.concatenate([text, np.tile([1, 2, 3], 40), text])) == {"repeated_tokens": 120}
+    monkeypatch.setattr(facts, "MOST_TOKENS", 4096)
+    assert told(text) == {}
 
 
 def test_another_distribution_is_further_away_than_parts_are_from_each_other():

@@ -223,7 +223,7 @@ _ALL = (
     _cause(
         "bad-samples",
         "Some samples are outliers that make the loss jump.",
-        "Find and exclude them: `trainbook data`, `data.repetition_filter`, or the guard's quarantine.",
+        "Find and exclude them: `trainbook data` looks for broken text, the guard lists samples in quarantine.jsonl.",
         "data.repetition_filter",
         "clipping-off gradients-explode",
     ),

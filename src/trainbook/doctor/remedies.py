@@ -36,6 +36,13 @@ def change(view: View, path: str, value: Any) -> str | None:
     return in_their_words(view.record, f"{path}={written}")
 
 
+def without_repeats(view: View) -> str | None:
+    """The filter of repeated tokens, for text, unless the run found nothing in its data that it would remove."""
+    if view.task not in ("causal", "masked", "span") or view.fact("repeated_tokens") == 0:
+        return None
+    return change(view, "data.repetition_filter", True)
+
+
 def lower_rate(view: View) -> str | None:
     """A third of what it is, or the usual learning rate if that is lower still. For a module of the user's own none is
     known, but one that is far above the highest usual one is lowered to that."""

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from trainbook.data import DataBundle, Samples
+from trainbook.data.ranges import Ranges
+from trainbook.data.repeats import repeats_in
 from trainbook.data.row_hashes import row_hashes, span_hashes
 from trainbook.loop.step_metrics import layer_of
 from trainbook.models import named_roles
@@ -54,6 +56,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         "vocab_size": data.tokenizer.vocab_size,
         "train_samples": train.num_samples,
         "duplicate_share": duplicate_share(in_training),
+        **_repeats(train),
     }
     if validation is None:
         return facts
@@ -148,6 +151,13 @@ def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
         for side in (p, q)
     ]
     return float((bits[0] + bits[1]).sum() / 2)
+
+
+def _repeats(side: Samples) -> dict[str, int]:
+    """How many tokens `data.repetition_filter` looks for. Not said if there are none in a part of a longer stream."""
+    found = repeats_in(_stream(side))
+    count = Ranges.of(found.begins, found.ends).size
+    return {"repeated_tokens": count} if count or len(side.tokens) <= MOST_TOKENS else {}
 
 
 def _hashes(side: Samples) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 from trainbook.doctor.chosen import is_solved
 from trainbook.doctor.curves import divergence_of, ends_in_nan, validation_has_stopped
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates
+from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates, without_repeats
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
@@ -213,7 +213,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
             f"{len(lowered)} time{'s' if len(lowered) != 1 else ''}"
         )
         cause, sure = ("bad-samples", 0.5) if view.quarantined else ("learning-rate-high", 0.65)
-        override = lower_rate(view) if cause == "learning-rate-high" else change(view, "data.repetition_filter", True)
+        override = lower_rate(view) if cause == "learning-rate-high" else without_repeats(view)
         yield finding(
             "error" if lowered else "warning", cause, sure, evidence, steps=(steps[0], steps[-1]), override=override
         )
@@ -230,8 +230,7 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 severity = "warning" if count > 0.1 * view.last_step else "info"
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
-            override = change(view, "data.repetition_filter", True)
-            yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=override)
+            yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_repeats(view))
 
 
 def _is_below(skip: dict[str, Any]) -> bool:

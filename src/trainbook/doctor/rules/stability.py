@@ -8,7 +8,7 @@ import numpy as np
 
 from trainbook.doctor.curves import FEW, divergence_of
 from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, lower_rate
+from trainbook.doctor.remedies import change, lower_rate, without_repeats
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
 from trainbook.doctor.view import EARLY, View
@@ -78,7 +78,7 @@ def spikes(view: View) -> Iterator[Finding]:
     span = (found[0][0], found[-1][0])
     early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
     warmup = view.warmup
-    filtered = change(view, "data.repetition_filter", True) if view.task in ("causal", "masked", "span") else None
+    filtered = without_repeats(view)
     # The guard judges the samples of what it keeps out: where none stood out, it is not the samples.
     if view.quarantined or (view.events("skip") and not view.events("quarantine")):
         yield finding(
