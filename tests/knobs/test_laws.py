@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -242,7 +243,10 @@ def test_a_broken_law_is_one_problem(given: dict[str, Any], path: str, message: 
 
 
 LAWFUL: list[dict[str, Any]] = [
-    {"hidden_size": 96, "n_head": 6, "num_kv_heads": 2, "position": "rotary", "rope_theta": 5e5},
+    {
+        "model": {"hidden_size": 96, "n_head": 6, "num_kv_heads": 2, "position": "rotary", "rope_theta": 5e5}
+        | {"norm": "rmsnorm", "activation": "swiglu"}
+    },
     {"warmup_steps": 9, "max_steps": 10},
     {"scheduler": "wsd", "warmup_ratio": 0.1, "decay_ratio": 0.9},
     {"scheduler": "wsd", "warmup_steps": 80, "max_steps": 100},
@@ -325,6 +329,46 @@ def test_a_packaged_recipe_breaks_no_law_even_as_a_users_own_file(name: str) -> 
 )
 def test_what_is_lawful_but_idle_is_a_notice(given: dict[str, Any], notice: str) -> None:
     assert load(given).notices == [notice]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (
+            {"type": "t5"},
+            "model.position: this model cannot be exported to transformers; as t5 it can, with model.position=relative,"
+            " model.norm=rmsnorm, model.attention_scale=none.",
+        ),
+        (
+            {"type": "bert"},
+            "model.norm_position: this model cannot be exported to transformers; as bert it can, with "
+            "model.norm_position=post.",
+        ),
+        (
+            {"position": "rotary"},
+            "model.norm: this model cannot be exported to transformers; as llama it can, with model.norm=rmsnorm, "
+            "model.activation=swiglu.",
+        ),
+        (
+            {"norm": "rmsnorm"},
+            "model.position: this model cannot be exported to transformers; as llama it can, with "
+            "model.position=rotary, model.activation=swiglu.",
+        ),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_that_a_model_cannot_be_exported_is_said_before_training_with_what_would_change_it(
+    given: dict[str, Any], told: str
+) -> None:
+    (notice,) = load({"model": given}).notices
+    assert notice == f"configuration  {told}"
+    changes = re.findall(r"(model\.\w+=\w+)", notice)
+    assert load({"model": given}, changes).notices == []
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_nothing_is_said_of_the_export_of_a_recipe_that_nobody_changed(name: str) -> None:
+    assert not any("exported" in notice for notice in load(name).notices)
 
 
 def test_evaluation_without_data_is_switched_off_and_says_why() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import key_value_heads, qkv_bias, task_name
@@ -88,6 +88,16 @@ def objections_to_writing(form: str, config: Config) -> dict[str, tuple[str, ...
     if config.model.logit_soft_cap is not None:
         found["model.logit_soft_cap"] = ("null",)
     return found
+
+
+def nearest_format(
+    config: Config, candidates: Sequence[str], is_wanted: Callable[[str], bool] = lambda path: False
+) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """The format that the fewest knobs stand in the way of, and these knobs: none where it holds the model. One that
+    needs no change of a knob that `is_wanted` as it is comes first."""
+    found = {name: objections_to_writing(name, config) for name in candidates}
+    nearest = min(found, key=lambda name: (sum(map(is_wanted, found[name])), len(found[name])))
+    return nearest, found[nearest]
 
 
 def can_be_exported(config: Config) -> bool:

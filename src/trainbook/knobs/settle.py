@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import has_windows
+from trainbook.knobs.derive import has_windows, task_name
+from trainbook.knobs.formats import OF_TYPE, nearest_format, objections_to_writing
 from trainbook.knobs.laws import Settings, without_validation_data
 from trainbook.knobs.origin import Origin
 
@@ -56,9 +57,7 @@ def notices(s: Settings) -> list[str]:
     if s.get("memory.gradient_checkpointing") == "selective" and s.get("model.type") == "hf":
         remark = "selective is the same as full with model.type hf, whose blocks are recomputed whole."
         found.append((("memory.gradient_checkpointing", "model.type"), remark))
-    if s.get("model.type") == "bert" and s.get("model.norm_position") == "pre" and s.is_written("model.type"):
-        remark = "pre differs from the published BERT, so this model cannot be exported; with post it can."
-        found.append((("model.norm_position", "model.type"), remark))
+    found += _no_export(s)
     eval_steps, steps = s.get("evaluation.eval_steps"), s.get("training.max_steps")
     if eval_steps is not None and steps is not None and eval_steps > steps:
         remark = f"{eval_steps} is more than the {steps} steps of the run, which is evaluated only at its end."
@@ -68,3 +67,17 @@ def notices(s: Settings) -> list[str]:
             (("evaluation.eval_strategy", "data.validation_ratio"), f"evaluation is off: {NO_VALIDATION_DATA}.")
         )
     return [f"{s.place(*paths)}  {paths[0]}: {remark}" for paths, remark in found]
+
+
+def _no_export(s: Settings) -> list[tuple[tuple[str, ...], str]]:
+    """Of a model that somebody chose and no format of transformers can hold: better known before training."""
+    candidates = OF_TYPE.get(s.config.model.type)
+    if candidates is None or ":" in task_name(s.config):
+        return []
+    form, needed = nearest_format(s.config, candidates, s.is_written)
+    in_the_way = {path for name in candidates for path in objections_to_writing(name, s.config)}
+    if not needed or not any(s.is_written(path) for path in ("model.type", *in_the_way)):
+        return []
+    changes = [f"{path}{' ' if ' ' in values[0] else '='}{values[0]}" for path, values in needed.items()]
+    remark = f"this model cannot be exported to transformers; as {form} it can, with {', '.join(changes)}."
+    return [((*needed, "model.type", *sorted(in_the_way)), remark)]

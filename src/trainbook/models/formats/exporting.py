@@ -15,7 +15,7 @@ from torch import nn
 from trainbook.errors import Problem, RunError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.knobs.formats import OF_TYPE, objections_to_writing
+from trainbook.knobs.formats import OF_TYPE, nearest_format
 from trainbook.knobs.hub import CONFIG
 from trainbook.knobs.values import show
 from trainbook.models.folding import folded_parameters
@@ -192,13 +192,12 @@ def choose_format(config: Config, format: str = "auto") -> str:
         candidates = (format,)
     elif config.model.family in candidates:
         candidates = (config.model.family, *(name for name in candidates if name != config.model.family))
-    found = {name: objections_to_writing(name, config) for name in candidates}
-    nearest = min(found, key=lambda name: len(found[name]))
-    if not found[nearest]:
+    nearest, found = nearest_format(config, candidates)
+    if not found:
         return nearest
     reasons = [
         str(Problem(nearest, path, f"must be {' or '.join(needed)}, but is {show(config.get(path))}."))
-        for path, needed in found[nearest].items()
+        for path, needed in found.items()
     ]
     raise UserError(
         f"no format can represent this model exactly. The closest is {nearest}, but:\n" + "\n".join(reasons)
