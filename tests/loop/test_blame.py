@@ -43,12 +43,20 @@ class Labelled:
         return {"id": sample_id, "step": step, "reason": reason}
 
 
-def kept_out(samples: Labelled, step: int) -> list[int]:
+def job_of(samples: Labelled) -> Any:
     state = SimpleNamespace(kept_out=[], strategy=SimpleNamespace(ranks=ALONE))
     config = SimpleNamespace(guard=SimpleNamespace(quarantine=True, window=100))
-    job: Any = SimpleNamespace(samples=samples, state=state, config=config)
-    Blame(job, lambda kind, step=None, **facts: None, None).search([Rejection(step, 5.0, 1.0, 9.0, 9.0, False)])
-    return state.kept_out
+    return SimpleNamespace(samples=samples, state=state, config=config)
+
+
+def rejections(*steps: int) -> list[Rejection]:
+    return [Rejection(step, 5.0, 1.0, 9.0, 9.0, False) for step in steps]
+
+
+def kept_out(samples: Labelled, step: int) -> list[int]:
+    job = job_of(samples)
+    Blame(job, lambda kind, step=None, **facts: None, None).search(rejections(step))
+    return job.state.kept_out
 
 
 def costs(usual: float, rare: float) -> tuple[np.ndarray, range]:
@@ -75,3 +83,16 @@ def test_nothing_is_said_of_a_class_with_too_few_samples_to_compare():
     assert kept_out(Labelled(found, range(793, 798)), 100) == []
     found[795] = np.nan
     assert kept_out(Labelled(found, range(793, 798)), 100) == [795]
+
+
+def test_that_no_sample_stands_out_is_said_once_while_updates_go_on_being_rejected():
+    said: list[tuple[int | None, str]] = []
+    blame = Blame(
+        job_of(Labelled(*costs(1.0, 1.0))), lambda kind, step=None, **facts: said.append((step, facts["reason"])), None
+    )
+    for steps in ((60,), (61, 62), (63,), (), (70, 71, 72)):
+        blame.search(rejections(*steps))
+    assert said == [
+        (60, "no sample of the batch stands out: none is quarantined"),
+        (70, "no sample of these 3 batches stands out: none is quarantined"),
+    ]

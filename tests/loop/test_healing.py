@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tests.conftest import Lab, PowerCut, slow, text_of
 
 from trainbook.errors import Diverged
 from trainbook.loop.job import Job
+from trainbook.tracking import Trackers
 
 LONG = (
     *("batch.global_batch_size=8", "training.max_steps=70", "optimizer.learning_rate=2e-2", "logging.dense_steps=0"),
@@ -77,6 +79,25 @@ def test_a_skipped_batch_costs_one_step_and_nothing_else(long_lab: Lab):
     assert [event["kind"] for event in told(long_lab, "glitch", "skip", "rollback")] == ["skip"]
     rows = long_lab.rows("glitch")
     assert rows[-1]["step"] == 71 and rows[-1]["applied_updates"] == 70 and rows[-1]["skipped_updates"] == 1
+
+
+def test_what_was_rejected_is_said_before_the_row_of_a_later_step(long_lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    said: list[tuple[str, int]] = []
+    log_event, log_metrics = Trackers.log_event, Trackers.log_metrics
+
+    def hear_event(self: Trackers, kind: str, step: int | None = None, **fields: Any) -> None:
+        said.append((kind, step or 0))
+        log_event(self, kind, step, **fields)
+
+    def hear_row(self: Trackers, step: int, split: Any, values: Any) -> None:
+        said.append((split, step))
+        log_metrics(self, step, split, values)
+
+    monkeypatch.setattr(Trackers, "log_event", hear_event)
+    monkeypatch.setattr(Trackers, "log_metrics", hear_row)
+    long_lab.train(*LONG, "logging.logging_steps=10", name="order", inject=["exploding-gradient@58"])
+    lines = [each for each in said if each[0] in ("skip", "quarantine", "train") and each[1] > 50]
+    assert lines[:3] == [("skip", 58), ("quarantine", 58), ("train", 60)]
 
 
 def test_a_broken_model_goes_back_to_before_it_broke(long_lab: Lab):

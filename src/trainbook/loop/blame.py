@@ -35,6 +35,7 @@ class Blame:
         self.suspects: set[int] = set()  # steps
         self.freed: set[int] = set()  # ids that were let back in once; kept out again, they stay out
         self.checked_at = 0  # the step at which the entries were looked at again
+        self._none_stood_out = False  # at the reading before: not said again while updates go on being rejected
         self.is_on = job.config.guard.quarantine and job.samples is not None
 
     def restore(self, saved: dict[str, Any]) -> None:
@@ -63,6 +64,7 @@ class Blame:
         steps = [rejection.step for rejection in rejections]
         self.suspects = set(sorted(self.suspects | set(steps))[-SUSPECTS_KEPT:])
         if not self.is_on or not steps:
+            self._none_stood_out = False
             return False
         usual = self.usual_losses(min(steps))
         mine: dict[int, list[dict[str, Any]]] = {}
@@ -84,9 +86,13 @@ class Blame:
                 for at in np.flatnonzero(self._are_guilty(ids, losses, usual))
             ]
         by_rank = self.state.strategy.ranks.gather(mine)
-        for step in mine:
-            if not any(found[step] for found in by_rank):
-                self.log("quarantine", step, reason="no sample of the batch stands out: none is quarantined", count=0)
+        innocent = [step for step in mine if not any(found[step] for found in by_rank)]
+        if innocent and not self._none_stood_out:
+            batches = "the batch" if len(innocent) == 1 else f"these {len(innocent)} batches"
+            self.log(
+                "quarantine", innocent[0], reason=f"no sample of {batches} stands out: none is quarantined", count=0
+            )
+        self._none_stood_out = len(innocent) == len(mine)
         return self._keep_out(
             [entry for step in mine for found in by_rank for entry in found[step]],
             "their loss is unlike that of accepted samples",

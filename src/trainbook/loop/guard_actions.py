@@ -123,8 +123,8 @@ class GuardActions:
             self._ring = SnapshotRing(0)
         return True
 
-    def read(self, step: int) -> bool:
-        """Read the rejections and act on them. True: the run was rolled back, or its data order has changed."""
+    def read(self, step: int) -> tuple[JudgeReading, bool]:
+        """Read and log the rejections, and look for guilty samples. True: the data order has changed."""
         self.settle()
         reading = self.state.judge.read()
         for rejection in reading.rejections:
@@ -133,10 +133,15 @@ class GuardActions:
                 reason, evidence = f"{reason}; the cause is on {_named(ranks)}", {**evidence, "ranks": ranks}
             self.log("skip", rejection.step, reason=reason, **evidence, total=reading.rejected)
         if not self.knobs.enabled:
+            return reading, False
+        changed = self.blame.search([each for each in reading.rejections if not each.is_overflow])
+        return reading, changed or (not reading.rejections and self.blame.look_again(step))
+
+    def act(self, step: int, reading: JudgeReading) -> bool:
+        """Decide what the rejections call for, and do it. True: the run was rolled back."""
+        if not self.knobs.enabled:
             self._must_get_on(reading)
             return False
-        changed = self.blame.search([each for each in reading.rejections if not each.is_overflow])
-        changed |= not reading.rejections and self.blame.look_again(step)
         rate = self.state.rates.at(int(self.state.applied))
         decision = self.ladder.decide(step, reading, rate)
         if isinstance(decision, Suspicion):
@@ -151,7 +156,7 @@ class GuardActions:
             self.log("observe", step, reason=decision.reason)
         if isinstance(decision, RollBack):
             self._go_back(decision)
-        return changed or isinstance(decision, RollBack)
+        return isinstance(decision, RollBack)
 
     def _tested(
         self, step: int, suspicion: Suspicion, rate: float | None, in_a_row: int

@@ -164,9 +164,8 @@ class Training:
             step == self._planned_end and int(self.state.applied) >= self.job.total_updates
         )
         row_is_due = is_last or self._row_is_due(step)
-        if row_is_due:
-            self.write_row(report)
-        if (row_is_due or self.healer.reading_is_due(step)) and self._heal(step):
+        row = self.row_of(report) if row_is_due else None
+        if (row is not None or self.healer.reading_is_due(step)) and self._heal(step, row):
             return
         wants_evaluation = self.job.evaluate is not None and config.evaluation.eval_strategy != "no"
         if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
@@ -191,10 +190,16 @@ class Training:
             return None
         return next((asked for asked in self.ranks.gather(self.interrupts.requested) if asked is not None), None)
 
-    def _heal(self, step: int) -> bool:
-        """Act on rejected updates. True: the run was rolled back to before this step."""
+    def _heal(self, step: int, row: dict[str, Any] | None) -> bool:
+        """Act on rejected updates. True: the run was rolled back to before this step. The row is of this step, so what
+        was found of the steps before it is said first, and what follows from it afterwards."""
         started = self._clock()
-        self._feed_is_stale |= self.healer.read(step)
+        reading, order_has_changed = self.healer.read(step)
+        if row is not None:
+            self._log_row(step, "train", row)
+            self.write_store_events(self.trackers)
+        self._feed_is_stale |= order_has_changed
+        self._feed_is_stale |= self.healer.act(step, reading)
         went_back = self.state.step < step
         if went_back:
             self._counted_tokens = self.state.tokens
@@ -206,7 +211,7 @@ class Training:
         self._row_started += time.perf_counter() - started
         return went_back
 
-    def write_row(self, report: StepReport) -> None:
+    def row_of(self, report: StepReport) -> dict[str, Any]:
         """The one place where the host waits for the device: one copy has everything that the row needs."""
         state, scale = self.state, self.state.precision.loss_scale
         self._count_tokens()
@@ -257,11 +262,10 @@ class Training:
         utilization = gpu_utilisation(state.device)
         if utilization is not None:
             row["gpu_utilisation"] = utilization
-        self._log_row(report.step, "train", row)
-        self.write_store_events(self.trackers)
         state.clipped.zero_()
         state.steps_since_row = 0
         self._start_row()
+        return row
 
     def evaluate(self) -> None:
         assert self.job.evaluate is not None
