@@ -166,6 +166,29 @@ def test_the_noise_of_a_validation_loss_grows_with_its_scale():
     assert "learning-rate-high" not in causes(record) and found(record, "evaluation-noisy") is not None
 
 
+def test_a_validation_loss_that_rose_by_far_more_than_its_noise_is_not_called_noisy():
+    def validation(step: int) -> float:
+        return 0.02 if step == 40 else 0.72 + 0.03 * (-1) ** (step // 20)
+
+    assert "evaluation-noisy" not in causes(fitted(loss=learned, validation=validation))
+    flat = fitted(loss=learned, validation=lambda step: 0.72 + 0.03 * (-1) ** (step // 20))
+    assert "evaluation-noisy" in causes(flat)
+
+
+def test_a_run_that_is_where_it_began_has_not_overfitted():
+    record = fitted(loss=shot_up, validation=lambda step: 1.2 if step == 60 else 1.4, update_ratio=5.0)
+    assert "learning-rate-high" in causes(record) and "overfitting" not in causes(record)
+
+
+def test_a_negated_loss_has_the_wrong_sign_and_neither_explodes_nor_is_clipped_too_tightly():
+    def negated(step: int) -> float:
+        return -1.3 * math.exp(step / 20)
+
+    record = fitted(loss=negated, grad_norm=lambda step: -10 * negated(step), clipped=1.0)
+    assert causes(record)[0] == "loss-unbounded"
+    assert not {"gradients-explode", "clipping-tight", "training-short"} & set(causes(record))
+
+
 def test_a_module_is_quoted():
     norms = lambda step: {"0": 1e-6, "2": 1.0}  # noqa: E731
     starved = found(fitted(loss=learned, grad_norms=norms), "gradients-vanish")

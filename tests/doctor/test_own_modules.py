@@ -54,6 +54,23 @@ def told(record: RunRecord, diagnosis: Diagnosis) -> str:
     return file.getvalue()
 
 
+def test_a_module_that_learned_little_is_told_how_much_of_it_is_frozen(tmp_path: Path):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    model[0].requires_grad_(False)
+    data = [(x, (x[:, :1] * x[:, 1:2])) for x in torch.randn(50, 16, 8, generator=torch.Generator().manual_seed(0))]
+    made = trainbook.fit(
+        model,
+        data,
+        loss=lambda model, batch: torch.nn.functional.mse_loss(model(batch[0]), batch[1]),
+        name="frozen",
+        runs_dir=tmp_path,
+        quiet=True,
+        max_steps=60,
+    )
+    found = next(each for each in diagnose(open_record(made.run.path)).findings if each.rule == "parameters-frozen")
+    assert found.severity == "info" and "288 of 321 parameters (90%) are frozen" in found.evidence
+
+
 def test_the_example_of_the_readme_ends_without_a_warning_and_counts_its_samples(tmp_path: Path):
     made = fit(tmp_path).run
     card = dict(make_card(made).lines)

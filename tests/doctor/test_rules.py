@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.doctor.records import LAYERS, both, healthy_loss, losses, run, set_to
+from tests.doctor.test_own_modules import of_fit
 
 from trainbook.doctor import CAUSES, diagnose
 from trainbook.doctor.finding import Finding
@@ -46,6 +47,13 @@ settled = set_to(loss=3.0)
 
 def one_layer(metric: str, value: float) -> Any:
     return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
+
+
+def frozen(share: float, learned: float) -> RunRecord:
+    """A module of the user's own that ends at this loss, beginning at 1."""
+    changed = {"each": losses(lambda step: 1.0 if step < 5 else learned), "each_evaluation": set_to(loss=learned)}
+    facts = {"num_parameters": 1000, "num_trained": 1000 - round(1000 * share), "total_updates": 200}
+    return replace(of_fit(run(**changed)), facts=facts)
 
 
 def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
@@ -685,6 +693,13 @@ CASES = [
         lambda: run(facts={"weight_scale": 3.0}),
         lambda: run(facts={"weight_scale": 1.2}),
     ),
+    Case(
+        "loss-below-zero",
+        "loss-unbounded",
+        lambda: run(each=losses(lambda step: -0.1 * step**2)),
+        lambda: run(each=losses(lambda step: -40.0 + 41 * math.exp(-step / 20))),
+    ),
+    Case("parameters-frozen", "layers-frozen", lambda: frozen(0.9, 0.6), lambda: frozen(0.9, 0.1)),
     Case("no-shuffling", "data-unshuffled", lambda: run("data.shuffle=false"), lambda: run()),
     Case(
         "judged-on-itself",

@@ -193,6 +193,13 @@ _ALL = (
         CURVES + "learning-rate-low model-small training-short gradients-vanish metric-flat overfitting dataset-tiny",
     ),
     _cause(
+        "loss-unbounded",
+        "The loss falls without bound below zero: it may have the wrong sign.",
+        "Check the sign: training minimizes the loss, so a score or a log-likelihood must be negated.",
+        None,
+        CURVES + "labels-random",
+    ),
+    _cause(
         "padding-as-targets",
         "Padding is counted in the loss: most of the loss is about padding, which is easy to predict and useless.",
         "Exclude padding from the loss (label -100). See `trainbook check`.",
@@ -448,6 +455,7 @@ HINDRANCES = frozenset(
         "optimizer-state-lost",
         "targets-shifted-twice",
         "padding-as-targets",
+        "loss-unbounded",
         "data-unshuffled",
         "batches-repeat",
         "model-small",

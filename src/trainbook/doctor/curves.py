@@ -23,6 +23,8 @@ LATE_SHARE = 0.12  # of the whole improvement, in the last half: a run that has 
 STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss at the start
 LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
+FAR_BELOW = 10.0  # times the size of the first loss, below zero
+FALLS_ON = 0.3  # of the whole fall, after the first quarter of a run: less is left to a loss that settles
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -78,6 +80,18 @@ def falls_throughout(view: View) -> bool:
     kept = thinned(len(steps), 100)
     line = robust_line(steps[kept], losses[kept])
     return line.high < 0 and -line.high * (steps[-1] - steps[0]) > 0.03 * abs(float(np.median(losses)))
+
+
+def falls_below_zero(view: View) -> tuple[float, float] | None:
+    """The first and the last level of a loss that runs away below zero, as a score that is minimized does; None of one
+    that settles there, such as the negative log-likelihood of a density."""
+    steps, losses = view.losses()
+    if len(losses) < FEW or losses[-1] >= 0:
+        return None
+    first, last = float(losses[0]), float(np.median(losses[-max(3, len(losses) // 10) :]))
+    smooth = running_median(losses, max(3, len(losses) // 10) | 1)
+    falls_on = float(np.interp(0.25 * steps[-1], steps, smooth)) - last > FALLS_ON * (first - last)
+    return (first, last) if last < -FAR_BELOW * max(1.0, abs(first)) and falls_on else None
 
 
 class Standstill(NamedTuple):

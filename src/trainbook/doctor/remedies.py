@@ -105,7 +105,7 @@ def _usual_rate(view: View) -> float | tuple[float, float]:
         7e9: cases["from scratch, 7 billion parameters"],
         1.75e11: cases["from scratch, 175 billion parameters"],
     }
-    size = view.fact("num_parameters")
+    size = view.fact("num_parameters") if view.is_transformer else None
     if not size:
         return min(sizes.values()), max(sizes.values())
     return _between(sizes, float(size))

@@ -30,7 +30,7 @@ from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
-from trainbook.loop.facts import data_facts, model_facts, target_mean_and_scale
+from trainbook.loop.facts import count_parameters, data_facts, model_facts, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.load_task import build_task, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
@@ -43,7 +43,7 @@ from trainbook.models.formats.token_ids import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
-from trainbook.tasks import Facts, StepBatch, Task, task_class
+from trainbook.tasks import Facts, StepBatch, task_class
 from trainbook.tasks.ends import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
@@ -154,7 +154,7 @@ def assemble(
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
     task.must_fit_frame(data.train.frame)
-    counted = _count(task)  # before it is cut up
+    counted = count_parameters(task)  # before it is cut up
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
     compiled = should_compile(config, device, total_updates, varies)
@@ -322,14 +322,3 @@ def _compiled(function: Callable[..., Any], dynamic: bool | None) -> Callable[..
         return called(*parts, **inputs)
 
     return call
-
-
-def _count(task: Task) -> tuple[int, int]:
-    """The numbers of all and of trainable parameters. A packed 4-bit weight counts as the values it holds."""
-    sizes = [(_numel(parameter), parameter.requires_grad) for parameter in task.parameters()]
-    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
-
-
-def _numel(parameter: torch.nn.Parameter) -> int:
-    packed = getattr(parameter, "quant_state", None)
-    return packed.shape.numel() if packed is not None else parameter.numel()

@@ -34,6 +34,17 @@ def model_facts(task: nn.Module, *, is_fresh: bool) -> dict[str, Any]:
     return facts
 
 
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """The numbers of all and of trainable parameters. A packed 4-bit weight counts as the values it holds."""
+    sizes = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
+    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
+
+
+def _numel(parameter: nn.Parameter) -> int:
+    packed = getattr(parameter, "quant_state", None)
+    return packed.shape.numel() if packed is not None else parameter.numel()
+
+
 @torch.no_grad()
 def weight_scale(task: nn.Module) -> float | None:
     """Of hidden matrices: the median of root mean square times the root of the inputs. About 1 keeps the size of what

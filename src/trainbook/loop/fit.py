@@ -17,6 +17,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.duration import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
+from trainbook.loop.facts import count_parameters
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.seeding import seed_everything
 from trainbook.precision import Precision
@@ -115,6 +116,7 @@ def fit_job(
         steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
         data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
         counted=batches.counted,
+        facts=lambda: dict(zip(("num_parameters", "num_trained"), count_parameters(model), strict=True)),
     )
     return job
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
@@ -16,6 +16,7 @@ from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
+MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
 SCALED = 1e3  # a gradient norm this large throughout comes from the scale of the loss
 
 
@@ -47,8 +48,8 @@ def clipped_share(view: View) -> Iterator[Finding]:
     span = (steps[0], steps[-1])
     is_low = limit is not None and limit < usual(CLIP)[0]
     if limit is not None and share > 0.9 and (is_low or norm > 10 * limit):
-        if not is_low and divergence_of(view) is not None:
-            return  # a loss that diverges makes gradients large: the threshold is not what is wrong
+        if not is_low and (divergence_of(view) is not None or falls_below_zero(view)):
+            return  # a loss that diverges, be it downwards, makes gradients large: the threshold is not what is wrong
         raised = 1.0 if is_low else float(f"{norm:.1g}")
         remedy = f"Raise the threshold to about {raised:g}{'' if is_low else ', the median gradient norm'}."
         if not is_low and norm > SCALED:
@@ -145,7 +146,7 @@ def _highest(view: View, after: float) -> tuple[float, bool]:
 )
 def gradients_grow(view: View) -> Iterator[Finding]:
     steps, norms = view.finite("grad_norm")
-    if len(norms) < 12:
+    if len(norms) < 12 or falls_below_zero(view):  # gradients grow with a loss that has no bound
         return
     part = max(3, len(norms) // 4)
     before, after = float(np.median(norms[2 : 2 + part])), float(np.median(norms[-part:]))
@@ -245,6 +246,44 @@ def _without_gradient(view: View) -> list[str]:
     rows = view.parts("grad_norms")
     names = {name for _, norms in rows for name in norms}
     return sorted(name for name in names if len(rows) >= 4 and all(norms.get(name) == 0 for _, norms in rows))
+
+
+@rule(
+    "parameters-frozen",
+    symptom="underfitting",
+    looks_at="the share of parameters with requires_grad=False in a module of your own that learned little",
+    thresholds=f"{MOST_FROZEN:.0%} of the parameters, and a loss that ends above {LITTLE_LEARNED:.0%} of the first one",
+    source="reasoning: freezing may be intended, so it is only mentioned, and only where it may be the reason",
+    fault="all layers but the last one frozen",
+    causes=("layers-frozen",),
+    needs=("loss", "start:num_trained", "start:num_parameters"),
+)
+def parameters_frozen(view: View) -> Iterator[Finding]:
+    steps, losses = view.losses()
+    trained, of_all = int(view.fact("num_trained")), int(view.fact("num_parameters"))
+    if view.record.origin != "fit" or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended:
+        return
+    evaluations = view.values("loss", "eval")
+    first, last = float(losses[0]), float(np.median(losses[-5:]))
+    name = "last training loss"
+    if len(evaluations):
+        last, name = float(evaluations.min()), "lowest validation loss"
+    if trained > (1 - MOST_FROZEN) * of_all or last < LITTLE_LEARNED * first or first <= 0:
+        return
+    evidence = (
+        f"{of_all - trained:,} of {of_all:,} parameters ({1 - trained / of_all:.0%}) are frozen; the first loss was "
+        f"{first:.3g}, and the {name} is {last:.3g}"
+    )
+    yield finding(
+        "info",
+        "layers-frozen",
+        0.5,
+        evidence,
+        steps=(0, view.last_step),
+        remedy="If they are not frozen on purpose, train them as well: parameter.requires_grad_(True).",
+        trained=trained,
+        parameters=of_all,
+    )
 
 
 @rule(

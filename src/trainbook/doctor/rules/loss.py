@@ -9,12 +9,15 @@ import numpy as np
 
 from trainbook.doctor.chosen import Chosen, chosen_metric, is_solved
 from trainbook.doctor.curves import (
+    FALLS_ON,
+    FAR_BELOW,
     FAST_OF_ALL,
     FAST_OF_LEVEL,
     STARTS_BY,
     divergence_of,
     ends_in_nan,
     fall_at_end,
+    falls_below_zero,
     falls_throughout,
     standstill_of,
     validation_has_stopped,
@@ -184,6 +187,26 @@ def _fine_tuning_learns_nothing(
 
 
 @rule(
+    "loss-below-zero",
+    symptom="exploding gradients",
+    looks_at="a loss that falls below zero and does not settle",
+    thresholds=f"{FAR_BELOW:g} times the size of the first loss (at least 1) below zero, and {FALLS_ON:.0%} of the "
+    "fall after the first quarter of the run",
+    source="reasoning: a cross entropy or a squared error is never negative; other losses have a minimum that they "
+    "settle at",
+    fault="a loss with the wrong sign",
+    causes=("loss-unbounded",),
+    needs=("loss",),
+)
+def loss_below_zero(view: View) -> Iterator[Finding]:
+    found = falls_below_zero(view)
+    if found is not None:
+        first, last = found
+        evidence = f"the loss went from {first:.3g} to {last:.3g}, and did not settle"
+        yield finding("error", "loss-unbounded", 0.9, evidence, steps=(0, view.last_step), first=first, last=last)
+
+
+@rule(
     "stuck-at-prior",
     symptom="loss not decreasing",
     looks_at="whether the loss is stuck at that of guessing by class frequency, as if the input carried no information",
@@ -278,7 +301,7 @@ def plateau(view: View) -> Iterator[Finding]:
     needs=("loss",),
 )
 def still_improving(view: View) -> Iterator[Finding]:
-    if is_solved(view) or validation_has_stopped(view) or _has_little_left(view):
+    if is_solved(view) or validation_has_stopped(view) or _has_little_left(view) or falls_below_zero(view):
         return
     fall = fall_at_end(view)
     if fall is not None and fall.of_level > 0.01:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.chosen import Chosen, chosen_metric, keeps_the_best, loss_curve
+from trainbook.doctor.curves import standstill_of
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
@@ -43,8 +44,8 @@ def validation_rises(view: View) -> Iterator[Finding]:
         return
     at, best = chosen.steps, chosen.best_step
     then, now = losses[np.argsort(np.abs(steps - best))[:5]], losses[-5:]
-    if np.median(now) > np.median(then):
-        return  # training got worse as well: that is not overfitting
+    if np.median(now) > np.median(then) or (view.record.origin == "fit" and standstill_of(view) is not None):
+        return  # training got worse as well, or is where it began: that is not overfitting
     rise = chosen.share_since
     evidence = f"{chosen.told()}, while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
     span = (best, at[-1])
@@ -163,6 +164,8 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
     span = (at[0], at[-1])
     if expected is not None and few is not None and jump < 4 * expected:
+        if evaluations[-1] - evaluations.min() > 4 * expected:
+            return  # whatever made it so much worse, it is not noise
         limit = view.setting("evaluation.eval_max_samples")
         noun = counted(view.record.facts) if view.record.origin == "fit" else "targets"
         evidence += f"; this is within the noise of a mean over {few:,.0f} {noun}"
