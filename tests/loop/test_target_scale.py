@@ -149,6 +149,43 @@ def test_a_new_head_of_transformers_begins_at_the_targets_too(lab):
     assert torch.equal(scaled.weight, plain.weight * 12.0) and scaled.bias.item() == 50.0
 
 
+@needs("transformers")
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_new_head_without_a_bias_begins_near_the_targets(lab, family: str):
+    import transformers
+
+    torch.manual_seed(0)
+    shapes: dict[str, Any] = {
+        "gpt2": transformers.GPT2Config(vocab_size=300, n_embd=32, n_layer=1, n_head=2, n_positions=32),
+        "llama": transformers.LlamaConfig(
+            vocab_size=300, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2
+        ),
+    }
+    transformers.AutoModelForCausalLM.from_config(shapes[family]).save_pretrained(lab.root / "base")
+    config = settings(write(lab.root, "far", 50.0, 2.0), steps=20)
+    config["model"] = {"type": "hf", "pretrained": str(lab.root / "base")}
+    config["data"] |= {"tokenizer": "byte", "max_seq_length": 16}
+    config["optimizer"] = {"learning_rate": 1e-3}
+    first, last = train(lab, config, "headless").metrics("eval")
+    assert first["loss"] < 0.2 * 50.0**2, "an answer of 0 would have a loss of 2504"
+    assert last["loss"] < first["loss"]
+    kept = load_task(lab.open("headless"), "latest", CPU)
+    assert kept.facts.target_mean == pytest.approx(50.0, abs=1)
+    assert kept.task.began_at == (kept.facts.target_mean, kept.facts.target_scale)  # pyright: ignore
+    if family == "llama":
+        assert export_run(lab.open("headless"), lab.root / "exported").difference < 1e-3
+
+
+def test_gradients_do_not_grow_with_the_unit_of_the_targets(lab):
+    rows = [
+        train(lab, settings(write(lab.root, f"of-{spread:g}", 500.0, spread)), f"of-{spread:g}").metrics("train")
+        for spread in (1.0, 100.0)
+    ]
+    small, large = ([row["grad_norm"] for row in each] for each in rows)
+    assert np.all(np.array(large) < 1.05 * np.array(small))
+    assert rows[1][0]["loss"] == pytest.approx(1e4 * rows[0][0]["loss"], rel=0.02), "the loss keeps its unit"
+
+
 def test_numbers_are_not_rounded_in_mixed_precision():
     config = load(settings("builtin:count")).config
     task: Any = task_class(config).build(config, Facts(32, target_mean=1000.0), CPU, torch.float32).eval()

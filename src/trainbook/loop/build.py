@@ -48,6 +48,7 @@ from trainbook.tasks.ends import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
 
+ROWS_FOR_A_HEAD = 64  # that a new head without a bias is shown before the first step
 MOST_GRAPHS = 64  # of one model, for all its widths
 
 
@@ -154,6 +155,10 @@ def assemble(
     notes: list[str] = []
     task = build_task(config, facts, precision, say=notes.append, run=run)
     task.must_fit_frame(data.train.frame)
+    if (begin_at_mean := getattr(task, "begin_at_mean", None)) is not None:
+        rows = min(ROWS_FOR_A_HEAD, batch.micro_batch)
+        some = eval_batches(data.train, rows, ROWS_FOR_A_HEAD, padding=config.data.padding)
+        begin_at_mean(map(task.collate(config, data, rows), some))
     counted = count_parameters(task)  # before it is cut up
     # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
     varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -23,6 +23,7 @@ from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.knobs.hub import find_weights
+from trainbook.tasks.batches import StepBatch, to_device
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, Tag
 from trainbook.tasks.masked import MaskedTask
@@ -346,17 +347,50 @@ class HuggingFaceClassifyMany(HuggingFaceSequence, ClassifyMany):
 class HuggingFaceRegress(HuggingFaceSequence, Regress):
     problem_type = "regression"
 
+    @property
+    def began_at(self) -> tuple[float, float]:
+        return self.facts.target_mean, self.facts.target_scale
+
     @torch.no_grad()
     def load(self, folder: Path, dtype: torch.dtype) -> tuple[nn.Module, set[str]]:
         """A new head begins at the mean of the training targets, with differences of their size. One without a bias
-        cannot, and stays as it is."""
+        does so when it is shown what it reads (`begin_at_mean`)."""
         network, fresh = super().load(folder, dtype)
+        is_new = False
         for name, part in network.named_modules():
-            if getattr(part, "is_output", False) and f"{name}.bias" in fresh:
-                nn.init.constant_(part.bias, self.facts.target_mean)  # pyright: ignore[reportArgumentType]
+            if getattr(part, "is_output", False) and f"{name}.weight" in fresh:
+                is_new = True
                 part.weight.mul_(self.facts.target_scale)  # pyright: ignore
-                self.began_at = self.facts.target_mean, self.facts.target_scale
+                if part.bias is not None:
+                    nn.init.constant_(part.bias, self.facts.target_mean)  # pyright: ignore[reportArgumentType]
+        if not is_new:
+            self.keep_target_scale()
         return network, fresh
+
+    def begin_at_mean(self, batches: Iterable[StepBatch]) -> None:
+        """Turn a new head without a bias towards the mean of what it reads, so that its answers begin near the mean of
+        the targets. The hidden states of a pretrained model have much in common."""
+        heads = [
+            part
+            for name, part in self.network.named_modules()
+            if getattr(part, "is_output", False) and f"network.{name}.weight" in self.fresh and part.bias is None
+        ]
+        if not heads or self.facts.target_mean == 0.0 or not heads[0].weight.requires_grad:
+            return
+        weight = heads[0].weight
+        total, rows, was_training = torch.zeros_like(weight, dtype=torch.float32), 0, self.training
+        self.eval()
+        for entries in (each for batch in batches for each in batch.micro_batches):
+            inputs = {name: tensor for name, tensor in entries.items() if name != "targets"}
+            # An answer is the product of the weights and what the head reads, which is therefore its gradient.
+            answers = self.logits(**to_device(inputs, weight.device))
+            total += torch.autograd.grad(answers.sum(), weight)[0].float()
+            rows += len(answers)
+        self.train(was_training)
+        read = total / max(1, rows)
+        if float(read.square().sum()) > 0:
+            with torch.no_grad():
+                weight.add_((self.facts.target_mean / read.square().sum() * read).to(weight.dtype))
 
 
 class HuggingFaceTag(HuggingFaceLabels, Tag):

@@ -142,11 +142,25 @@ class Regress(LabelTask):
     """A number for each text."""
 
     labels = "number"
-    began_at: tuple[float, float] = (0.0, 1.0)  # the mean and the scale that the head was made for
+
+    @property
+    def began_at(self) -> tuple[float, float]:
+        """The mean and the scale that the head was made for."""
+        return 0.0, 1.0
+
+    def keep_target_scale(self, mean: float = 0.0, scale: float = 1.0) -> None:
+        """Of a head whose weights are loaded; without numbers, one that is in the unit of its targets by itself."""
+        self.facts = replace(self.facts, target_mean=mean, target_scale=scale)
 
     def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        """The loss is in the unit of the targets, its gradient in that of the head: otherwise every gradient of large
+        targets would be clipped."""
         errors = self.logits(**inputs).float().squeeze(-1) - targets.float()
-        return {"squared_error": errors.square().sum()}
+        total, scale = errors.square().sum(), self.began_at[1]
+        if scale != 1.0:
+            followed = total / scale**2
+            total = followed + (total - followed).detach()
+        return {"squared_error": total}
 
     def evaluation_sums(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         return measures.regression_sums(self.logits(**inputs).float().squeeze(-1), targets.float())
@@ -212,12 +226,11 @@ class TextRegressor(_Native, Regress):
         nn.init.constant_(self.head.bias, self.facts.target_mean)
 
     @property
-    def began_at(self) -> tuple[float, float]:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def began_at(self) -> tuple[float, float]:
         return self.facts.target_mean, self.facts.target_scale
 
     def keep_target_scale(self, mean: float = 0.0, scale: float = 1.0) -> None:
-        """For a head that was loaded: the scale that its weights were trained with."""
-        self.facts = replace(self.facts, target_mean=mean, target_scale=scale)
+        super().keep_target_scale(mean, scale)
         self.head.multiplier = self.body.shape.logit_multiplier * scale
 
 
