@@ -51,9 +51,9 @@ def one_layer(metric: str, value: float) -> Any:
 
 def frozen(share: float, learned: float) -> RunRecord:
     """A module of the user's own that ends at this loss, beginning at 1."""
-    changed = {"each": losses(lambda step: 1.0 if step < 5 else learned), "each_evaluation": set_to(loss=learned)}
+    made = run(each=losses(lambda step: 1.0 if step < 5 else learned), each_evaluation=set_to(loss=learned))
     facts = {"num_parameters": 1000, "num_trained": 1000 - round(1000 * share), "total_updates": 200}
-    return replace(of_fit(run(**changed)), facts=facts)
+    return replace(of_fit(made), facts=facts)
 
 
 def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
@@ -699,6 +699,12 @@ CASES = [
         lambda: run(each=losses(lambda step: -0.1 * step**2)),
         lambda: run(each=losses(lambda step: -40.0 + 41 * math.exp(-step / 20))),
     ),
+    Case(
+        "constant-prediction",
+        "constant-missed",
+        lambda: run(facts={"validation_prior_loss": 2.0}),
+        lambda: run(facts={"validation_prior_loss": 4.0}),
+    ),
     Case("parameters-frozen", "layers-frozen", lambda: frozen(0.9, 0.6), lambda: frozen(0.9, 0.1)),
     Case("no-shuffling", "data-unshuffled", lambda: run("data.shuffle=false"), lambda: run()),
     Case(
@@ -738,7 +744,13 @@ def test_every_cause_is_named_by_a_rule_or_left_to_one_that_says_more():
 def test_a_healthy_run_is_left_alone():
     diagnosis = diagnose(run())
     assert [each for each in diagnosis.findings if each.severity != "info"] == []
-    assert set(diagnosis.not_judged) == {"loss-scale", "slow-rank", "below-baseline", "classes-not-predicted"}
+    assert set(diagnosis.not_judged) == {
+        "loss-scale",
+        "slow-rank",
+        "below-baseline",
+        "classes-not-predicted",
+        "constant-prediction",
+    }
 
 
 def test_a_fine_tune_that_hardly_moves_is_remarked_on_and_one_that_learns_is_not():

@@ -176,6 +176,25 @@ def test_a_new_head_without_a_bias_begins_near_the_targets(lab, family: str):
         assert export_run(lab.open("headless"), lab.root / "exported").difference < 1e-3
 
 
+def test_a_regression_has_the_mean_as_its_baseline_and_is_told_if_it_is_no_better(lab):
+    from trainbook.doctor import diagnose
+    from trainbook.loop.describe import describe
+    from trainbook.runs.record import open_record
+
+    config = settings(write(lab.root, "far", 50.0, 12.0))
+    config["evaluation"] |= {"baseline": True, "eval_on_start": False, "eval_steps": 20}
+    good = train(lab, config, "good")
+    assert good.metrics("eval")[-1]["baseline_mean_squared_error"] == pytest.approx(144.0, rel=0.01)
+    assert "constant-missed" not in {each.cause for each in diagnose(open_record(str(good.path), lab.runs)).findings}
+    lines = dict(describe(build(load(config).config, CPU), CPU))
+    assert lines["baseline"].endswith("the mean of the training targets has a mean squared error of 144")
+
+    config["optimizer"] = {"learning_rate": 1e-9}
+    bad = diagnose(open_record(str(train(lab, config, "bad").path), lab.runs)).findings
+    found = next(each for each in bad if each.cause == "constant-missed")
+    assert "always predicting the mean of the training targets has 144" in found.evidence
+
+
 def test_gradients_do_not_grow_with_the_unit_of_the_targets(lab):
     rows = [
         train(lab, settings(write(lab.root, f"of-{spread:g}", 500.0, spread)), f"of-{spread:g}").metrics("train")

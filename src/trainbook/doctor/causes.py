@@ -28,7 +28,7 @@ CURVES = (
     "overfitting bad-samples learning-rate-high learning-rate-low clipping-off clipping-tight gradients-explode "
     "gradients-vanish evaluation-noisy model-small training-short dataset-tiny units-dead attention-logits-grow "
     "z-drift warmup-short batch-small validation-drift non-finite metric-flat accumulation-wrong dropout-high "
-    "baseline-missed classes-missed "
+    "baseline-missed constant-missed classes-missed "
 )
 RATE, BATCH, CLIP = "optimizer.learning_rate", "batch.global_batch_size", "batch.max_grad_norm"
 
@@ -280,6 +280,15 @@ _ALL = (
         "Train longer while validation improves, search for a better learning rate, or start from a pretrained model; "
         "a linear model may be all that this data needs.",
         "training.max_steps",
+    ),
+    _cause(
+        "constant-missed",
+        "The model is no better than a constant prediction that ignores the input.",
+        "Check with `trainbook data` that the labels belong to the texts; then search for a better learning rate, or "
+        "train longer.",
+        RATE,
+        "baseline-missed",
+        is_observed=True,
     ),
     _cause(
         "classes-missed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ class Built:
     num_parameters: int
     num_trained: int
     notes: list[str]  # what became of pretrained weights
-    baseline_accuracy: float | None = None  # of a linear model on words
+    to_beat: dict[str, float] = field(default_factory=dict)  # by a metric of the baseline
     needed: Sequence[str] = ()  # memory, on paper
 
 
@@ -249,7 +249,7 @@ def assemble(
         halve_evaluation=sizes.halve_evaluation,
         limit_rows=sizes.limit,
     )
-    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat.get("baseline_accuracy"), needed)
+    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat, needed)
 
 
 def _with_target_scale(facts: Facts, data: DataBundle, run: RunFolder | None) -> Facts:

@@ -9,6 +9,7 @@ import torch
 from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
 from trainbook.knobs.sections.model_size import BUILT_IN
+from trainbook.loop.baseline import in_words
 from trainbook.loop.build import Built
 
 COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
@@ -61,11 +62,8 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
     lines[2:2] = [("weights", note) for note in built.notes]
-    if built.baseline_accuracy is not None:
-        lines.insert(
-            len(lines) - 3 - len(built.needed),
-            ("baseline", f"a linear bag-of-words model reaches an accuracy of {built.baseline_accuracy:.1%}"),
-        )
+    if built.to_beat:
+        lines.insert(len(lines) - 3 - len(built.needed), ("baseline", in_words(built.to_beat)))
     return lines
 
 

@@ -77,6 +77,8 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         **token_shift(_stream(train), _stream(validation), data.tokenizer.vocab_size),
     }
     labels = [_labels(side) for side in (train, validation)]
+    if (prior := constant_loss(*labels, task)) is not None:
+        facts["validation_prior_loss"] = prior
     if all(each is not None and each.dtype.kind == "i" and each.ndim == 1 for each in labels):
         counts = [np.bincount(each, minlength=len(data.label_names)) for each in labels]  # pyright: ignore
         shares = [count / max(1, count.sum()) for count in counts]
@@ -108,6 +110,19 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     elif data.train.read_marks(_some_ids(data.train)[:1]) is None and not hasattr(task.body, "decoder"):
         facts["prior_loss"] = entropy(np.bincount(_stream(data.train)))
     return facts
+
+
+def constant_loss(train: np.ndarray | None, validation: np.ndarray | None, task: nn.Module) -> float | None:
+    """On the validation split, of the best constant prediction that training knows of: the mean of the targets, or the
+    frequencies of the classes."""
+    if train is None or validation is None or not len(train) or not len(validation) or train.ndim != 1:
+        return None
+    if isinstance(task, Regress):
+        return float(np.square(validation.astype(np.float64) - train.mean(dtype=np.float64)).mean())
+    if not isinstance(task, Classify):
+        return None
+    counts = np.bincount(train.astype(np.int64), minlength=int(validation.max()) + 1) + 1.0  # as if each was seen once
+    return float(-np.log(counts / counts.sum())[validation.astype(np.int64)].mean())
 
 
 def target_mean_and_scale(side: Samples) -> tuple[float, float]:

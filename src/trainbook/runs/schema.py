@@ -275,6 +275,13 @@ METRICS = _by_name(
     _lower("mean_absolute_error", "units", "mean absolute difference from the true value"),
     _higher("pearson", "correlation", "linear correlation of predicted and true values; NaN if either is constant"),
     Metric("baseline_accuracy", "share", EVAL, "evaluation", "accuracy of a linear bag-of-words model, as a baseline"),
+    Metric(
+        "baseline_mean_squared_error",
+        "squared units",
+        EVAL,
+        "evaluation",
+        "mean squared error of always predicting the mean of the training targets, as a baseline",
+    ),
     Metric("seconds", "seconds", EVAL, "evaluation", "wall time of the evaluation"),
     Metric("best", "flag", EVAL, "evaluation", "true if evaluation.metric_for_best_model is the best so far"),
 )

@@ -115,6 +115,23 @@ def test_a_skewed_set_should_be_judged_by_f1(report_of, texts):
     assert "the 2 classes are as hard to guess as 1.6 equally frequent ones." in finding["text"]
 
 
+def numbered(texts, numbers):
+    return [
+        Document(text, str(at), 0, label=float(number))
+        for at, (text, number) in enumerate(zip(texts, numbers, strict=True))
+    ]
+
+
+def test_numbers_have_a_baseline_and_a_scale_where_it_matters(report_of, texts):
+    far = by_rule(report_of(numbered(texts(40, 1), [38.0, 62.0] * 20)))["number_scale"]
+    assert "the mean, 50, has a mean squared error of 144: the baseline" in far["text"] and "scale the" in far["text"]
+    near = by_rule(report_of(numbered(texts(40, 1), [-0.5, 0.5] * 20)))["number_scale"]
+    assert near["severity"] == "info" and "scale the numbers" not in near["text"]
+    assert by_rule(report_of(numbered(texts(20, 1), [7.0] * 20)))["one_number"]["severity"] == "error"
+    outlier = by_rule(report_of(numbered(texts(400, 1), [0.0, 1.0] * 199 + [0.0, 1e4])))["number_outliers"]
+    assert outlier["severity"] == "warning" and "1e+04 is 20 standard deviations" in outlier["text"]
+
+
 def test_classes_that_cannot_be_learned_are_errors(report_of, texts):
     assert by_rule(report_of(labelled(texts(20, 1), "a")))["one_class"]["severity"] == "error"
     different = [Document(text, str(number), 0, label=f"id {number}") for number, text in enumerate(texts(20, 1))]

@@ -13,6 +13,7 @@ from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, 
 MAX_FINDINGS = 12
 SEVERITIES = ("error", "warning", "info")
 RARE_CLASS = 10  # documents
+FAR_NUMBER = 10.0  # standard deviations from the mean
 WHOLE_WINDOW = 256  # tokens: a repeat this long fills a window of its own
 TASKS_OF_WINDOWS = ("causal", "masked", "span")  # others need each record as it is
 
@@ -189,6 +190,31 @@ def _labels(facts: Facts) -> Iterator[Facts]:
     yield finding("label_balance", "warning" if skewed else "info", text)
 
 
+def _numbers(facts: Facts) -> Iterator[Facts]:
+    labels = facts["sides"]["train"]["labels"]
+    if not labels or labels["kind"] != "number":
+        return
+    mean, std = labels["mean"], labels["standard_deviation"]
+    if std == 0:
+        text = f"All documents have the same number, {mean:g}: there is nothing to learn."
+        yield finding("one_number", "error", text)
+        return
+    text = f"Always predicting the mean, {mean:.4g}, has a mean squared error of {std**2:.4g}: the baseline to beat."
+    if abs(mean) > std or std > 1:
+        text += (
+            f" A new head starts at this mean and learns in standard deviations ({std:.4g}). A loaded head and a "
+            "model of your own do not: for them, scale the numbers to a mean of 0 and a standard deviation of 1."
+        )
+    yield finding("number_scale", "info", text)
+    farthest = max((labels["min"], labels["max"]), key=lambda number: abs(number - mean))
+    if (away := abs(farthest - mean) / std) > FAR_NUMBER:
+        text = (
+            f"{farthest:.4g} is {away:.0f} standard deviations from the mean ({mean:.4g}). A squared error is mostly "
+        )
+        text += "about such numbers: check them, or predict the logarithm."
+        yield finding("number_outliers", "warning", text)
+
+
 def _characters(facts: Facts) -> Iterator[Facts]:
     for side, of_side in facts["sides"].items():
         replaced, unknown = of_side["replacement_characters"], of_side["unknown_share"]
@@ -269,6 +295,6 @@ _RULES = (
         _target_length,
         _padding,
     ),
-    *(_repeats, _gopher, _copies, _labels, _spellings, _characters),
+    *(_repeats, _gopher, _copies, _labels, _numbers, _spellings, _characters),
     *(content.mojibake, content.languages, content.markup, _size),
 )

@@ -31,6 +31,7 @@ from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing
 AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
+AS_GOOD_AS_CONSTANT = 0.98  # of the validation loss of a constant prediction
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PAIRS = "Check that each input is paired with its own target, in the data and in the loss function."
@@ -234,7 +235,8 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         return  # it is still on its way
     ratio_steps, ratios = view.finite("update_ratio")
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else 1e-3
-    evidence = f"the loss is stuck at {last:.3g}; guessing by frequency, without the input, has a loss of {prior:.3g}"
+    guess = "predicting the mean" if view.task == "regress" else "guessing by frequency"
+    evidence = f"the loss is stuck at {last:.3g}; {guess}, without the input, has a loss of {prior:.3g}"
     numbers: dict[str, Any] = {"last": last, "prior": prior, "update_ratio": ratio}
     span = (steps[half][0], steps[-1])
     if ratio > 2e-2:
@@ -249,6 +251,45 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
     else:
         said = f"{evidence}: many short runs end on this plateau"
         yield finding("info", "training-short", 0.4, said, steps=span, override=longer(view), **numbers)
+
+
+@rule(
+    "constant-prediction",
+    symptom="underfitting",
+    looks_at="the best validation loss of a label task against that of the best constant prediction: the mean of the "
+    "training targets, or the frequencies of their classes",
+    thresholds=f"above {AS_GOOD_AS_CONSTANT:.0%} of it at the end of the run; twice as high is an error",
+    source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
+    fault="a regression that does not learn",
+    causes=("constant-missed",),
+    needs=("eval:loss", "start:validation_prior_loss"),
+)
+def constant_prediction(view: View) -> Iterator[Finding]:
+    at, evaluations = view.finite("loss", "eval")
+    constant = float(view.fact("validation_prior_loss"))
+    if (
+        not len(evaluations)
+        or not view.has_ended
+        or constant <= 0
+        or evaluations.min() < AS_GOOD_AS_CONSTANT * constant
+    ):
+        return
+    best = float(evaluations.min())
+    what = "the mean of the training targets" if view.task == "regress" else "the frequencies of the classes"
+    evidence = f"the best validation loss is {best:.4g}; always predicting {what} has {constant:.4g}"
+    pearson = view.curve("pearson", "eval")[1]
+    if view.task == "regress" and len(pearson) and not np.isfinite(pearson[-1]):
+        evidence += ", and the model predicts a constant too"
+    yield finding(
+        "error" if best > 2 * constant else "warning",
+        "constant-missed",
+        0.9,
+        evidence,
+        steps=(0, at[-1]),
+        is_by_exclusion=True,
+        best=best,
+        constant=constant,
+    )
 
 
 @rule(

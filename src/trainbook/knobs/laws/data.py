@@ -48,7 +48,7 @@ def _no_effect_in_task(path: str, *tasks: str) -> None:
 _no_effect_in_task("training.mask_ratio", "masked", "span")
 _no_effect_in_task("training.whole_word_masking", "masked")
 _no_effect_in_task("training.span_length", "span")
-_no_effect_in_task("evaluation.baseline", "classify")
+_no_effect_in_task("evaluation.baseline", "classify", "regress")
 _no_effect_in_task("data.label_field", "classify", "classify_many", "regress", "tag")
 _no_effect_in_task("data.target_field", "seq2seq", "chat")
 _no_effect_in_task("data.chat_template", "chat")

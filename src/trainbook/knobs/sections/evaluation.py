@@ -223,19 +223,21 @@ class EvaluationKnobs(EvaluationTimes):
     baseline: bool = knob(
         False,
         what=(
-            "Fit a linear baseline on the words of the same texts before training, and show its accuracy next to the "
-            "model's."
+            "Fit a baseline before training, and show its score next to the model's: for classify the accuracy of a "
+            "linear model on the words of the same texts, for regress the mean squared error of always predicting the "
+            "mean."
         ),
         why=(
-            "An accuracy means something only relative to a cheap baseline. TF-IDF with a linear classifier takes "
+            "A score means something only relative to a cheap baseline. TF-IDF with a linear classifier takes "
             "seconds to minutes on a CPU; simple linear models of words and pairs of words are strong in sentiment "
             "and topic classification (Wang & Manning 2012)."
         ),
-        raised="On: training starts slightly later; every evaluation shows baseline_accuracy.",
+        raised="On: training starts slightly later; every evaluation shows baseline_accuracy or "
+        "baseline_mean_squared_error.",
         lowered="Off: no baseline.",
         cases=(
             Case("a new labelled dataset", True, "know what there is to gain before using a GPU"),
-            Case("any other task", False, "only one label per text (training.task=classify) has this baseline"),
+            Case("any other task", False, "only one label or number per text (classify, regress) has a baseline"),
         ),
         interacts=("training.task", "data.label_field", "evaluation.metric_for_best_model"),
         symptoms=("underfitting",),
