@@ -32,7 +32,7 @@ from trainbook.loop.build import assemble
 from trainbook.loop.device import prepared_device
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.launch import StoreEvents
+from trainbook.loop.run_io import RunIO, StoreEvents
 from trainbook.loop.step import StepReport
 from trainbook.loop.train import Training
 from trainbook.runs import RunFolder
@@ -184,7 +184,7 @@ def trainbook_job(setup: Setup, config: Config) -> Job:
     )
     vocabulary = cast(Tokenizer, Vocabulary(setup.vocab))
     data = DataBundle(samples, None, vocabulary, fingerprint="", summary={})
-    return assemble(config, data, torch.device(setup.device)).job
+    return assemble(config, data, torch.device(setup.device))
 
 
 class TimedTraining(Training):
@@ -229,7 +229,7 @@ def trainbook_training(setup: Setup) -> Iterator[TimedTraining]:
         folder, events = RunFolder.create(runs_dir, "benchmark"), StoreEvents()
         trackers = tracking.build(config.logging, folder, segment=1, total_steps=job.total_updates, quiet=True)
         with trackers, closing(CheckpointStore(folder.checkpoints, on_event=events)) as store:
-            training = TimedTraining(job, trackers, store, interrupts, events.write)
+            training = TimedTraining(job, RunIO(trackers, store, interrupts, events))
             training.begin(setup, folder)
             yield training
 

@@ -104,7 +104,7 @@ def measure(padding: str, rows: int, device: str, steps: int, rounds: int) -> Ti
     where = torch.device(device)
     with prepared_device(config, where, config.model.hidden_size):
         data = build_data(config.data, config.training.seed, request_of(config))
-        jobs = [assemble(config, data, where).job for _ in range(2)]
+        jobs = [assemble(config, data, where) for _ in range(2)]
         batches = batches_of(config, data, jobs[0], steps)
         of_each = [batches, [dense(batch) for batch in batches]]
         graphs, _ = (graphs_compiled(job, own, device) for job, own in zip(jobs, of_each, strict=True))

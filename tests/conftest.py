@@ -222,9 +222,9 @@ class Lab:
     def interrupted_at(self, step: int) -> Iterator[None]:
         """As if Ctrl-C came during this step."""
         from trainbook.errors import Interrupted
-        from trainbook.loop import launch
+        from trainbook.loop import session
 
-        real, made = launch.Interrupts, []
+        real, made = session.Interrupts, []
 
         class Watched(real):
             def __init__(self) -> None:
@@ -236,12 +236,12 @@ class Lab:
                 made[-1].requested = "Ctrl-C"
             return step_of()
 
-        launch.Interrupts = Watched
+        session.Interrupts = Watched
         try:
             with self.around_step(interrupt), pytest.raises(Interrupted):
                 yield
         finally:
-            launch.Interrupts = real
+            session.Interrupts = real
 
     @contextmanager
     def poisoned_at(self, *steps: int) -> Iterator[None]:

@@ -265,7 +265,7 @@ def interrupted_at(step: int) -> Patch:
     def make(after_step: Any) -> Any:
         def ask_to_stop(self: Any, report: Any) -> None:
             if report.step == step:
-                self.interrupts.requested = "interrupted"
+                self.io.interrupts.requested = "interrupted"
             after_step(self, report)
 
         return ask_to_stop

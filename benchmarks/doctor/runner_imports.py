@@ -5,6 +5,6 @@ import torch
 
 import trainbook.api
 import trainbook.loop.build
-import trainbook.loop.launch
+import trainbook.loop.session
 
-assert faults and torch and trainbook.api and trainbook.loop.build and trainbook.loop.launch
+assert faults and torch and trainbook.api and trainbook.loop.build and trainbook.loop.session

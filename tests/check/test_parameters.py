@@ -39,7 +39,7 @@ def test_a_layer_that_is_never_called_is_found(bench):
 
 def test_a_parameter_that_the_optimizer_has_not_is_found(bench):
     subject = bench.subject()
-    group = subject.built.job.state.optimizer.param_groups[0]
+    group = subject.built.state.optimizer.param_groups[0]
     group["params"].pop()
     name = group["names"].pop()
     assert failing(subject) == {"optimizer"}
@@ -49,7 +49,7 @@ def test_a_parameter_that_the_optimizer_has_not_is_found(bench):
 
 def test_a_parameter_that_the_optimizer_has_twice_is_found(bench):
     subject = bench.subject()
-    _, second = subject.built.job.state.optimizer.param_groups
+    _, second = subject.built.state.optimizer.param_groups
     second["params"].append(second["params"][0])
     second["names"].append(second["names"][0])
     assert failing(subject) == {"optimizer"}

@@ -8,7 +8,7 @@ import pytest
 
 from trainbook.errors import Interrupted, MissingExtra, RunError, RunFolderError
 from trainbook.knobs import load
-from trainbook.loop import launch
+from trainbook.loop import session
 from trainbook.loop.job import Job
 
 
@@ -58,9 +58,9 @@ def test_a_failing_evaluation_ends_the_run_as_failed(lab, monkeypatch):
 
 
 def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, monkeypatch):
-    real = launch.Interrupts
+    real = session.Interrupts
     made = []
-    monkeypatch.setattr(launch, "Interrupts", lambda: made.append(real()) or made[-1])
+    monkeypatch.setattr(session, "Interrupts", lambda: made.append(real()) or made[-1])
 
     def interrupt(number, state, step):
         if number == 5:
@@ -80,8 +80,8 @@ def test_an_interrupted_run_is_saved_at_that_step_and_says_how_to_go_on(lab, mon
 
 
 def test_an_interruption_during_the_last_step_lets_the_run_finish(lab, monkeypatch):
-    real, made = launch.Interrupts, []
-    monkeypatch.setattr(launch, "Interrupts", lambda: made.append(real()) or made[-1])
+    real, made = session.Interrupts, []
+    monkeypatch.setattr(session, "Interrupts", lambda: made.append(real()) or made[-1])
 
     def interrupt(number, state, step):
         made[-1].requested = "Ctrl-C" if number == 12 else None
@@ -138,13 +138,13 @@ def test_a_process_killed_before_its_manifest_does_not_block_the_name(lab, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "discard", lambda self: None)
-        patch.setattr(launch.Manifest, "end_segment", die)
+        patch.setattr(session.Manifest, "end_segment", die)
         if moment == "store":
-            patch.setattr(launch.tracking, "build", die)
+            patch.setattr(session.tracking, "build", die)
         elif moment == "trackers":
-            patch.setattr(launch, "write_text_atomically", die)
+            patch.setattr(session, "write_text_atomically", die)
         else:
-            patch.setattr(launch.Manifest, "start_segment", die)
+            patch.setattr(session.Manifest, "start_segment", die)
         with pytest.raises(KilledError):
             lab.train()
     assert not lab.open().manifest.exists() and lab.open().checkpoints.exists()
@@ -200,8 +200,8 @@ def test_the_manifest_is_json_that_others_can_read(lab):
 
 
 def test_a_job_without_validation_data_is_never_due_for_evaluation(lab):
-    job: Job = lab.build("data.validation_ratio=0", "evaluation.eval_steps=null").job
-    assert job.evaluate is None and not any(job.evaluation_is_due(step) for step in range(1, 30))
+    job: Job = lab.build("data.validation_ratio=0", "evaluation.eval_steps=null")
+    assert not job.has_validation and not any(job.evaluation_is_due(step) for step in range(1, 30))
 
 
 def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(lab, monkeypatch):

@@ -16,8 +16,8 @@ def test_evaluation_is_the_same_for_every_batch_size_and_as_by_hand(lab, samples
         built = lab.build(
             f"evaluation.per_device_eval_batch_size={size}", "evaluation.eval_max_samples=null", samples=samples
         )
-        found[size] = built.job.evaluate()
-    task, validation = built.job.state.task, built.data.validation  # pyright: ignore[reportPossiblyUnboundVariable]
+        found[size] = built.evaluate()
+    task, validation = built.state.task, built.data.validation  # pyright: ignore[reportPossiblyUnboundVariable]
 
     total, targets, right = 0.0, 0, 0
     lengths = set()
@@ -38,6 +38,6 @@ def test_evaluation_is_the_same_for_every_batch_size_and_as_by_hand(lab, samples
 
 
 def test_evaluation_has_no_dropout_and_leaves_the_model_training(lab):
-    job = lab.build("model.dropout=0.5").job
+    job = lab.build("model.dropout=0.5")
     assert job.evaluate() == job.evaluate()
     assert job.state.task.training

@@ -34,7 +34,7 @@ def test_the_run_makes_up_for_rejected_updates_and_keeps_its_schedule(lab):
 def test_the_last_update_of_an_epoch_that_was_rejected_is_made_up_for(lab):
     overrides = ("training.num_train_epochs=1", "batch.global_batch_size=24", "schedule.warmup_steps=1")
     built = lab.build(*overrides)
-    total = built.job.total_updates
+    total = built.total_updates
     with lab.poisoned_at(total):
         lab.train(*overrides)
     assert lab.rows()[-1]["applied_updates"] == total and lab.rows()[-1]["step"] == total + 1

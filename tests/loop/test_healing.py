@@ -242,7 +242,7 @@ def test_a_resumed_run_that_needs_less_memory_tries_the_larger_parts_again(lab: 
 def test_dropout_and_buffers_are_as_if_the_failed_attempt_had_never_been(lab: Lab):
     """A step that fails half-way has changed nothing: neither gradients nor averages of norms."""
     built = lab.build("batch.global_batch_size=4", "batch.per_device_train_batch_size=1")
-    job: Job = built.job
+    job: Job = built
     batch = next(job.feed(0, 1))
     from trainbook.loop.step import train_step
 

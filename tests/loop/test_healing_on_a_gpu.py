@@ -21,7 +21,7 @@ def test_judging_and_updating_never_wait_for_the_device(lab: Lab):
 
     for optimizer in ("adamw", "stable_adamw", "lion", "muon", "sgd"):
         more = ("optimizer.weight_decay=0",) if optimizer == "sgd" else ()
-        job = lab.build(*LARGE, f"optimizer.type={optimizer}", *more, "data.pin_memory=true").job
+        job = lab.build(*LARGE, f"optimizer.type={optimizer}", *more, "data.pin_memory=true")
         batches = job.feed(0, 20)
         for _ in range(10):  # what is made at first use may wait
             train_step(job.state, next(batches))

@@ -101,12 +101,11 @@ def test_without_evaluation_checkpoints_still_come(lab):
 
 
 def test_the_end_of_every_epoch_is_evaluated_at_the_step_that_passes_it(lab):
-    from dataclasses import replace
     from fractions import Fraction
 
-    job = lab.build("evaluation.eval_strategy=epoch", "evaluation.eval_steps=null").job
+    job = lab.build("evaluation.eval_strategy=epoch", "evaluation.eval_steps=null")
     for samples, batch in ((7, 3), (10, 3), (5, 8), (4, 4)):
-        job = replace(job, steps_per_epoch=Fraction(samples, batch))
+        job.steps_per_epoch = Fraction(samples, batch)
         due = [step for step in range(1, 200) if job.evaluation_is_due(step)]
         assert due == [step for step in range(1, 200) if step * batch // samples > (step - 1) * batch // samples]
 

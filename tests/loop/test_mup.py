@@ -52,7 +52,7 @@ def test_a_first_update_moves_hidden_matrices_by_their_own_rate(lab, kind: str):
     if kind == "adamw_8bit":
         pytest.importorskip("bitsandbytes")
     built = lab.build(*MUP[:3], f"optimizer.type={kind}", *WIDER)
-    state = built.job.state
+    state = built.state
     state.rates.set_for(torch.tensor(3))  # behind warm-up: the rate is 1e-2
     before = {name: parameter.detach().clone() for name, parameter in state.task.named_parameters()}
     for parameter in state.task.parameters():

@@ -15,7 +15,7 @@ import trainbook
 from trainbook.errors import Diverged, ResumeError, TrainbookError, UserError
 from trainbook.loop import build as build_module
 from trainbook.loop import train as train_module
-from trainbook.loop.launch import StoreEvents
+from trainbook.loop.run_io import StoreEvents
 
 
 @pytest.mark.parametrize("strategy", ["no", "epoch"])

@@ -113,7 +113,7 @@ def test_a_classifier_takes_the_body_of_a_masked_model_and_gets_a_new_head(earli
     source = {"classify": "builtin:parity?size=60", "tag": "builtin:tag?size=60"}[task]
     folder = earlier.open("bert").path if kind == "run" else exported["bert"]
     built = tune(earlier, folder, f"training.task={task}", f"data.source={source}", name="", build=True)
-    task_of = built.job.state.task
+    task_of = built.state.task
     theirs = weights_of(earlier, "bert")
     ours = task_of.state_dict()
     body = {name: value for name, value in ours.items() if name.startswith("body.")}
@@ -143,8 +143,8 @@ def test_a_head_over_tokens_is_kept_for_other_text_and_other_work_on_tokens(earl
     other.write_text("other words than before, and again others than those. " * 80)
     given = [override.format(template=template, other=other) for override in overrides]
     built = tune(earlier, earlier.open(name).path, *given, name="", build=True)
-    theirs, ours = weights_of(earlier, name), dict(built.job.state.task.state_dict())
-    assert ours.keys() == theirs.keys() and built.job.state.task.fresh == () and built.notes == []
+    theirs, ours = weights_of(earlier, name), dict(built.state.task.state_dict())
+    assert ours.keys() == theirs.keys() and built.state.task.fresh == () and built.notes == []
     for parameter, value in ours.items():
         torch.testing.assert_close(value, theirs[parameter][: len(value)], rtol=0, atol=0)
 
@@ -434,7 +434,7 @@ def test_ctrl_c_in_the_first_part_is_followed_by_the_same_command(lab, start, mo
     def interrupted(*_: Any) -> None:
         raise Interrupted("Ctrl-C: saved at step 3")
 
-    monkeypatch.setattr("trainbook.loop.launch.launch", interrupted)
+    monkeypatch.setattr("trainbook.loop.start.run_session", interrupted)
     with pytest.raises(Interrupted, match="To resume: run the same command again") as caught:
         start("second", "training.seed=5")
     assert "trainbook resume" not in str(caught.value)

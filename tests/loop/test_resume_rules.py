@@ -94,7 +94,7 @@ def test_the_reason_given_for_a_model_knob_is_the_true_one(lab, path):
         lab.train("training.max_steps=4", name="base")
     context = tuple(override.format(base=lab.runs / "base") for override in context)
     kept = tuple(override for override in context if not override.startswith(f"{path}="))
-    old, new = (lab.build(*overrides).job for overrides in (context, (*kept, f"{path}={value}")))
+    old, new = (lab.build(*overrides) for overrides in (context, (*kept, f"{path}={value}")))
     rule = resume_rule(path)
     train_a_little(old.state.task)
     fits = shapes(old.state.task) == shapes(new.state.task)

@@ -37,8 +37,8 @@ def relative(one: torch.Tensor, other: torch.Tensor) -> float:
 
 def test_accumulated_micro_batches_give_the_gradient_of_one_large_batch(lab, gradients_of):
     overrides = ("batch.global_batch_size=8", "batch.max_grad_norm=null", "precision.compute=fp32")
-    whole = lab.build(*overrides, "batch.per_device_train_batch_size=8", samples="documents").job
-    parts = lab.build(*overrides, "batch.per_device_train_batch_size=2", samples="documents").job
+    whole = lab.build(*overrides, "batch.per_device_train_batch_size=8", samples="documents")
+    parts = lab.build(*overrides, "batch.per_device_train_batch_size=2", samples="documents")
     one, four = next(whole.feed(0, 1)), next(parts.feed(0, 1))
     counts = [int((micro["targets"] != -100).sum()) for micro in four.micro_batches]
     assert len(one.micro_batches) == 1
@@ -55,7 +55,7 @@ def test_accumulated_micro_batches_give_the_gradient_of_one_large_batch(lab, gra
 
 
 def test_the_reported_loss_is_the_mean_over_all_targets_of_the_global_batch(lab):
-    job = lab.build("batch.global_batch_size=8", "batch.per_device_train_batch_size=2", samples="documents").job
+    job = lab.build("batch.global_batch_size=8", "batch.per_device_train_batch_size=2", samples="documents")
     batch = next(job.feed(0, 1))
     with torch.no_grad():
         total = sum(float(job.state.losses(micro)["cross_entropy"]) for micro in batch.micro_batches)
@@ -64,7 +64,7 @@ def test_the_reported_loss_is_the_mean_over_all_targets_of_the_global_batch(lab)
 
 
 def test_the_reported_norm_is_the_one_before_clipping(lab):
-    loose, tight = lab.build("batch.max_grad_norm=null").job, lab.build("batch.max_grad_norm=1e-3").job
+    loose, tight = lab.build("batch.max_grad_norm=null"), lab.build("batch.max_grad_norm=1e-3")
     reports = [train_step(job.state, next(job.feed(0, 1))) for job in (loose, tight)]
     assert float(reports[0].grad_norm) == float(reports[1].grad_norm) > 1e-3
     assert int(loose.state.clipped) == 0 and int(tight.state.clipped) == 1
@@ -72,7 +72,7 @@ def test_the_reported_norm_is_the_one_before_clipping(lab):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_rejected_update_leaves_everything_as_if_its_batch_had_not_been(lab, optimizer: str):
-    jobs = [lab.build(f"optimizer.type={optimizer}", "precision.compute=fp32").job for _ in range(2)]
+    jobs = [lab.build(f"optimizer.type={optimizer}", "precision.compute=fp32") for _ in range(2)]
     hurt, twin = (job.state for job in jobs)
     batches = list(jobs[0].feed(0, 5))
     rates = []
@@ -95,7 +95,7 @@ def test_a_rejected_update_leaves_everything_as_if_its_batch_had_not_been(lab, o
 
 
 def test_an_infinite_gradient_with_a_finite_loss_is_rejected_too(lab):
-    job = lab.build("precision.compute=fp32").job
+    job = lab.build("precision.compute=fp32")
     parameter = job.state.parameters[0]
     parameter.register_hook(lambda gradient: gradient / 0.0)
     before = [tensor.detach().clone() for tensor in job.state.parameters]
@@ -107,7 +107,7 @@ def test_an_infinite_gradient_with_a_finite_loss_is_rejected_too(lab):
 @pytest.mark.parametrize("refreshed", [False, True])
 @pytest.mark.parametrize("optimizer", ["adamw", "stable_adamw", "lion", "muon", "sgd"])
 def test_a_step_waits_for_nothing(lab, optimizer: str, refreshed: bool, monkeypatch: pytest.MonkeyPatch):
-    job = lab.build(f"optimizer.type={optimizer}").job
+    job = lab.build(f"optimizer.type={optimizer}")
     *first, last = job.feed(0, REFRESH if refreshed else REFRESH + 1)
     for batch in first:  # what is made at first use may wait
         train_step(job.state, batch)

@@ -89,7 +89,7 @@ def test_a_run_from_before_targets_were_scaled_is_resumed_with_its_own_head(lab)
     assert kept["target_mean"] == pytest.approx(50.0, abs=2) and kept["target_scale"] == pytest.approx(12.0, rel=0.1)
 
     def multiplier() -> float:
-        task: Any = build(load(config).config, CPU, lab.open("old")).job.state.task
+        task: Any = build(load(config).config, CPU, lab.open("old")).state.task
         return task.head.multiplier
 
     assert multiplier() == kept["target_scale"]
@@ -117,7 +117,7 @@ def test_a_trained_head_keeps_its_scale_in_an_export_and_in_other_runs(lab):
     for number, pretrained in enumerate((folder, lab.runs / "first")):
         given = {**other, "model": {"pretrained": str(pretrained)}}
         given["data"] = {name: value for name, value in other["data"].items() if name != "tokenizer"}
-        task: Any = build(load(given).config, CPU).job.state.task.eval()
+        task: Any = build(load(given).config, CPU).state.task.eval()
         with torch.no_grad():
             assert torch.allclose(task.logits(**TOKENS).squeeze(-1), expected, atol=1e-4)
         train(lab, given, f"second-{number}")

@@ -45,8 +45,8 @@ def clipped_gradient(monkeypatch: pytest.MonkeyPatch):
 
 def test_clipping_once_after_accumulation_is_clipping_the_full_batch(lab, clipped_gradient):
     bounded = ("batch.global_batch_size=8", "batch.max_grad_norm=0.25", "precision.compute=fp32")
-    whole = lab.build(*bounded, "batch.per_device_train_batch_size=8", samples="documents").job
-    parts = lab.build(*bounded, "batch.per_device_train_batch_size=2", samples="documents").job
+    whole = lab.build(*bounded, "batch.per_device_train_batch_size=8", samples="documents")
+    parts = lab.build(*bounded, "batch.per_device_train_batch_size=2", samples="documents")
     batch = next(parts.feed(0, 1))
     assert len(batch.micro_batches) == 4
     expected = clipped_gradient(whole.state, next(whole.feed(0, 1)))

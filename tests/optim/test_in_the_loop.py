@@ -53,7 +53,7 @@ def test_16_bit_numbers_are_trained_by_each_and_resumed_to_the_bit(lab, kind: st
 
 
 def test_the_matrices_of_our_models_are_told_apart_for_muon(lab):
-    groups = lab.build("optimizer.type=muon", "model.activation=swiglu").job.state.optimizer.param_groups
+    groups = lab.build("optimizer.type=muon", "model.activation=swiglu").state.optimizer.param_groups
     parts = dict(zip(groups[0]["names"], groups[0]["row_parts"], strict=True))
     assert parts == {
         "body.blocks.0.attention.query_key_value.weight": [16, 16, 16],

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.conftest import Lab
 
-from trainbook.loop.build import Built, build
+from trainbook.loop.build import ConfiguredJob, build
 from trainbook.loop.step import train_step
 from trainbook.parallel import RankEnv, joined
 
@@ -38,7 +38,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
 
 
 @contextmanager
-def built(lab: Lab, strategy: str, *overrides: str) -> Iterator[Built]:
+def built(lab: Lab, strategy: str, *overrides: str) -> Iterator[ConfiguredJob]:
     config = lab.load(f"distributed.strategy={strategy}", *overrides).config
     with joined(RankEnv(), config.distributed, "cpu") as ranks:
         yield build(config, torch.device("cpu"), None, ranks)
@@ -47,7 +47,7 @@ def built(lab: Lab, strategy: str, *overrides: str) -> Iterator[Built]:
 def losses(lab: Lab, strategy: str, *overrides: str, steps: int = 3) -> list[float]:
     with built(lab, strategy, *overrides) as made:
         assert made.compiled == ("memory.compile=on" in overrides)
-        reports = [train_step(made.job.state, batch) for batch in made.job.feed(0, steps)]
+        reports = [train_step(made.state, batch) for batch in made.feed(0, steps)]
         return [float(sum(report.losses.values())) for report in reports]
 
 
@@ -90,10 +90,9 @@ def test_blocks_that_are_computed_again_are_compiled_as_well(lab: Lab, graphs: l
 
 def test_evaluation_and_probes_are_not_compiled(lab: Lab, graphs: list[torch.fx.GraphModule]):
     with built(lab, "fsdp", *ON) as made:
-        assert made.job.evaluate is not None
-        made.job.evaluate()
-        (batch,) = made.job.feed(0, 1)
-        assert made.job.probe(batch, True)
+        made.evaluate()
+        (batch,) = made.feed(0, 1)
+        assert made.probe(batch, True)
         assert not graphs
 
 
@@ -103,13 +102,11 @@ def test_a_sharded_evaluation_never_brings_all_weights_together(lab: Lab, monkey
     from trainbook.parallel.fsdp import FullyShard
 
     with built(lab, "single", ON[1]) as alone:
-        assert alone.job.evaluate is not None
-        theirs = alone.job.evaluate()
+        theirs = alone.evaluate()
     monkeypatch.setattr(FullyShard, "whole", lambda strategy: pytest.fail("all weights are brought together"))
     with built(lab, "fsdp", ON[1]) as made:
-        assert made.job.evaluate is not None
-        assert made.job.evaluate() == pytest.approx(theirs, rel=1e-6)
-        parts = [module for module in made.job.state.task.modules() if isinstance(module, FSDPModule)]
+        assert made.evaluate() == pytest.approx(theirs, rel=1e-6)
+        parts = [module for module in made.state.task.modules() if isinstance(module, FSDPModule)]
         assert len(parts) == 1 + LAYERS
         for part in parts:
             for group in part._get_fsdp_state()._fsdp_param_groups:

@@ -18,7 +18,7 @@ from trainbook.parallel.fsdp import FullyShard
 
 def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
     """The others wait for it in the middle of the same step: a second try by itself would never meet them."""
-    job = lab.build().job
+    job = lab.build()
     job.state.strategy.ranks = Ranks(RankEnv(rank=3, world=4))
     memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None))
 
@@ -34,7 +34,7 @@ def test_a_rank_that_runs_out_of_memory_says_which_and_ends(lab: Lab):
 @pytest.mark.parametrize("strategy", [DataParallel, FullyShard])
 def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strategy: type, tmp_path: Path):
     """One process alone: DDP's reducer and FSDP2 keep what a failed pass has left behind, and would add it up."""
-    job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
+    job, file = lab.build("batch.per_device_train_batch_size=4"), tmp_path / "shortage.json"
     job.state.strategy = strategy(Ranks(RankEnv()), DistributedKnobs())
     memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None), file)
 
@@ -47,7 +47,7 @@ def test_a_step_is_not_tried_again_where_something_of_it_is_left(lab: Lab, strat
 
 def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_path: Path):
     """Whoever starts the ranks again goes on with it; both kinds are kept, the newest of each."""
-    job, file = lab.build("batch.per_device_train_batch_size=4").job, tmp_path / "shortage.json"
+    job, file = lab.build("batch.per_device_train_batch_size=4"), tmp_path / "shortage.json"
     job.state.strategy.ranks = Ranks(RankEnv(rank=3, world=4))
     memory = OutOfMemoryRetry(job, cast(Any, None), cast(Any, None), file)
 
@@ -66,7 +66,7 @@ def test_a_rank_with_a_run_folder_leaves_the_smaller_size_there(lab: Lab, tmp_pa
     with pytest.raises(RunError, match=r"^rank 3: the GPU ran out of memory at step 1, with a batch of 1 sequence"):
         memory.attempt(fail)
     for shortage in shortages_in(file):
-        fresh = lab.build("batch.per_device_train_batch_size=4").job
+        fresh = lab.build("batch.per_device_train_batch_size=4")
         fresh.limit_rows(shortage.kind, shortage.rows)
         assert fresh.state.micro_batch == (1 if shortage.kind == "training" else 4)
         assert fresh.state.most_rows == (1 if shortage.kind == "training" else None)

@@ -21,11 +21,12 @@ from tests.parallel.world import write
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from trainbook import api
 from trainbook.errors import Interrupted, RunError
 from trainbook.knobs import load
 from trainbook.loop import train as train_module
 from trainbook.loop.faults.kinds import parse
+from trainbook.loop.request import TrainRequest
+from trainbook.loop.start import train_on
 from trainbook.parallel import find_rank_env, joined
 from trainbook.parallel.ddp import bits_of
 
@@ -179,7 +180,7 @@ def weighing(seen: dict[str, Any]) -> Callable[[int, Any, Callable[[], Any]], An
 def stopped_by_one_rank(training: list[Any], at: int, rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
     def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
         if number == at and state.strategy.ranks.rank == rank:
-            training[0].interrupts.requested = "SIGTERM"
+            training[0].io.interrupts.requested = "SIGTERM"
         return step()
 
     return change
@@ -239,9 +240,8 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
         with around, put_in(case, ranks, runs, seen):
             loaded = load(case["config"], case["overrides"])
             faults = parse(case.get("inject", ()))
-            result = api._train(
-                loaded, None, case.get("run", case["name"]), runs, quiet=True, faults=faults, ranks=ranks
-            )
+            name = case.get("run", case["name"])
+            result = train_on(ranks, TrainRequest(loaded, None, name, Path(runs), quiet=True, faults=faults))
             seen["ended"] = result.ended
     except (Interrupted, RunError) as stop:
         seen["ended"] = str(stop)

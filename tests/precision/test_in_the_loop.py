@@ -76,7 +76,7 @@ def test_independent_decay_is_taken_from_the_schedule(lab):
     name, found = "body.blocks.0.feed_forward.up.weight", {}
     for decay in (0.0, 0.01):
         mode = ("optimizer.weight_decay_mode=independent", f"optimizer.weight_decay={decay}")
-        job = lab.build(*mode, "precision.compute=fp32").job
+        job = lab.build(*mode, "precision.compute=fp32")
         before = job.state.task.get_parameter(name).detach().clone()
         train_step(job.state, next(job.feed(0, 1)))
         found[decay] = job.state.task.get_parameter(name).detach()

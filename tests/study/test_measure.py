@@ -249,7 +249,7 @@ def test_the_noise_scale_is_measured_on_real_data_alone(lab):
 def test_the_noise_scale_comes_with_the_tokens_of_a_row_without_their_padding(lab):
     knobs = ("training.max_steps=30", "data.max_seq_length=64")
     found = measure(lab.load(*knobs, samples="documents").config, data="real", steps=1, noise_after=1)
-    with closing(lab.build(*knobs, samples="documents").job.feed(0, 16)) as batches:
+    with closing(lab.build(*knobs, samples="documents").feed(0, 16)) as batches:
         tokens, rows = map(sum, zip(*((batch.num_tokens, batch.num_rows) for batch in batches), strict=True))
     assert rows == 64 and tokens / rows < 32
     assert found["noise_tokens_per_row"] == pytest.approx(tokens / rows, rel=0.1)

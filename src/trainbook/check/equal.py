@@ -36,7 +36,7 @@ def evaluation(subject: CheckSubject) -> CheckOutcome:
     for seed in (1, 2):
         subject.seed(seed)
         batches = (collate(batch) for batch in eval_batches(samples, rows, EVALUATED))
-        found.append(evaluate(subject.built.job.state, subject.task, batches))
+        found.append(evaluate(subject.built.state, subject.task, batches))
     apart = {name: (value, found[1][name]) for name, value in found[0].items() if _differs(value, found[1][name])}
     if apart:
         name, (one, other) = next(iter(apart.items()))
@@ -148,7 +148,7 @@ def resume(subject: CheckSubject) -> CheckOutcome:
 
 
 def _job(subject: CheckSubject) -> Job:
-    return assemble(subject.config, subject.data, subject.device).job
+    return assemble(subject.config, subject.data, subject.device)
 
 
 def _steps(job: Job, start: int, stop: int) -> list[float]:

@@ -84,7 +84,7 @@ def gradients(subject: CheckSubject) -> CheckOutcome:
 
 
 def in_optimizer(subject: CheckSubject) -> CheckOutcome:
-    task, optimizer = subject.task, subject.built.job.state.optimizer
+    task, optimizer = subject.task, subject.built.state.optimizer
     counts = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])
     names = {id(parameter): name for name, parameter in task.named_parameters()}
     trainable = [name for name, parameter in task.named_parameters() if parameter.requires_grad]
@@ -125,7 +125,7 @@ def decay(subject: CheckSubject) -> CheckOutcome:
         for name, parameter in part.named_parameters(recurse=False):
             owners.setdefault(id(parameter), (f"{prefix}.{name}" if prefix else name, part))
     wrongly, lacking, decayed, total = [], [], 0, 0
-    for group in subject.built.job.state.optimizer.param_groups:
+    for group in subject.built.state.optimizer.param_groups:
         for parameter in group["params"]:
             if id(parameter) not in owners:
                 continue

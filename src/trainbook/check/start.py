@@ -40,7 +40,7 @@ def initial_loss(subject: CheckSubject) -> CheckOutcome:
     if not isinstance(task, TokenTask | Classify | ClassifyMany | Regress):
         return skipped("for a custom task the loss before training is not known")
     batch = subject.collated(subject.batch(subject.rows_for(16)))
-    found = evaluate(subject.built.job.state, task, [batch])["loss"]
+    found = evaluate(subject.built.state, task, [batch])["loss"]
     if isinstance(task, TokenTask):
         know_nothing, what = math.log(task.facts.vocab_size), f"ln V = ln {task.facts.vocab_size:,}"
     elif isinstance(task, Classify):
@@ -174,7 +174,7 @@ def precision(subject: CheckSubject) -> CheckOutcome:
     else:
         config = subject.config.model_copy(update={"precision": low_knobs})
         task = build_task(config, subject.task.facts, low).eval()
-        state = subject.built.job.state
+        state = subject.built.state
         before, state.task = state.task, task
         try:
             with torch.no_grad(), low.autocast():
@@ -265,7 +265,7 @@ def _updates(subject: CheckSubject) -> tuple[int, str]:
     """How many updates the run has, and how sure that is."""
     asked = subject.asked
     if subject.is_full:
-        return subject.built.job.total_updates, ""
+        return subject.built.total_updates, ""
     duration = Duration.of(asked)
     assert duration is not None, "the length was asked for when the configuration was loaded"
     global_batch = batch_shape(asked).global_batch

@@ -21,7 +21,7 @@ from trainbook.data.records import RecordKind
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
-from trainbook.loop.build import Built, build, request_of
+from trainbook.loop.build import ConfiguredJob, build, request_of
 from trainbook.loop.device import choose_device
 from trainbook.loop.job import build_state
 from trainbook.loop.seeding import seed_everything
@@ -40,7 +40,7 @@ class CheckSubject:
     asked: Config  # as the user wrote it
     config: Config  # as it is checked
     sample: CheckSample
-    built: Built
+    built: ConfiguredJob
     device: torch.device
     folder: Path  # for what has to be written, removed afterwards
     is_full: bool
@@ -67,7 +67,7 @@ class CheckSubject:
 
     @property
     def task(self) -> Task:
-        task: Any = self.built.job.state.task
+        task: Any = self.built.state.task
         return task
 
     @cached_property
@@ -116,7 +116,7 @@ class CheckSubject:
             schedule = schedule.model_copy(update={"type": "constant", "warmup_ratio": None, "warmup_steps": None})
         config = self.config.model_copy(update={"optimizer": knobs, "schedule": schedule})
         task = self.task
-        total = self.built.job.total_updates
+        total = self.built.total_updates
         return build_state(config, task, lambda entries: task(**entries), total, self.precision, self.device, strategy)
 
     def losses(self, batch: StepBatch) -> Tensor:

@@ -95,7 +95,7 @@ def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resum
     name = name or default_name(recipe, runs_dir)
     existing = RunFolder(runs_dir / name)
     if existing.manifest.is_file() or existing.has_checkpoints:
-        from trainbook.api import check_resume
+        from trainbook.loop.request import check_resume
 
         if resume == "never":
             raise RunFolderError(f"{existing.path} already holds a run, and --resume is never: choose another --name.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -43,27 +43,13 @@ from trainbook.models.formats.token_ids import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
-from trainbook.tasks import Facts, StepBatch, task_class
+from trainbook.tasks import Facts, StepBatch, Task, task_class
 from trainbook.tasks.ends import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
 
 ROWS_FOR_A_HEAD = 64  # that a new head without a bias is shown before the first step
 MOST_GRAPHS = 64  # of one model, for all its widths
-
-
-@dataclass
-class Built:
-    job: Job
-    data: DataBundle
-    batch: BatchShape
-    compiled: bool
-    num_samples: int  # of an epoch: what a batch size counts, rows if they are packed
-    num_parameters: int
-    num_trained: int
-    notes: list[str]  # what became of pretrained weights
-    to_beat: dict[str, float] = field(default_factory=dict)  # by a metric of the baseline
-    needed: Sequence[str] = ()  # memory, on paper
 
 
 def request_of(config: Config) -> Request:
@@ -78,7 +64,7 @@ def request_of(config: Config) -> Request:
     )
 
 
-def build(config: Config, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE) -> Built:
+def build(config: Config, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE) -> ConfiguredJob:
     """`run` is the folder to train in; it may hold an earlier part of the run."""
     must_fit_task(task_name(config), config.evaluation)
     must_suit(config, ranks, device, resolve_compute(config.precision.compute, config.precision.weights, device))
@@ -126,9 +112,39 @@ def _must_be_the_models_tokenizer(config: Config, data: DataBundle) -> None:
 
 def assemble(
     config: Config, data: DataBundle, device: torch.device, run: RunFolder | None = None, ranks: Ranks = ALONE
-) -> Built:
-    batch = batch_shape(config, ranks.world)
+) -> ConfiguredJob:
+    """The job of a configuration whose data is read."""
+    plan, total_updates = _planned(config, data, batch_shape(config, ranks.world))
+    facts = Facts.of(data, end_tokens(config, data.tokenizer, data.chat_template))
+    if task_class(config).labels == "number":
+        facts = _with_target_scale(facts, data, run)
+    needed = forecast_memory(config, facts, device, ranks.world)  # refused before anything is allocated
+    has_frozen_weights = config.model.lora_rank is not None
+    precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
+    notes: list[str] = []
+    task = build_task(config, facts, precision, say=notes.append, run=run)
+    task.must_fit_frame(data.train.frame)
+    if (begin_at_mean := getattr(task, "begin_at_mean", None)) is not None:
+        rows = min(ROWS_FOR_A_HEAD, batch_shape(config, ranks.world).micro_batch)
+        some = eval_batches(data.train, rows, ROWS_FOR_A_HEAD, padding=config.data.padding)
+        begin_at_mean(map(task.collate(config, data, rows), some))
+    counted = count_parameters(task)  # before it is cut up
+    # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
+    varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
+    compiled = should_compile(config, device, total_updates, varies)
+    how = partial(_compiled, dynamic=True if varies else None) if compiled else None
     strategy = strategy_for(config, ranks)
+    called = strategy.wrap(task, how, precision.cast_to)
+    scaled = with_scaled_rate(config, plan.global_batch_size)
+    state = build_state(scaled, task, lambda entries: called(**entries), total_updates, precision, device, strategy)
+    job = ConfiguredJob(config, data, plan, task, state, total_updates)
+    job.compiled, job.notes, job.needed = compiled, notes, needed
+    job.num_parameters, job.num_trained = counted
+    return job
+
+
+def _planned(config: Config, data: DataBundle, batch: BatchShape) -> tuple[BatchPlan, int]:
+    """Which samples make up which batch, and the number of updates."""
     duration = Duration.of(config)
     assert duration is not None, "the length was asked for when the configuration was loaded"
     plan = BatchPlan(
@@ -142,114 +158,123 @@ def assemble(
     samples = plan.num_samples
     if duration.unit == "epochs":
         plan.total_samples = samples_in_epochs(samples, duration.value)
-        total_updates = plan.num_steps(duration.value)
-    else:
-        total_updates = duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
+        return plan, plan.num_steps(duration.value)
+    return plan, duration.steps(samples, batch.global_batch, Fraction(data.train.num_tokens, samples))
 
-    facts = Facts.of(data, end_tokens(config, data.tokenizer, data.chat_template))
-    if task_class(config).labels == "number":
-        facts = _with_target_scale(facts, data, run)
-    needed = forecast_memory(config, facts, device, ranks.world)  # refused before anything is allocated
-    has_frozen_weights = config.model.lora_rank is not None
-    precision = Precision(config.precision, device, batch=config.batch, has_frozen_weights=has_frozen_weights)
-    notes: list[str] = []
-    task = build_task(config, facts, precision, say=notes.append, run=run)
-    task.must_fit_frame(data.train.frame)
-    if (begin_at_mean := getattr(task, "begin_at_mean", None)) is not None:
-        rows = min(ROWS_FOR_A_HEAD, batch.micro_batch)
-        some = eval_batches(data.train, rows, ROWS_FOR_A_HEAD, padding=config.data.padding)
-        begin_at_mean(map(task.collate(config, data, rows), some))
-    counted = count_parameters(task)  # before it is cut up
-    # Rows as wide as their texts would be compiled for one width after another; made for all of them, once.
-    varies = not data.train.equally_long and plan.padding in ("longest", "bucketed")
-    compiled = should_compile(config, device, total_updates, varies)
-    how = partial(_compiled, dynamic=True if varies else None) if compiled else None
-    called = strategy.wrap(task, how, precision.cast_to)
-    state = build_state(
-        with_scaled_rate(config, batch.global_batch),
-        task,
-        lambda entries: called(**entries),
-        total_updates,
-        precision,
-        device,
-        strategy,
-    )
-    state.block, state.micro_batch = plan.block, batch.micro_batch
-    state.kept_out = [int(sample) for sample in data.kept_out]
 
-    def feed(start: int, stop: int) -> Generator[StepBatch]:
+class ConfiguredJob(Job):
+    """The training of a configuration: its data, its task, and the rows computed at a time."""
+
+    compiled: bool
+    num_parameters: int
+    num_trained: int
+    notes: list[str]  # what became of pretrained weights
+    needed: Sequence[str]  # memory, on paper
+
+    def __init__(
+        self, config: Config, data: DataBundle, plan: BatchPlan, task: Task, state: TrainState, total_updates: int
+    ) -> None:
+        self.config, self.data, self.plan, self.task, self.state = config, data, plan, task, state
+        self.ranks, self.strategy = state.strategy.ranks, state.strategy
+        self.batch = batch_shape(config, self.ranks.world)
+        self.total_updates = total_updates
+        self.num_samples = plan.num_samples  # of an epoch: what a batch size counts, rows if they are packed
+        self.steps_per_epoch = Fraction(self.num_samples, self.batch.global_batch)
+        self.data_fingerprint = data.fingerprint
+        self.has_validation = data.validation is not None
+        self.base_step = task.base_step
+        self.left_out = data.summary.get("left_out", ())
+        state.block, state.micro_batch = plan.block, self.batch.micro_batch
+        state.kept_out = [int(sample) for sample in data.kept_out]
+        self.samples = PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint)
+        self._eval_rows = config.evaluation.per_device_eval_batch_size
+        # By metrics of the baseline, which every evaluation repeats.
+        self.to_beat = baseline(config, request_of(config)) if self.has_validation else {}
+
+    def feed(self, start: int, stop: int) -> Generator[StepBatch]:
+        plan, state, data = self.plan, self.state, self.config.data
         # A run that goes on with another batch size goes on at the next sample, neither repeating nor leaving out any.
-        plan.shift = state.samples - start * batch.global_batch
+        plan.shift = state.samples - start * self.batch.global_batch
         plan.block = state.block
         plan.keep_out(state.kept_out)
         batches = prefetch(
             plan,
-            task.collate(config, data, state.micro_batch),
+            self.task.collate(self.config, self.data, state.micro_batch),
             start,
             stop,
-            num_workers=config.data.num_workers,
-            prefetch_factor=config.data.prefetch_factor,
-            pin_memory=config.data.pin_memory and device.type == "cuda",
-            rank=ranks.rank,
-            world=ranks.world,
+            num_workers=data.num_workers,
+            prefetch_factor=data.prefetch_factor,
+            pin_memory=data.pin_memory and state.device.type == "cuda",
+            rank=self.ranks.rank,
+            world=self.ranks.world,
         )
-        return in_step(batches, plan, start, state.micro_batch, ranks)
+        return in_step(batches, plan, start, state.micro_batch, self.ranks)
 
-    sizes = Sizes(state, config.evaluation.per_device_eval_batch_size)
-    validation = data.validation
-    to_beat = baseline(config, request_of(config)) if validation is not None else {}
-
-    # How often a task of the user's own calls its network in an evaluation is not known.
-    are_in_step = ":" not in task_name(config)
-
-    def evaluate_task() -> dict[str, float]:
+    def evaluate(self) -> dict[str, float]:
+        validation, rows, ranks = self.data.validation, self.eval_rows, self.ranks
         assert validation is not None
-        limit, eval_size, padding = config.evaluation.eval_max_samples, sizes.evaluation, config.data.padding
-        eval_collate = task.collate(config, data, eval_size)
-        batches = eval_batches(validation, eval_size * ranks.world, limit, ranks.rank, ranks.world, padding=padding)
-        total = num_eval_batches(validation, eval_size * ranks.world, limit)
-        batches = shown(batches, total, "evaluating", job.show_activity)
+        limit, padding = self.config.evaluation.eval_max_samples, self.config.data.padding
+        collate = self.task.collate(self.config, self.data, rows)
+        batches = eval_batches(validation, rows * ranks.world, limit, ranks.rank, ranks.world, padding=padding)
+        total = num_eval_batches(validation, rows * ranks.world, limit)
+        batches = shown(batches, total, "evaluating", self.show_activity)
         any_sample = partial(next, eval_batches(validation, 1, 1, padding=padding))
-        with strategy.in_step() if are_in_step else strategy.whole():
-            metrics = evaluate(state, task, evaluated_in_step(batches, eval_collate, any_sample))
-        if config.evaluation.generate:
-            assert isinstance(task, TokenTask)
-            with strategy.whole():
-                metrics |= evaluate_writing(
-                    state, task, validation, data.tokenizer, eval_collate, config, eval_size, job.show_activity
-                )
-        return {**metrics, **to_beat}
+        # How often a task of the user's own calls its network in an evaluation is not known.
+        are_in_step = ":" not in task_name(self.config)
+        with self.strategy.in_step() if are_in_step else self.strategy.whole():
+            metrics = evaluate(self.state, self.task, evaluated_in_step(batches, collate, any_sample))
+        if self.config.evaluation.generate:
+            assert isinstance(self.task, TokenTask)
+            with self.strategy.whole():
+                metrics |= evaluate_writing(self.state, self.task, self.data, self.config, rows, self.show_activity)
+        return {**metrics, **self.to_beat}
 
-    def probe_task(step_batch: StepBatch, for_leaks: bool) -> dict[str, Any]:
-        with strategy.whole():
-            return probe(task, step_batch.micro_batches[0], precision, device, for_leaks=for_leaks)
+    def probe(self, batch: StepBatch, for_leaks: bool) -> dict[str, Any]:
+        with self.strategy.whole():
+            return probe(
+                self.task, batch.micro_batches[0], self.state.precision, self.state.device, for_leaks=for_leaks
+            )
 
-    def facts_of_all() -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         # Of weights that are spread over ranks, one alone cannot say anything.
-        of_model = {} if ranks.are_several else model_facts(task, is_fresh=config.model.pretrained is None)
-        sizes_of_model = {"num_parameters": counted[0], "num_trained": counted[1]}
-        known = {**sizes_of_model, "steps_per_epoch": samples / batch.global_batch}
-        return {**known, **of_model, **data_facts(data, task)}
+        is_fresh = self.config.model.pretrained is None
+        of_model = {} if self.ranks.are_several else model_facts(self.task, is_fresh=is_fresh)
+        return {
+            "num_parameters": self.num_parameters,
+            "num_trained": self.num_trained,
+            "steps_per_epoch": self.num_samples / self.batch.global_batch,
+            **of_model,
+            **data_facts(self.data, self.task),
+        }
 
-    job = Job(
-        config=config,
-        state=state,
-        total_updates=total_updates,
-        feed=feed,
-        evaluate=evaluate_task if validation is not None else None,
-        steps_per_epoch=Fraction(samples, batch.global_batch),
-        data_fingerprint=data.fingerprint,
-        base_step=task.base_step,
-        write_files=lambda folder: write_facts(folder, task, data.tokenizer),
-        left_out=data.summary.get("left_out", ()),
-        samples=PlannedSamples(plan, task.collate(config, data, 1), task, state, data.train_fingerprint),
-        facts=facts_of_all,
-        probe=probe_task,
-        halve_batch=sizes.halve_batch,
-        halve_evaluation=sizes.halve_evaluation,
-        limit_rows=sizes.limit,
-    )
-    return Built(job, data, batch, compiled, samples, *counted, notes, to_beat, needed)
+    def write_files(self, folder: Path) -> None:
+        write_facts(folder, self.task, self.data.tokenizer)
+
+    # The rows computed at a time: fewer after the run ran out of memory.
+
+    @property
+    def eval_rows(self) -> int:
+        return self._eval_rows or self.state.micro_batch
+
+    def halve_batch(self) -> int | None:
+        state = self.state
+        if state.micro_batch <= 1:
+            return None
+        state.micro_batch = state.most_rows = state.micro_batch // 2
+        return state.micro_batch
+
+    def halve_evaluation(self) -> int | None:
+        if self.eval_rows <= 1:
+            return None
+        self._eval_rows = self.eval_rows // 2
+        return self._eval_rows
+
+    def limit_rows(self, kind: Kind, rows: int) -> None:
+        if kind == "evaluation":
+            self._eval_rows = min(self.eval_rows, rows)
+            return
+        self.state.most_rows = min(rows, self.state.most_rows or rows)
+        self.state.micro_batch = min(self.state.micro_batch, rows)
 
 
 def _with_target_scale(facts: Facts, data: DataBundle, run: RunFolder | None) -> Facts:
@@ -265,36 +290,6 @@ def _with_target_scale(facts: Facts, data: DataBundle, run: RunFolder | None) ->
 def with_scaled_rate(config: Config, global_batch: int) -> Config:
     rate = config.optimizer.learning_rate * rate_scale(config, global_batch)
     return config.model_copy(update={"optimizer": config.optimizer.model_copy(update={"learning_rate": rate})})
-
-
-class Sizes:
-    """Set the rows of a micro-batch: fewer after the run ran out of memory."""
-
-    def __init__(self, state: TrainState, evaluation: int | None) -> None:
-        self.state, self._evaluation = state, evaluation
-
-    @property
-    def evaluation(self) -> int:
-        return self._evaluation or self.state.micro_batch
-
-    def halve_batch(self) -> int | None:
-        if self.state.micro_batch <= 1:
-            return None
-        self.state.micro_batch = self.state.most_rows = self.state.micro_batch // 2
-        return self.state.micro_batch
-
-    def limit(self, kind: Kind, rows: int) -> None:
-        if kind == "evaluation":
-            self._evaluation = min(self.evaluation, rows)
-            return
-        self.state.most_rows = min(rows, self.state.most_rows or rows)
-        self.state.micro_batch = min(self.state.micro_batch, rows)
-
-    def halve_evaluation(self) -> int | None:
-        if self.evaluation <= 1:
-            return None
-        self._evaluation = self.evaluation // 2
-        return self._evaluation
 
 
 def in_step(

@@ -10,17 +10,17 @@ from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.baseline import in_words
-from trainbook.loop.build import Built
+from trainbook.loop.build import ConfiguredJob
 
 COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
 
 
-def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
+def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
     """A label and a text for each line."""
-    job, data, batch = built.job, built.data, built.batch
+    data, batch = job.data, job.batch
     config, total = job.config, job.total_updates
     tokens = data.train.num_tokens
-    tokens_per_step = tokens / built.num_samples * batch.global_batch
+    tokens_per_step = tokens / job.num_samples * batch.global_batch
     ranks = job.state.strategy.ranks
     parts = [f"{batch.micro_batch}"]
     parts += [f"{batch.accumulation} accumulation steps"] if batch.accumulation > 1 else []
@@ -34,7 +34,7 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         total / job.steps_per_epoch
     )  # of whole epochs, the last batch is short
     rows = "packed rows" if config.data.padding == "packed" and not data.train.equally_long else "sequences"
-    compiled = ", compiled" if built.compiled else ""
+    compiled = ", compiled" if job.compiled else ""
     exact = f", {COST_OF_THE_SAME_BITS}" if config.training.deterministic else ""
     where = (
         f"CPU, {_count(torch.get_num_threads(), 'thread')}"
@@ -42,47 +42,47 @@ def describe(built: Built, device: torch.device) -> list[tuple[str, str]]:
         else torch.cuda.get_device_name(device)
     )
     lines = [
-        ("task", _task(built)),
-        ("model", _model(built)),
+        ("task", _task(job)),
+        ("model", _model(job)),
         (
             "data",
             f"{config.data.source}: {tokens:,} tokens for training, {validation}; "
             f"{config.data.tokenizer} tokenizer with {data.tokenizer.vocab_size:,} entries"
-            f"{_skipped(built)}{_cut(built)}",
+            f"{_skipped(job)}{_cut(job)}",
         ),
         ("batch", f"{batch.global_batch} {rows}{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason})"),
         (
             "length",
             f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
-            f"learning rate {_rate(built)}, {config.schedule.type}, {_count(warmup, 'warm-up step')}",
+            f"learning rate {_rate(job)}, {config.schedule.type}, {_count(warmup, 'warm-up step')}",
         ),
-        ("device", f"{_spread(built)}{where}, {job.state.precision.compute}{compiled}{exact}"),
+        ("device", f"{_spread(job)}{where}, {job.state.precision.compute}{compiled}{exact}"),
     ]
-    lines += [("needs", told) for told in built.needed]
+    lines += [("needs", told) for told in job.needed]
     lines[3:3] = [("data", note) for note in data.summary.get("notices", ())]
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
-    lines[2:2] = [("weights", note) for note in built.notes]
-    if built.to_beat:
-        lines.insert(len(lines) - 3 - len(built.needed), ("baseline", in_words(built.to_beat)))
+    lines[2:2] = [("weights", note) for note in job.notes]
+    if job.to_beat:
+        lines.insert(len(lines) - 3 - len(job.needed), ("baseline", in_words(job.to_beat)))
     return lines
 
 
-def _rate(built: Built) -> str:
-    knobs, scale = built.job.config.optimizer, rate_scale(built.job.config, built.batch.global_batch)
+def _rate(job: ConfiguredJob) -> str:
+    knobs, scale = job.config.optimizer, rate_scale(job.config, job.batch.global_batch)
     if scale == 1.0:
         return f"{knobs.learning_rate:g}"
     scaled = f"{knobs.learning_rate * scale:.4g} = {knobs.learning_rate:g} x {scale:.4g}"
-    return f"{scaled} (batch of {built.batch.global_batch}, tuned at a batch of {knobs.tuned_batch_size})"
+    return f"{scaled} (batch of {job.batch.global_batch}, tuned at a batch of {knobs.tuned_batch_size})"
 
 
-def _spread(built: Built) -> str:
-    strategy = built.job.state.strategy
+def _spread(job: ConfiguredJob) -> str:
+    strategy = job.state.strategy
     return f"{strategy.name} on {strategy.ranks.world} x " if strategy.name != "single" else ""
 
 
-def _task(built: Built) -> str:
+def _task(job: ConfiguredJob) -> str:
     """The task and the fields it reads, so that a wrong guess is seen at once."""
-    data, name = built.data, task_name(built.job.config)
+    data, name = job.data, task_name(job.config)
     fields = data.summary.get("fields", {})
     others = data.summary.get("validation_fields", {})
     differ = {role: field for role, field in others.items() if fields and fields.get(role) != field}
@@ -102,16 +102,16 @@ def _from_fields(fields: Mapping[str, str]) -> str:
     return ", ".join(f"{role} from '{field}'" for role, field in fields.items())
 
 
-def _skipped(built: Built) -> str:
+def _skipped(job: ConfiguredJob) -> str:
     """Records that data.bad_lines skipped, in both splits."""
-    summary = built.data.summary
+    summary = job.data.summary
     count = summary.get("skipped_records", 0) + summary.get("validation_skipped_records", 0)
     return f"; {_count(count, 'bad record')} skipped" if count else ""
 
 
-def _cut(built: Built) -> str:
+def _cut(job: ConfiguredJob) -> str:
     """What is left out or truncated, in both splits."""
-    data, config = built.data, built.job.config
+    data, config = job.data, job.config
     kind = data.summary.get("records", "text")
     longest, longest_target = config.data.max_seq_length, max_target_length(config)
     texts = {"chat": "conversations", "pairs": "pairs", "tagged": "sentences"}.get(kind, "texts")
@@ -139,25 +139,25 @@ def _cut(built: Built) -> str:
     return told
 
 
-def _model(built: Built) -> str:
-    model = built.job.config.model
+def _model(job: ConfiguredJob) -> str:
+    model = job.config.model
     sizes = ""
     if model.type in BUILT_IN:
         sizes = f", {_count(model.num_hidden_layers, 'layer')}, width {model.hidden_size}, "
         sizes += _count(model.num_attention_heads, "head")
     start = f" from {model.pretrained}" if model.pretrained is not None else ""
     trained = ""
-    if built.num_trained < built.num_parameters:
-        trained = f", {built.num_trained:,} of them trained ({built.num_trained / built.num_parameters:.2%})"
-    return f"{model.type}{sizes}{start}: {built.num_parameters:,} parameters{trained}{_scaled(built)}"
+    if job.num_trained < job.num_parameters:
+        trained = f", {job.num_trained:,} of them trained ({job.num_trained / job.num_parameters:.2%})"
+    return f"{model.type}{sizes}{start}: {job.num_parameters:,} parameters{trained}{_scaled(job)}"
 
 
-def _scaled(built: Built) -> str:
+def _scaled(job: ConfiguredJob) -> str:
     """The learning rate multipliers of muP."""
-    if built.job.config.model.parametrization == "standard":
+    if job.config.model.parametrization == "standard":
         return ""
-    found = sorted({group["rate_multiplier"] for group in built.job.state.optimizer.param_groups})
-    fact = derived_facts("model.parametrization", built.job.config)
+    found = sorted({group["rate_multiplier"] for group in job.state.optimizer.param_groups})
+    fact = derived_facts("model.parametrization", job.config)
     return f"; mup: {fact}; learning rates x {', '.join(f'{each:.3g}' for each in found)}"
 
 

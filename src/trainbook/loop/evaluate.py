@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from trainbook.data import Samples, Tokenizer
+from trainbook.data import DataBundle
 from trainbook.data.batches import Batch
 from trainbook.data.loader import eval_batches, num_eval_batches
 from trainbook.knobs.config import Config
@@ -75,16 +75,16 @@ def _added_up(ranks: Ranks, num_targets: int, sums: dict[str, Tensor]) -> tuple[
 def evaluate_writing(
     state: TrainState,
     task: TokenTask,
-    validation: Samples,
-    tokenizer: Tokenizer,
-    collate: Collate,
+    data: DataBundle,
     config: Config,
     batch_size: int,
     show: Callable[[str], None] = lambda text: None,
 ) -> dict[str, float]:
     """Generate answers and compare them with the targets. Samples with the same input are one question with several
     references; the nearest one counts."""
-    knobs = config.evaluation
+    validation, tokenizer, knobs = data.validation, data.tokenizer, config.evaluation
+    assert validation is not None
+    collate = task.collate(config, data, batch_size)
     references: dict[bytes, list[str]] = {}
     outputs: dict[bytes, str] = {}
     task.eval()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -49,38 +50,48 @@ def must_apply_to_fit(loaded: Loaded) -> None:
         raise ConfigError(problems)
 
 
-def fit_job(
-    config: Config,
-    model: nn.Module,
-    data: Iterable[Any],
-    loss: LossFunction,
-    *,
-    count_targets: CountFunction | None = None,
-    eval_data: Iterable[Any] | None = None,
-    device: torch.device,
-) -> Job:
-    """Each item of `data` is a micro-batch; `gradient_accumulation_steps` of them make a step.
+@dataclass(frozen=True)
+class OwnTraining:
+    """What a caller of `fit` brings along."""
+
+    model: nn.Module
+    data: Iterable[Any]
+    loss: LossFunction
+    count_targets: CountFunction | None = None
+    eval_data: Iterable[Any] | None = None
+
+
+class FitJob(Job):
+    """The training of a user's own module. Each item of the data is a micro-batch, `gradient_accumulation_steps` of
+    which make a step.
 
     Without `count_targets`, `loss` returns a mean and every item weighs the same. With it, `loss` returns a sum and the
     step divides by the targets of all its items, which is exact for items of unequal size.
     """
-    if eval_data is not None:
-        _must_be_readable_again(eval_data, "eval_data")
-        if config.evaluation.metric_for_best_model != "loss":
-            metric = config.evaluation.metric_for_best_model
-            raise UserError(
-                f"evaluation.metric_for_best_model: must be loss for a module of your own, but got {metric}."
-            )
-    accumulation = config.batch.gradient_accumulation_steps or 1
-    batches = UserBatches(data, accumulation, count_targets, config.training.seed)
-    if batches.counted == "samples" and eval_data is not None and not sizes_are_known(eval_data):
-        batches.counted = "batches"  # one unit for both
-    total_updates = _total_updates(config, batches)
-    precision = Precision(config.precision, device, batch=config.batch)
-    model.to(device=device, dtype=precision.weight_dtype)
 
-    def losses(micro_batch: Any) -> dict[str, Tensor]:
-        value = loss(model, micro_batch)
+    def __init__(self, config: Config, own: OwnTraining, device: torch.device) -> None:
+        if own.eval_data is not None:
+            _must_be_readable_again(own.eval_data, "eval_data")
+            _must_be_best_by_loss(config)
+        accumulation = config.batch.gradient_accumulation_steps or 1
+        batches = UserBatches(own.data, accumulation, own.count_targets, config.training.seed)
+        if batches.counted == "samples" and own.eval_data is not None and not sizes_are_known(own.eval_data):
+            batches.counted = "batches"  # one unit for both
+        self.config, self.own, self.batches, self.device = config, own, batches, device
+        self.has_validation = own.eval_data is not None
+        self.total_updates = _total_updates(config, batches)
+        self.steps_per_epoch = batches.steps_per_epoch or Fraction(self.total_updates)
+        self.data_fingerprint = f"{batches.items_per_epoch} items" if batches.items_per_epoch else ""
+        self.counted = batches.counted
+        precision = Precision(config.precision, device, batch=config.batch)
+        own.model.to(device=device, dtype=precision.weight_dtype)
+        self.state = build_state(config, own.model, self._losses, self.total_updates, precision, device)
+
+    def feed(self, start: int, stop: int) -> Generator[StepBatch]:
+        return self.batches.steps(start, stop)
+
+    def _losses(self, micro_batch: Any) -> dict[str, Tensor]:
+        value = self.own.loss(self.own.model, micro_batch)
         if not isinstance(value, Tensor) or value.ndim != 0:
             shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise UserError(f"loss(model, batch) must return a tensor with a single number, but got {shape}.")
@@ -88,37 +99,33 @@ def fit_job(
             raise UserError("loss(model, batch) must depend on the model's parameters, but it has no gradient.")
         return {"loss": value}
 
-    state = build_state(config, model, losses, total_updates, precision, device)
+    def facts(self) -> dict[str, Any]:
+        num_parameters, num_trained = count_parameters(self.own.model)
+        return {"num_parameters": num_parameters, "num_trained": num_trained}
 
     @torch.no_grad()
-    def evaluate() -> dict[str, float]:
-        assert eval_data is not None
+    def evaluate(self) -> dict[str, float]:
+        model, data, count_targets = self.own.model, self.own.eval_data, self.own.count_targets
+        assert data is not None
         model.eval()
         total, targets, samples = 0.0, 0, 0
-        of_all = f"/{len(eval_data)}" if isinstance(eval_data, Sized) else ""
-        for number, item in enumerate(eval_data, start=1):
-            job.show_activity(f"evaluating {number}{of_all}")
-            with precision.autocast():
-                total += float(losses(to_device(item, device))["loss"])
+        of_all = f"/{len(data)}" if isinstance(data, Sized) else ""
+        for number, item in enumerate(data, start=1):
+            self.show_activity(f"evaluating {number}{of_all}")
+            with self.state.precision.autocast():
+                total += float(self._losses(to_device(item, self.device))["loss"])
             targets += int(count_targets(item)) if count_targets else 1
-            samples += size_of_batch(item, eval_data)
+            samples += size_of_batch(item, data)
         model.train()
         if targets == 0:
             raise UserError("eval_data has no targets, so there is no loss to compute.")
-        return {"loss": total / targets, "targets": samples if batches.counted == "samples" else targets}
+        return {"loss": total / targets, "targets": samples if self.counted == "samples" else targets}
 
-    job = Job(
-        config=config,
-        state=state,
-        total_updates=total_updates,
-        feed=batches.steps,
-        evaluate=evaluate if eval_data is not None else None,
-        steps_per_epoch=batches.steps_per_epoch or Fraction(total_updates),
-        data_fingerprint=f"{batches.items_per_epoch} items" if batches.items_per_epoch else "",
-        counted=batches.counted,
-        facts=lambda: dict(zip(("num_parameters", "num_trained"), count_parameters(model), strict=True)),
-    )
-    return job
+
+def _must_be_best_by_loss(config: Config) -> None:
+    metric = config.evaluation.metric_for_best_model
+    if metric != "loss":
+        raise UserError(f"evaluation.metric_for_best_model: must be loss for a module of your own, but got {metric}.")
 
 
 def load_weights(model: nn.Module, run: RunFolder) -> None:

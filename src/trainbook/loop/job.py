@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol
@@ -67,30 +66,56 @@ class TrainingSamples(Protocol):
         ...
 
 
-@dataclass
 class Job:
+    """Everything that one training needs: `ConfiguredJob` from a configuration, `FitJob` for a module of the user's.
+
+    A training without validation data is never asked to `evaluate`. What a form of job has no need of does nothing.
+    """
+
+    counted = "tokens"  # what `tokens` in rows counts: of a user's own data, its samples, batches or targets
+    base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
+    left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
+    samples: TrainingSamples | None = None  # None: the data is the user's own, and its samples have no names
+    # To a terminal: what takes its time just now.
+    show_activity: Callable[[str], None] = staticmethod(lambda text: None)
+    stop_at: int | None = None  # pause after this step; the schedule is that of the whole run
+
     config: Config
     state: TrainState
     total_updates: int
-    feed: Callable[[int, int], Generator[StepBatch]]  # the batches of steps [start, stop)
-    evaluate: Callable[[], dict[str, float]] | None
     steps_per_epoch: Fraction  # not always whole: batches run on over the end of an epoch; a float would miss ends
-    data_fingerprint: str = ""
-    counted: str = "tokens"  # what `tokens` in rows counts: of a user's own data, its samples, batches or targets
-    base_step: int | None = None  # of an earlier run's checkpoint, if its weights are those begun with
-    write_files: Callable[[Path], None] = lambda folder: None  # what readers of the run need, such as its tokenizer
-    left_out: Sequence[str] = ()  # sentences: what filters and an earlier quarantine leave out
-    samples: TrainingSamples | None = None  # None: the data is the user's own, and its samples have no names
-    facts: Callable[[], dict[str, Any]] = dict  # what is known of model and data before the first step
-    # What a watched step measures of the model; true: also whether it sees what it has to guess.
-    probe: Callable[[StepBatch, bool], dict[str, Any]] = lambda batch, for_leaks: {}
-    before_step: Callable[[int], None] = lambda step: None  # where faults are put in on purpose
-    after_step: Callable[[int], None] = lambda step: None
-    show_activity: Callable[[str], None] = lambda text: None  # to a terminal: what takes its time just now
-    halve_batch: Callable[[], int | None] = lambda: None  # rows computed at a time from now on; None: it is one already
-    halve_evaluation: Callable[[], int | None] = lambda: None  # the new size; None: it cannot be smaller
-    limit_rows: Callable[[Kind, int], None] = lambda kind, rows: None  # at a time, for which there is memory
-    stop_at: int | None = None  # pause after this step; the schedule is that of the whole run
+    data_fingerprint: str
+    has_validation: bool
+
+    def feed(self, start: int, stop: int) -> Generator[StepBatch]:
+        """The batches of steps [start, stop)."""
+        raise NotImplementedError
+
+    def evaluate(self) -> dict[str, float]:
+        """The metrics of the validation data under the current model."""
+        raise NotImplementedError
+
+    def probe(self, batch: StepBatch, for_leaks: bool) -> dict[str, Any]:
+        """What a watched step measures of the model; `for_leaks`: also whether it sees what it has to guess."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """What is known of model and data before the first step."""
+        return {}
+
+    def write_files(self, folder: Path) -> None:
+        """Write what readers of the run need, such as its tokenizer."""
+
+    def halve_batch(self) -> int | None:
+        """Compute half as many rows at a time from now on: the new number; None: it is one already."""
+        return None
+
+    def halve_evaluation(self) -> int | None:
+        """The same for evaluations."""
+        return None
+
+    def limit_rows(self, kind: Kind, rows: int) -> None:
+        """Compute at most so many rows at a time: an earlier start ran out of memory with more."""
 
     @property
     def last_step(self) -> int:
@@ -111,7 +136,7 @@ class Job:
         return self.config.evaluation.eval_steps or max(1, math.ceil(self.total_updates / 10))
 
     def evaluation_is_due(self, step: int) -> bool:
-        if self.evaluate is None or self.config.evaluation.eval_strategy == "no":
+        if not self.has_validation or self.config.evaluation.eval_strategy == "no":
             return False
         if self.config.evaluation.eval_strategy == "epoch":
             return math.floor(step / self.steps_per_epoch) > math.floor((step - 1) / self.steps_per_epoch)
@@ -122,7 +147,7 @@ class Job:
         if save_steps is not None:
             return step % save_steps == 0
         # With each evaluation; where those are rare or none, still ten times in a run.
-        by_steps = self.evaluate is not None and self.config.evaluation.eval_strategy == "steps"
+        by_steps = self.has_validation and self.config.evaluation.eval_strategy == "steps"
         return self.evaluation_is_due(step) or (not by_steps and step % self.eval_steps == 0)
 
 

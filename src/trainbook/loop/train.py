@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
+from trainbook.checkpoints import LoadedCheckpoint
 from trainbook.data.split import SPLIT_VERSION
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
 from trainbook.loop import probe_metrics
 from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.guard_actions import GuardActions
-from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.live_doctor import LiveDoctor
 from trainbook.loop.oom_retry import OutOfMemoryRetry
 from trainbook.loop.progress import RunProgress, load_progress
 from trainbook.loop.rows_seen import RowsSeen, of_batch
+from trainbook.loop.run_io import RunIO
 from trainbook.loop.saved_files import PART
 from trainbook.loop.seeding import seed_step
 from trainbook.loop.step import StepReport, train_step
@@ -32,7 +30,6 @@ from trainbook.nearest import nearest
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
 from trainbook.tasks import StepBatch
-from trainbook.tracking import Trackers
 from trainbook.tracking.cadence import is_due
 
 ASKED_EVERY = 10  # steps, where several ranks have to stop together
@@ -40,31 +37,17 @@ PAUSED = "paused"  # how a run ends that was asked to stop before its end
 
 
 class Training:
-    def __init__(
-        self,
-        job: Job,
-        trackers: Trackers,
-        store: CheckpointStore,
-        interrupts: Interrupts,
-        write_store_events: Callable[[Trackers], None],
-        begin_segment: Callable[[int], None] = lambda step: None,
-        quarantine_file: Path | None = None,
-        record: Callable[[], Mapping[str, Any]] = dict,
-        shortage_file: Path | None = None,
-        live_doctor: LiveDoctor | None = None,
-    ) -> None:
-        """`record` returns what a checkpoint keeps of the run's other files; `live_doctor`: the first rank's."""
-        self.live_doctor = live_doctor
+    def __init__(self, job: Job, io: RunIO) -> None:
         self.job, self.state, self.ranks = job, job.state, job.state.strategy.ranks
-        self.trackers, self.store, self.interrupts = trackers, store, interrupts
-        self.write_store_events = write_store_events
-        self.record = record
+        self.io, self.trackers, self.store = io, io.trackers, io.store
         self.progress = RunProgress(
             data_fingerprint=job.data_fingerprint, metric=job.config.evaluation.metric_for_best_model
         )
-        job.show_activity = trackers.show_activity
-        self.healer = GuardActions(job, self.progress, store, trackers.log_event, begin_segment, quarantine_file)
-        self.memory = OutOfMemoryRetry(job, self.healer, trackers.log_event, shortage_file)
+        job.show_activity = io.trackers.show_activity
+        self.healer = GuardActions(
+            job, self.progress, io.store, io.trackers.log_event, io.begin_segment, io.quarantine_file
+        )
+        self.memory = OutOfMemoryRetry(job, self.healer, io.trackers.log_event, io.shortage_file)
         self.stop_reason: str | None = None
         self._feed_is_stale = False  # the batches after this step are no longer those that were prepared
         self._planned_end = job.total_updates
@@ -76,7 +59,7 @@ class Training:
 
     def run(self) -> str:
         """Train to the end and return how it ended. Interruption and failure are raised, after a last save."""
-        self.interrupts.can_save = True
+        self.io.interrupts.can_save = True
         self._stop_early_if_due()  # it was about to, if it was killed between its last evaluation and its end
         self._pause_if_asked()
         try:
@@ -107,7 +90,7 @@ class Training:
     def _evaluation_is_owed(self) -> bool:
         """Evaluate before the first step if configured, and after a resume if an evaluation was due."""
         job, step = self.job, self.state.step
-        if job.evaluate is None or self.progress.evaluated_step == step:
+        if not job.has_validation or self.progress.evaluated_step == step:
             return False
         if step == 0:
             return job.config.evaluation.eval_on_start
@@ -129,7 +112,7 @@ class Training:
                     batch = next(batches)
                     self._data_wait += time.perf_counter() - asked
                     seed_step(state)
-                    self.job.before_step(state.step + 1)
+                    self.io.faults.before_step(state.step + 1)
                     report = self.memory.attempt(lambda batch=batch: self._step(batch))
                     if report is not None:
                         self._rows_seen.note(batch)
@@ -167,13 +150,13 @@ class Training:
         row = self.row_of(report) if row_is_due else None
         if (row is not None or self.healer.reading_is_due(step)) and self._heal(step, row):
             return
-        wants_evaluation = self.job.evaluate is not None and config.evaluation.eval_strategy != "no"
+        wants_evaluation = self.job.has_validation and config.evaluation.eval_strategy != "no"
         if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
             self.evaluate()
         if is_last or self.job.checkpoint_is_due(step) or self.progress.best_step == step:
             self.save()
         self._pause_if_asked()
-        self.job.after_step(step)
+        self.io.faults.after_step(step, self.store)
         requested = self._interruption(step)
         if requested is not None and not is_last:
             if self._saved_at != step:
@@ -185,10 +168,10 @@ class Training:
     def _interruption(self, step: int) -> str | None:
         """The signal that any rank received: ranks stop together, so they exchange it every few steps."""
         if not self.ranks.are_several:
-            return self.interrupts.requested
+            return self.io.interrupts.requested
         if step % ASKED_EVERY != 0:
             return None
-        return next((asked for asked in self.ranks.gather(self.interrupts.requested) if asked is not None), None)
+        return next((asked for asked in self.ranks.gather(self.io.interrupts.requested) if asked is not None), None)
 
     def _heal(self, step: int, row: dict[str, Any] | None) -> bool:
         """Act on rejected updates. True: the run was rolled back to before this step. The row is of this step, so what
@@ -197,15 +180,15 @@ class Training:
         reading, order_has_changed = self.healer.read(step)
         if row is not None:
             self._log_row(step, "train", row)
-            self.write_store_events(self.trackers)
+            self.io.write_store_events()
         self._feed_is_stale |= order_has_changed
         self._feed_is_stale |= self.healer.act(step, reading)
         went_back = self.state.step < step
         if went_back:
             self._counted_tokens = self.state.tokens
             self._rows_seen = RowsSeen()  # rows that come again are not news
-            if self.live_doctor is not None:
-                self.live_doctor.go_back(self.state.step)
+            if self.io.live_doctor is not None:
+                self.io.live_doctor.go_back(self.state.step)
             self.save()  # should the run be killed now, it goes on from here and not from within the trouble
             self._start_row()
         self._row_started += time.perf_counter() - started
@@ -262,13 +245,14 @@ class Training:
         utilization = gpu_utilisation(state.device)
         if utilization is not None:
             row["gpu_utilisation"] = utilization
+        self._log_row(report.step, "train", row)
+        self.io.write_store_events()
         state.clipped.zero_()
         state.steps_since_row = 0
         self._start_row()
         return row
 
     def evaluate(self) -> None:
-        assert self.job.evaluate is not None
         self.healer.settle()
         step, knobs, progress = self.state.step, self.job.config.evaluation, self.progress
         self._count_tokens()
@@ -300,13 +284,13 @@ class Training:
 
     def _log_row(self, step: int, split: Split, row: dict[str, Any]) -> None:
         self.trackers.log_metrics(step, split, row)
-        if self.live_doctor is not None:
-            self.live_doctor.note(split, {"step": step, "segment": self.trackers.segment, **row})
+        if self.io.live_doctor is not None:
+            self.io.live_doctor.note(split, {"step": step, "segment": self.trackers.segment, **row})
 
     def _ask_the_doctor(self) -> None:
-        if self.live_doctor is not None:
+        if self.io.live_doctor is not None:
             started = time.perf_counter()
-            self.live_doctor.report_new(self.state.step, self.trackers.log_event)
+            self.io.live_doctor.report_new(self.state.step, self.trackers.log_event)
             self._row_started += time.perf_counter() - started
 
     def _stop_early_if_due(self) -> None:
@@ -339,7 +323,7 @@ class Training:
             "healing": self.healer.state_dict(),
             "rows": self._rows_seen.state_dict(),
             "segment": self.trackers.segment,
-            PART: self.record(),
+            PART: self.io.record(),
         }
         metrics = None if self.progress.best_value is None else {"best_value": self.progress.best_value}
         is_best = self.progress.best_step == self.state.step

@@ -18,11 +18,12 @@ from trainbook.data import DataBundle
 from trainbook.errors import UserError
 from trainbook.guard import JudgeReading, Ladder
 from trainbook.knobs.config import Config
-from trainbook.loop.build import Built, assemble
+from trainbook.loop.build import ConfiguredJob, assemble
 from trainbook.loop.device import COMPILE_MIN_STEPS, memory_in_use, prepared_device
 from trainbook.loop.guard_actions import NUM_SNAPSHOTS
 from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.oom_retry import OutOfMemoryRetry
+from trainbook.loop.run_io import RunIO
 from trainbook.loop.train import Training
 from trainbook.runs import RunFolder
 
@@ -82,7 +83,7 @@ def long_enough(config: Config, steps: int) -> Config:
 
 
 class Rehearsal(Training):
-    built: Built
+    built: ConfiguredJob
 
     def begin(self) -> None:
         self.reports = self.steps()
@@ -178,9 +179,9 @@ def rehearsal(config: Config, data: DataBundle, device: torch.device) -> Iterato
             run = RunFolder.create(folder, "rehearsal")
             built = assemble(config, data, device)
             with closing(CheckpointStore(run.checkpoints, on_event=lambda kind, facts: None)) as store:
-                training = Rehearsal(built.job, tracking.silent(1, 0), store, Interrupts(), lambda trackers: None)
+                training = Rehearsal(built, RunIO(tracking.silent(1, 0), store, Interrupts()))
                 training.built = built
-                training.memory = _OneTry(built.job, training.healer, training.trackers.log_event)
+                training.memory = _OneTry(built, training.healer, training.trackers.log_event)
                 training.healer.ladder = _OneWay(training.healer.ladder.policy)
                 training.begin()
                 with closing(training.reports):

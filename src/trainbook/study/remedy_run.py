@@ -20,8 +20,8 @@ from trainbook.loop.faults.faults import Faults
 from trainbook.loop.faults.kinds import Fault, parse
 from trainbook.loop.fork import fork
 from trainbook.loop.job import Job
-from trainbook.loop.launch import Launch, launch
 from trainbook.loop.saved_files import recover
+from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import find_rank_env, joined
 from trainbook.runs import RunFolder
 
@@ -105,11 +105,11 @@ class RemedyRun:
                 raise UserError("a remedy is tried in a single process, but this is one of several.")
 
             def build_job(device: torch.device) -> Job:
-                job = build(with_paths_found(config, self.parent)[0], device, run, ranks).job
+                job = build(with_paths_found(config, self.parent)[0], device, run, ranks)
                 job.stop_at = self.stop_at
                 return job
 
-            launch(plan, build_job, ranks)
+            run_session(plan, build_job, ranks)
 
     def _outcome(self, failure: str | None) -> dict[str, Any]:
         """What is compared, as the run's files have it."""

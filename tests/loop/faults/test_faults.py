@@ -43,7 +43,7 @@ ACCUMULATED = "batch.per_device_train_batch_size=2"
 
 def gradients_by_step(lab: Any, faults: Faults, steps: int = 3) -> list[dict[str, torch.Tensor]]:
     """What is about to be clipped, at each step; every micro-batch is in it."""
-    job = lab.build(ACCUMULATED, "guard.enabled=true").job
+    job = lab.build(ACCUMULATED, "guard.enabled=true")
     state, seen = job.state, []
     clip_gradients = state.precision.clip_gradients
     names = {parameter: name for name, parameter in state.task.named_parameters()}
@@ -80,7 +80,7 @@ def test_all_gradients_of_that_step_are_ten_thousand_times_as_large(lab):
 
 
 def test_a_run_that_goes_back_does_not_meet_the_same_glitch_again(lab):
-    job = lab.build().job
+    job = lab.build()
     faults, log = faults_of("nan-gradient@2")
     faults.install(job.state)
     applied = []
@@ -91,7 +91,7 @@ def test_a_run_that_goes_back_does_not_meet_the_same_glitch_again(lab):
 
 
 def test_memory_is_short_for_as_many_rows_as_at_the_start(lab):
-    job = lab.build().job
+    job = lab.build()
     state = job.state
     faults, log = faults_of("out-of-memory@2")
     faults.install(state)
@@ -212,7 +212,7 @@ def test_trackers_that_hang_or_fail_neither_stop_the_run_nor_lose_its_rows(tmp_p
 
 
 def test_nothing_is_wrapped_where_nothing_is_asked_for(lab, tmp_path: Path):
-    job = lab.build().job
+    job = lab.build()
     store = CheckpointStore(tmp_path / "checkpoints")
     trackers = Trackers(FileTracker(RunFolder.create(tmp_path, "run")), segment=0)
     state = job.state
@@ -231,7 +231,7 @@ def test_nothing_is_wrapped_where_nothing_is_asked_for(lab, tmp_path: Path):
 
 
 def test_what_is_behind_a_resumed_run_is_left_out_but_for_spoilt_samples(lab, tmp_path: Path, monkeypatch):
-    job = lab.build().job
+    job = lab.build()
     job.state.step = 5
     faults, log = faults_of(*(f"{kind}@{step}" for kind in KINDS for step in (5, 6)))
     losses = job.state.losses
@@ -247,7 +247,7 @@ def test_what_is_behind_a_resumed_run_is_left_out_but_for_spoilt_samples(lab, tm
 
 @pytest.mark.parametrize("kind", ["repeated-tokens", "random-labels"])
 def test_the_samples_of_that_steps_batch_are_spoilt_whatever_is_kept_out(lab, kind: str):
-    job = lab.build().job
+    job = lab.build()
     plan = job.samples.plan
     clean, ids = plan.dataset, plan.batch(2).ids
     plan.keep_out(plan.batch(0).ids.tolist() + ids[:1].tolist())
@@ -265,9 +265,9 @@ def test_the_samples_of_that_steps_batch_are_spoilt_whatever_is_kept_out(lab, ki
 def test_a_batch_is_counted_from_where_the_run_is(lab):
     """A run that goes on with batches of another size does not find batch 9 where it was."""
     built = lab.build()
-    plan, state = built.job.samples.plan, built.job.state
+    plan, state = built.samples.plan, built.state
     state.step, state.samples = 6, 60
-    list(built.job.feed(6, 7))
+    list(built.feed(6, 7))
     expected = plan.batch(8).ids
     plan.shift = 0
     heard: list[Any] = []
@@ -282,7 +282,7 @@ def test_a_batch_is_counted_from_where_the_run_is(lab):
 
 def test_a_fault_of_another_rank_is_told_and_does_nothing_here(lab, monkeypatch):
     """The first rank writes the events of all."""
-    job = lab.build().job
+    job = lab.build()
     plan, clean = job.samples.plan, job.samples.plan.dataset
     monkeypatch.setattr(job.state.strategy, "ranks", Ranks(RankEnv(rank=0, world=2)))
     texts = ("random-labels@1:rank=1", "nan-gradient@1:rank=1", "bit-flip@1:rank=1", "out-of-memory@2:rank=1")
@@ -300,7 +300,7 @@ def test_a_fault_of_another_rank_is_told_and_does_nothing_here(lab, monkeypatch)
 
 
 def test_the_samples_of_one_rank_are_its_share_of_the_batch(lab, monkeypatch):
-    job = lab.build().job
+    job = lab.build()
     plan = job.samples.plan
     share = plan.batch(2, 1, 2).ids.tolist()
     heard: list[Any] = []

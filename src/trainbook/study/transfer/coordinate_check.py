@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
-from trainbook.loop.build import Built, build
+from trainbook.loop.build import ConfiguredJob, build
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.seeding import seed_everything
 from trainbook.loop.step import train_step
@@ -71,8 +71,8 @@ def first_sizes(config: Config, seed: int, steps: int, rate: float) -> Sizes:
     sizes: Sizes = defaultdict(list)
     with prepared_device(config, device, config.model.hidden_size):
         built = build(config, device)
-        state = built.job.state
-        with closing(built.job.feed(0, steps + 1)) as batches, listening(built) as heard:
+        state = built.state
+        with closing(built.feed(0, steps + 1)) as batches, listening(built) as heard:
             for batch in batches:
                 seed_everything(seed, state.step)
                 train_step(state, batch)
@@ -104,10 +104,10 @@ def _plain(config: Config, seed: int, rate: float) -> Config:
 
 
 @contextmanager
-def listening(built: Built) -> Iterator[dict[str, list[Tensor]]]:
+def listening(built: ConfiguredJob) -> Iterator[dict[str, list[Tensor]]]:
     """Sizes of what layers answer while this is open; layers of the same name in several blocks go together."""
     heard: dict[str, list[Tensor]] = {}
-    task: Any = built.job.state.task
+    task: Any = built.state.task
 
     def listen(part: nn.Module, name: str) -> Any:
         found = heard.setdefault(name, [])
