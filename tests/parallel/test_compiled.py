@@ -15,7 +15,10 @@ from trainbook.loop.step import train_step
 from trainbook.parallel import RankEnv, joined
 
 # Torch itself keeps quiet about this one while it traces, unless warnings are errors.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),  # PyTorch's own, in its compiler
+]
 
 LAYERS = 3
 ON = ("memory.compile=on", f"model.num_hidden_layers={LAYERS}", "batch.gradient_accumulation_steps=2")
