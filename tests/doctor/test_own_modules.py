@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,13 @@ def test_a_change_is_advised_as_a_keyword_argument_of_fit(tmp_path: Path):
     assert first.override is not None and first.override.startswith("learning_rate=")
     shown = told(record, diagnose(record))
     assert f"→ trainbook.fit(…, {first.override})" in shown and "trainbook train" not in shown
-    with pytest.raises(UserError, match=r"Call trainbook\.fit\(…, learning_rate="):
+    record = replace(record, name="own", path=tmp_path / "own")
+    with pytest.raises(UserError, match="Train a new one with the change, and compare the two runs") as refused:
         choose(record, [first])
+    call = f'trainbook.fit(new_model, data, loss=loss, …, name="own-tried", runs_dir="{tmp_path}", {first.override})'
+    compare = f"trainbook compare {tmp_path}/own {tmp_path}/own-tried"
+    assert f":\n  {call}\n  {compare}" in str(refused.value)
+    assert f"  try     {call}\n          {compare}\n" in told(record, diagnose(record))
 
 
 def test_the_card_of_fit_names_the_call_and_no_command_that_trains_another_model(tmp_path: Path):

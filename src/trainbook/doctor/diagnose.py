@@ -20,6 +20,7 @@ says the same.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,7 @@ from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.runs.run_record import RunRecord
 
+STEP = re.compile(r"(?<!accumulation )\bstep(?=s?\b)")
 FAILED = "failed"  # what is said of a rule that could not be judged for another reason than that something lacks
 LIKELY, MUCH_MORE, SURE = 0.5, 0.25, 0.9
 EXPLAINED, RIVAL, MOST = 0.5, 0.75, 0.99
@@ -56,12 +58,21 @@ def diagnose(record: RunRecord) -> Diagnosis:
             continue
         try:
             with np.errstate(all="ignore"):
-                found += [replace(each, rule=rule.name) for each in rule.judge(view)]
+                found += [_in_unit(replace(each, rule=rule.name), view) for each in rule.judge(view)]
         except Lacking as lack:
             not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
             not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
     return Diagnosis(without_contradictions(once_each(ranked(found)), view), not_judged)
+
+
+def _in_unit(finding: Finding, view: View) -> Finding:
+    """Rules speak of steps; where a log counts nothing but epochs, those are what they mean."""
+    if view.step_name == "step":
+        return finding
+    told = {"evidence": finding.evidence, "remedy": finding.remedy}
+    said = {name: STEP.sub(view.step_name, text) for name, text in told.items() if text}
+    return replace(finding, **said)
 
 
 def ranked(found: Iterable[Finding]) -> list[Finding]:

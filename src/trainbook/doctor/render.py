@@ -12,7 +12,8 @@ from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
 from trainbook.doctor.diagnose import FAILED, Diagnosis
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.rule import RULES
-from trainbook.runs.foreign.vocabulary import where_to_set
+from trainbook.doctor.view import View
+from trainbook.runs.foreign.vocabulary import by_hand, where_to_set
 from trainbook.runs.run_record import RunRecord
 
 INDENT = 10  # columns of a finding's severity
@@ -29,8 +30,8 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
         console.print("  no problems found", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
-    if command := next_command(record, diagnosis):
-        console.print(Text(f"  try     {command}"), soft_wrap=True, highlight=False)
+    for number, line in enumerate(next_lines(record, diagnosis)):
+        console.print(Text(f"  {'try' if number == 0 else '':<8}{line}"), soft_wrap=True, highlight=False)
     judged = len(RULES) - len(diagnosis.not_judged)
     console.print()
     skipped = len(diagnosis.not_judged) if is_run else 0
@@ -46,7 +47,7 @@ def _seen(record: RunRecord) -> str:
 
 
 def _print_finding(record: RunRecord, finding: Finding, console: Console) -> None:
-    steps = f"  steps {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
+    steps = f"  {View(record).step_name}s {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
     head = Text.assemble(
         "  ",
         (f"{finding.severity:<8}", STYLES[finding.severity]),
@@ -72,17 +73,19 @@ def _say(console: Console, text: Text, indent: int = INDENT) -> None:
         console.print(Text.assemble(begin, line), soft_wrap=True, highlight=False)
 
 
-def next_command(record: RunRecord, diagnosis: Diagnosis) -> str | None:
-    """A run with the first finding's change, if it has one that is worth acting on."""
+def next_lines(record: RunRecord, diagnosis: Diagnosis) -> tuple[str, ...]:
+    """A run with the first finding's change, if it has one that is worth acting on; of `fit`, the call."""
     first = next((each for each in diagnosis.findings if each.severity != "info"), None)
-    if first is None or first.override is None or record.origin != "trainbook":
-        return None
+    if first is None or first.override is None or record.origin not in ("trainbook", "fit"):
+        return ()
+    if record.origin == "fit":
+        return by_hand(record, first.override)
     changed = {part.partition("=")[0] for part in first.override.split()}
     kept = [each for each in record.overrides if each.partition("=")[0] not in changed]
     file = record.name if record.path is None else str(record.path / "config.yaml")
     if record.path is not None and not os.path.isfile(file):
-        return None
-    return shlex.join(["trainbook", "train", file, *kept, *first.override.split()])
+        return ()
+    return (shlex.join(["trainbook", "train", file, *kept, *first.override.split()]),)
 
 
 def _lacking(diagnosis: Diagnosis) -> list[str]:

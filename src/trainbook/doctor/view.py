@@ -86,6 +86,11 @@ class View:
         return int(known) if known else self.last_step
 
     @property
+    def step_name(self) -> str:
+        """What the rows of a log are counted in: some tables know epochs alone."""
+        return str(self.fact("steps_are", "steps")).removesuffix("s")
+
+    @property
     def has_ended(self) -> bool:
         """It reached the end that was planned."""
         return self.last_step >= 0.98 * self.total > 0

@@ -17,7 +17,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.fork import newest_whole
 from trainbook.runs import RunFolder
-from trainbook.runs.foreign import foreign_override
+from trainbook.runs.foreign import by_hand, foreign_override
 from trainbook.runs.run_record import RunRecord
 from trainbook.study.outcomes import MEASURES, Measure
 from trainbook.study.remedy_run import changes, with_overrides
@@ -78,9 +78,10 @@ def choose(record: RunRecord, findings: Sequence[Finding], rule: str | None = No
         found = ", ".join(dict.fromkeys(finding.rule for finding in wanted))
         raise UserError(f"{record.name}: there is nothing to try. No change of a knob fixes {found}.")
     if record.origin == "fit":
+        call, compare = by_hand(record, str(chosen.override))
         raise UserError(
-            f"{record.name} was trained by trainbook.fit with your own module, which cannot be built here. Call "
-            f"trainbook.fit(…, {chosen.override}) under another name, and compare the two runs."
+            f"{record.name} was trained by trainbook.fit with your own module, which cannot be built here. Train a new "
+            f"one with the change, and compare the two runs:\n  {call}\n  {compare}"
         )
     if record.origin != "trainbook":
         raise UserError(

@@ -9,7 +9,7 @@ import pytest
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.values import choices
 from trainbook.runs.foreign import foreign_override, in_their_words
-from trainbook.runs.foreign.vocabulary import ELSEWHERE, TRAINING_ARGUMENTS, VALUES, names_for
+from trainbook.runs.foreign.vocabulary import ELSEWHERE, PLAIN, TRAINING_ARGUMENTS, VALUES, names_for
 from trainbook.runs.run_record import RunRecord
 
 THEIRS = RunRecord("run", [], [], origin="huggingface", names=names_for({}, is_hugging_face=True))
@@ -65,7 +65,23 @@ def test_without_saying_whose_words_they_are_what_has_no_counterpart_is_nothing(
 def test_a_run_with_names_of_its_own_is_told_those():
     record = RunRecord("run", [], [], origin="wandb", names=names_for({"optimizer.learning_rate": "lr"}))
     assert foreign_override(record, "optimizer.learning_rate=1e-4") == "lr=1e-4 (as this run's settings call it)"
-    assert foreign_override(record, "optimizer.beta2=0.9") == "adam_beta2=0.9 (TrainingArguments)"
+    assert foreign_override(record, "optimizer.beta2=0.9") == "beta2=0.9 (a usual name)"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("schedule.type=cosine", "schedule=cosine"),
+        ("batch.global_batch_size=32", "batch_size=32"),
+        ("precision.compute=bf16", "precision=bf16"),
+        ("evaluation.early_stopping_patience=3", "early_stopping_patience=3"),
+        ("model.dropout=0.1", "dropout=0.1"),
+        ("data.padding=bucketed", None),
+        ("guard.enabled=true", None),
+    ],
+)
+def test_a_log_of_an_unknown_tool_is_told_usual_names(override: str, told: str | None):
+    assert in_their_words(RunRecord("log", [], [], origin="csv", names=names_for({})), override) == told
 
 
 def test_a_global_batch_is_told_in_the_parts_that_the_trainer_knows():
@@ -77,7 +93,7 @@ def test_a_global_batch_is_told_in_the_parts_that_the_trainer_knows():
 
 
 def test_every_knob_in_the_tables_exists():
-    assert TRAINING_ARGUMENTS.keys() | VALUES.keys() | ELSEWHERE.keys() <= by_path().keys()
+    assert TRAINING_ARGUMENTS.keys() | VALUES.keys() | ELSEWHERE.keys() | PLAIN.keys() <= by_path().keys()
 
 
 def test_every_name_and_value_in_the_tables_is_the_trainers():

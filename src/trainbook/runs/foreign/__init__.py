@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
-from trainbook.runs.foreign.vocabulary import foreign_override, in_their_words
+from trainbook.runs.foreign.vocabulary import by_hand, foreign_override, in_their_words
 from trainbook.runs.run_record import RunRecord
 
-__all__ = ["LOOKED_FOR", "foreign_override", "in_their_words", "read_foreign"]
+__all__ = ["LOOKED_FOR", "by_hand", "foreign_override", "in_their_words", "read_foreign"]
 
 LOOKED_FOR = (
     "a Trainbook run folder, a trainer_state.json of the Hugging Face Trainer (or a folder that holds one), "

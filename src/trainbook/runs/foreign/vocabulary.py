@@ -1,8 +1,10 @@
-"""Advice in the words of the tool that a run was made with: `TrainingArguments` names, or those of its own settings."""
+"""Advice in the words of the tool that a run was made with: `TrainingArguments` names, those of its own settings, or
+usual ones where nothing is known of the tool."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -72,6 +74,16 @@ ELSEWHERE: Mapping[str, str] = {
 }
 TRAINER = "TrainingArguments"
 
+# Of a log whose tool is not known: names that any training script may have.
+PLAIN: Mapping[str, str] = {
+    "optimizer.type": "optimizer",
+    "schedule.type": "schedule",
+    "batch.global_batch_size": "batch_size",
+    "batch.per_device_train_batch_size": "batch_size",
+    "training.num_train_epochs": "epochs",
+    "precision.compute": "precision",
+}
+
 
 def foreign_override(record: RunRecord, override: str) -> str:
     """`optimizer.learning_rate=1e-4` as `learning_rate=1e-4 (TrainingArguments)`; several, as they are written.
@@ -80,7 +92,8 @@ def foreign_override(record: RunRecord, override: str) -> str:
     """
     if record.origin in ("trainbook", "fit") or "=" not in override:
         return override
-    told = [_one(record, part) or (part, f"Trainbook's name: no equivalent in {TRAINER}") for part in override.split()]
+    there = f": no equivalent in {TRAINER}" if _is_of_trainer(record) else ""
+    told = [_one(record, part) or (part, f"Trainbook's name{there}") for part in override.split()]
     return ", ".join(f"{words} ({whose})" for words, whose in told)
 
 
@@ -99,17 +112,34 @@ def where_to_set(record: RunRecord, override: str) -> str:
     return f"trainbook.fit(…, {override})" if record.origin == "fit" else override
 
 
+def by_hand(record: RunRecord, override: str) -> tuple[str, str]:
+    """How a change is tried with a module of the user's own: the call in Python, and the command that compares."""
+    name = f"{record.name}-tried"
+    folders, where = [record.name, name], ""
+    if record.path is not None:
+        folders = [str(record.path), str(record.path.parent / name)]
+        where = "" if str(record.path.parent) == "runs" else f', runs_dir="{record.path.parent}"'
+    call = f'trainbook.fit(new_model, data, loss=loss, …, name="{name}"{where}, {override})'
+    return call, shlex.join(["trainbook", "compare", *folders])
+
+
 def names_for(names: Mapping[str, str], is_hugging_face: bool = False) -> dict[str, str]:
-    """What a run calls the knobs: as its own settings do, and the rest as `TrainingArguments` would."""
-    return dict(TRAINING_ARGUMENTS) if is_hugging_face else {**TRAINING_ARGUMENTS, **names}
+    """What a run calls the knobs: as `TrainingArguments` does, or as its own settings do, as far as these go."""
+    return dict(TRAINING_ARGUMENTS) if is_hugging_face else dict(names)
+
+
+def _is_of_trainer(record: RunRecord) -> bool:
+    return record.origin == "huggingface" or record.names == TRAINING_ARGUMENTS
 
 
 def _one(record: RunRecord, override: str) -> tuple[str, str] | None:
     """In their words, and whose these are."""
     path, _, value = override.partition("=")
     name = record.names.get(path)
-    if name is not None and name != TRAINING_ARGUMENTS.get(path):
-        return f"{name}={WORDS.get(value, value)}", "as this run's settings call it"
+    if not _is_of_trainer(record):
+        if name is not None:
+            return f"{name}={WORDS.get(value, value)}", "as this run's settings call it"
+        return _plain(path, value)
     if path == "precision.compute":
         return HALF_PRECISION.get(value, "bf16=False, fp16=False"), TRAINER
     if path == "schedule.warmup_ratio":
@@ -132,6 +162,14 @@ def _one(record: RunRecord, override: str) -> tuple[str, str] | None:
     if override == "guard.enabled=true" and record.origin == "huggingface":
         return "callbacks=[GuardCallback()]", "trainbook.guard.huggingface, for the Trainer"
     return None
+
+
+def _plain(path: str, value: str) -> tuple[str, str] | None:
+    if path.startswith("model."):
+        return f"{path.removeprefix('model.')}={value}", "in the model's configuration"
+    if path not in (*TRAINING_ARGUMENTS, *ELSEWHERE, *PLAIN) or path == "data.padding":
+        return None
+    return f"{PLAIN.get(path, path.rpartition('.')[2])}={WORDS.get(value, value)}", "a usual name"
 
 
 def _global_batch(record: RunRecord, value: str) -> tuple[str, str]:
