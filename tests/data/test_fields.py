@@ -82,6 +82,24 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         ),
         (FieldSpec(), {"a": "x", "b": "y"}, "'a', 'b' could each be the text. Set data.text_field."),
         (
+            FieldSpec(),
+            {"messages": [{"role": "user", "content": "hi"}]},
+            "no field was recognized as the text; its fields are: 'messages'. These are conversations: set "
+            "training.task=chat.",
+        ),
+        (
+            FieldSpec(),
+            {"id": "1", "tokens": ["a"], "ner_tags": ["O"]},
+            "no field was recognized as the text; its fields are: 'id', 'tokens', 'ner_tags'. These are tagged words: "
+            "set training.task=tag.",
+        ),
+        (
+            FieldSpec(),
+            {"instruction": "Add 1 and 2.", "output": "3"},
+            "'instruction', 'output' could each be the text. These are prompts with responses: set training.task=chat, "
+            "or data.text_field for one of them alone.",
+        ),
+        (
             CLASS,
             {"text": "a", "id": 4},
             "no field was recognized as the label; its fields are: 'text', 'id'. Set data.label_field.",

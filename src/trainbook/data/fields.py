@@ -128,6 +128,8 @@ def find_fields(
         search.take("group", wanted.group_field)
     if wanted.records == "text":
         search.find({"text": (wanted.text_field, TEXT_NAMES, _is_prose)})
+        if "text" in search.problems and (hint := _other_task(search)):
+            search.problems["text"] = search.problems["text"]._replace(unclear="", hint=hint)
     elif wanted.records == "labelled":
         names, fits = _LABELS[wanted.labels or "class"]
         search.find(
@@ -285,6 +287,18 @@ class _Search:
         if may_lack_a_header(self.columns, self.first, self.shown):
             hints.append(NO_HEADER)
         raise DataError(" ".join(part for part in (f"{self.shown}: {what}.", *hints, hint) if part))
+
+
+def _other_task(search: _Search) -> str:
+    """The task that records without a text are made for, where their fields show it."""
+    lists = [column for column in search.columns if all(map(is_list, search.values(column) or [None]))]
+    if any(column in lists for column in search.named(CONVERSATION_NAMES)):
+        return "These are conversations: set training.task=chat."
+    if any(column in lists for column in search.named(WORDS_NAMES)) and search.named(TAGS_NAMES):
+        return "These are tagged words: set training.task=tag."
+    if search.named(PROMPT_NAMES) and search.named(RESPONSE_NAMES):
+        return "These are prompts with responses: set training.task=chat, or data.text_field for one of them alone."
+    return ""
 
 
 def _find_conversation(search: _Search, wanted: FieldSpec) -> Fields:
