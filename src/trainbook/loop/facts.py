@@ -77,7 +77,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         **token_shift(_stream(train), _stream(validation), data.tokenizer.vocab_size),
     }
     labels = [_labels(side) for side in (train, validation)]
-    if (prior := constant_loss(*labels, task)) is not None:
+    if (prior := constant_loss(labels[0], labels[1], task)) is not None:
         facts["validation_prior_loss"] = prior
     if all(each is not None and each.dtype.kind == "i" and each.ndim == 1 for each in labels):
         counts = [np.bincount(each, minlength=len(data.label_names)) for each in labels]  # pyright: ignore

@@ -245,8 +245,6 @@ class Training:
         utilization = gpu_utilisation(state.device)
         if utilization is not None:
             row["gpu_utilisation"] = utilization
-        self._log_row(report.step, "train", row)
-        self.io.write_store_events()
         state.clipped.zero_()
         state.steps_since_row = 0
         self._start_row()
