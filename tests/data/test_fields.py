@@ -95,7 +95,7 @@ def test_a_field_is_found_by_its_name_or_as_the_only_one_of_its_kind(
         ),
         (
             FieldSpec(),
-            {"instruction": "Add 1 and 2.", "output": "3"},
+            {"instruction": "Add 1 and 2.", "output": "That is three."},
             "'instruction', 'output' could each be the text. These are prompts with responses: set training.task=chat, "
             "or data.text_field for one of them alone.",
         ),
