@@ -230,7 +230,8 @@ _ALL = (
     _cause(
         "bad-samples",
         "Some samples are outliers that make the loss jump.",
-        "Find and exclude them: `trainbook data` looks for broken text, the guard lists samples in quarantine.jsonl.",
+        "Find and exclude them: `trainbook data` looks for broken text; the guard writes what it finds to "
+        "quarantine.jsonl.",
         "data.repetition_filter",
         "clipping-off gradients-explode",
     ),

@@ -76,6 +76,15 @@ def test_a_resumed_run_with_epochs_keeps_the_later_steps_too(tmp_path: Path):
     assert [(row["step"], row["loss"]) for row in read(tmp_path, text).train] == [(10, 4), (20, 3.1), (30, 2)]
 
 
+def test_how_long_a_wandb_run_has_taken_makes_no_evaluations(tmp_path: Path):
+    text = "_step,_runtime,train/loss,eval/loss\n1,10,5,\n2,20,4,\n2,21,,4.5\n3,30,3,\n"
+    record = read(tmp_path, text)
+    assert [row["step"] for row in record.train] == [1, 2, 3]
+    assert record.evaluations == [{"step": 2, "segment": 0, "split": "eval", "loss": 4.5}]
+    by_hand = "step,runtime,loss,val_loss\n1,10,5,\n2,20,4,4.5\n"
+    assert [row["step"] for row in read(tmp_path, by_hand).evaluations] == [2]
+
+
 def test_an_export_of_wandb_is_read_without_its_bounds(tmp_path: Path):
     text = '"Step","blue-1 - train/loss","blue-1 - train/loss__MIN","blue-1 - train/loss__MAX"\n"1","5","4","6"\n'
     assert read(tmp_path, text).train == [{"step": 1, "segment": 0, "split": "train", "loss": 5.0}]

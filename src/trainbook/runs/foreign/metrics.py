@@ -61,8 +61,9 @@ OTHER_NAMES = {
     "pearson": ("pearsonr",),
     "seconds": ("runtime",),
 }
-# Hugging Face's mean since the start, evaluations included: it falls where the speed does not.
-NOT_MEANT = ("train_tokens_per_second", "train/train_tokens_per_second")
+# Hugging Face's mean since the start, evaluations included: it falls where the speed does not. W&B's time since the
+# start: it is not that of an evaluation.
+NOT_MEANT = ("train_tokens_per_second", "train/train_tokens_per_second", "_runtime")
 METRIC_OF = {other: name for name, others in OTHER_NAMES.items() for other in others} | {name: name for name in METRICS}
 
 STEP_NAMES = (
@@ -80,7 +81,7 @@ STEP_NAMES = (
     "_step",
 )
 
-COORDINATES = ("epoch", "tokens", "time")  # they place a row; alone they are none
+COORDINATES = ("epoch", "tokens", "time")  # they place a row; alone, or with how long it took, they are none
 
 
 @dataclass
@@ -271,7 +272,7 @@ def _share_coordinates(rows: dict[Split, dict[int, Row]]) -> None:
                 if value is not None:
                     row.setdefault(name, value)
     for split in ("train", "eval"):
-        places = {"step", "segment", "split", *COORDINATES}
+        places = {"step", "segment", "split", "seconds", *COORDINATES}
         rows[split] = {step: row for step, row in rows[split].items() if row.keys() - places}
 
 
