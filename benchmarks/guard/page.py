@@ -13,7 +13,7 @@ from typing import Any
 
 from guard.poison import what, where
 from trainbook.charts.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save
-from trainbook.guard.ladder import LONGEST_STRETCH
+from trainbook.guard.ladder import LONGEST_STRETCH, MOST_BAD_DATA
 
 Row = dict[str, Any]
 NAMES = {
@@ -95,6 +95,7 @@ def write_page(results: Path, folder: Path) -> None:
         "{threshold:g}": f"{knobs.skip_threshold:g}" if knobs.skip_threshold else "",
         "{skips}": str(knobs.max_consecutive_skips),
         "{longest}": str(LONGEST_STRETCH * knobs.max_consecutive_skips),
+        "{most_bad}": str(MOST_BAD_DATA * knobs.max_consecutive_skips),
         "{rollbacks}": str(knobs.max_rollbacks),
     }.items():
         rules = rules.replace(name, value)

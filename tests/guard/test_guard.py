@@ -56,6 +56,15 @@ class Loop:
         self.optimizer.zero_grad()
         return accepted
 
+    def broken(self) -> None:
+        """The weights are ruined, and updates go on until the guard has brought them back."""
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.fill_(NAN)
+        rollbacks = self.guard.rollbacks
+        while self.guard.rollbacks == rollbacks:
+            self.update(0)
+
     def state(self) -> dict[str, Any]:
         parts = {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler}
         return copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
@@ -109,8 +118,7 @@ def test_after_a_rollback_it_is_the_restored_averages_that_a_rejection_brings_ba
     loop = Loop(norm=True, max_consecutive_skips=3, snapshot_steps=10)
     for number in range(30):
         loop.update(number)
-    for _ in range(3):
-        loop.update(0, NAN)
+    loop.broken()
     restored = loop.state()
     assert loop.kinds()[-1] == "rollback" and not loop.update(0, NAN)
     loop.must_equal(restored)
@@ -124,20 +132,20 @@ def test_moving_the_model_after_the_guard_was_made_is_no_trouble():
     torch.testing.assert_close(loop.state()["model"], before, rtol=0, atol=0)
 
 
-def test_many_rejections_in_a_row_lead_back_to_a_snapshot():
+def test_a_model_that_gives_nothing_finite_any_more_goes_back_to_a_snapshot():
     loop = Loop(max_consecutive_skips=4, snapshot_steps=10)
     for number in range(35):
         if number == 20:
             expected = loop.state()
         assert loop.update(number)
-    for _ in range(4):
-        assert not loop.update(0, NAN)
-    assert loop.kinds() == ["skip"] * 4 + ["rollback"]
-    event = loop.guard.events[-1]
-    assert (event["to"], event["step"], event["attempt"]) == (20, 39, 1)
+    loop.broken()
+    assert loop.kinds() == ["skip"] * 7 + ["trial", "rollback"], "three of them in turn with the earlier state"
+    trial, event = loop.guard.events[-2:]
+    assert trial["worse"] and "the state of step 20 is fine" in trial["reason"]
+    assert (event["to"], event["step"], event["attempt"]) == (20, 46, 1)
     assert "4 updates in a row were rejected" in event["reason"] and "step 20" in event["reason"]
     loop.must_equal(expected)
-    assert loop.guard.step == 39 and loop.guard.rollbacks == 1
+    assert loop.guard.step == 46 and loop.guard.rollbacks == 1 and loop.guard.rejected == 11
     assert loop.guard.state_dict()["ladder"]["last_target"] == 20
     assert loop.update(50)
 
@@ -151,10 +159,53 @@ def test_a_snapshot_can_be_gone_back_to_again():
     for _ in range(3):
         for number in range(3):
             assert loop.update(number)
-        for _ in range(4):
-            loop.update(0, NAN)
+        loop.broken()
         loop.must_equal(expected)
     assert [event["to"] for event in loop.guard.events if event["kind"] == "rollback"] == [30] * 3
+
+
+@pytest.mark.parametrize("of_gradient_alone", [False, True])
+def test_data_that_gives_nothing_finite_is_skipped_to_its_end_and_harms_nothing(of_gradient_alone: bool):
+    loop, twin = (Loop(max_consecutive_skips=4, snapshot_steps=10) for _ in range(2))
+    for number in range(80):
+        if number == 40:
+            for _ in range(60):
+                if of_gradient_alone:
+                    assert not loop.guard.accepts(1.0, NAN)
+                else:
+                    assert not loop.update(0, NAN)
+            loop.must_equal(twin)
+        assert loop.update(number) and twin.update(number)
+    loop.must_equal(twin)
+    trials = [event for event in loop.guard.events if event["kind"] == "trial"]
+    assert len(trials) == 4, "after 4, 8, 16 and 32"
+    assert not any(event["worse"] for event in trials) and "the data is bad" in trials[0]["reason"]
+    assert set(loop.kinds()) == {"skip", "trial"} and loop.guard.rejected == 60
+
+
+def test_bad_data_that_ends_just_before_the_trial_is_not_held_against_the_model():
+    loop = Loop(max_consecutive_skips=4, snapshot_steps=10)
+    for number in range(40):
+        loop.update(number)
+    for _ in range(4):
+        loop.update(0, NAN)
+    accepted = [loop.update(number) for number in range(40, 60)]
+    assert not accepted[0] and all(accepted[1:]), "one batch is the earlier state's"
+    assert loop.kinds() == ["skip"] * 4 + ["trial"]
+
+
+def test_data_that_never_becomes_finite_again_is_the_end_and_named_as_the_cause():
+    loop = Loop(max_consecutive_skips=2)
+    for number in range(20):
+        loop.update(number)
+    before = loop.state()
+    with pytest.raises(
+        Diverged, match=r"step 12.: 100 updates in a row .* The training data is broken from step 21 on"
+    ):
+        for _ in range(200):
+            loop.update(0, NAN)
+    loop.must_equal(before)
+    assert loop.guard.rollbacks == 0
 
 
 class Patient:
@@ -288,10 +339,9 @@ def test_the_end_of_the_ladder_is_an_error_that_says_what_was_tried():
     for number in range(60):
         loop.update(number)
     with pytest.raises(Diverged, match=r"2 rollbacks, learning rate × 0\.5"):
-        for _ in range(30):
-            loop.update(0, NAN)
+        for _ in range(3):
+            loop.broken()
     assert loop.kinds().count("rollback") == 2
-    assert all(parameter.isfinite().all() for parameter in loop.model.parameters())
 
 
 def test_without_leave_to_lower_the_rate_the_second_trouble_is_the_end():
@@ -304,9 +354,10 @@ def test_without_leave_to_lower_the_rate_the_second_trouble_is_the_end():
 def test_without_objects_updates_are_only_kept_out():
     guard = Guard(max_consecutive_skips=3)
     assert guard.accepts(3.0, 1.0) and not guard.accepts(NAN, 1.0)
-    with pytest.raises(Diverged, match="pass the model and the optimizer to Guard"):
-        for _ in range(3):
+    with pytest.raises(Diverged, match=r"Or the model is: .* pass it and the optimizer to Guard"):
+        for _ in range(3 * 50):
             guard.accepts(NAN, 1.0)
+    assert guard.rejected == 150
 
 
 def test_only_as_many_snapshots_as_asked_for_are_kept():
@@ -320,8 +371,8 @@ def test_only_as_many_snapshots_as_asked_for_are_kept():
 
 
 def trouble(loop: Loop, times: int) -> None:
-    for _ in range(times * 4):
-        loop.update(0, NAN)
+    for _ in range(times):
+        loop.broken()
 
 
 def test_the_rate_is_halved_by_each_rollback_after_the_first():
@@ -387,12 +438,15 @@ def test_a_lowered_rate_stays_lowered_whatever_the_schedule(name: str):
     for is_lowered in (False, True):
         optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         scheduler = schedulers()[name](optimizer)
-        objects = [optimizer] if scheduler is None else [optimizer, scheduler]
+        patient = Patient()
+        objects = [patient, optimizer] if scheduler is None else [patient, optimizer, scheduler]
         guard = Guard(*objects, max_consecutive_skips=2, snapshot_steps=10, lower_rate=True)
         for number in range(60):
             guard.accepts(healthy(number), 1.0)
-        for _ in range(2 * is_lowered * 2):
-            guard.accepts(NAN, 1.0)
+        while guard.rollbacks < 2 * is_lowered:
+            if guard._trial is None:
+                patient.harm = NAN
+            guard.accepts(healthy(60) + patient.harm, 1.0)
         optimizer.param_groups[0]["params"][0].grad = torch.ones(1)
         found = []
         for _ in range(50):
@@ -423,9 +477,9 @@ def test_overflows_at_the_lowest_loss_scale_are_trouble():
         loop.update(number)
     for parameter in loop.model.parameters():
         parameter.register_hook(lambda gradient: gradient * INF)
-    for number in range(7):
+    for number in range(8):
         loop.update(number)
-    assert loop.kinds() == ["skip"] * 7 + ["rollback"], "three of 8, 4 and 2, and four of 1"
+    assert loop.kinds() == ["skip"] * 7 + ["trial"], "three of 8, 4 and 2, and four of 1"
 
 
 def test_a_skipped_update_with_a_loss_scale_never_happened():
@@ -486,8 +540,8 @@ def test_after_loading_there_is_a_snapshot_of_where_it_goes_on():
     other = Loop(max_consecutive_skips=3)
     for name in ("model", "optimizer", "scheduler", "guard"):
         getattr(other, name).load_state_dict(copy.deepcopy(getattr(loop, name).state_dict()))
-    for _ in range(3):
-        other.update(0, NAN)
+    other.update(7)
+    other.broken()
     assert other.guard.events[-1]["to"] == 7
     other.must_equal(loop)
 

@@ -160,23 +160,60 @@ def test_the_loss_that_is_judged_is_that_of_the_whole_update(lab: Lab, kind: str
     assert judge.window.values[0, :5].tolist() == pytest.approx(logged, rel=1e-4)
 
 
-def test_repeated_trouble_leads_back_and_the_training_goes_on(lab: Lab):
-    rows = lab.tiny.rows(40, nan=[25, 26, 27])
+class Breaking(transformers.TrainerCallback):
+    """Ruins the weights after these steps, unless a trial has lent the model another state."""
+
+    def __init__(self, callback: GuardCallback, steps: range, *, adapters_only: bool = False) -> None:
+        self.callback, self.steps, self.adapters_only = callback, steps, adapters_only
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        if state.global_step in self.steps and self.callback.guard._trial is None:
+            for parameter in model.parameters():
+                if parameter.requires_grad or not self.adapters_only:
+                    parameter.data.fill_(float("nan"))
+
+
+def test_a_training_that_ends_or_saves_in_a_trial_has_the_present_state(lab: Lab):
+    rows = lab.tiny.rows(28, nan=[25, 26, 27])
     callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
     guarded = lab.train(rows, callback)
-    assert [event["kind"] for event in callback.events] == ["skip"] * 3 + ["rollback"]
+    assert [event["kind"] for event in callback.events] == ["skip"] * 3
+    must_be_equal(guarded, lab.train(lab.tiny.without(rows, 25, 26, 27)))
+    rows = lab.tiny.rows(32, nan=[25, 26, 27])
+    guarded = lab.train(
+        rows, GuardCallback(max_consecutive_skips=3, snapshot_steps=8), save_strategy="steps", save_steps=28
+    )
+    saved = type(guarded.model).from_pretrained(lab.folder / "checkpoint-28").state_dict()
+    torch.testing.assert_close(
+        saved, lab.train(lab.tiny.without(rows, *range(25, 32))).model.state_dict(), rtol=0, atol=0
+    )
+
+
+def test_a_broken_model_is_brought_back_and_the_training_goes_on(lab: Lab):
+    rows = lab.tiny.rows(45)
+    callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
+    guarded = lab.train(rows, callback, Breaking(callback, range(25, 26)))
+    assert [event["kind"] for event in callback.events] == ["skip"] * 6 + ["trial", "rollback"]
     assert callback.events[-1]["to"] == 16
-    # The snapshot of step 16, then the data after the trouble.
-    must_be_equal(guarded, lab.train(lab.tiny.without(rows, *range(16, 28))))
+    # The snapshot of step 16, then the data after the trouble: three rejections, and a trial with seven batches.
+    must_be_equal(guarded, lab.train(lab.tiny.without(rows, *range(16, 35))))
+
+
+def test_many_bad_batches_in_a_row_are_only_skipped(lab: Lab):
+    rows = lab.tiny.rows(45, nan=list(range(25, 37)))
+    callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
+    guarded = lab.train(rows, callback)
+    assert {event["kind"] for event in callback.events} == {"skip", "trial"}
+    must_be_equal(guarded, lab.train(lab.tiny.without(rows, *range(25, 37))))
 
 
 def test_trouble_that_stays_is_the_end(lab: Lab):
-    rows = lab.tiny.rows(70, nan=list(range(50, 70)))
+    rows = lab.tiny.rows(90)
     callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8, max_rollbacks=2, lower_rate=True)
-    trainer = lab.trainer(rows, callback)
+    trainer = lab.trainer(rows, callback, Breaking(callback, range(50, 90)))
     with pytest.raises(Diverged, match="2 rollbacks"):
         trainer.train()
-    assert is_healthy(trainer) and trainer.args.max_grad_norm == 1.0
+    assert trainer.args.max_grad_norm == 1.0
     assert callback.guard.rate_factor == 0.5
     assert trainer.lr_scheduler.base_lrs == [2.5e-3]
 
@@ -287,8 +324,9 @@ def test_adapters_are_kept_without_the_frozen_model(lab: Lab):
         parameter.requires_grad_("h.1" in name)
     callback = GuardCallback(max_consecutive_skips=2)
     before = copy.deepcopy(model.state_dict())
-    trainer = lab.train(lab.tiny.rows(6, nan=[4, 5]), callback, model=model)
-    assert [event["kind"] for event in callback.events] == ["skip", "skip", "rollback"]
+    breaking = Breaking(callback, range(3, 4), adapters_only=True)
+    trainer = lab.train(lab.tiny.rows(12), callback, breaking, model=model)
+    assert [event["kind"] for event in callback.events] == ["skip"] * 5 + ["trial", "rollback"]
     torch.testing.assert_close(trainer.model.state_dict(), before, rtol=0, atol=0)
     (_, kept) = callback.guard._ring.newest(0) or (0, {})
     assert all("h.1" in name for name in kept["objects"]["0"])

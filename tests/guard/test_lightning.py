@@ -127,21 +127,49 @@ def test_an_epoch_that_ends_with_fewer_micro_batches_is_no_surprise(lab: Lab):
     assert float(first_end.max() / first_end.min()) < 1.3
 
 
-def test_repeated_trouble_leads_back_and_the_training_goes_on(lab: Lab):
-    rows = lab.tiny.rows(40, nan=[25, 26, 27])
+class Breaking(lightning.Callback):
+    """Ruins the weights before these batches, unless a trial has lent the module another state."""
+
+    def __init__(self, callback: GuardCallback, batches: range) -> None:
+        self.callback, self.batches = callback, batches
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx in self.batches and self.callback.guard._trial is None:
+            for parameter in pl_module.parameters():
+                parameter.data.fill_(float("nan"))
+
+
+def test_a_training_that_ends_in_a_trial_has_the_present_state(lab: Lab):
+    rows = lab.tiny.rows(28, nan=[25, 26, 27])
     callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
     guarded = lab.fit(rows, callback)
-    assert [event["kind"] for event in callback.events] == ["skip"] * 3 + ["rollback"]
+    assert [event["kind"] for event in callback.events] == ["skip"] * 3
+    must_be_equal(guarded, lab.fit(lab.tiny.without(rows, 25, 26, 27)))
+
+
+def test_a_broken_module_is_brought_back_and_the_training_goes_on(lab: Lab):
+    rows = lab.tiny.rows(45)
+    callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
+    guarded = lab.fit(rows, callback, Breaking(callback, range(25, 26)))
+    assert [event["kind"] for event in callback.events] == ["skip"] * 6 + ["trial", "rollback"]
     assert callback.events[-1]["to"] == 16
-    must_be_equal(guarded, lab.fit(lab.tiny.without(rows, *range(16, 28))))
+    must_be_equal(guarded, lab.fit(lab.tiny.without(rows, *range(16, 35))))
+
+
+def test_many_bad_batches_in_a_row_are_only_skipped(lab: Lab):
+    rows = lab.tiny.rows(45, nan=list(range(25, 37)))
+    callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8)
+    guarded = lab.fit(rows, callback)
+    assert {event["kind"] for event in callback.events} == {"skip", "trial"}
+    must_be_equal(guarded, lab.fit(lab.tiny.without(rows, *range(25, 37))))
 
 
 def test_trouble_that_stays_is_the_end(lab: Lab):
-    rows = lab.tiny.rows(70, nan=list(range(50, 70)))
+    rows = lab.tiny.rows(90)
     callback = GuardCallback(max_consecutive_skips=3, snapshot_steps=8, max_rollbacks=2, lower_rate=True)
     with pytest.raises(Diverged, match="2 rollbacks"):
-        lab.fit(rows, callback)
-    assert is_healthy(lab.module) and callback.guard.rate_factor == 0.5
+        lab.fit(rows, callback, Breaking(callback, range(50, 90)))
+    assert callback.guard.rate_factor == 0.5
 
 
 def test_a_resumed_training_knows_what_is_usual(lab: Lab):

@@ -267,6 +267,38 @@ def test_a_rejected_update_of_ones_own_module_leaves_it_untouched(lab):
     torch.testing.assert_close(dict(hurt.state_dict()), dict(clean.state_dict()), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("persistent", [False, slow(True)])
+def test_bad_batches_of_ones_own_data_are_skipped_while_the_module_is_fine(lab, persistent: bool):
+    """An earlier batch is read again to see that, which changes neither the module nor the order of the data."""
+    workers: dict[str, Any] = {"num_workers": 1, "persistent_workers": True} if persistent else {}
+    found = []
+    for name, skips in (("tested", 5), ("patient", 100)):
+        data = DataLoader(TensorDataset(*made_data()), batch_size=3, shuffle=True, **workers)
+        with lab.poisoned_at(*range(15, 38)):
+            found.append(fit(lab, name, data, made_model(dropout=0.2), max_consecutive_skips=skips, max_steps=30))
+        assert lab.events("rollback", name) == [] and len(lab.events("skip", name)) == 23
+        assert lab.rows(name)[-1]["applied_updates"] == 30
+    assert [event["step"] for event in lab.events("trial", "tested")] == [19, 25]
+    assert lab.events("trial", "patient") == []
+    torch.testing.assert_close(dict(found[0].state_dict()), dict(found[1].state_dict()), rtol=0, atol=0)
+
+
+def test_a_module_of_ones_own_that_gives_nothing_finite_any_more_is_brought_back(lab):
+    broken: list[int] = []
+
+    def change(number, state, step):
+        if number == 20 and not broken:
+            broken.append(number)
+            for parameter in state.parameters:
+                parameter.data.fill_(float("nan"))
+        return step()
+
+    with lab.around_step(change):
+        model = fit(lab, "run", [made_data()], max_consecutive_skips=5, snapshot_steps=5, max_steps=30)
+    assert len(lab.events("rollback")) == 1 and lab.events("trial") == []
+    assert all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+
+
 @pytest.mark.parametrize("knob", ["batch_size", "num_hidden_layers", "max_seq_length", "compile", "z_loss"])
 def test_a_knob_that_nothing_would_obey_is_refused(tmp_path, knob):
     knobs: dict[str, Any] = {knob: "on" if knob == "compile" else 1}

@@ -49,6 +49,25 @@ def test_too_many_rejected_updates_in_a_row_end_the_run(lab):
     assert "failure" in lab.open().report.read_text()
 
 
+def test_bad_batches_in_a_row_are_skipped_while_the_model_is_fine(lab):
+    lab.train("training.max_steps=20", name="clean")
+    with lab.poisoned_at(*range(15, 38)):
+        lab.train("training.max_steps=20", "guard.max_consecutive_skips=5")
+    assert lab.events("rollback") == lab.events("remedy") == []
+    assert len(lab.events("skip")) == 23 and lab.rows()[-1]["applied_updates"] == 20
+    assert [row["loss"] for row in lab.rows()[:14]] == [row["loss"] for row in lab.rows("clean")[:14]]
+    trials = lab.events("trial")
+    assert [event["step"] for event in trials] == [19, 25], "told once, and again when the row is twice as long"
+    assert "data from before it gives finite values, so it is not the model" in trials[0]["reason"]
+
+
+def test_bad_batches_without_end_stop_the_run_and_the_data_is_named(lab):
+    with lab.poisoned_at(*range(15, 200)), pytest.raises(Diverged, match="training data is broken from step 15") as end:
+        lab.train("training.max_steps=20", "guard.max_consecutive_skips=2")
+    assert "Check your data" in str(end.value) and "learning_rate" not in str(end.value)
+    assert lab.rows()[-1]["applied_updates"] == 14
+
+
 def test_a_learning_rate_far_too_high_is_answered_with_the_usual_one(lab):
     with lab.poisoned_at(*range(4, 100)), pytest.raises(Diverged, match=r"Try optimizer\.learning_rate=0\.001,"):
         lab.train("optimizer.learning_rate=1", "guard.max_consecutive_skips=5", "guard.max_rollbacks=0")

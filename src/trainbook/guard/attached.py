@@ -72,6 +72,7 @@ class Attached:
             self.gate.shut()
 
     def close(self) -> None:
+        self.guard.end_trial()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
-from trainbook.guard.judge import Judge, JudgeReading
+from trainbook.guard.judge import Judge, JudgeReading, Rejection
 from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
 from trainbook.guard.snapshots import SnapshotRing, copied, size_of
@@ -68,7 +68,8 @@ class Guard:
         and the current one does not recover by itself, the guard rolls back, and stops after `max_rollbacks` rollbacks
         to the same state. If not, the data has changed, and the guard adapts: at once, or, after thousands of updates
         at one level, one skipped update later for each thousand. `max_consecutive_skips` values in a row that are not
-        finite lead to a rollback at once.
+        finite lead to the same trial, and to a rollback at once if the earlier state is better. If not, the data is
+        bad: it is skipped, and the guard stops after fifty times as many.
 
         `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them is different from the
         rest: instead of adapting after a few rejections in a row, the guard skips up to six times
@@ -145,7 +146,7 @@ class Guard:
         grad_norm = _scalar("grad_norm", grad_norm).to(loss.device)
         judge = self._ready(loss.device)
         if self._trial is not None and self._trial.is_earlier:
-            self._end_turn_of_earlier(judge, self._trial, loss)
+            self._end_turn_of_earlier(judge, self._trial, loss, grad_norm)
             return False
         if self.objects and (judge.judged % self.snapshot_steps == 0 or not self._ring.steps):
             self._take_snapshot(judge)
@@ -162,11 +163,9 @@ class Guard:
         reading = judge.read()
         self._tell_of(reading, ids)
         if self._trial is not None:
-            self._end_turn_of_present(judge, self._trial, reading.row[-1].loss)
+            self._end_turn_of_present(judge, self._trial, reading.row[-1])
             return False
         decision = self._ladder.decide(self.step, reading, highest_rate(self.objects))
-        if isinstance(decision, Suspicion) and not decision.trouble.is_of_the_model:
-            decision = self._ladder.confirm(decision)  # no healthy run has so many in a row that are not finite
         if isinstance(decision, Suspicion) and not self._begin_trial(decision, reading):
             decision = self._ladder.dismiss(decision, highest_rate(self.objects))
         if isinstance(decision, Suspicion):
@@ -177,7 +176,9 @@ class Guard:
 
     def _act_on(self, judge: Judge, decision: Adopt | Observe | Suspicion | RollBack | Stop | None) -> None:
         if isinstance(decision, Stop):
-            raise Diverged(f"{decision.verdict} The model has the weights of the last accepted update.")
+            is_unsure = decision.trouble.kind == "data" and not self.objects
+            unknown = " Or the model is: to have that tested, pass it and the optimizer to Guard(…)." * is_unsure
+            raise Diverged(f"{decision.verdict}{unknown} The model has the weights of the last accepted update.")
         if isinstance(decision, Adopt):
             judge.adopt(decision.row)
             self._tell("adapt", self.step, decision.reason)
@@ -189,7 +190,6 @@ class Guard:
 
     def _begin_trial(self, suspicion: Suspicion, reading: JudgeReading) -> bool:
         """False: there is no earlier state to compare with."""
-        of_present = [each.loss for each in suspicion.row] or reading.recent_losses[-2 * BATCHES :]
         found = self._ring.newest(suspicion.trouble.healthy_before) or self._ring.newest(
             min(self._ring.steps, default=0)
         )
@@ -197,16 +197,20 @@ class Guard:
             return False
         target, earlier = found
         present = {str(number): copied(each.state_dict()) for number, each in enumerate(self.objects)}
-        self._trial = StateTrial(present, earlier["objects"], target, suspicion, of_present)
+        self._trial = StateTrial(present, earlier["objects"], target, suspicion)
+        self._trial.of_present = [
+            self._trial.cost(each.loss, each.grad_norm) for each in suspicion.row
+        ] or reading.recent_losses[-2 * BATCHES :]
         self._load(earlier["objects"])
         return True
 
-    def _end_turn_of_earlier(self, judge: Judge, trial: StateTrial, loss: Tensor) -> None:
+    def _end_turn_of_earlier(self, judge: Judge, trial: StateTrial, loss: Tensor, grad_norm: Tensor) -> None:
+        signals = torch.stack([loss.float(), grad_norm.float()])
         if judge.agree is not None:
-            loss = judge.agree(loss.float())
+            signals = judge.agree(signals)
         judge.judged += 1
         self._kept_out_by_trials += 1
-        trial.of_earlier.append(float(loss))
+        trial.of_earlier.append(trial.cost(*signals.tolist()))
         if trial.is_worse is not None:
             self._load(trial.present)
             self._conclude(judge, trial)
@@ -214,9 +218,9 @@ class Guard:
             trial.is_earlier = False
             self._load(trial.present)
 
-    def _end_turn_of_present(self, judge: Judge, trial: StateTrial, loss: float) -> None:
+    def _end_turn_of_present(self, judge: Judge, trial: StateTrial, rejection: Rejection) -> None:
         """Its update was rejected like those that led to the trial, so the state is still the same."""
-        trial.of_present.append(loss)
+        trial.of_present.append(trial.cost(rejection.loss, rejection.grad_norm))
         if trial.is_worse is not None:
             self._conclude(judge, trial)
             return
@@ -231,7 +235,9 @@ class Guard:
         else:
             self._act_on(judge, self._ladder.dismiss(trial.suspicion, highest_rate(self.objects)))
 
-    def _end_trial(self) -> None:
+    def end_trial(self) -> None:
+        """Give the objects their present state back if a trial has lent them an earlier one: before they are saved or
+        evaluated, and after the last update. What the trial was about will be noticed again."""
         if self._trial is not None:
             self._load(self._trial.present)
             self._trial = None
@@ -244,7 +250,7 @@ class Guard:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: recent values, rejections and remedies. Snapshots are not part of it."""
-        self._end_trial()  # the objects are to be saved as they were; what it was about will be noticed again
+        self.end_trial()  # the objects are to be saved as they are
         judge = self._judge.state_dict() if self._judge is not None else self._to_restore
         return {"judge": copied(judge), "ladder": copied(self._ladder.state_dict())}
 

@@ -91,6 +91,8 @@ class GuardCallback(WithGuard, TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         if self._attached is not None:
             self._attached.gate.open_again()
+            if control.should_save or control.should_evaluate:
+                self._attached.guard.end_trial()
 
     def on_save(self, args, state, control, **_):
         file = _state_file(Path(args.output_dir), state.global_step)

@@ -11,6 +11,9 @@
        if the policy allows it.
     6. If that does not help or is not allowed, or if the model never learned anything: stop, and report why.
 
+Values that are not finite are never taken for usual. After several in a row the same test is made: a model that is
+worse goes back at once; if it is the data, updates are skipped for long before the run stops.
+
 Decisions depend on the readings alone, so a resumed run takes the same actions again.
 """
 
@@ -20,7 +23,7 @@ import math
 import statistics
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trainbook.guard.judge import JudgeReading, Rejection, is_repeated
@@ -40,6 +43,7 @@ MUCH = (
 RECOVERED = 0.5  # of what the loss rose by, that must be gone then
 LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
 WAITS = 1000  # updates at one level for each that a stretch at another one is skipped, where data may come in any order
+MOST_BAD_DATA = 50  # times max_consecutive_skips that data which gives no finite values is skipped before the run stops
 LEAST_GAIN = 0.1  # of what was learned: what a lower rate must add to it early in training, where that is easy
 
 
@@ -65,13 +69,14 @@ class Policy:
 class Trouble:
     """What the ladder noticed, and the step at which it began."""
 
-    kind: str  # "rejections", "drift", or "stuck"
+    kind: str  # "rejections", "drift", "stuck", or "data"
     first_step: int
     last_step: int
     reason: str
     is_of_the_model: bool = True  # its loss went up; False: what is not finite may come from the data alone
     usual: float = math.nan  # the loss from before it
     now: float = math.nan  # and since
+    count: int = 0  # updates that were rejected in a row
 
     @property
     def healthy_before(self) -> int:
@@ -143,6 +148,7 @@ class Ladder:
     to_reach_by: int = 0  # the step
     must_gain: bool = False  # and not only be back where it was
     tested_row: int = 0  # the first step of the rejections in a row at which the model was found to be as good as ever
+    tested_count: int = 0  # updates in a row that were not finite when it was last found that the data is to blame
     pending: Trouble | None = None  # from which the model may yet recover by itself
     recovers_by: int = 0  # the step
 
@@ -157,6 +163,8 @@ class Ladder:
             return Stop(found, self.attempts, self._verdict(found, self.attempts))
         if found is self.pending:
             return self.back(found)
+        if not found.is_of_the_model and not reading.recent_losses:
+            return self.back(found)  # no update was ever accepted: there is no better state to compare with
         return Suspicion(found, reading.row if found.kind == "rejections" else ())
 
     def confirm(self, suspicion: Suspicion) -> Observe | RollBack | Stop:
@@ -196,9 +204,11 @@ class Ladder:
             or (self.to_reach is not None and trouble.last_step <= self.to_reach_by)
         )
 
-    def dismiss(self, suspicion: Suspicion, rate: float | None = None) -> Adopt | None:
+    def dismiss(self, suspicion: Suspicion, rate: float | None = None) -> Adopt | Stop | None:
         """The model is as good as it was: the loss is what the data costs now."""
         trouble = suspicion.trouble
+        if not trouble.is_of_the_model:
+            return self._skip_on(trouble)
         if trouble.kind == "rejections":
             if self._is_short(suspicion.row, trouble.first_step, trouble.last_step):
                 self.tested_row = trouble.first_step  # rejected updates do not change the model: once is enough
@@ -209,6 +219,14 @@ class Ladder:
         self.best_losses = []
         self.dismissed += 1
         return None
+
+    def _skip_on(self, trouble: Trouble) -> Stop | None:
+        """A model that is fine waits for better data, which a run that is stopped never meets."""
+        self.tested_count, self.tested_row = trouble.count, trouble.first_step
+        if trouble.count < MOST_BAD_DATA * self.policy.max_consecutive_skips:
+            return None
+        why = f"The training data is broken from step {trouble.first_step} on."
+        return Stop(replace(trouble, kind="data"), self.attempts, f"step {trouble.last_step}: {trouble.reason}. {why}")
 
     def _is_short(self, row: Sequence[Rejection], first: int, last: int) -> bool:
         """Whether a rejected stretch may yet be one of bad data, and is skipped: the longer all data was at one level,
@@ -236,6 +254,8 @@ class Ladder:
     def _rejections(self, step: int, reading: JudgeReading) -> Trouble | Adopt | None:
         count = reading.troubled_in_a_row  # up to now: a row that has ended was a bad stretch of data, and is over
         row = reading.row
+        if count < self.tested_count:
+            self.tested_count = 0  # that row is over
         is_finite = all(math.isfinite(each.loss) and math.isfinite(each.grad_norm) for each in row)
         is_mild = is_finite and all(each.loss <= reading.beginning for each in row)
         first = row[0].step if row and len(row) == count else step - count + 1
@@ -250,10 +270,14 @@ class Ladder:
             return None
         if is_finite and first == self.tested_row and is_short:
             return None
+        if not is_finite and count < min(2 * self.tested_count, MOST_BAD_DATA * self.policy.max_consecutive_skips):
+            return None  # tested, and tested again when the row is twice as long
+        if not is_finite and self.tested_count:
+            first = self.tested_row
         usual = statistics.median(reading.recent_losses) if reading.recent_losses else math.nan
         now = statistics.median(each.loss for each in row) if is_finite and row else math.nan
         reason = f"{count} updates in a row were rejected{_last(row)}"
-        return Trouble("rejections", first, step, reason, is_finite, usual, now)
+        return Trouble("rejections", first, step, reason, is_finite, usual, now, count)
 
     def _drift(self, step: int, reading: JudgeReading, rate: float | None) -> Trouble | None:
         """Finds a slow rise of the loss: the window follows it, so no single value is far from the previous ones."""

@@ -91,6 +91,10 @@ class GuardCallback(WithGuard, Callback):
         if self._attached is not None:
             self._attached.gate.open_again()
 
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        if self._attached is not None:
+            self._attached.guard.end_trial()
+
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         if self._attached is not None:
             self._attached.close()

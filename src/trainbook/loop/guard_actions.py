@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,9 @@ from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import RunProgress, load_progress
 from trainbook.loop.recheck import Recheck
+from trainbook.loop.seeding import seed_step
 from trainbook.loop.state import Remedy
+from trainbook.loop.step import compute, undo
 from trainbook.runs.run_record import RunRecord, told_by
 
 NUM_SNAPSHOTS = 3
@@ -67,6 +70,7 @@ class GuardActions:
         self._origins: dict[int, list[int]] = {}  # the ranks that a rejected update's bad values came from, by step
         self._ring: SnapshotRing | None = None
         self._cadence = self.knobs.snapshot_steps
+        self._feed_was_used = False  # for an earlier batch: the user's iterable may have lost its place
 
     def restore(self, saved: dict[str, Any]) -> None:
         """As a checkpoint holds it."""
@@ -138,7 +142,7 @@ class GuardActions:
         return reading, changed or (not reading.rejections and self.blame.look_again(step))
 
     def act(self, step: int, reading: JudgeReading) -> bool:
-        """Decide what the rejections call for, and do it. True: the run was rolled back."""
+        """Decide what the rejections call for, and do it. True: the run was rolled back, or its data must be read anew."""
         if not self.knobs.enabled:
             self._must_get_on(reading)
             return False
@@ -156,15 +160,16 @@ class GuardActions:
             self.log("observe", step, reason=decision.reason)
         if isinstance(decision, RollBack):
             self._go_back(decision)
-        return isinstance(decision, RollBack)
+        was_used, self._feed_was_used = self._feed_was_used, False
+        return was_used or isinstance(decision, RollBack)
 
     def _tested(
         self, step: int, suspicion: Suspicion, rate: float | None, in_a_row: int
     ) -> Adopt | Observe | RollBack | Stop | None:
         """Is the model worse than it was, or is it the data?"""
         trouble = suspicion.trouble
-        if not trouble.is_of_the_model:  # no healthy run has so many updates in a row that are not finite
-            return self.ladder.confirm(suspicion)
+        if not trouble.is_of_the_model:
+            return self._tested_for_what_is_not_finite(step, suspicion)
         cost = self._cost_of_earlier_data(trouble)
         if cost is None:  # nobody can tell: what is worse than an untrained model is
             is_worse = self.ladder.first_loss is None or trouble.now > self.ladder.first_loss
@@ -178,6 +183,43 @@ class GuardActions:
         if trouble.kind == "rejections" and self.job.config.data.shuffle and in_a_row < longest:
             return None  # where batches are drawn at random, no healthy stretch of them is so different
         return self.ladder.dismiss(suspicion, rate)
+
+    def _tested_for_what_is_not_finite(
+        self, step: int, suspicion: Suspicion
+    ) -> RollBack | Observe | Stop | Adopt | None:
+        """A model that gives finite values on data from before the trouble is fine: the data of now is bad."""
+        trouble = suspicion.trouble
+        # Rejected updates do not change the model: once is enough.
+        if not self.ladder.tested_count and not self._is_fine_on_earlier_data(suspicion):
+            return self.ladder.confirm(suspicion)
+        told = "; data from before it gives finite values, so it is not the model: the bad data is skipped"
+        self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
+        return self.ladder.dismiss(suspicion)
+
+    def _is_fine_on_earlier_data(self, suspicion: Suspicion) -> bool:
+        """False also where nobody can tell."""
+        trouble = suspicion.trouble
+        if self.job.samples is None:
+            return self._is_fine_on_batch_of(trouble.healthy_before)
+        if all(math.isfinite(each.loss) for each in suspicion.row):
+            return False  # the gradients alone are not finite, which the cost of samples does not tell
+        cost = self._cost_of_earlier_data(trouble)
+        return cost is not None and math.isfinite(cost)
+
+    def _is_fine_on_batch_of(self, at_most: int) -> bool:
+        """Of the user's own data: the newest batch up to this step that was accepted, with the present model."""
+        accepted = [step for step in range(1, at_most + 1) if step not in self.blame.suspects]
+        if not accepted:
+            return False
+        self._feed_was_used = True
+        state, buffers_before = self.state, [buffer.clone() for buffer in self.state.buffers]
+        with closing(self.job.feed(accepted[-1] - 1, accepted[-1])) as batches:
+            batch = next(batches)
+        seed_step(state)
+        computed = compute(state, batch, buffers_before)
+        values = torch.stack([*computed.losses.values(), computed.clipped.norm])
+        undo(state, buffers_before)
+        return bool(values.isfinite().all())
 
     def _cost_of_earlier_data(self, trouble: Trouble) -> float | None:
         """What samples of batches from before the trouble cost now."""
@@ -270,15 +312,19 @@ class GuardActions:
         return "host" if on_host <= SHARE_OF_HOST * available_host_memory() else "nowhere"
 
     def _advice(self, trouble: Trouble) -> str:
+        kept = "The model has the weights of the last accepted update."
+        quarantined = f"the {len(self.blame.entries)} samples in quarantine.jsonl" if self.blame.entries else ""
+        if trouble.kind == "data":
+            return f"{kept} Check {quarantined or 'your data'} for values that are not finite, or far too large."
         by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
         advice = f"Try {self._lower_rate(by)}, a longer warm-up"
         if self.state.precision.compute == "fp16":
             advice += ", precision.compute=bf16 or fp32"
         if not (self._is_own or self.job.config.model.qk_norm):
             advice += ", model.qk_norm=true"
-        if self.blame.entries:
-            advice += f"; also check the {len(self.blame.entries)} samples in quarantine.jsonl"
-        return f"The model has the weights of the last accepted update. {advice}."
+        if quarantined:
+            advice += f"; also check {quarantined}"
+        return f"{kept} {advice}."
 
     @property
     def _is_own(self) -> bool:
