@@ -332,6 +332,19 @@ def test_the_terminal_shows_table_knobs_curves_and_conclusion():
     assert "spread over seeds is unknown" in text
 
 
+def test_a_narrow_terminal_cuts_no_number_off_and_breaks_no_curve():
+    name = "a-run-with-a-name-that-takes-much-room"
+    records = [run(name, 3.0), run("b", 2.5, optimizer__learning_rate=1e-2)]
+    console = new_console(width=60, record=True, file=io.StringIO())
+    render(compare(records), console)
+    lines = console.export_text().splitlines()
+    assert all(len(line) <= 60 for line in lines) and not any("…" in line for line in lines)
+    of_b = next(line for line in lines if line.strip().startswith("b "))
+    assert of_b.split()[1:3] == ["40", "4,000"] and of_b.split()[-2:] == ["2.5000", "2.5000"]
+    curves = [line for line in lines if set(line.strip()) <= set("▁▂▃▄▅▆▇█") and line.strip()]
+    assert len(curves) == 2 and {len(line.rstrip()) for line in curves} == {44}
+
+
 def test_knobs_without_effect_alone_make_no_table():
     console = new_console(width=100, record=True, file=io.StringIO())
     render(compare([run("a", 3.0), run("b", 2.5, logging__logging_steps=7)]), console)

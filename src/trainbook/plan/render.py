@@ -116,6 +116,7 @@ def _parameters(facts: dict[str, Any]) -> Table:
 def _memory(facts: dict[str, Any]) -> Table:
     unit, name = (GB, "GB") if facts["allocated"] >= GB else (10**6, "MB")
     table = _table("part", name, "", "")
+    table.columns[2].no_wrap = True  # on a narrow terminal the words give way, not the bars
     largest = max(facts["memory"].values())
     for part, number in facts["memory"].items():
         if abs(number) >= SMALLEST * unit:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 WIDTH = 40
+LOGGED_BY = "logged by"
+NARROW = 80  # columns of a terminal that has no room for wide gaps
 MOST_POINTS = 400  # of a curve in the answer
 MOST_VALUE = 28  # letters
 
@@ -105,7 +107,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
     units = [counted(side.record.facts) for side in comparison.sides]
     unit = units[0] if len(set(units)) == 1 else "tokens"
     columns = ["steps", unit, "time", f"{unit}/s", f"final {comparison.metric}"]
-    table = _table("run", [*columns, *["best"] * has_best, *["logged by"] * is_mixed])
+    table = _table("run", [*columns, *["best"] * has_best, *[LOGGED_BY] * is_mixed])
     table.title = f"{what(comparison)}, by {comparison.by}"
     for row, its_unit in zip(rows, units, strict=True):
         count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
@@ -114,6 +116,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
         cells = [row["name"], count[0], count[1], duration(row["seconds"]), count[2], number(row["final"])]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
         table.add_row(*cells)
+    _keep_numbers_whole(table, console)
     console.print(table)
 
 
@@ -162,6 +165,7 @@ def _print_groups(comparison: Comparison, console: Console) -> None:
         deviation = number(stdev(values)) if len(values) > 1 else "–"
         shown = [number(fmean(values)), deviation, number(min(values)), number(max(values))]
         table.add_row(group.label, str(len(values)), *shown)
+    _keep_numbers_whole(table, console)
     console.print(table)
 
 
@@ -170,21 +174,27 @@ def _print_curves(comparison: Comparison, console: Console) -> None:
     sides = [(side, side.curve) for side in comparison.sides if side.curve is not None]
     low, high = (float(end([end(curve.values) for _, curve in sides])) for end in (np.min, np.max))
     last = max(curve.end for _, curve in sides)
-    name = max(len(side.label) for side, _ in sides)
+    longest = max(len(side.label) for side, _ in sides)
+    scale = f"{LEVELS[0]} {number(low)}, {LEVELS[-1]} {number(high)}; right end: {place_text(comparison, last)}"
+    # On a narrow terminal the curves are shorter; beside a long name, below it.
+    is_beside = longest + len(scale) + 5 <= console.width
+    name = longest if is_beside else 0
+    width = min(WIDTH, console.width - name - 5)
     console.print()
     for side, curve in sides:
-        console.print(f"  {side.label:<{name}}  {_blocks(curve, last, low, high)}")
-    scale = f"{LEVELS[0]} {number(low)}, {LEVELS[-1]} {number(high)}"
-    console.print(f"  {'':<{name}}  {scale}; right end: {place_text(comparison, last)}", style="dim", highlight=False)
+        if not is_beside:
+            console.print(f"  {side.label}", highlight=False)
+        console.print(f"  {side.label if is_beside else '':<{name}}  {_blocks(curve, last, low, high, width)}")
+    console.print(f"  {'':<{name}}  {scale}", style="dim", highlight=False)
 
 
-def _blocks(curve: Curve, last: float, low: float, high: float) -> str:
+def _blocks(curve: Curve, last: float, low: float, high: float, width: int = WIDTH) -> str:
     """A block for each stretch, at the height of its mean; where nothing was logged, the one before goes on."""
-    places = (curve.places / last * WIDTH).astype(int) if last else np.zeros(len(curve.places), int)
-    bounds = np.searchsorted(np.minimum(places, WIDTH - 1), np.arange(WIDTH + 1))  # in rising order
+    places = (curve.places / last * width).astype(int) if last else np.zeros(len(curve.places), int)
+    bounds = np.searchsorted(np.minimum(places, width - 1), np.arange(width + 1))  # in rising order
     shown, before = "", " "
     for number_, (first, end) in enumerate(pairwise(bounds.tolist())):
-        if number_ / WIDTH * last > curve.end:
+        if number_ / width * last > curve.end:
             break
         if first < end:
             share = (fmean(curve.values[first:end].tolist()) - low) / (high - low) if high > low else 0.0
@@ -207,7 +217,16 @@ def _table(first: str, columns: list[str], justify: Any = "right") -> Any:
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=True)
-    table.add_column(first)
+    table.add_column(first, overflow="fold")
     for column in columns:
-        table.add_column(column, justify=justify)
+        table.add_column(column, justify=justify, overflow="fold")
     return table
+
+
+def _keep_numbers_whole(table: Any, console: Console) -> None:
+    """On a narrow terminal names and titles take more lines; a number that is cut off says something else."""
+    for column in table.columns[1:]:
+        if column.header != LOGGED_BY:
+            column.min_width = max(len(str(cell)) for cell in column.cells)
+    if console.width < NARROW:
+        table.padding = (0, 1, 0, 0)

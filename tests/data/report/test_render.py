@@ -24,6 +24,14 @@ def facts(report_of, texts):
     return report_of(train, train[:30], "data.max_seq_length=1024")
 
 
+def test_a_narrow_terminal_shortens_bars_and_no_numbers(facts):
+    stream = io.StringIO()
+    render(facts, new_console(file=stream, width=48))
+    histogram = stream.getvalue().split("Lengths of training documents")[1].split("What each length keeps")[0]
+    assert "documents" in histogram and "…" not in histogram
+    assert max(line.count("█") for line in histogram.splitlines()) >= 8
+
+
 def test_findings_come_first_and_everything_fits_into_80_columns(facts):
     text = shown(facts, "trainbook train my.yaml")
     assert text.startswith("error ")

@@ -89,9 +89,14 @@ def _histogram(facts: Facts, console: Console) -> None:
     table = _table(console, "Lengths of training documents, in tokens", "from", "to", "documents")
     table.add_column("", no_wrap=True)
     most = max(part["documents"] for part in bins)
-    for part in bins:
-        row = f"{part['from']:,}", f"{part['to'] - 1:,}", f"{part['documents']:,}", bar(part["documents"] / most)
-        table.add_row(*row)
+    rows = [(f"{part['from']:,}", f"{part['to'] - 1:,}", f"{part['documents']:,}") for part in bins]
+    names = (str(column.header) for column in table.columns)
+    taken = sum(
+        max(map(len, cells)) + 2 for cells in zip(names, *rows, strict=False)
+    )  # on a narrow terminal: more of it
+    room = max(8, min(BAR, console.width - taken - 2))
+    for part, row in zip(bins, rows, strict=True):
+        table.add_row(*row, bar(part["documents"] / most, room))
     console.print(table)
 
 
@@ -173,7 +178,7 @@ def _labels(facts: Facts, console: Console) -> None:
         console.print(table)
         return
     table = _table(console, f"Labels: {train['classes']} classes", "class", *labels)
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     totals = {name: sum(side["counts"].values()) for name, side in labels.items()}
     most = max(train["counts"].values())
     shown = list(train["counts"])[:MAX_CLASSES]
