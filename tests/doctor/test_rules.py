@@ -74,6 +74,14 @@ def classifier(**metrics: float) -> RunRecord:
     return run("training.task=classify", source="bert-tiny", facts=three, each=curve, each_evaluation=changed)
 
 
+def memorized(when_best: float) -> RunRecord:
+    """Validation is best at step 80 with 0.8, where the training loss is this; later that falls to 0.1."""
+    evaluated = set_to(loss=lambda step: 0.8 + abs(step - 80) / 200, targets=200)
+    curve = losses(lambda step: 1.1 + (when_best - 1.1) * step / 60 if step < 60 else when_best if step < 120 else 0.1)
+    facts = {"uniform_loss": math.log(3), "prior_loss": math.log(3)}
+    return run("training.task=classify", source="bert-tiny", facts=facts, each=curve, each_evaluation=evaluated)
+
+
 CASES = [
     Case(
         "loss-at-start",
@@ -699,6 +707,7 @@ CASES = [
         lambda: run(each=losses(lambda step: -0.1 * step**2)),
         lambda: run(each=losses(lambda step: -40.0 + 41 * math.exp(-step / 20))),
     ),
+    Case("labels-memorized", "labels-noisy", lambda: memorized(0.78), lambda: memorized(0.5)),
     Case(
         "constant-prediction",
         "constant-missed",

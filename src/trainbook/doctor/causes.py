@@ -193,6 +193,13 @@ _ALL = (
         CURVES + "learning-rate-low model-small training-short gradients-vanish metric-flat overfitting dataset-tiny",
     ),
     _cause(
+        "labels-noisy",
+        "Some labels may be wrong, and were memorized.",
+        "Run `trainbook predict` with the best checkpoint on the training file, and look at the records whose label "
+        "differs from a predicted one of high probability.",
+        None,
+    ),
+    _cause(
         "loss-unbounded",
         "The loss falls without bound below zero: it may have the wrong sign.",
         "Check the sign: training minimizes the loss, so a score or a log-likelihood must be negated.",
@@ -293,7 +300,7 @@ _ALL = (
     ),
     _cause(
         "classes-missed",
-        "Some classes are hardly ever predicted, which the accuracy does not show.",
+        "Some classes are hardly ever predicted; the accuracy alone hides that.",
         "Train longer while the validation loss falls. Otherwise look at the records that are predicted wrongly: their "
         "labels may be wrong. If these classes are rare, get more samples of them or repeat them in the training data.",
         "evaluation.metric_for_best_model",

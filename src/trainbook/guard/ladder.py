@@ -262,7 +262,7 @@ class Ladder:
         is_short = self._is_short(row, first, step)
         if row and is_mild and not is_short and count >= min(self.policy.patience, self.policy.max_consecutive_skips):
             self._settle(step)
-            return Adopt(row, f"{count} updates in a row were rejected, but none is worse than an untrained model")
+            return Adopt(row, f"{count} updates in a row were rejected, but no loss was above the initial one")
         enough = self.policy.suspicious if is_finite else self.policy.max_consecutive_skips
         if is_finite and is_repeated(row):
             enough = count  # it will not change while the model does not

@@ -186,7 +186,7 @@ class Blame:
         self.state.kept_out = [sample for sample in self.state.kept_out if sample not in freed]
         if self.file is not None:
             write_entries(self.file, self.entries)
-        reason = f"{len(freed)} samples cost no more than others: they are trained on again"
+        reason = f"{len(freed)} samples have no higher loss than others: they are trained on again"
         self.log("release", step, reason=reason, count=len(freed), ids=sorted(freed)[:20])
         return True
 

@@ -308,7 +308,7 @@ EVENTS = {
             "corruption", "a step gave another result when it was computed again: a device is suspect", "warning"
         ),
         EventKind("quarantine", "samples are excluded from training from here on; or none stood out", "warning"),
-        EventKind("release", "quarantined samples cost no more than others, and are trained on again"),
+        EventKind("release", "quarantined samples have no higher loss than others, and are trained on again"),
         EventKind("trial", "the guard tested a suspicion: is the model worse, or has the data changed?", "warning"),
         EventKind("observe", "the model is worse, and has some updates to recover by itself", "warning"),
         EventKind("adapt", "the data has changed: the guard takes the new level of the loss for usual", "warning"),

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from trainbook.doctor.curves import validation_gain, validation_has_stopped
 from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer
@@ -13,6 +15,7 @@ from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 
 FEW_TARGETS = 20  # fewer evaluated samples say little about an accuracy
+AROUND = 10  # rows that a level is read from
 FALLS = 0.1  # of the validation loss, over the last half of a run: enough to expect more of the same from more steps
 HARDLY_FALLS = 0.02
 LOOK_AT_LABELS = (
@@ -126,3 +129,42 @@ def _for_missed_classes(view: View, row: dict[str, Any], gain: float | None) -> 
         return change(view, "evaluation.metric_for_best_model", "f1_macro"), said
     has_stopped = gain is not None and gain < HARDLY_FALLS
     return None, LOOK_AT_LABELS if has_stopped else f"{LOOK_AT_LABELS} Train longer only if neither is the case."
+
+
+LEARNED, NEVER_GOOD = 0.95, 0.4  # of the loss of guessing by frequency: between them validation was at its best
+AS_LOW = 0.85  # of the validation loss at its best, for a training loss that is about the same
+
+
+@rule(
+    "labels-memorized",
+    symptom="overfitting",
+    looks_at="whether training and validation loss came down together to a level far above zero, and only the training "
+    "loss fell from there",
+    thresholds=f"validation at its best between {NEVER_GOOD:.0%} and {LEARNED:.0%} of the loss of guessing by "
+    f"frequency, with a training loss of at least {AS_LOW:.0%} of it; later the training loss falls by "
+    "30 %, and the validation loss rises by 10 %",
+    source="reasoning: what texts tell of their labels helps on both sides; what is left then are labels that only "
+    "memorizing explains. Texts that do not say enough look the same, so this is only a possibility",
+    fault="a third of the labels wrong",
+    causes=("labels-noisy",),
+    needs=("loss", "eval:loss", "start:prior_loss"),
+)
+def labels_memorized(view: View) -> Iterator[Finding]:
+    at, evaluations = view.finite("loss", "eval")
+    steps, losses = view.losses()
+    if view.task not in ("classify", "classify_many", "tag") or len(evaluations) < 4 or len(losses) < 2 * AROUND:
+        return
+    place = int(evaluations.argmin())
+    best, prior = float(evaluations[place]), float(view.fact("prior_loss"))
+    then = float(np.median(losses[np.argsort(np.abs(steps - at[place]), kind="stable")[: 2 * AROUND]]))
+    now, last = float(np.median(losses[-AROUND:])), float(evaluations[-1])
+    if not NEVER_GOOD * prior < best < LEARNED * prior or then < AS_LOW * best:
+        return
+    if now > 0.7 * then or last < 1.1 * best:
+        return
+    evidence = (
+        f"at step {int(at[place]):,} the validation loss was lowest ({best:.3g}), and the training loss about the same "
+        f"({then:.3g}); since then the training loss fell to {now:.3g}, and the validation loss rose to {last:.3g}: "
+        "only single records were left to learn"
+    )
+    yield finding("info", "labels-noisy", 0.3, evidence, steps=(at[place], at[-1]), best=best, then=then, now=now)

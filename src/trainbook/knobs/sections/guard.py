@@ -121,9 +121,9 @@ class GuardKnobs(Section):
         ),
         why=(
             "A skipped update changes nothing, so either an accepted update before them did the damage, or the data is "
-            "different. Samples from before the trouble are evaluated again: if they cost what they did, the model is "
-            "fine. Then shuffled data is skipped up to six times as long, and data in a fixed order is taken to have "
-            "changed. A model that is worse has as many updates again to recover by itself before the rollback."
+            "different. Samples from before the trouble are evaluated again: if their loss is what it was, the model "
+            "is fine. Then shuffled data is skipped up to six times as long, and data in a fixed order is taken to "
+            "have changed. A model that is worse has as many updates again to recover by itself before the rollback."
         ),
         raised="More patience with a bad stretch of data; a run that is already broken computes longer for nothing.",
         lowered="Tests sooner; a test evaluates 128 samples.",
@@ -147,7 +147,7 @@ class GuardKnobs(Section):
         why=(
             "A learning rate that is too high often breaks a run slowly: no single step is unusual, and in the end "
             "the loss is that of guessing. The rise must also exceed 5 % of the initial loss and three standard "
-            "deviations of its noise, and samples from the best point must cost more than they did there. Where the "
+            "deviations of its noise, and samples from the best point must have a higher loss than there. Where the "
             "schedule has raised the learning rate since, everything that was learned must be lost."
         ),
         raised="Slower to act; near 1 only a model that has forgotten everything counts.",
@@ -279,8 +279,8 @@ class GuardKnobs(Section):
         why=(
             "A bad sample returns every epoch. The samples of a rejected batch are measured one by one: those whose "
             "own loss is beyond all of 128 accepted samples, and far beyond most, are responsible. quarantine.jsonl "
-            "records where each comes from. Later they are measured again, and come back if they cost no more than "
-            "others."
+            "records where each comes from. Later they are measured again, and come back if their loss is no "
+            "higher than that of others."
         ),
         raised="On: bad samples do harm at most once, and you see them.",
         lowered="Off: rejected batches are only skipped, and their samples return.",
