@@ -98,3 +98,21 @@ def test_every_kind_of_source(given: str, found: str, tmp_path: Path, monkeypatc
     run.write_manifest(Manifest("run", working_directory=str(base)))
     config, _ = with_paths_found(load("gpt-tiny", [f"data.source={given}"]).config, run)
     assert config.data.source == found.format(base)
+
+
+def test_data_beside_the_file_that_names_it_is_pointed_out(lab: Any, elsewhere: Path):
+    file = lab.root / "my run.yaml"
+    file.write_text("data: {source: text.txt}\n")
+    with pytest.raises(DataError) as error:
+        api.train(load(file, ["training.max_steps=1"]), recipe=str(file), runs_dir=elsewhere / "runs", quiet=True)
+    source = lab.root / "text.txt"
+    assert str(error.value) == (
+        f"data.source: 'text.txt' is not in the current directory, but in {lab.root}. Change to that directory, or "
+        f"add data.source={source}."
+    )
+
+
+def test_the_data_of_a_run_whose_configuration_is_trained_again_is_pointed_out(lab: Any, elsewhere: Path):
+    file = lab.runs / "whole" / "config.yaml"
+    with pytest.raises(DataError, match=f"is not in the current directory, but in {lab.root}"):
+        api.train(load(file), recipe=str(file), runs_dir=elsewhere / "runs", quiet=True)

@@ -36,7 +36,9 @@ def _data(loaded: Loaded) -> list[str]:
     from trainbook.data.request import reading_request
     from trainbook.data.tokenizers import tokenizer_config
     from trainbook.knobs.derive import task_name
+    from trainbook.loop.data_paths import check_paths
 
+    check_paths(loaded)
     data = loaded.config.data
     tokenizer_config(data.tokenizer, data.vocab_size)
     request = reading_request(task_name(loaded.config))

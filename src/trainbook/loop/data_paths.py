@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from pathlib import Path
 
 from trainbook.data.sources.opening import LIST_PREFIX
-from trainbook.errors import RunFolderError
+from trainbook.errors import DataError, RunFolderError
 from trainbook.knobs.config import Config
+from trainbook.knobs.origin import Loaded
 from trainbook.python_path import is_python_path
 from trainbook.runs import RunFolder
 
-KNOBS = ("data.source", "data.validation", "data.cache_dir")
+DATA = ("data.source", "data.validation")
+KNOBS = (*DATA, "data.cache_dir")
 
 
 def with_paths_found(config: Config, run: RunFolder) -> tuple[Config, list[str]]:
@@ -35,6 +38,24 @@ def with_paths_found(config: Config, run: RunFolder) -> tuple[Config, list[str]]
             config = config.model_copy(update={section: changed})
             lines.append(f"{knob}: {value} is not in the current directory and was found in {found}")
     return config, lines
+
+
+def check_paths(loaded: Loaded) -> None:
+    """Of a new run: DataError for data that is not in the current directory, but beside the file that names it, or
+    where the run was trained whose configuration the file is."""
+    for knob in DATA:
+        value, origin = loaded.config.get(knob), loaded.origins[knob]
+        if value is None or origin.kind != "file" or not _is_relative(value) or _is_there(value, ""):
+            continue
+        folder = os.path.dirname(os.path.abspath(origin.where))
+        run = RunFolder(Path(folder))
+        places = _places(run) if run.manifest.is_file() else [folder]
+        if (found := next((place for place in places if _is_there(value, place)), None)) is not None:
+            override = shlex.quote(f"{knob}={_inside(value, found)}")
+            raise DataError(
+                f"{knob}: '{value}' is not in the current directory, but in {found}. Change to that directory, or add "
+                f"{override}."
+            )
 
 
 def are_here(config: Config) -> bool:

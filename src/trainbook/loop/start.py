@@ -19,7 +19,7 @@ from trainbook.knobs.origin import Origin
 from trainbook.knobs.own_models import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.text import read_file
 from trainbook.loop.build import build
-from trainbook.loop.data_paths import with_paths_found
+from trainbook.loop.data_paths import check_paths, with_paths_found
 from trainbook.loop.describe import describe
 from trainbook.loop.device import device_kind
 from trainbook.loop.faults.faults import Faults
@@ -58,6 +58,8 @@ def train_own(request: TrainRequest, own: OwnTraining) -> Result:
 def train_on(ranks: Ranks, request: TrainRequest) -> Result:
     request = replace(request, loaded=_with_pretraining(request, ranks))
     loaded = request.loaded
+    if request.name is None or not RunFolder(request.runs_dir / request.name).has_begun:
+        check_paths(loaded)
     plan = _prepare(replace(request, loaded=with_whole_paths(loaded))) if ranks.is_first else None
     plan = _shared(ranks, plan, request)
     if isinstance(plan, Result):

@@ -172,7 +172,9 @@ def verdict(arms: dict[Arm, dict[str, Any]], rate: float) -> str:
                 f"cannot tell: under {arm} the size of {found['largest_layer']} after {found['largest_after']} "
                 f"updates is not finite: use a --rate below {rate:g}."
             )
-    at = f"{mup['largest_layer']} after {mup['largest_after']} updates has a slope of {mup['largest_slope']:+.2f}"
+    count = mup["largest_after"]
+    after = f"{count} update{'s' if count != 1 else ''}"
+    at = f"{mup['largest_layer']} after {after} has a slope of {mup['largest_slope']:+.2f}"
     if not mup["is_flat"]:
         chance = ""
         if abs(mup["largest_slope"]) < abs(standard["largest_slope"]) / 2:
