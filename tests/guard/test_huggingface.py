@@ -218,6 +218,23 @@ def test_trouble_that_stays_is_the_end(lab: Lab):
     assert trainer.lr_scheduler.base_lrs == [2.5e-3]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "options", "expected"),
+    [
+        ("random", {}, True),
+        ("sequential", {}, False),
+        ("group_by_length", {}, False),
+        ("random", {"shuffled": False}, False),
+    ],
+)
+def test_whether_data_is_shuffled_is_seen_from_the_sampler(
+    lab: Lab, sampling: str, options: dict[str, Any], expected: bool
+):
+    callback = GuardCallback(**options)
+    lab.train(lab.tiny.rows(4), callback, train_sampling_strategy=sampling)
+    assert (callback.guard._ladder.policy.longest is not None) is expected
+
+
 def test_what_happened_is_in_a_file(lab: Lab):
     told: list[Any] = []
     callback = GuardCallback(on_event=told.append)

@@ -55,12 +55,19 @@ class Lab:
         return lightning.Trainer(**{**fixed, **options}, callbacks=list(callbacks))
 
     def fit(
-        self, rows: list[Tensor], *callbacks: Any, module: Any = None, ckpt_path: Any = None, **options: Any
+        self,
+        rows: list[Tensor],
+        *callbacks: Any,
+        module: Any = None,
+        ckpt_path: Any = None,
+        shuffle: bool = False,
+        **options: Any,
     ) -> Any:
         trainer = self.trainer(*callbacks, **options)
         module = module or Module(self.tiny.model())
         self.module = module
-        trainer.fit(module, DataLoader(rows, batch_size=self.tiny.batch_size), ckpt_path=ckpt_path)  # pyright: ignore[reportArgumentType]
+        loader = DataLoader(rows, batch_size=self.tiny.batch_size, shuffle=shuffle)  # pyright: ignore[reportArgumentType]
+        trainer.fit(module, loader, ckpt_path=ckpt_path)
         return trainer
 
 
@@ -186,6 +193,13 @@ def test_a_resumed_training_knows_what_is_usual(lab: Lab):
     # Lightning starts the data anew.
     lab.fit(lab.tiny.without(rows, *range(60)), again, ckpt_path=lab.folder / "60.ckpt")
     assert [event["step"] for event in again.events] == [81] and again.guard.rejected == 2
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_whether_data_is_shuffled_is_seen_from_the_sampler(lab: Lab, shuffle: bool):
+    callback = GuardCallback()
+    lab.fit(lab.tiny.rows(4), callback, shuffle=shuffle)
+    assert (callback.guard._ladder.policy.longest is not None) is shuffle
 
 
 def test_what_happened_is_in_a_file(lab: Lab):

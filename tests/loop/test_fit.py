@@ -283,6 +283,28 @@ def test_bad_batches_of_ones_own_data_are_skipped_while_the_module_is_fine(lab, 
     torch.testing.assert_close(dict(found[0].state_dict()), dict(found[1].state_dict()), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_different_stretch_of_ones_own_data_is_waited_out_only_where_the_data_is_shuffled(lab, shuffle: bool):
+    bad = range(150, 175)
+
+    def change(number, state, step):
+        real = state.losses
+        if number in bad:
+            state.losses = lambda batch: {"loss": real(batch)["loss"] + 3.0}  # less than at the beginning
+        try:
+            return step()
+        finally:
+            state.losses = real
+
+    data = DataLoader(TensorDataset(*made_data(320)), batch_size=32, shuffle=shuffle)
+    with lab.around_step(change):
+        fit(lab, "run", data, max_consecutive_skips=5, max_steps=180, learning_rate=3e-2)
+    assert lab.rows("run")[0]["loss"] > 4
+    skipped = [event["step"] for event in lab.events("skip")]
+    assert skipped == list(bad)[len(bad) - len(skipped) :] if shuffle else len(skipped) <= 6
+    assert len(skipped) >= 5 + 18 * shuffle and lab.events("rollback") == []
+
+
 def test_a_module_of_ones_own_that_gives_nothing_finite_any_more_is_brought_back(lab):
     broken: list[int] = []
 

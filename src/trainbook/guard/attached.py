@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trainbook.errors import UserError
 from trainbook.guard.guard import Guard
 from trainbook.guard.objects import HasState, Trainable
+from trainbook.guard.shuffling import is_shuffled
 from trainbook.guard.snapshots import copied
 from trainbook.runs.jsonl import JsonlWriter
 
@@ -55,11 +56,12 @@ class Attached:
         schedulers: Sequence[HasState],
         scaler: Any,
         events_file: Path | None,
+        loader: Any,
         options: dict[str, Any],
     ) -> None:
         self._on_event: Callable[[dict[str, Any]], None] | None = options.get("on_event")
         objects = [Trainable(model), optimizer, *schedulers, *([] if scaler is None else [scaler])]
-        self.guard = Guard(*objects, **{**options, "on_event": self._tell})
+        self.guard = Guard(*objects, **{"shuffled": is_shuffled(loader), **options, "on_event": self._tell})
         self.gate = Gate(optimizer, schedulers)
         self._writer = None if events_file is None else JsonlWriter(events_file)
         self._global_step = 0

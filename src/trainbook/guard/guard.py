@@ -71,8 +71,8 @@ class Guard:
         finite lead to the same trial, and to a rollback at once if the earlier state is better. If not, the data is
         bad: it is skipped, and the guard stops after fifty times as many.
 
-        `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them is different from the
-        rest: instead of adapting after a few rejections in a row, the guard skips up to six times
+        `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them has a loss far above
+        the rest: instead of adapting after a few rejections in a row, the guard skips up to six times
         `max_consecutive_skips` updates, unless the trial says that the model is the cause.
 
         `lower_rate` is the remedy if a rollback to the same state is needed again, or if the loss slowly rises; without

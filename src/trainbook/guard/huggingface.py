@@ -34,7 +34,8 @@ logger = logging.getLogger("trainbook.guard")
 
 
 class GuardCallback(WithGuard, TrainerCallback):
-    """Takes the options of `Guard`; `lower_rate=True` lowers the Trainer's learning rate and schedule.
+    """Takes the options of `Guard`; `lower_rate=True` lowers the Trainer's learning rate and schedule. Whether data is
+    `shuffled` is seen from the Trainer's sampler.
 
     Every action is in `events`, in the log, and in guard_events.jsonl in the output folder.
     """
@@ -54,7 +55,9 @@ class GuardCallback(WithGuard, TrainerCallback):
         self._losses.append(loss.detach())
         self._are_shares = False
 
-    def on_train_begin(self, args, state, control, model=None, optimizer=None, lr_scheduler=None, **_):
+    def on_train_begin(
+        self, args, state, control, model=None, optimizer=None, lr_scheduler=None, train_dataloader=None, **_
+    ):
         assert model is not None and optimizer is not None
         self._detach(args)  # from a training that did not come to its end
         _must_be_supported(args, optimizer)
@@ -62,7 +65,7 @@ class GuardCallback(WithGuard, TrainerCallback):
         schedulers = [] if lr_scheduler is None else [lr_scheduler]
         events_file = folder / EVENTS_FILE if args.process_index == 0 else None
         scaler = getattr(optimizer, "scaler", None)
-        self._attached = Attached(model, optimizer, schedulers, scaler, events_file, self.options)
+        self._attached = Attached(model, optimizer, schedulers, scaler, events_file, train_dataloader, self.options)
         if state.global_step > 0:
             _restore(self._attached.guard, _state_file(folder, state.global_step))
         is_compiled = args.torch_compile or getattr(model, "_compiled_call_impl", None) is not None

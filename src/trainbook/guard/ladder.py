@@ -230,8 +230,10 @@ class Ladder:
 
     def _is_short(self, row: Sequence[Rejection], first: int, last: int) -> bool:
         """Whether a rejected stretch may yet be one of bad data, and is skipped: the longer all data was at one level,
-        the longer. One batch over and over is skipped in vain."""
-        longest = self.policy.longest
+        the longer. One batch over and over is skipped in vain. Losses that fall are not waited out on shuffled data,
+        either: a model that remembers its data finds it easier from the first batch of another epoch on."""
+        is_low = bool(row) and all(each.loss_deviation < 0 for each in row)
+        longest = None if is_low else self.policy.longest
         if longest is None:
             most = LONGEST_STRETCH * self.policy.max_consecutive_skips
             longest = 0 if is_repeated(row) else min((first - self.changed_at) // WAITS, most)

@@ -46,6 +46,7 @@ else:
 
 class GuardCallback(WithGuard, Callback):
     """Takes the options of `Guard`; `lower_rate=True` lowers the learning rate of the optimizer and its schedulers.
+    Whether data is `shuffled` is seen from the DataLoader's sampler.
 
     Every action is in `events`, in the log, and in guard_events.jsonl in the logger's folder. The guard's state is
     part of Lightning's checkpoints.
@@ -63,7 +64,9 @@ class GuardCallback(WithGuard, Callback):
         folder = Path(trainer.log_dir or trainer.default_root_dir)
         events_file = folder / EVENTS_FILE if trainer.is_global_zero else None
         optimizer = trainer.optimizers[0]
-        self._attached = Attached(pl_module, optimizer, schedulers, _scaler(trainer), events_file, self.options)
+        self._attached = Attached(
+            pl_module, optimizer, schedulers, _scaler(trainer), events_file, trainer.train_dataloader, self.options
+        )
         if self._to_restore is not None:
             self._attached.guard.load_state_dict(self._to_restore)
             self._to_restore = None

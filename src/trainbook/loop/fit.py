@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import ConfigError, Problem, UserError
+from trainbook.guard.shuffling import is_shuffled
 from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -89,6 +90,10 @@ class FitJob(Job):
 
     def feed(self, start: int, stop: int) -> Generator[StepBatch]:
         return self.batches.steps(start, stop)
+
+    @property
+    def is_shuffled(self) -> bool:
+        return is_shuffled(self.own.data)
 
     def _losses(self, micro_batch: Any) -> dict[str, Tensor]:
         value = self.own.loss(self.own.model, micro_batch)

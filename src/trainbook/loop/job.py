@@ -95,6 +95,11 @@ class Job:
         """The metrics of the validation data under the current model."""
         raise NotImplementedError
 
+    @property
+    def is_shuffled(self) -> bool:
+        """Whether batches are drawn at random, so that no healthy stretch of them is different from the rest."""
+        return self.config.data.shuffle
+
     def probe(self, batch: StepBatch, for_leaks: bool) -> dict[str, Any]:
         """What a watched step measures of the model; `for_leaks`: also whether it sees what it has to guess."""
         return {}
