@@ -195,6 +195,23 @@ def test_a_regression_has_the_mean_as_its_baseline_and_is_told_if_it_is_no_bette
     assert "always predicting the mean of the training targets has 144" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("task", "records", "expected"),
+    [
+        ("classify", [{"text": "one", "label": "a"}] * 8 + [{"text": "two", "label": "b"}] * 8, np.log(2)),
+        ("classify_many", [{"text": "one", "label": ["a"]}] * 8 + [{"text": "two", "label": ["b"]}] * 8, np.log(2)),
+        ("tag", [{"words": ["one", "two"], "tags": ["A", "B"]}] * 8, np.log(2)),
+    ],
+)
+def test_every_task_of_labels_knows_the_loss_of_a_constant_prediction(lab, task: str, records: Any, expected: float):
+    path = lab.root / "some.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    config = settings(str(path), steps=2)
+    config["training"]["task"] = task
+    facts = build(load(config).config, CPU).facts()
+    assert facts["validation_prior_loss"] == pytest.approx(expected, rel=1e-6)
+
+
 def test_gradients_do_not_grow_with_the_unit_of_the_targets(lab):
     rows = [
         train(lab, settings(write(lab.root, f"of-{spread:g}", 500.0, spread)), f"of-{spread:g}").metrics("train")

@@ -16,7 +16,7 @@ from trainbook.data.row_hashes import row_hashes, span_hashes
 from trainbook.loop.step_metrics import layer_of
 from trainbook.models import named_roles
 from trainbook.roles import Kind
-from trainbook.tasks.labels import Classify, ClassifyMany, Regress
+from trainbook.tasks.labels import Classify, ClassifyMany, Regress, Tag
 from trainbook.tasks.tokens import TokenTask
 
 MOST_TOKENS = 1 << 20  # of a side that are looked at
@@ -76,9 +76,9 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         "validation_overlap": overlap(in_training, _hashes(validation)),
         **token_shift(_stream(train), _stream(validation), data.tokenizer.vocab_size),
     }
-    labels = [_labels(side) for side in (train, validation)]
-    if (prior := constant_loss(labels[0], labels[1], task)) is not None:
+    if (prior := constant_loss(_answers(train, task), _answers(validation, task), task)) is not None:
         facts["validation_prior_loss"] = prior
+    labels = [_labels(side) for side in (train, validation)]
     if all(each is not None and each.dtype.kind == "i" and each.ndim == 1 for each in labels):
         counts = [np.bincount(each, minlength=len(data.label_names)) for each in labels]  # pyright: ignore
         shares = [count / max(1, count.sum()) for count in counts]
@@ -90,7 +90,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
 
 def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     """`uniform_loss`: all classes alike, as a fresh model guesses. `prior_loss`: each as often as it occurs."""
-    labels = _labels(data.train)
+    labels = _answers(data.train, task)
     if isinstance(task, Regress):
         return {} if labels is None else {"prior_loss": float(np.var(labels))}
     if isinstance(task, ClassifyMany):
@@ -114,15 +114,18 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
 
 def constant_loss(train: np.ndarray | None, validation: np.ndarray | None, task: nn.Module) -> float | None:
     """On the validation split, of the best constant prediction that training knows of: the mean of the targets, or the
-    frequencies of the classes."""
-    if train is None or validation is None or not len(train) or not len(validation) or train.ndim != 1:
+    frequencies of the classes. A class counts as seen once more than it was, so that a new one is not impossible."""
+    if train is None or validation is None or not len(train) or not len(validation):
         return None
     if isinstance(task, Regress):
         return float(np.square(validation.astype(np.float64) - train.mean(dtype=np.float64)).mean())
+    if isinstance(task, ClassifyMany):
+        shares = (train.sum(0, dtype=np.float64) + 1) / (len(train) + 2)
+        return float(-np.where(validation > 0.5, np.log(shares), np.log1p(-shares)).mean())
     if not isinstance(task, Classify):
         return None
-    counts = np.bincount(train.astype(np.int64), minlength=int(validation.max()) + 1) + 1.0  # as if each was seen once
-    return float(-np.log(counts / counts.sum())[validation.astype(np.int64)].mean())
+    counts = np.bincount(train, minlength=int(validation.max()) + 1) + 1.0
+    return float(-np.log(counts / counts.sum())[validation].mean())
 
 
 def target_mean_and_scale(side: Samples) -> tuple[float, float]:
@@ -210,3 +213,11 @@ def _some_ids(side: Samples) -> np.ndarray:
 
 def _labels(side: Samples) -> np.ndarray | None:
     return side.labels(_some_ids(side))
+
+
+def _answers(side: Samples, task: nn.Module) -> np.ndarray | None:
+    """What is to be predicted: a label for each sample, or for each tagged word."""
+    if not isinstance(task, Tag):
+        return _labels(side)
+    marks = side.read_marks(_some_ids(side))
+    return None if marks is None else marks.values[marks.values >= 0]
