@@ -94,3 +94,14 @@ def test_ctrl_c_says_what_is_true_of_the_verb(trained, verb, where: str, said: s
     monkeypatch.setattr(where, interrupted)
     answer = trained(*verb, code=130)
     assert said in answer.stderr and "step" not in answer.stderr
+
+
+def test_the_help_names_every_family():
+    from typer.main import get_command
+
+    from trainbook.cli.main import app
+    from trainbook.knobs.formats import OF_TYPE
+
+    command: Any = get_command(app)
+    (option,) = [each for each in command.commands["export"].params if each.name == "format"]
+    assert all(family in option.help for families in OF_TYPE.values() for family in families)

@@ -25,7 +25,10 @@ def export(
     run: Annotated[str, typer.Argument(help="The folder or the name of a run.", show_default=False)],
     to: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.", show_default=False)],
     checkpoint: Annotated[str, typer.Option(help="The checkpoint: best, latest, or a step.")] = "best",
-    format: Annotated[str, typer.Option(help="The model family to write: auto, gpt2, llama, bert or t5.")] = "auto",
+    format: Annotated[
+        str,
+        typer.Option(help="The model family to write: auto, gpt2, llama, mistral, qwen2, qwen3, bert or t5."),
+    ] = "auto",
     runs_dir: RunsDir = Path("runs"),
     trust: Trust = False,
     as_json: AsJson = False,

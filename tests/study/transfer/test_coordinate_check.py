@@ -56,6 +56,12 @@ def test_a_check_that_the_standard_rule_passes_too_says_that_it_cannot_tell():
     assert verdict({"standard": flat, "mup": flat}, 0.01).startswith("cannot tell")
 
 
+def test_one_update_is_told_as_one():
+    flat = judged({64: [{"up": [1.0, 1.0]}], 128: [{"up": [1.0, 1.0]}]})
+    steep = judged({64: [{"up": [1.0, 1.0]}], 128: [{"up": [1.0, 4.0]}]})
+    assert "up after 1 update has a slope of +2.00" in verdict({"standard": flat, "mup": steep}, 0.01)
+
+
 @pytest.mark.parametrize(
     ("overrides", "sizes", "message"),
     [
