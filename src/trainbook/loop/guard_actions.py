@@ -142,7 +142,7 @@ class GuardActions:
         return reading, changed or (not reading.rejections and self.blame.look_again(step))
 
     def act(self, step: int, reading: JudgeReading) -> bool:
-        """Decide what the rejections call for and do it. True: the batches after this step are no longer those prepared."""
+        """Decide what the rejections call for and do it. True: the prepared batches are no longer the next ones."""
         if not self.knobs.enabled:
             self._must_get_on(reading)
             return False
