@@ -21,7 +21,8 @@ from typing import Any
 
 from common import facts, print_facts, write_json
 
-from trainbook.cli.cell import train_cell
+from trainbook.study.child_run import ChildRun
+from trainbook.study.transfer.cells import train_cell
 
 Knobs = dict[str, Any]
 
@@ -147,7 +148,7 @@ class Bench:
         """The loss at its end: None, if it diverged. One that is there is not trained again."""
         ended, began = self.out / f"{name}.json", time.perf_counter()
         if not ended.is_file():
-            outcome = train_cell(Path(recipe), [*changes, "guard.enabled=false"], name, self.out)
+            outcome = train_cell(ChildRun(Path(recipe), [*changes, "guard.enabled=false"], name, self.out))
             write_json(str(ended), {"loss": outcome.loss, "seconds": time.perf_counter() - began})
             print(f"  {name}: {outcome.loss or outcome.reason}", flush=True)
         return json.loads(ended.read_text(encoding="utf-8"))

@@ -13,7 +13,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.own_module import FIT
 from trainbook.loop.faults.kinds import must_suit_own_data, must_suit_world, parse
 from trainbook.loop.request import Result, Resume, TrainRequest
-from trainbook.runs import RunFolder, write_text_atomically
+from trainbook.runs import RunFolder
 from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
 from trainbook.terminal import echo
 
@@ -198,7 +198,6 @@ def _show_card(run: RunFolder, quiet: bool) -> None:
 
 
 def _write_report(run: RunFolder) -> None:
-    from trainbook.report import make_card
+    from trainbook.report import write_report
 
-    if run.manifest.is_file():
-        write_text_atomically(run.report, make_card(run).as_markdown())
+    write_report(run)

@@ -97,12 +97,11 @@ def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
     lab, recipe: str, question: str, how: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from trainbook.charts import transfer as charts
-    from trainbook.cli import cell
     from trainbook.errors import UserError
-    from trainbook.study.transfer.cells import CellOutcome
+    from trainbook.study.transfer import cells
 
     full = raising(UserError("the picture cannot be written: No space left on device."))
-    monkeypatch.setattr(cell, "train_cell", lambda *arguments: CellOutcome(1.0))
+    monkeypatch.setattr(cells, "train_cell", lambda child: cells.CellOutcome(1.0))
     monkeypatch.setattr(charts, "draw_coordinate_check", full)
     monkeypatch.setattr(charts, "draw_rates", full)
     more = ("--steps", "1") if question == "--coordinate-check" else ("--name", "s", "--runs-dir", lab.runs)
@@ -159,14 +158,14 @@ def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str
 
 def test_a_study_without_a_name_has_one_to_go_on_with(recipe: str, lab, monkeypatch: pytest.MonkeyPatch):
     """Whatever the recipe's file is called: what an interruption says to go on with is a name that can be given."""
-    from trainbook.cli import cell
     from trainbook.errors import Interrupted
+    from trainbook.study.transfer import cells
     from trainbook.study.tune.run import Study
 
     def interrupted(*arguments: Any) -> Any:
         raise Interrupted("Ctrl-C")
 
-    monkeypatch.setattr(cell, "train_cell", interrupted)
+    monkeypatch.setattr(cells, "train_cell", interrupted)
     monkeypatch.setattr(Study, "run", interrupted)
     odd = Path(recipe).rename(lab.root / "my model (2).yaml")
     for asked in (("--rates", "--sizes", "16,32"), ("--proxy", "8", "--budget", "3")):
@@ -196,19 +195,19 @@ def test_a_proxys_search_goes_on_after_a_kill_and_after_ctrl_c(lab, recipe: str,
 def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypatch: pytest.MonkeyPatch):
     import torch
 
-    from trainbook import api
-    from trainbook.cli.cell import train_cell
     from trainbook.errors import ConfigError, Diverged, TooLarge
+    from trainbook.study.child_run import ChildRun
+    from trainbook.study.transfer.cells import train_cell
 
     full, surely = torch.OutOfMemoryError("full"), TooLarge("the run needs at least 90 GB")
-    large = "out of memory"
+    large, child = "out of memory", ChildRun(Path("base.yaml"), [], "cell", lab.runs)
     for error, reason in ((full, large), (surely, large), (Diverged("so"), "diverged")):
-        monkeypatch.setattr(api, "train", raising(error))
-        found = train_cell(Path("base.yaml"), [], "cell", lab.runs)
+        monkeypatch.setattr(ChildRun, "_train", raising(error))
+        found = train_cell(child)
         assert found.loss is None and found.reason is not None and reason in found.reason
-    monkeypatch.setattr(api, "train", raising(ConfigError([])))
+    monkeypatch.setattr(ChildRun, "_train", raising(ConfigError([])))
     with pytest.raises(ConfigError):
-        train_cell(Path("base.yaml"), [], "cell", lab.runs)
+        train_cell(child)
 
 
 def raising(error: Exception) -> Any:

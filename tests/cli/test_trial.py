@@ -10,11 +10,12 @@ import pytest
 
 pytest.importorskip("sqlalchemy")
 
-from trainbook import api
 from trainbook.cli.trial import train_trial
 from trainbook.errors import CheckpointError, OutOfMemory, RunInUse, TooLarge
-from trainbook.study.tune.task import Busy, Failed, TrialTask
+from trainbook.runs import RunFolder
+from trainbook.study.child_run import ChildRun
 from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial_run import Busy, Failed, TrialTask
 
 
 @pytest.fixture
@@ -26,25 +27,25 @@ def ends_with(monkeypatch: pytest.MonkeyPatch, *errors: Exception | Any) -> list
     """What each training in turn ends with."""
     left, calls = list(errors), []
 
-    def train(*given: object, **options: object) -> object:
-        calls.append(options)
+    def train(child: ChildRun) -> None:
+        calls.append(child)
         ended = left.pop(0)
         if isinstance(ended, Exception):
             raise ended
-        return ended
+        for name in ("metrics", "events", "recorded"):
+            monkeypatch.setattr(RunFolder, name, getattr(ended, name))
 
-    monkeypatch.setattr(api, "train", train)
+    monkeypatch.setattr(ChildRun, "_train", train)
     return calls
 
 
 def result(rows: list[dict[str, Any]], total: int = 90, patience: int | None = None) -> Any:
     config = SimpleNamespace(evaluation=SimpleNamespace(early_stopping_patience=patience))
-    run = SimpleNamespace(
-        metrics=lambda split: rows,
-        events=lambda: [{"kind": "start", "total_updates": total}],
-        recorded=lambda: config,
+    return SimpleNamespace(
+        metrics=lambda run, split: rows,
+        events=lambda run: [{"kind": "start", "total_updates": total}],
+        recorded=lambda run: config,
     )
-    return SimpleNamespace(run=run, best=rows[0] if rows else None)
 
 
 def test_too_little_memory_is_the_trials_answer(task: TrialTask, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,15 +187,16 @@ def _rates(
     runs_dir: Path,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    from trainbook.cli.cell import train_cell
     from trainbook.errors import Interrupted
+    from trainbook.report import write_report
     from trainbook.runs import default_name, name_of
+    from trainbook.study.transfer.cells import train_cell
     from trainbook.study.transfer.rates import RateStudy, checked_rates, grid
 
     chosen = checked_rates(rates) if rates is not None else grid(family.base.config.optimizer.learning_rate)
     name = name or default_name(f"{name_of(recipe)}-rates", runs_dir)
     try:
-        return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say).run()
+        return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say, write_report).run()
     except (Interrupted, KeyboardInterrupt) as stop:
         told = str(stop).partition(".")[0] or "interrupted"
         raise Interrupted(f"{told}. To resume, run the same command with --name {name}") from None

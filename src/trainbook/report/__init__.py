@@ -1,5 +1,5 @@
 """Cards and comparisons, made from run folders alone."""
 
-from trainbook.report.card import Card, make_card
+from trainbook.report.card import Card, make_card, write_report
 
-__all__ = ["Card", "make_card"]
+__all__ = ["Card", "make_card", "write_report"]

@@ -18,7 +18,7 @@ from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
 from trainbook.knobs.own_models import as_config
 from trainbook.knobs.own_module import FIT
-from trainbook.runs import Manifest, RunFolder, jsonl
+from trainbook.runs import Manifest, RunFolder, jsonl, write_text_atomically
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import counted
@@ -97,6 +97,12 @@ def make_card(run: RunFolder) -> Card:
     card.lines.append(("folder", str(run.path)))
     card.next_commands = [*_remedy(run, manifest, diagnosis), *_next_commands(run, manifest)]
     return card
+
+
+def write_report(run: RunFolder) -> None:
+    """The card of a run as its report.md."""
+    if run.manifest.is_file():
+        write_text_atomically(run.report, make_card(run).as_markdown())
 
 
 def _facts(manifest: Manifest, events: list[dict[str, Any]]) -> dict[str, Any]:

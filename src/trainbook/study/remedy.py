@@ -26,8 +26,8 @@ from trainbook.runs import RunFolder, jsonl, write_text_atomically
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.trust import require_trust
 from trainbook.study.outcomes import Pair, compare, strayed
-from trainbook.study.remedy_plan import RemedyPlan, ask, choose
-from trainbook.study.remedy_run import SET_ASIDE, RemedyRun, changes
+from trainbook.study.remedy_plan import RemedyPlan, ask, changes, choose
+from trainbook.study.remedy_run import SET_ASIDE, RemedyRun
 from trainbook.study.verdict import TAIL, RemedyComparison
 
 ANSWER = "try.json"
@@ -58,9 +58,9 @@ def try_remedy(
         for tag, seed in repetitions:
             kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
             for kind, change in reversed(kinds) if tag == AGAIN else kinds:
-                name = kind + tag
-                if not _is_there(state["arms"].get(name), stop_at):
-                    _train(parent, question, folder, state, name, change, seed, stop_at, quiet, say)
+                run = RunFolder(folder / (kind + tag))
+                if not _is_there(state["arms"].get(run.name), stop_at):
+                    _train(RemedyRun(parent, run, change, seed, stop_at, question), state, quiet, say)
             pairs.append((state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]))
         state["answer"] = _answer(record, parent, question, finding, pairs)
         _keep(folder, state)
@@ -90,37 +90,17 @@ def _has_learned(evaluations: Sequence[Sequence[float]]) -> bool:
     return len(evaluations) > 1 and evaluations[-1][1] < LEARNED * evaluations[0][1]
 
 
-def _train(
-    parent: RunFolder,
-    question: RemedyPlan,
-    folder: Path,
-    state: dict[str, Any],
-    name: str,
-    change: Sequence[str],
-    seed: int,
-    stop_at: int | None,
-    quiet: bool,
-    say: Callable[[str], None],
-) -> None:
+def _train(arm: RemedyRun, state: dict[str, Any], quiet: bool, say: Callable[[str], None]) -> None:
     """One arm, from where it begins or was left to here."""
+    name, plan = arm.run.name, arm.plan
     left = state["arms"].get(name)
-    begin = f"step {left['last_step'] if left else question.from_step}"
-    begin = begin if left or question.from_step else "the start"
-    end = f"step {stop_at}" if stop_at else "the end"
-    say(f"{name}: from {begin} to {end}, seed {seed}{', ' + question.override if change else ''}")
-    arm = RemedyRun(
-        parent,
-        RunFolder(folder / name),
-        change,
-        seed,
-        question.from_step,
-        stop_at,
-        question.eval_steps,
-        question.logging_steps,
-    )
+    begin = f"step {left['last_step'] if left else plan.from_step}"
+    begin = begin if left or plan.from_step else "the start"
+    end = f"step {arm.stop_at}" if arm.stop_at else "the end"
+    say(f"{name}: from {begin} to {end}, seed {arm.seed}{', ' + plan.override if arm.change else ''}")
     state["arms"][name] = arm.train(quiet)
     say(f"{name}: {_ended(state['arms'][name])}")
-    _keep(folder, state)
+    _keep(arm.run.path.parent, state)
 
 
 def _ended(arm: Mapping[str, Any]) -> str:

@@ -12,15 +12,15 @@ import numpy as np
 
 from trainbook.doctor.finding import Finding
 from trainbook.errors import UserError
-from trainbook.knobs import resume_policy
+from trainbook.knobs import KnobChange, Loaded, difference, load, resume_policy
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.fork import newest_whole
+from trainbook.loop.saved_files import recover
 from trainbook.runs import RunFolder
 from trainbook.runs.foreign import by_hand, foreign_override
 from trainbook.runs.run_record import RunRecord
 from trainbook.study.outcomes import MEASURES, Measure
-from trainbook.study.remedy_run import changes, with_overrides
 
 SHARE = 4  # a try takes one part in so many of the run's steps
 FURTHER = 2  # times as many, and again, where that is not enough to tell
@@ -156,3 +156,12 @@ def _evaluations(record: RunRecord, span: int) -> int:
     usual = [float(np.median(seconds[seconds != 0])) for seconds in (training, evaluating)]
     room = int(EVALUATING * span * usual[0] / usual[1])
     return min(EVALUATIONS, max(FEWEST_EVALUATIONS, room))
+
+
+def with_overrides(run: RunFolder, overrides: Sequence[str] = ()) -> Loaded:
+    return load(run.config, overrides, text=recover(run).config_text)
+
+
+def changes(run: RunFolder, overrides: Sequence[str]) -> list[KnobChange]:
+    """What overrides change of a run's configuration."""
+    return difference(with_overrides(run).config, with_overrides(run, overrides).config)

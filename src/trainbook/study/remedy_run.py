@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from trainbook.errors import Diverged, Interrupted, RunError, UserError
-from trainbook.knobs import KnobChange, Loaded, difference, load
+from trainbook.errors import Interrupted, TooLarge, UserError
+from trainbook.knobs import Loaded, difference
 from trainbook.knobs.dumping import dump_changes, yaml_value
 from trainbook.knobs.text import read_file
 from trainbook.loop.build import build
@@ -24,6 +23,8 @@ from trainbook.loop.saved_files import recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import find_rank_env, joined
 from trainbook.runs import RunFolder
+from trainbook.study.child_run import run_child
+from trainbook.study.remedy_plan import RemedyPlan, changes, with_overrides
 
 # Faults that were put in on purpose are part of what is tried; not those that end or hang the process itself.
 NOT_AGAIN = ("kill", "full-disk", "corrupt-checkpoint", "slow-tracker", "dead-tracker")
@@ -44,29 +45,18 @@ class RemedyRun:
     run: RunFolder
     change: Sequence[str]  # overrides; none: the control
     seed: int
-    from_step: int  # of the parent's checkpoint; 0: from the start
     stop_at: int | None  # None: where the schedule ends
-    eval_steps: int
-    logging_steps: int
+    plan: RemedyPlan
 
     def train(self, quiet: bool) -> dict[str, Any]:
         """To its end, from wherever it was stopped; what came of it."""
-        failure = None
         try:
-            if not self.run.has_begun and self.from_step:
-                fork(self.parent, self.from_step, self.run)
-            self._launch(quiet)
-        except RunError as error:
-            if not isinstance(error, Diverged) and "out of memory" not in str(error):
-                raise  # of the disk or the machine, and not of what is tried
-            failure = str(error)
+            ended = run_child(self.run, lambda: self._launch(quiet))
         except Interrupted as stop:
             raise Interrupted(f"{stop}. To resume, run the same command again") from None
-        finally:
-            gc.collect()  # the next one needs the room
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-        return self._outcome(failure)
+        if ended.failure == "too large":
+            raise TooLarge(ended.reason)
+        return self._outcome(ended.reason if ended.failure else None)
 
     def loaded(self) -> Loaded:
         """The parent's configuration with the change, and with what all arms have. None of that changes what is
@@ -74,8 +64,8 @@ class RemedyRun:
         settings = {
             **SETTINGS,
             "training.seed": self.seed,
-            "evaluation.eval_steps": self.eval_steps,
-            "logging.logging_steps": self.logging_steps,
+            "evaluation.eval_steps": self.plan.eval_steps,
+            "logging.logging_steps": self.plan.logging_steps,
         }
         changed = {change.path for change in changes(self.parent, self.change)}
         ours = [f"{path}={yaml_value(value)}" for path, value in settings.items() if path not in changed]
@@ -83,6 +73,8 @@ class RemedyRun:
 
     def _launch(self, quiet: bool) -> None:
         """As `trainbook train` and `resume` do it, but for where it stops."""
+        if not self.run.has_begun and self.plan.from_step:
+            fork(self.parent, self.plan.from_step, self.run)
         loaded, manifest = self.loaded(), self.parent.read_manifest()
         config = loaded.config
         before = recover(self.parent).config_text or read_file(self.parent.config)
@@ -113,15 +105,15 @@ class RemedyRun:
 
     def _outcome(self, failure: str | None) -> dict[str, Any]:
         """What is compared, as the run's files have it."""
-        rows = [row for row in self.run.metrics("train") if row["step"] > self.from_step]
-        evaluations = [row for row in self.run.metrics("eval") if row["step"] > self.from_step]
-        shortages = [e for e in self.run.events() if e["kind"] == "oom" and e["step"] > self.from_step]
+        rows = [row for row in self.run.metrics("train") if row["step"] > self.plan.from_step]
+        evaluations = [row for row in self.run.metrics("eval") if row["step"] > self.plan.from_step]
+        shortages = [e for e in self.run.events() if e["kind"] == "oom" and e["step"] > self.plan.from_step]
         steady = rows[1:] if len(rows) > 2 else rows  # the first has the start of the process in it
         return {
             "run": str(self.run.path),
             "seed": self.seed,
             "failure": failure,
-            "last_step": max((row["step"] for row in rows), default=self.from_step),
+            "last_step": max((row["step"] for row in rows), default=self.plan.from_step),
             "tokens": max((row["tokens"] for row in rows), default=0),
             "evaluations": [[row["step"], row["loss"]] for row in evaluations],
             "targets": evaluations[-1].get("targets") if evaluations else None,
@@ -135,12 +127,3 @@ class RemedyRun:
 def _is_tried_again(fault: Fault) -> bool:
     """A remedy is tried in a single process: what acted on one rank of several has no place there."""
     return fault.kind not in NOT_AGAIN and fault.rank is None
-
-
-def with_overrides(run: RunFolder, overrides: Sequence[str] = ()) -> Loaded:
-    return load(run.config, overrides, text=recover(run).config_text)
-
-
-def changes(run: RunFolder, overrides: Sequence[str]) -> list[KnobChange]:
-    """What overrides change of a run's configuration."""
-    return difference(with_overrides(run).config, with_overrides(run, overrides).config)

@@ -9,13 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from tests.conftest import slow
 
 from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, TrainbookError
+from trainbook.study.child_run import ChildRun
 from trainbook.study.transfer import cells
 from trainbook.study.transfer.cells import Asked, CellOutcome, TransferCell, in_turn
 
@@ -24,7 +24,8 @@ NUMBER = 9
 
 
 def asked(folder: Path) -> list[Asked]:
-    return [Asked(TransferCell("mup", 16, 0.1, seed), Path("base.yaml"), [], folder) for seed in range(NUMBER)]
+    cells = [TransferCell("mup", 16, 0.1, seed) for seed in range(NUMBER)]
+    return [(cell, ChildRun(Path("base.yaml"), [], cell.name, folder)) for cell in cells]
 
 
 def seeds_in(folder: Path) -> set[int]:
@@ -36,24 +37,24 @@ def wait_for(folder: Path, seeds: set[int]) -> None:
         time.sleep(0.01)
 
 
-def first_fails(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
-    (runs_dir / name).touch()
-    wait_for(runs_dir, {0, 1})
-    if name.endswith("-0"):
+def first_fails(child: ChildRun) -> CellOutcome:
+    child.run.path.touch()
+    wait_for(child.runs_dir, {0, 1})
+    if child.name.endswith("-0"):
         raise ValueError("of the first run")
     time.sleep(1)  # under way when the first one fails
     return CellOutcome(1.0)
 
 
-def never_ends(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
-    (runs_dir / name).write_text(str(os.getpid()))
+def never_ends(child: ChildRun) -> CellOutcome:
+    child.run.path.write_text(str(os.getpid()))
     while True:
         time.sleep(1)
 
 
-def counts(base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
-    (runs_dir / name).touch()
-    return CellOutcome(float(name.rsplit("-", 1)[1]))
+def counts(child: ChildRun) -> CellOutcome:
+    child.run.path.touch()
+    return CellOutcome(float(child.name.rsplit("-", 1)[1]))
 
 
 @pytest.mark.slow
@@ -90,7 +91,7 @@ def test_a_worker_begins_nothing_after_an_interruption(tmp_path: Path, monkeypat
     monkeypatch.setattr(cells, "_interruption", heard)
     heard.hear(signal.SIGINT, None)  # between two runs: remembered, and the process lives on to say so
     with pytest.raises(KeyboardInterrupt):
-        cells._trained_by_worker(counts, asked(tmp_path)[0])
+        cells._trained_by_worker(counts, asked(tmp_path)[0][1])
     assert not seeds_in(tmp_path) and not heard.has_run
 
 

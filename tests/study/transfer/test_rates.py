@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from trainbook.charts import transfer as charts
 from trainbook.errors import ResumeError, RunFolderError, UserError
 from trainbook.knobs.scaling import Scaling
+from trainbook.study.child_run import ChildRun
 from trainbook.study.transfer import Family
 from trainbook.study.transfer.cells import CellOutcome
 from trainbook.study.transfer.optimum import optimum, summary
@@ -34,11 +34,11 @@ class Pretence:
             return None
         return 3.0 - 0.2 * doublings + 0.1 * (rate - self.lowest - self.per_doubling * doublings) ** 2
 
-    def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
+    def __call__(self, child: ChildRun) -> CellOutcome:
         if len(self.trained) == self.stop_after:
             raise KeyboardInterrupt
-        self.trained.append(name)
-        given = dict(override.split("=", 1) for override in overrides)
+        self.trained.append(child.name)
+        given = dict(override.split("=", 1) for override in child.overrides)
         width = "model.hidden_size" if given["model.parametrization"] == "standard" else "model.base_hidden_size"
         doublings = math.log2(int(given[width]) / 16)
         rate = math.log2(float(given["optimizer.learning_rate"]))
@@ -127,8 +127,8 @@ def test_seeds_have_a_spread_and_differences_are_paired(lab):
     class Noisy(Pretence):
         """A seed moves all losses alike: they spread, and what a rate costs does not."""
 
-        def __call__(self, base: Path, overrides: Sequence[str], name: str, runs_dir: Path) -> CellOutcome:
-            found, seed = super().__call__(base, overrides, name, runs_dir), int(name.rsplit("-", 1)[1])
+        def __call__(self, child: ChildRun) -> CellOutcome:
+            found, seed = super().__call__(child), int(child.name.rsplit("-", 1)[1])
             return CellOutcome(found.loss + seed if found.loss is not None else None)
 
     answer = study(lab, Noisy(), seeds=3).run()

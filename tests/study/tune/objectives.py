@@ -13,7 +13,7 @@ FIRST_TO_DIE = 3  # the number of the trial whose first worker is killed
 
 def bowl(task: Any) -> Any:
     """Best at a rate of 1e-3; diverges above 5e-3. Notes down who began and ended what."""
-    from trainbook.study.tune.task import TrialOutcome
+    from trainbook.study.tune.trial_run import TrialOutcome
 
     _note(task, "begun")
     rate = task.trial.values.get("optimizer.learning_rate", 2e-3)

@@ -11,10 +11,10 @@ from tests.study.tune.test_methods import BASE as VALUES
 from tests.study.tune.test_methods import BETA, RATE, search_all, space
 
 from trainbook.errors import MissingExtra, RunFolderError, UserError
+from trainbook.study.base_file import BASE
 from trainbook.study.tune.ledger import opened, sqlite_url
 from trainbook.study.tune.methods import PointSearch
-from trainbook.study.tune.run import Study
-from trainbook.study.tune.task import BASE, LEDGER
+from trainbook.study.tune.run import LEDGER, Study
 from trainbook.study.tune.workers import LOGS, Workers
 
 

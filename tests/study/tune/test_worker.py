@@ -14,8 +14,8 @@ from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.planning import next_order
 from trainbook.study.tune.pruning import RUNGS, bracket_of
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.task import Failed, TrialOutcome, TrialTask
 from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial_run import Failed, TrialOutcome, TrialTask
 from trainbook.study.tune.worker import MayBeUnwell, Worker
 
 

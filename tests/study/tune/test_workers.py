@@ -20,9 +20,8 @@ from trainbook.knobs import load
 from trainbook.study.tune.finish import finish
 from trainbook.study.tune.ledger import opened
 from trainbook.study.tune.repeats import candidates
-from trainbook.study.tune.run import SAME_FAILURES, Study, words_before
+from trainbook.study.tune.run import LEDGER, SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.task import LEDGER
 from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.workers import Workers, devices, environment
 

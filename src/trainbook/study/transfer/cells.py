@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -12,10 +13,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from types import FrameType
 
 from trainbook.errors import RunError
+from trainbook.study.child_run import ChildRun
 from trainbook.study.transfer.family import Arm
 
 
@@ -38,24 +39,27 @@ class CellOutcome:
     run: str | None = None
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What to train for a cell: to its end, from wherever it was stopped."""
-
-    cell: TransferCell
-    base: Path
-    overrides: Sequence[str]
-    runs_dir: Path
+Train = Callable[[ChildRun], CellOutcome]
+Asked = tuple[TransferCell, ChildRun]
 
 
-Train = Callable[[Path, Sequence[str], str, Path], CellOutcome]  # base, overrides, the run's name, the folder of runs
+def train_cell(child: ChildRun) -> CellOutcome:
+    """One that diverges or has no room is an outcome like others; what is wrong with the question is raised."""
+    ended, path = child.train(), str(child.run.path)
+    if ended.failure is not None:
+        return CellOutcome(None, f"diverged: {ended.reason}" if ended.failure == "diverged" else "out of memory", path)
+    rows = child.run.metrics("eval")
+    loss = rows[-1]["loss"] if rows else None
+    if loss is None or not math.isfinite(loss):
+        return CellOutcome(None, f"its loss is {loss}", path)
+    return CellOutcome(loss, None, path)
 
 
 def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[tuple[TransferCell, CellOutcome]]:
     """As they end. With several workers, `train` is a function of a module, which each process imports."""
     if workers == 1 or len(asked) < 2:
-        for each in asked:
-            yield each.cell, _trained(train, each)
+        for cell, child in asked:
+            yield cell, train(child)
         return
     waiting = iter(asked)
     under_way: dict[Future[CellOutcome], TransferCell] = {}
@@ -67,7 +71,7 @@ def in_turn(asked: Sequence[Asked], train: Train, workers: int = 1) -> Iterator[
             # No more than there are workers: what lies in the pool's own queue can no longer be taken back.
             if (each := next(waiting, None)) is not None:
                 with _ctrl_c_later():
-                    under_way[pool.submit(_trained_by_worker, train, each)] = each.cell
+                    under_way[pool.submit(_trained_by_worker, train, each[1])] = each[0]
 
         try:
             for _ in range(workers):
@@ -98,10 +102,6 @@ def _ctrl_c_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _trained(train: Train, each: Asked) -> CellOutcome:
-    return train(each.base, each.overrides, each.cell.name, each.runs_dir)
-
-
 # In a worker
 
 
@@ -120,12 +120,12 @@ class _Interruption:
 _interruption = _Interruption()
 
 
-def _trained_by_worker(train: Train, each: Asked) -> CellOutcome:
+def _trained_by_worker(train: Train, child: ChildRun) -> CellOutcome:
     _interruption.has_run = True
     try:
         if _interruption.is_asked:
             raise KeyboardInterrupt
-        return _trained(train, each)
+        return train(child)
     finally:
         _interruption.has_run = False
         if (parent := multiprocessing.parent_process()) is not None and not parent.is_alive():

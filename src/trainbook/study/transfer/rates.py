@@ -27,13 +27,14 @@ from trainbook.knobs.scaling import Scaling
 from trainbook.knobs.text import read_file
 from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
-from trainbook.study.base_file import keep_base
-from trainbook.study.transfer.cells import Asked, CellOutcome, Train, TransferCell, in_turn
+from trainbook.study.base_file import BASE, keep_base
+from trainbook.study.child_run import ChildRun, WriteReport
+from trainbook.study.transfer.cells import CellOutcome, Train, TransferCell, in_turn, train_cell
 from trainbook.study.transfer.family import Arm, Family
 from trainbook.study.transfer.optimum import Losses, optimum, summary
 
 MOST_ADDED = 4  # rates beyond the grid, on each side, where the best is the last one
-BASE, QUESTION, RESULTS, RUNS, ANSWER = "base.yaml", "question.json", "results.jsonl", "runs", "answer.json"
+QUESTION, RESULTS, RUNS, ANSWER = "question.json", "results.jsonl", "runs", "answer.json"
 # Of the results' file: what a row must have.
 COLUMNS = {"arm": str, "size": int, "rate": int | float, "seed": int}
 COLUMNS |= {"loss": int | float | None, "reason": str | None, "run": str | None}
@@ -57,16 +58,18 @@ class RateStudy:
     rates: tuple[float, ...]
     seeds: int
     folder: Path
-    train: Train
+    train: Train = train_cell
     workers: int = 1
     say: Callable[[str], None] = lambda line: None
+    write_report: WriteReport | None = None
 
     def run(self) -> dict[str, Any]:
         self._prepare()
         found = self._earlier()
         with JsonlWriter(self.folder / RESULTS) as writer:
             while missing := self._missing(found):
-                for cell, outcome in in_turn([self._asked(cell) for cell in missing], self.train, self.workers):
+                asked = [(cell, self._child(cell)) for cell in missing]
+                for cell, outcome in in_turn(asked, self.train, self.workers):
                     found[cell] = outcome
                     writer.append({**asdict(cell), **asdict(outcome)})
                     if outcome.run is not None:  # its weights: those of a grid of large models would fill a disk
@@ -162,11 +165,12 @@ class RateStudy:
             for seed in range(self.seeds):
                 yield TransferCell(arm, size, rate, seed)
 
-    def _asked(self, cell: TransferCell) -> Asked:
+    def _child(self, cell: TransferCell) -> ChildRun:
         seed = self.family.base.config.training.seed + cell.seed
         more = [f"optimizer.learning_rate={yaml_value(cell.rate)}", f"training.seed={seed}", *SETTINGS]
         overrides = [*self.family.overrides(cell.arm, cell.size), *more]
-        return Asked(cell, self.folder / BASE, overrides, self.folder / RUNS)
+        runs_dir = self.folder / RUNS
+        return ChildRun(self.folder / BASE, overrides, cell.name, runs_dir, write_report=self.write_report)
 
     def _tell(self, cell: TransferCell, outcome: CellOutcome) -> None:
         told = outcome.reason if outcome.loss is None else f"loss {outcome.loss:.4f}"

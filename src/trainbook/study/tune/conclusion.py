@@ -7,9 +7,9 @@ from typing import Any
 from trainbook.knobs import Loaded
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.values import show
+from trainbook.study.base_file import base_text
 from trainbook.study.tune.comparison import stands_for
 from trainbook.study.tune.results import GOOD_POINTS
-from trainbook.study.tune.task import base_text
 
 MUCH = 0.8  # of a budget: less is worth a sentence
 

@@ -18,8 +18,8 @@ from trainbook.study.tune.next_trials import Order
 from trainbook.study.tune.pruning import expected_share
 from trainbook.study.tune.repeats import base_of, num_repetitions, repetitions
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.task import without
 from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial_run import without
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,17 @@ from typing import Any
 
 from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
 from trainbook.runs import make_folder
-from trainbook.study.base_file import keep_base
+from trainbook.study.base_file import BASE, keep_base, trial_guard, trials_text
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.on_ray import RayWorkers
 from trainbook.study.tune.planning import Plan, extended, first_plan, next_order
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.task import BASE, LEDGER, TRIALS, trial_guard, trials_text
 from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial_run import TRIALS
 from trainbook.study.tune.workers import LOGS, Workers
 
+LEDGER = "study.db"
 POLL_SECONDS = 0.3
 MOST_DEATHS = 10  # of workers, without a trial that ends
 SAME_FAILURES = 5  # in a row: what fails them is not in the trials

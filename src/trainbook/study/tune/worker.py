@@ -21,8 +21,8 @@ from trainbook.study.tune.planning import is_spent, next_order
 from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
 from trainbook.study.tune.repeats import may_be_believed
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.task import TRIALS, Busy, Failed, Objective, TrialTask
 from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial_run import TRIALS, Busy, Failed, Objective, TrialTask
 from trainbook.terminal import echo
 
 POLL_SECONDS = 0.2
