@@ -22,7 +22,7 @@ from typing import Any
 from common import facts, print_facts, write_json
 
 from trainbook.study.child_run import ChildRun
-from trainbook.study.transfer.cells import train_cell
+from trainbook.study.transfer.rates import train_cell
 
 Knobs = dict[str, Any]
 

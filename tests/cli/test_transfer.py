@@ -98,7 +98,7 @@ def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
 ):
     from trainbook.charts import transfer as charts
     from trainbook.errors import UserError
-    from trainbook.study.transfer import cells
+    from trainbook.study.transfer import rates as cells
 
     full = raising(UserError("the picture cannot be written: No space left on device."))
     monkeypatch.setattr(cells, "train_cell", lambda child: cells.CellOutcome(1.0))
@@ -159,7 +159,7 @@ def test_a_study_of_one_kind_leaves_the_folder_of_another_alone(lab, recipe: str
 def test_a_study_without_a_name_has_one_to_go_on_with(recipe: str, lab, monkeypatch: pytest.MonkeyPatch):
     """Whatever the recipe's file is called: what an interruption says to go on with is a name that can be given."""
     from trainbook.errors import Interrupted
-    from trainbook.study.transfer import cells
+    from trainbook.study.transfer import rates as cells
     from trainbook.study.tune.run import Study
 
     def interrupted(*arguments: Any) -> Any:
@@ -197,7 +197,7 @@ def test_a_cell_without_room_is_an_outcome_and_a_mistake_is_raised(lab, monkeypa
 
     from trainbook.errors import ConfigError, Diverged, TooLarge
     from trainbook.study.child_run import ChildRun
-    from trainbook.study.transfer.cells import train_cell
+    from trainbook.study.transfer.rates import train_cell
 
     full, surely = torch.OutOfMemoryError("full"), TooLarge("the run needs at least 90 GB")
     large, child = "out of memory", ChildRun(Path("base.yaml"), [], "cell", lab.runs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -59,8 +58,7 @@ def is_restarted() -> bool:
 def start(arguments: Sequence[str], nproc: int, max_restarts: int) -> None:
     """Never returns: the exit code is that of the processes."""
     from trainbook.parallel.launcher import run_processes
+    from trainbook.supervisor import python_module
 
-    # As for this process, a file of the current directory must not take the place of an installed package.
-    path = () if os.getcwd() in sys.path or "" in sys.path else ("-P",)
-    command = [sys.executable, *path, "-m", "trainbook.cli.worker", *arguments]
+    command = [*python_module("trainbook.cli.worker"), *arguments]
     raise typer.Exit(run_processes(command, nproc, max_restarts=max_restarts))

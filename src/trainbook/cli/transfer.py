@@ -190,8 +190,7 @@ def _rates(
     from trainbook.errors import Interrupted
     from trainbook.report import write_report
     from trainbook.runs import default_name, name_of
-    from trainbook.study.transfer.cells import train_cell
-    from trainbook.study.transfer.rates import RateStudy, checked_rates, grid
+    from trainbook.study.transfer.rates import RateStudy, checked_rates, grid, train_cell
 
     chosen = checked_rates(rates) if rates is not None else grid(family.base.config.optimizer.learning_rate)
     name = name or default_name(f"{name_of(recipe)}-rates", runs_dir)

@@ -43,9 +43,9 @@ def main() -> int:
     from trainbook.python_path import load_object
     from trainbook.study.base_file import BASE
     from trainbook.study.tune.ledger import opened
-    from trainbook.study.tune.stopping import Stopping
     from trainbook.study.tune.study_file import StudyQuestion
     from trainbook.study.tune.worker import MayBeUnwell, Worker
+    from trainbook.study.workers import Stopping
 
     stopping = Stopping()
     stopping.listen()

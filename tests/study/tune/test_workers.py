@@ -23,7 +23,8 @@ from trainbook.study.tune.repeats import candidates
 from trainbook.study.tune.run import LEDGER, SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Trial
-from trainbook.study.tune.workers import Workers, devices, environment
+from trainbook.study.tune.workers import Workers
+from trainbook.study.workers import devices, environment
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
 
@@ -140,6 +141,16 @@ def test_an_interruption_at_the_very_end_is_none(tmp_path: Path, ask: Asks, monk
     assert len(made.run()) == 3
 
 
+def test_a_terminal_that_closes_ends_no_study_under_nohup(tmp_path: Path, ask: Asks) -> None:
+    made = study(ask(budget=3, seeds=0), tmp_path, "bowl")
+    made.watch = lambda trials, plan: os.kill(os.getpid(), signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup sets it
+    try:
+        assert len(made.run()) == 3
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_output_that_nobody_reads_any_more_costs_nothing(tmp_path: Path, ask: Asks) -> None:
     made = study(ask(budget=4, seeds=0), tmp_path, "patient")
 
@@ -251,7 +262,7 @@ def test_the_address_of_the_database_is_in_no_command_line(
         started.append(command)
         return real(command, **options)  # pyright: ignore
 
-    monkeypatch.setattr("trainbook.study.tune.workers.subprocess.Popen", start)
+    monkeypatch.setattr("trainbook.supervisor.subprocess.Popen", start)
     made = study(ask(budget=3, seeds=0), tmp_path, "bowl")
     made.run()
     assert started and not any(made.url in part for command in started for part in command)

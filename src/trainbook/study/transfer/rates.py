@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,9 +30,9 @@ from trainbook.runs import RunFolder, jsonl, make_folder, write_text_atomically
 from trainbook.runs.jsonl import JsonlWriter
 from trainbook.study.base_file import BASE, keep_base
 from trainbook.study.child_run import ChildRun, WriteReport
-from trainbook.study.transfer.cells import CellOutcome, Train, TransferCell, in_turn, train_cell
 from trainbook.study.transfer.family import Arm, Family
 from trainbook.study.transfer.optimum import Losses, optimum, summary
+from trainbook.study.workers import side_by_side
 
 MOST_ADDED = 4  # rates beyond the grid, on each side, where the best is the last one
 QUESTION, RESULTS, RUNS, ANSWER = "question.json", "results.jsonl", "runs", "answer.json"
@@ -48,6 +49,39 @@ SETTINGS = (
     "logging.report_to=[]",
 )
 
+
+@dataclass(frozen=True)
+class TransferCell:
+    arm: Arm
+    size: int
+    rate: float
+    seed: int  # counted from the configuration's own
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm.replace(' ', '-')}-{self.size}-rate-{self.rate:.6g}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    loss: float | None  # of the last evaluation; None: it cannot be trained like this
+    reason: str | None = None
+    run: str | None = None
+
+
+def train_cell(child: ChildRun) -> CellOutcome:
+    """One that diverges or has no room is an outcome like others; what is wrong with the question is raised."""
+    ended, path = child.train(), str(child.run.path)
+    if ended.failure is not None:
+        return CellOutcome(None, f"diverged: {ended.reason}" if ended.failure == "diverged" else "out of memory", path)
+    rows = child.run.metrics("eval")
+    loss = rows[-1]["loss"] if rows else None
+    if loss is None or not math.isfinite(loss):
+        return CellOutcome(None, f"its loss is {loss}", path)
+    return CellOutcome(loss, None, path)
+
+
+Train = Callable[[ChildRun], CellOutcome]
 Key = tuple[Arm, int]  # an arm in one size
 Found = dict[TransferCell, CellOutcome]  # what was trained
 
@@ -68,16 +102,24 @@ class RateStudy:
         found = self._earlier()
         with JsonlWriter(self.folder / RESULTS) as writer:
             while missing := self._missing(found):
-                asked = [(cell, self._child(cell)) for cell in missing]
-                for cell, outcome in in_turn(asked, self.train, self.workers):
-                    found[cell] = outcome
-                    writer.append({**asdict(cell), **asdict(outcome)})
-                    if outcome.run is not None:  # its weights: those of a grid of large models would fill a disk
-                        RunFolder(outcome.run).drop_checkpoints()
-                    self._tell(cell, outcome)
+                with closing(self._trained([self._child(cell) for cell in missing])) as outcomes:
+                    for place, outcome in outcomes:
+                        cell = missing[place]
+                        found[cell] = outcome
+                        writer.append({**asdict(cell), **asdict(outcome)})
+                        if outcome.run is not None:  # its weights: those of a grid of large models would fill a disk
+                            RunFolder(outcome.run).drop_checkpoints()
+                        self._tell(cell, outcome)
         answer = self._answer(found)
         write_text_atomically(self.folder / ANSWER, jsonl.dumps(answer) + "\n")
         return answer
+
+    def _trained(self, children: Sequence[ChildRun]) -> Generator[tuple[int, CellOutcome]]:
+        """Places and outcomes, as they come."""
+        if self.workers > 1 and len(children) > 1:
+            yield from side_by_side(self.train, children, self.workers)
+        else:
+            yield from enumerate(map(self.train, children))
 
     def _missing(self, found: Found) -> list[TransferCell]:
         """What to train next, from what there is alone: so a study that was cut off at any place goes on alike."""

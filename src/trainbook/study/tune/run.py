@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
@@ -25,12 +24,12 @@ from trainbook.runs import make_folder
 from trainbook.study.base_file import BASE, keep_base, trial_guard, trials_text
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
-from trainbook.study.tune.on_ray import RayWorkers
 from trainbook.study.tune.planning import Plan, extended, first_plan, next_order
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.trial_run import TRIALS
-from trainbook.study.tune.workers import LOGS, Workers
+from trainbook.study.tune.workers import LOGS, RayWorkers, Workers
+from trainbook.supervisor import Signals, signal_name
 
 LEDGER = "study.db"
 POLL_SECONDS = 0.3
@@ -97,7 +96,7 @@ class Study:
     def run(self) -> list[Trial]:
         """All trials, ended. Ctrl-C and SIGTERM let the workers save, and raise Interrupted."""
         workers = self._workers()
-        with opened(self.url, self.name) as ledger, _Signals(lambda name: self._interrupt(name, workers)):
+        with opened(self.url, self.name) as ledger, Signals(lambda number: self._interrupt(number, workers)):
             ledger.database.say = self._tell
             ledger.database.is_asked_to_stop = lambda: self._asked is not None
             self._seen = {each.number for each in ledger.trials() if each.is_over}
@@ -135,7 +134,7 @@ class Study:
 
     def _attend(self, ledger: Ledger, workers: Workers | RayWorkers) -> None:
         failed, deaths = 0, 0
-        while workers.alive:
+        while workers.are_alive:
             if self._asked is not None:  # also those that were being started at that moment
                 workers.ask_to_stop()
             time.sleep(POLL_SECONDS)
@@ -157,7 +156,7 @@ class Study:
             deaths = 0 if self._note(trials) else deaths
             if deaths > MOST_DEATHS:
                 raise RunError(f"{deaths} workers died and no trial has ended: see {self.folder / LOGS}")
-            if failed and not workers.alive and self._asked is None:
+            if failed and not workers.are_alive and self._asked is None:
                 raise RunError(f"a worker failed (log in {self.folder / LOGS}): {workers.last_words()}")
 
     def _note(self, trials: Sequence[Trial]) -> bool:
@@ -177,12 +176,12 @@ class Study:
                 )
         return bool(new)
 
-    def _interrupt(self, name: str, workers: Workers | RayWorkers) -> None:
+    def _interrupt(self, number: int, workers: Workers | RayWorkers) -> None:
         if self._asked is not None:
             self._is_cut_off = True
             workers.kill()
             return
-        self._asked = name
+        self._asked = name = signal_name(number)
         workers.ask_to_stop()
         self._tell(f"{name}: the workers finish their step and save; press it again to stop at once")
 
@@ -216,20 +215,3 @@ def words_of(kept: dict[str, Any]) -> list[str]:
     """What is searched, once it is settled."""
     plan = Plan.from_json(kept)
     return [*plan.words, *(f"{each.path}: {each.text}" for each in plan.space.dimensions)]
-
-
-class _Signals:
-    """Ctrl-C and the like, handed to a function instead of breaking into what is under way."""
-
-    def __init__(self, heard: Callable[[str], None]) -> None:
-        self.heard = heard
-
-    def __enter__(self) -> None:
-        self._before = {each: signal.signal(each, self._on) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-
-    def __exit__(self, *exception: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def _on(self, number: int, frame: FrameType | None) -> None:
-        self.heard("Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name)

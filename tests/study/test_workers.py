@@ -14,22 +14,21 @@ from pathlib import Path
 import pytest
 from tests.conftest import slow
 
-from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, TrainbookError
+from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, RunError, TrainbookError
 from trainbook.study.child_run import ChildRun
-from trainbook.study.transfer import cells
-from trainbook.study.transfer.cells import Asked, CellOutcome, TransferCell, in_turn
+from trainbook.study.transfer.rates import CellOutcome
+from trainbook.study.workers import Stopping, side_by_side
 
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 NUMBER = 9
 
 
-def asked(folder: Path) -> list[Asked]:
-    cells = [TransferCell("mup", 16, 0.1, seed) for seed in range(NUMBER)]
-    return [(cell, ChildRun(Path("base.yaml"), [], cell.name, folder)) for cell in cells]
+def children(folder: Path) -> list[ChildRun]:
+    return [ChildRun(Path("base.yaml"), [], f"seed-{seed}", folder) for seed in range(NUMBER)]
 
 
 def seeds_in(folder: Path) -> set[int]:
-    return {int(path.name.rsplit("-", 1)[1]) for path in folder.iterdir()}
+    return {int(path.name.rsplit("-", 1)[1]) for path in folder.glob("seed-*")}
 
 
 def wait_for(folder: Path, seeds: set[int]) -> None:
@@ -52,6 +51,20 @@ def never_ends(child: ChildRun) -> CellOutcome:
         time.sleep(1)
 
 
+def first_dies(child: ChildRun) -> CellOutcome:
+    child.run.path.touch()
+    wait_for(child.runs_dir, {0, 1})
+    if child.name.endswith("-0"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(1)
+    (child.runs_dir / "ended").touch()
+    return CellOutcome(1.0)
+
+
+def all_but_the_first_never_end(child: ChildRun) -> CellOutcome:
+    return counts(child) if child.name.endswith("-0") else never_ends(child)
+
+
 def counts(child: ChildRun) -> CellOutcome:
     child.run.path.touch()
     return CellOutcome(float(child.name.rsplit("-", 1)[1]))
@@ -59,15 +72,22 @@ def counts(child: ChildRun) -> CellOutcome:
 
 @pytest.mark.slow
 def test_all_of_them_are_trained_by_several_workers(tmp_path: Path):
-    found = dict(in_turn(asked(tmp_path), counts, workers=2))
-    assert {cell.seed: outcome.loss for cell, outcome in found.items()} == {seed: seed for seed in range(NUMBER)}
+    found = dict(side_by_side(counts, children(tmp_path), workers=2))
+    assert {seed: outcome.loss for seed, outcome in found.items()} == {seed: seed for seed in range(NUMBER)}
 
 
 def test_when_one_fails_no_more_begin_than_are_under_way(tmp_path: Path):
-    with pytest.raises(ValueError, match="of the first run"):
-        list(in_turn(asked(tmp_path), first_fails, workers=2))
+    with pytest.raises(ValueError, match="of the first run") as failed:
+        list(side_by_side(first_fails, children(tmp_path), workers=2))
+    assert "in first_fails" in failed.value.__notes__[0], "where it failed in the other process"
     # The second may have ended first, and a third have taken its place.
     assert seeds_in(tmp_path) <= {0, 1, 2}
+
+
+def test_a_worker_that_dies_is_an_error_and_the_others_come_to_their_end(tmp_path: Path):
+    with pytest.raises(RunError, match="a worker died"):
+        list(side_by_side(first_dies, children(tmp_path)[:2], workers=2))
+    assert (tmp_path / "ended").is_file()
 
 
 ERRORS: list[TrainbookError] = [
@@ -86,33 +106,30 @@ def test_what_a_worker_fails_with_is_told_as_it_was(error: TrainbookError):
     assert getattr(told, "is_heard", None) == getattr(error, "is_heard", None)
 
 
-def test_a_worker_begins_nothing_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    heard = cells._Interruption()
-    monkeypatch.setattr(cells, "_interruption", heard)
-    heard.hear(signal.SIGINT, None)  # between two runs: remembered, and the process lives on to say so
-    with pytest.raises(KeyboardInterrupt):
-        cells._trained_by_worker(counts, asked(tmp_path)[0][1])
-    assert not seeds_in(tmp_path) and not heard.has_run
+def test_whoever_asks_for_no_more_has_what_is_under_way_stopped(tmp_path: Path):
+    answers = side_by_side(all_but_the_first_never_end, children(tmp_path), workers=2)
+    assert next(answers)[0] == 0
+    wait_for(tmp_path, {1})
+    answers.close()
+    assert seeds_in(tmp_path) <= {0, 1, 2}, "nothing begins afterwards"
 
 
-def test_an_interruption_before_a_worker_can_hear_it_is_heard_later(monkeypatch: pytest.MonkeyPatch):
-    import torch
-
-    heard, ready, threads = cells._Interruption(), threading.Event(), torch.get_num_threads()
-    monkeypatch.setattr(cells, "_interruption", heard)
-    before = signal.getsignal(signal.SIGINT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as it is in a process that `in_turn` has started
+def test_nothing_begins_in_a_worker_that_was_asked_to_stop_meanwhile():
+    begun: list[int] = []
+    stopping, (reads, writes) = Stopping(), os.pipe()
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)  # between two trainings it breaks into nothing
     try:
-        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        assert not heard.is_asked
-        cells._prepare(1, ready)  # pyright: ignore[reportArgumentType]
-        assert heard.is_asked and ready.is_set()
-        assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        stopping.follow(reads)
+        os.write(writes, bytes([signal.SIGINT]))
+        for thread in threading.enumerate():
+            if thread.name == "parent watch":
+                thread.join()
+        with pytest.raises(KeyboardInterrupt):
+            stopping.breaking_into(begun.append)(1)
     finally:
-        signal.sigtimedwait({signal.SIGINT}, 0)  # one that nobody has heard ends here
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         signal.signal(signal.SIGINT, before)
-        torch.set_num_threads(threads)
+        os.close(writes)
+    assert begun == []
 
 
 @pytest.mark.parametrize("after", [slow(0.2), 0.8])
@@ -120,13 +137,12 @@ def test_an_interruption_of_the_first_seconds_is_quiet_and_leaves_no_process(tmp
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from tests.study.transfer.test_cells import asked, never_ends\n"
-        "from trainbook.study.transfer.cells import in_turn\n"
-        "if __name__ == '__main__':\n"
-        "    try:\n"
-        f"        list(in_turn(asked(Path({str(tmp_path)!r})), never_ends, workers=2))\n"
-        "    except KeyboardInterrupt:\n"
-        "        sys.exit(130)\n"
+        "from tests.study.test_workers import children, never_ends\n"
+        "from trainbook.study.workers import side_by_side\n"
+        "try:\n"
+        f"    list(side_by_side(never_ends, children(Path({str(tmp_path)!r})), workers=2))\n"
+        "except KeyboardInterrupt:\n"
+        "    sys.exit(130)\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", script],
@@ -147,15 +163,15 @@ def test_an_interruption_of_the_first_seconds_is_quiet_and_leaves_no_process(tmp
 
 def workers_of(pid: int) -> list[str]:
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [child for child in children if b"trainbook.study.workers" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def test_workers_end_with_who_started_them(tmp_path: Path):
     script = (
         "from pathlib import Path\n"
-        "from tests.study.transfer.test_cells import asked, never_ends\n"
-        "from trainbook.study.transfer.cells import in_turn\n"
-        f"if __name__ == '__main__':\n    list(in_turn(asked(Path({str(tmp_path)!r})), never_ends, workers=2))\n"
+        "from tests.study.test_workers import children, never_ends\n"
+        "from trainbook.study.workers import side_by_side\n"
+        f"list(side_by_side(never_ends, children(Path({str(tmp_path)!r})), workers=2))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     pids: list[str] = []
