@@ -23,8 +23,6 @@ def find_with_proxy(
     from trainbook.errors import Interrupted
     from trainbook.runs import name_of
     from trainbook.study.transfer.proxy import carry_over, proxy_for
-    from trainbook.study.tune.finish import finish
-    from trainbook.study.tune.ledger import opened
     from trainbook.study.tune.run import Study, words_before
 
     proxy = proxy_for(asked, width)
@@ -40,10 +38,7 @@ def find_with_proxy(
         trials = job.run()
     except Interrupted as stop:
         raise Interrupted(f"{stop}. To resume, run the same command with --name {shlex.quote(name)}") from None
-    with opened(job.url, job.name) as ledger:
-        kept = ledger.plan()
-    assert kept is not None, "a study that has ended had a plan"
-    return carry_over(proxy, finish(question, kept, trials, job.folder), trials, job.folder)
+    return carry_over(proxy, job.answer(trials), trials, job.folder)
 
 
 def proxy_text(answer: dict[str, Any]) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +19,7 @@ from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.transfer.family import Family
+    from trainbook.study.transfer.rates import RateStudy
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -46,113 +48,106 @@ BELONGS = {
 }
 
 
+CoordinateCheck = Annotated[
+    bool, typer.Option(CHECK, help="Coordinate check: how activations grow with the width over the first steps.")
+]
+Rates = Annotated[
+    bool, typer.Option(RATES, help="Train each size at several learning rates: does the best one stay the same?")
+]
+Proxy = Annotated[
+    int | None,
+    typer.Option(
+        PROXY, metavar="WIDTH", help="Search on a model of this width, and write the recipe of the large model."
+    ),
+]
+Axis = Literal["width", "depth", "length", "batch"]
+By = Annotated[Axis | None, typer.Option("--by", help="With --rates: what grows. Default: width.", show_default=False)]
+Sizes = Annotated[
+    str | None,
+    typer.Option("--sizes", metavar="N,N,…", help=f"The sizes, in rising order. Default for widths: {WIDTHS}."),
+]
+LearningRates = Annotated[
+    str | None,
+    typer.Option(
+        "--learning-rates",
+        metavar="RATE,…",
+        help="The learning rates. By default the recipe's, halved and doubled three times.",
+    ),
+]
+Rate = Annotated[
+    float | None, typer.Option("--rate", help="With --coordinate-check: the learning rate. Default: 0.01.")
+]
+Steps = Annotated[
+    int | None, typer.Option("--steps", min=1, help="With --coordinate-check: the number of updates. Default: 5.")
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        min=1,
+        help="Runs of each setting. Default: 3 in a check, 1 per learning rate, 3 for each of a proxy's best.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: the number of parallel runs.")
+]
+Budget = Annotated[
+    str | None, typer.Option("--budget", help="With --proxy: the budget, as in trainbook tune. Default: 32 trials.")
+]
+Method = Annotated[
+    str | None, typer.Option("--method", help="With --proxy: the search method, as in trainbook tune. Default: sobol.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option("--name", help="With --rates and --proxy: the name of the study. An existing one is resumed."),
+]
+Picture = Annotated[Path | None, typer.Option("--picture", help="Save the figure to this file (.png).")]
+
+
 @reports_errors
 def transfer(
     recipe: Recipe,
     overrides: Overrides = None,
-    coordinate_check: Annotated[
-        bool, typer.Option(CHECK, help="Coordinate check: how activations grow with the width over the first steps.")
-    ] = False,
-    rates: Annotated[
-        bool, typer.Option(RATES, help="Train each size at several learning rates: does the best one stay the same?")
-    ] = False,
-    proxy: Annotated[
-        int | None,
-        typer.Option(
-            PROXY, metavar="WIDTH", help="Search on a model of this width, and write the recipe of the large model."
-        ),
-    ] = None,
-    by: Annotated[
-        Literal["width", "depth", "length", "batch"] | None,
-        typer.Option("--by", help="With --rates: what grows. Default: width.", show_default=False),
-    ] = None,
-    sizes: Annotated[
-        str | None,
-        typer.Option("--sizes", metavar="N,N,…", help=f"The sizes, in rising order. Default for widths: {WIDTHS}."),
-    ] = None,
-    learning_rates: Annotated[
-        str | None,
-        typer.Option(
-            "--learning-rates",
-            metavar="RATE,…",
-            help="The learning rates. By default the recipe's, halved and doubled three times.",
-        ),
-    ] = None,
-    rate: Annotated[
-        float | None, typer.Option("--rate", help="With --coordinate-check: the learning rate. Default: 0.01.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option("--steps", min=1, help="With --coordinate-check: the number of updates. Default: 5.")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds",
-            min=1,
-            help="Runs of each setting. Default: 3 in a check, 1 per learning rate, 3 for each of a proxy's best.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: the number of parallel runs.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option("--budget", help="With --proxy: the budget, as in trainbook tune. Default: 32 trials.")
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option("--method", help="With --proxy: the search method, as in trainbook tune. Default: sobol."),
-    ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="With --rates and --proxy: the name of the study. An existing one is resumed."),
-    ] = None,
+    coordinate_check: CoordinateCheck = False,
+    rates: Rates = False,
+    proxy: Proxy = None,
+    by: By = None,
+    sizes: Sizes = None,
+    learning_rates: LearningRates = None,
+    rate: Rate = None,
+    steps: Steps = None,
+    seeds: Seeds = None,
+    workers: Workers = None,
+    budget: Budget = None,
+    method: Method = None,
+    name: Name = None,
     runs_dir: RunsDir = Path("runs"),
-    picture: Annotated[Path | None, typer.Option("--picture", help="Save the figure to this file (.png).")] = None,
+    picture: Picture = None,
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Check whether settings tuned on a small model carry over to a large one, under standard rules or muP."""
-    asked = [
-        flag for flag, is_asked in ((CHECK, coordinate_check), (RATES, rates), (PROXY, proxy is not None)) if is_asked
-    ]
-    if len(asked) != 1:
-        raise UserError(f"pass one of {CHECK}, {RATES} and {PROXY} WIDTH.")
+    from trainbook.knobs import overrides_from_arguments
+
+    asked = {CHECK: coordinate_check, RATES: rates, PROXY: proxy is not None}
     given = {"--by": by, "--sizes": sizes, "--learning-rates": learning_rates, "--rate": rate, "--steps": steps}
     given |= {"--workers": workers, "--name": name, "--budget": budget, "--method": method, "--picture": picture}
-    for flag, value in given.items():
-        if value is not None and asked[0] not in BELONGS[flag]:
-            raise UserError(f"{flag}: has no effect with {asked[0]}; it is for {' and '.join(BELONGS[flag])}.")
-    if name is not None:
-        from trainbook.runs import check_name
-
-        check_name(name, "study")
-    if picture is not None:
-        from trainbook.charts.figure import check_path
-
-        check_path(picture)
-    from trainbook.knobs import load, overrides_from_arguments
-    from trainbook.runs.trust import is_in_run_folder, require_trust_of_file
-
-    if is_in_run_folder(recipe):
-        require_trust_of_file(recipe, load(recipe, overrides_from_arguments(overrides or [])))
+    question = _question(asked, given)
+    changes = overrides_from_arguments(overrides or [])
+    _require_trust(recipe, changes)
+    say = (lambda line: None) if as_json else (lambda line: echo(line, err=True))
     if proxy is not None:
         from trainbook.cli.proxy import find_with_proxy
 
-        changes = overrides_from_arguments(overrides or [])
         options = {"budget": budget, "method": method, "seeds": seeds, "workers": workers}
         answer = find_with_proxy(recipe, changes, proxy, name, runs_dir, as_json, **options)
-        return _tell(answer, PROXY, as_json)
-    family = _family(recipe, overrides or [], by or "width", sizes)
-    say = (lambda line: None) if as_json else (lambda line: echo(line, err=True))
-    if coordinate_check:
-        if rate is not None and not 0 < rate < math.inf:
-            raise UserError(f"--rate: must be a number above 0, but got {rate:g}.")
-        from trainbook.study.transfer import coordinate_check as check
-
-        answer = check(family, steps=steps or 5, seeds=seeds or 3, rate=rate or 0.01, say=say)
+    elif coordinate_check:
+        answer = _check(_family(recipe, changes, "width", sizes), steps or 5, seeds or 3, rate, say)
     else:
-        answer = _rates(family, recipe, learning_rates, seeds or 1, workers or 1, name, runs_dir, say)
-    _tell(answer, asked[0], as_json)  # first: a picture that cannot be written takes no answer with it
+        family = _family(recipe, changes, by or "width", sizes)
+        study = _rate_study(family, learning_rates, runs_dir / (name or _default_name(recipe, runs_dir)))
+        answer = _run(replace(study, seeds=seeds or 1, workers=workers or 1, say=say))
+    _tell(answer, question, as_json)  # first: a picture that cannot be written takes no answer with it
     if picture is not None:
         from trainbook.charts import transfer as charts
 
@@ -160,11 +155,38 @@ def transfer(
         say(f"picture: {picture}")
 
 
-def _family(recipe: str, overrides: list[str], by: Any, sizes: str | None) -> Family:
-    from trainbook.knobs import load, overrides_from_arguments, require_length
+def _question(asked: Mapping[str, bool], given: Mapping[str, Any]) -> str:
+    """The one that is asked, if the flags belong to it."""
+    questions = [flag for flag, is_asked in asked.items() if is_asked]
+    if len(questions) != 1:
+        raise UserError(f"pass one of {CHECK}, {RATES} and {PROXY} WIDTH.")
+    for flag, value in given.items():
+        if value is not None and questions[0] not in BELONGS[flag]:
+            raise UserError(f"{flag}: has no effect with {questions[0]}; it is for {' and '.join(BELONGS[flag])}.")
+    if given["--name"] is not None:
+        from trainbook.runs import check_name
+
+        check_name(given["--name"], "study")
+    if given["--picture"] is not None:
+        from trainbook.charts.figure import check_path
+
+        check_path(given["--picture"])
+    return questions[0]
+
+
+def _require_trust(recipe: str, changes: list[str]) -> None:
+    from trainbook.knobs import load
+    from trainbook.runs.trust import is_in_run_folder, require_trust_of_file
+
+    if is_in_run_folder(recipe):
+        require_trust_of_file(recipe, load(recipe, changes))
+
+
+def _family(recipe: str, changes: list[str], by: Axis, sizes: str | None) -> Family:
+    from trainbook.knobs import load, require_length
     from trainbook.study.transfer import AXES, Family
 
-    loaded = load(recipe, overrides_from_arguments(overrides))
+    loaded = load(recipe, changes)
     require_length(loaded)
     if loaded.config.model.pretrained is not None:
         raise UserError("model.pretrained: the size of a pretrained model is fixed, so it must be null here.")
@@ -177,28 +199,36 @@ def _family(recipe: str, overrides: list[str], by: Any, sizes: str | None) -> Fa
     return Family(loaded, by, tuple(int(size) for size in text.split(",")))
 
 
-def _rates(
-    family: Family,
-    recipe: str,
-    rates: str | None,
-    seeds: int,
-    workers: int,
-    name: str | None,
-    runs_dir: Path,
-    say: Callable[[str], None],
-) -> dict[str, Any]:
-    from trainbook.errors import Interrupted
-    from trainbook.report import write_report
+def _check(family: Family, steps: int, seeds: int, rate: float | None, say: Callable[[str], None]) -> dict[str, Any]:
+    from trainbook.study.transfer import coordinate_check
+
+    if rate is not None and not 0 < rate < math.inf:
+        raise UserError(f"--rate: must be a number above 0, but got {rate:g}.")
+    return coordinate_check(family, steps=steps, seeds=seeds, rate=rate or 0.01, say=say)
+
+
+def _default_name(recipe: str, runs_dir: Path) -> str:
     from trainbook.runs import default_name, name_of
+
+    return default_name(f"{name_of(recipe)}-rates", runs_dir)
+
+
+def _rate_study(family: Family, rates: str | None, folder: Path) -> RateStudy:
+    from trainbook.report import write_report
     from trainbook.study.transfer.rates import RateStudy, checked_rates, grid, train_cell
 
     chosen = checked_rates(rates) if rates is not None else grid(family.base.config.optimizer.learning_rate)
-    name = name or default_name(f"{name_of(recipe)}-rates", runs_dir)
+    return RateStudy(family, chosen, 1, folder, train_cell, write_report=write_report)
+
+
+def _run(study: RateStudy) -> dict[str, Any]:
+    from trainbook.errors import Interrupted
+
     try:
-        return RateStudy(family, chosen, seeds, runs_dir / name, train_cell, workers, say, write_report).run()
+        return study.run()
     except (Interrupted, KeyboardInterrupt) as stop:
         told = str(stop).partition(".")[0] or "interrupted"
-        raise Interrupted(f"{told}. To resume, run the same command with --name {name}") from None
+        raise Interrupted(f"{told}. To resume, run the same command with --name {study.folder.name}") from None
 
 
 def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,132 +33,184 @@ trainbook tune my.yaml --rate-range --picture rates.png
 """
 
 
+StudyOrRecipe = Annotated[
+    str,
+    typer.Argument(metavar="STUDY.yaml|RECIPE", help="A study file, or a recipe to search around.", show_default=False),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        help='32 (trials of the search; --seeds adds repetitions), "2.5 GPU-hours" or "4B tokens"; a larger one '
+        "extends a study. Default: 32.",
+    ),
+]
+Method = Annotated[
+    str | None,
+    typer.Option("--method", help="The search method: sobol (the default), random, zoom, one-at-a-time, tpe or gp."),
+]
+Pruning = Annotated[
+    str | None, typer.Option("--pruning", help="Stop bad trials early: asha or hyperband. Default: none.")
+]
+Seeds = Annotated[
+    int | None,
+    typer.Option(
+        "--seeds",
+        help="How often the base and the best trials that are better than it, up to three, are repeated at the "
+        "end, each time with a new seed; 0: never. Default: 3.",
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", help="The number of parallel trials. With several GPUs, each worker uses one."),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Run trials as tasks of this Ray cluster, each with a GPU if there are any. local: start one here.",
+    ),
+]
+RateRange = Annotated[
+    bool,
+    typer.Option(
+        "--rate-range", help="No study: one short run with a growing learning rate, to find the range to search."
+    ),
+]
+ForBatch = Annotated[
+    int | None,
+    typer.Option("--for-batch", metavar="N", help="No study: report what else to change for a batch of N sequences."),
+]
+Measured = Annotated[
+    Path | None,
+    typer.Option(
+        "--measured", metavar="FILE", help="With --for-batch: the file that `plan --measure --noise-after` wrote."
+    ),
+]
+Picture = Annotated[Path | None, typer.Option("--picture", help="With --rate-range: save the curve to this file.")]
+Name = Annotated[
+    str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
+]
+
+
 @reports_errors
 def tune(
-    study: Annotated[
-        str,
-        typer.Argument(
-            metavar="STUDY.yaml|RECIPE", help="A study file, or a recipe to search around.", show_default=False
-        ),
-    ],
+    study: StudyOrRecipe,
     overrides: Overrides = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            help='32 (trials of the search; --seeds adds repetitions), "2.5 GPU-hours" or "4B tokens"; a larger one '
-            "extends a study. Default: 32.",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", help="The search method: sobol (the default), random, zoom, one-at-a-time, tpe or gp."
-        ),
-    ] = None,
-    pruning: Annotated[
-        str | None, typer.Option("--pruning", help="Stop bad trials early: asha or hyperband. Default: none.")
-    ] = None,
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds",
-            help="How often the base and the best trials that are better than it, up to three, are repeated at the "
-            "end, each time with a new seed; 0: never. Default: 3.",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="The number of parallel trials. With several GPUs, each worker uses one."),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="URL",
-            help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
-        ),
-    ] = None,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            "--ray",
-            metavar="ADDRESS",
-            help="Run trials as tasks of this Ray cluster, each with a GPU if there are any. local: start one here.",
-        ),
-    ] = None,
-    rate_range: Annotated[
-        bool,
-        typer.Option(
-            "--rate-range", help="No study: one short run with a growing learning rate, to find the range to search."
-        ),
-    ] = False,
-    for_batch: Annotated[
-        int | None,
-        typer.Option(
-            "--for-batch", metavar="N", help="No study: report what else to change for a batch of N sequences."
-        ),
-    ] = None,
-    measured: Annotated[
-        Path | None,
-        typer.Option(
-            "--measured", metavar="FILE", help="With --for-batch: the file that `plan --measure --noise-after` wrote."
-        ),
-    ] = None,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", help="With --rate-range: save the curve to this file.")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
-    ] = None,
+    budget: Budget = None,
+    method: Method = None,
+    pruning: Pruning = None,
+    seeds: Seeds = None,
+    workers: Workers = None,
+    storage: Storage = None,
+    ray: Ray = None,
+    rate_range: RateRange = False,
+    for_batch: ForBatch = None,
+    measured: Measured = None,
+    picture: Picture = None,
+    name: Name = None,
     runs_dir: RunsDir = Path("runs"),
     trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Search for good values of the hyperparameters that matter most, and report how reliable the result is."""
-    from trainbook.errors import Interrupted, UserError
+    from trainbook.errors import UserError
     from trainbook.knobs import overrides_from_arguments
     from trainbook.runs import check_name, name_of
     from trainbook.runs.trust import require_trust_of_file
-    from trainbook.study.tune.finish import finish
-    from trainbook.study.tune.ledger import opened
-    from trainbook.study.tune.run import Study, words_before
     from trainbook.study.tune.study_file import read_question
 
     changes = overrides_from_arguments(overrides or [])
-    asked = {"--budget": budget, "--method": method, "--pruning": pruning, "--seeds": seeds, "--workers": workers}
-    asked |= {"--name": name, "--storage": storage, "--ray": ray}
-    if _answers_alone(study, changes, rate_range, for_batch, measured, picture, asked, as_json):
-        return
+    options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
+    no_study = _NoStudy(rate_range, for_batch, measured, picture)
+    if no_study.is_asked_for(study, {**options, "name": name, "storage": storage, "ray": ray}):
+        return no_study.tell(study, changes, as_json)
     if ray is not None and ray != "local" and storage is None:
         raise UserError(
             "--ray: tasks on other machines cannot reach a file on this one. Pass a database with --storage URL."
         )
-    options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
     question = read_question(study, changes, **options)
     require_trust_of_file(study, question.loaded)
     name = f"tune-{name_of(study)}" if name is None else name
     check_name(name, "study")
-    say = (lambda line: None) if as_json else echo
-    with _Table(question, quiet=as_json) as table:
-        say_live = table.say if not as_json else say
-        job = Study(question, Path(runs_dir) / name, storage, say=say_live, watch=table.show, ray=ray)
-        goes_on = job.prepare()
-        _announce(question, job.folder, goes_on, say, words_before(question))
-        try:
-            trials = job.run()
-        except Interrupted as stop:
-            again = shlex.join(["trainbook", *map(without_password, sys.argv[1:])])  # without a password
-            again += "" if "--name" in again else f" --name {shlex.quote(name)}"
-            raise Interrupted(f"{stop}. To resume: {again}") from None
-    with opened(job.url, job.name) as ledger:
-        kept = ledger.plan()
-    assert kept is not None
-    answer = finish(question, kept, trials, job.folder)
+    answer = _search(question, Path(runs_dir) / name, storage, ray, quiet=as_json)
     if as_json:
         from trainbook.cli.output import print_json
 
         return print_json(answer)
+    _tell(answer)
+
+
+@dataclass(frozen=True)
+class _NoStudy:
+    """What needs no study."""
+
+    rate_range: bool
+    for_batch: int | None
+    measured: Path | None
+    picture: Path | None
+
+    def is_asked_for(self, recipe: str, options: Mapping[str, Any]) -> bool:
+        """Flags that would then do nothing are refused."""
+        from trainbook.errors import UserError
+        from trainbook.study.tune.study_file import is_study
+
+        if self.rate_range and self.for_batch is not None:
+            raise UserError("--rate-range and --for-batch cannot be combined: pass one of them.")
+        if self.measured is not None and self.for_batch is None:
+            raise UserError("--measured: has no effect without --for-batch.")
+        if self.picture is not None and not self.rate_range:
+            raise UserError(
+                "--picture: has no effect without --rate-range: a study draws its pictures into its folder."
+            )
+        if not self.rate_range and self.for_batch is None:
+            return False
+        given = [f"--{name}" for name, value in options.items() if value is not None]
+        alone = "--rate-range" if self.rate_range else "--for-batch"
+        if is_study(recipe):
+            raise UserError(
+                f"{recipe}: is a study, but {alone} needs a recipe or a configuration. Pass the study's base."
+            )
+        if given:
+            raise UserError(f"{given[0]}: has no effect with {alone}, which runs no study.")
+        return True
+
+    def tell(self, recipe: str, changes: list[str], as_json: bool) -> None:
+        from trainbook.cli.rates import tell_for_batch, tell_rate_range
+
+        if self.for_batch is None:
+            tell_rate_range(recipe, changes, self.picture, as_json)
+        else:
+            tell_for_batch(recipe, changes, self.for_batch, self.measured, as_json)
+
+
+def _search(question: StudyQuestion, folder: Path, storage: str | None, ray: str | None, quiet: bool) -> dict[str, Any]:
+    from trainbook.errors import Interrupted
+    from trainbook.study.tune.run import Study, words_before
+
+    with _Table(question, quiet) as table:
+        job = Study(question, folder, storage, say=table.say, watch=table.show, ray=ray)
+        goes_on = job.prepare()
+        _announce(question, folder, goes_on, table.say, words_before(question))
+        try:
+            trials = job.run()
+        except Interrupted as stop:
+            again = shlex.join(["trainbook", *map(without_password, sys.argv[1:])])  # without a password
+            again += "" if "--name" in again else f" --name {shlex.quote(folder.name)}"
+            raise Interrupted(f"{stop}. To resume: {again}") from None
+    return job.answer(trials)
+
+
+def _tell(answer: Mapping[str, Any]) -> None:
     echo("")
     for line in answer["conclusion"]:
         echo(folded(f"  {line}", 4))
@@ -169,43 +222,9 @@ def tune(
     echo(f"  next       trainbook train {shlex.quote(answer['recipe'])}")
 
 
-def _answers_alone(
-    recipe: str,
-    changes: list[str],
-    rate_range: bool,
-    for_batch: int | None,
-    measured: Path | None,
-    picture: Path | None,
-    asked: dict[str, Any],
-    as_json: bool,
-) -> bool:
-    """What needs no study; and flags that would then do nothing are refused."""
-    from trainbook.cli.rates import tell_for_batch, tell_rate_range
-    from trainbook.errors import UserError
-    from trainbook.study.tune.study_file import is_study
-
-    if rate_range and for_batch is not None:
-        raise UserError("--rate-range and --for-batch cannot be combined: pass one of them.")
-    if measured is not None and for_batch is None:
-        raise UserError("--measured: has no effect without --for-batch.")
-    if picture is not None and not rate_range:
-        raise UserError("--picture: has no effect without --rate-range: a study draws its pictures into its folder.")
-    if not rate_range and for_batch is None:
-        return False
-    given = [flag for flag, value in asked.items() if value is not None]
-    alone = "--rate-range" if rate_range else "--for-batch"
-    if is_study(recipe):
-        raise UserError(f"{recipe}: is a study, but {alone} needs a recipe or a configuration. Pass the study's base.")
-    if given:
-        raise UserError(f"{given[0]}: has no effect with {alone}, which runs no study.")
-    if rate_range:
-        tell_rate_range(recipe, changes, picture, as_json)
-    elif for_batch is not None:
-        tell_for_batch(recipe, changes, for_batch, measured, as_json)
-    return True
-
-
-def _announce(question: StudyQuestion, folder: Path, goes_on: bool, say: Any, words: list[str]) -> None:
+def _announce(
+    question: StudyQuestion, folder: Path, goes_on: bool, say: Callable[[str], None], words: list[str]
+) -> None:
     from trainbook.study.tune.repeats import num_repetitions
 
     say(f"{folder}{' (resumed)' if goes_on else ''}")
@@ -256,6 +275,8 @@ class _Table:
             self.live.stop()
 
     def say(self, line: str) -> None:
+        if self.quiet:
+            return
         if self.live is not None and self.live.is_started:
             self.live.console.print(line, highlight=False)
         else:

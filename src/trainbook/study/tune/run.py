@@ -113,6 +113,15 @@ class Study:
             self._show(trials, plan)
         return self._whole(trials, plan)
 
+    def answer(self, trials: list[Trial]) -> dict[str, Any]:
+        """What the whole study tells, in words, figures and a recipe; its files are written."""
+        from trainbook.study.tune.finish import finish
+
+        with opened(self.url, self.name) as ledger:
+            plan = ledger.plan()
+        assert plan is not None, "a study that has ended had a plan"
+        return finish(self.question, plan, trials, self.folder)
+
     def _workers(self) -> Workers | RayWorkers:
         given = (self.folder, self.url, self.question.workers, self.command, self.lease_seconds)
         return Workers(*given) if self.ray is None else RayWorkers(*given, address=self.ray)
