@@ -107,8 +107,7 @@ def attempt(tight: Tight, overrides: list[str], device_name: str = "cuda") -> di
     import torch
 
     from trainbook.study.measure import limited
-    from trainbook.study.rehearsal import for_rehearsal, rehearsal
-    from trainbook.study.synthetic import synthetic_data
+    from trainbook.study.rehearsal import for_rehearsal, rehearsal, synthetic_data
 
     device = torch.device(device_name)
     config = for_rehearsal(tight.loaded(*overrides).config)

@@ -43,8 +43,7 @@ RESULTS = Path(__file__).parent / "results" / "memory-h200.json"
 def measure(case: Case, device_name: str, rows: int | None = None, length: int | None = None) -> dict[str, Any]:
     import torch
 
-    from trainbook.study.rehearsal import for_rehearsal, rehearsal
-    from trainbook.study.synthetic import synthetic_data
+    from trainbook.study.rehearsal import for_rehearsal, rehearsal, synthetic_data
 
     config = for_rehearsal(shrunk(case.config(device_name), rows, length), row_every=WARM + 1)
     device = torch.device(device_name)

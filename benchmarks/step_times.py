@@ -109,8 +109,7 @@ def _timed(case: Case, options: argparse.Namespace, there: Connection) -> dict[s
     import torch
     from memory import shrunk
 
-    from trainbook.study.rehearsal import for_rehearsal, rehearsal
-    from trainbook.study.synthetic import synthetic_data
+    from trainbook.study.rehearsal import for_rehearsal, rehearsal, synthetic_data
 
     torch.set_num_threads(2)
     config = case.config(options.device)

@@ -32,8 +32,7 @@ from trainbook.plan.render import (
     three_digits,
 )
 from trainbook.plan.time import time_of
-from trainbook.study.measure import flat
-from trainbook.study.timed_run import on_one_device
+from trainbook.study.measure import flat, on_one_device
 from trainbook.terminal import new_console
 
 

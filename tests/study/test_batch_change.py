@@ -7,7 +7,7 @@ import pytest
 from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.knobs.derive import rate_scale
-from trainbook.study.batch_change import for_batch
+from trainbook.study.batch import for_batch
 
 
 def changes(recipe: str, batch: int, *overrides: str) -> dict[str, object]:

@@ -15,10 +15,17 @@ from trainbook.errors import UserError
 from trainbook.knobs import Config, load
 from trainbook.knobs.derive import batch_shape
 from trainbook.study import rehearsal as rehearsal_module
-from trainbook.study.measure import measure
-from trainbook.study.rehearsal import Stretch, for_rehearsal, lasting, rehearsal
-from trainbook.study.synthetic import synthetic_data
-from trainbook.study.timed_run import MOST_STRETCHES, Timing, TrialData, joined, on_one_device, timed_run, with_rows
+from trainbook.study.measure import (
+    MOST_STRETCHES,
+    Timing,
+    TrialData,
+    joined,
+    measure,
+    on_one_device,
+    timed_run,
+    with_rows,
+)
+from trainbook.study.rehearsal import Stretch, for_rehearsal, lasting, rehearsal, synthetic_data
 
 CPU = torch.device("cpu")
 
@@ -150,7 +157,7 @@ def test_a_rate_that_breaks_the_model_is_timed_like_any_other():
 
 def limit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     """Memory for so many rows at a time."""
-    module = import_module("trainbook.study.timed_run")
+    module = import_module("trainbook.study.measure")
     stretch = module._stretch
 
     def limited(config: Config, *rest: Any) -> Any:

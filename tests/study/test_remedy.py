@@ -13,10 +13,9 @@ from trainbook.errors import UserError
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
-from trainbook.study import remedy_run
-from trainbook.study.outcomes import compare, strayed
-from trainbook.study.remedy import try_remedy
+from trainbook.study.remedy import RemedyRun, try_remedy
 from trainbook.study.remedy_plan import ask, choose
+from trainbook.study.verdict import compare, strayed
 
 LENGTH = (
     "training.max_steps=32",
@@ -64,7 +63,7 @@ def test_a_rate_that_is_far_too_low_is_remedied_and_the_run_is_left_alone(lab, m
         assert run.recorded().optimizer.learning_rate == rate
         assert run.recorded().training.max_steps == 32, "the schedule is that of the whole run"
 
-    monkeypatch.setattr(remedy_run.RemedyRun, "train", None)  # whoever calls it fails
+    monkeypatch.setattr(RemedyRun, "train", None)  # whoever calls it fails
     assert tried(lab, "slow", finding("optimizer.learning_rate=1e-2", steps=(1, 32))) == answer
 
 
@@ -135,7 +134,7 @@ def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(lab, mo
     lab.train(*LENGTH, name="run")
     ways: list[tuple[str, int]] = []
 
-    def train(arm: remedy_run.RemedyRun, quiet: bool) -> dict[str, Any]:
+    def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
         ways.append((arm.run.name, arm.stop_at or 0))
         if ways == [("control", 8), ("remedy", 8), ("control", 16), ("remedy", 16)]:
             raise KeyboardInterrupt
@@ -145,7 +144,7 @@ def test_arms_of_which_nothing_can_be_told_go_on_for_twice_as_many_steps(lab, mo
         known = {"seed": 1, "failure": None, "targets": 9, "tokens": 9, "tokens_per_second": [], "memory": []}
         return {**known, "run": str(arm.run.path), "last_step": steps[-1], "evaluations": values, "losses": []}
 
-    monkeypatch.setattr(remedy_run.RemedyRun, "train", train)
+    monkeypatch.setattr(RemedyRun, "train", train)
     change = finding("optimizer.learning_rate=2e-3")
     with pytest.raises(KeyboardInterrupt):
         tried(lab, "run", change)
@@ -160,13 +159,13 @@ def test_a_change_is_not_called_worse_than_a_control_that_has_not_begun_to_learn
     """The control is at 4 throughout; the change is at 5 until step 11, and then at 3."""
     lab.train(*LENGTH, name="run")
 
-    def train(arm: remedy_run.RemedyRun, quiet: bool) -> dict[str, Any]:
+    def train(arm: RemedyRun, quiet: bool) -> dict[str, Any]:
         at = range(2, (arm.stop_at or 32) + 1, 2)
         values = [[step, (5.0 if step < 11 else 3.0) if arm.change else start if step == 2 else 4.0] for step in at]
         known = {"seed": 1, "failure": None, "targets": 9, "tokens": 9, "tokens_per_second": [], "memory": []}
         return {**known, "run": str(arm.run.path), "last_step": at[-1], "evaluations": values, "losses": []}
 
-    monkeypatch.setattr(remedy_run.RemedyRun, "train", train)
+    monkeypatch.setattr(RemedyRun, "train", train)
     answer = tried(lab, "run", finding("optimizer.learning_rate=2e-3"))
     assert (answer["verdict"], answer["steps"]) == ("helped" if steps > 8 else "made it worse", steps)
 

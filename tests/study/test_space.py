@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.values import BrokenLaw
-from trainbook.study.ranges import dimension
-from trainbook.study.space import Dimension, Space
+from trainbook.study.space import Dimension, Space, dimension
 
 RATE, BETA, LAYERS = "optimizer.learning_rate", "optimizer.beta2", "model.num_hidden_layers"
 GRID = [(place + 0.5) / 3000 for place in range(3000)]  # even draws: shares are then exact, not statistics

@@ -75,7 +75,7 @@ def _tell_range(found: RateRange, knob: float, scale: float) -> None:
 
 def tell_for_batch(recipe: str, changes: list[str], batch: int, measured: Path | None, as_json: bool) -> None:
     from trainbook.knobs import load
-    from trainbook.study.batch_change import for_batch
+    from trainbook.study.batch import for_batch
 
     noise, tokens_per_row = (None, None) if measured is None else _noise_of(measured)
     answer = for_batch(load(recipe, changes).config, batch, noise, tokens_per_row)

@@ -237,6 +237,6 @@ def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:
 
         return print_json(answer)
     from trainbook.cli.proxy import proxy_text
-    from trainbook.study.transfer.render import check_text, rates_text
+    from trainbook.study.transfer.optimum import check_text, rates_text
 
     echo({CHECK: check_text, RATES: rates_text, PROXY: proxy_text}[question](answer))

@@ -225,7 +225,7 @@ def _tell(answer: Mapping[str, Any]) -> None:
 def _announce(
     question: StudyQuestion, folder: Path, goes_on: bool, say: Callable[[str], None], words: list[str]
 ) -> None:
-    from trainbook.study.tune.repeats import num_repetitions
+    from trainbook.study.tune.planning import num_repetitions
 
     say(f"{folder}{' (resumed)' if goes_on else ''}")
     say(f"  {'base':<10} {question.base}, evaluated by {question.metric}")
@@ -285,7 +285,7 @@ class _Table:
     def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
         if self.quiet:
             return
-        from trainbook.study.tune.repeats import words_on_repeated
+        from trainbook.study.tune.planning import words_on_repeated
         from trainbook.study.tune.run import words_of
 
         if plan is not None and "trials" in plan and not self.plan_is_told:
@@ -307,7 +307,7 @@ class _Table:
     def _table(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> Any:
         from rich.table import Table
 
-        from trainbook.study.tune.repeats import best_of
+        from trainbook.study.tune.planning import best_of
 
         repeats = [each for each in trials if each.kind == "repeat"]
         ended, again = (sum(each.is_over for each in some) for some in (trials, repeats))

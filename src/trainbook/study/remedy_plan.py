@@ -20,7 +20,7 @@ from trainbook.loop.saved_files import recover
 from trainbook.runs import RunFolder
 from trainbook.runs.foreign import by_hand, foreign_override
 from trainbook.runs.run_record import RunRecord
-from trainbook.study.outcomes import MEASURES, Measure
+from trainbook.study.verdict import MEASURES, Measure
 
 SHARE = 4  # a try takes one part in so many of the run's steps
 FURTHER = 2  # times as many, and again, where that is not enough to tell

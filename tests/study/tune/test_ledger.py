@@ -12,12 +12,10 @@ from tests.study.tune.conftest import Asks
 
 from trainbook.errors import Interrupted, MissingExtra, ResumeError, RunError, UserError
 from trainbook.study.tune import database as database_module
-from trainbook.study.tune.changed import is_extended
-from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, opened, sqlite_url
-from trainbook.study.tune.next_trials import Order
+from trainbook.study.tune.ledger import MOST_ATTEMPTS, Ledger, is_extended, opened, sqlite_url
 from trainbook.study.tune.planning import extended, is_spent, next_order
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial import Order, Trial
 from trainbook.terminal import without_password
 
 

@@ -8,11 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainbook.knobs.aliases import by_path
-from trainbook.study.ranges import dimension
-from trainbook.study.space import Space
-from trainbook.study.tune.methods import METHODS, PointSearch, Tried, propose
-from trainbook.study.tune.methods.point import SearchPoint, key
-from trainbook.study.tune.methods.zoom import narrowed, num_rounds, space_of_round
+from trainbook.study.space import Space, dimension
+from trainbook.study.tune.methods import (
+    METHODS,
+    PointSearch,
+    SearchPoint,
+    Tried,
+    key,
+    narrowed,
+    num_rounds,
+    propose,
+    space_of_round,
+)
 
 RATE, BETA = "optimizer.learning_rate", "optimizer.beta1"
 BASE = {RATE: 2e-3, BETA: 0.9, "optimizer.type": "adamw", "schedule.type": "cosine"}

@@ -17,11 +17,10 @@ from tests.study.tune.postgres import CannotStart, Server, running
 
 from trainbook.errors import ResumeError, UserError
 from trainbook.study.tune.ledger import Ledger, opened
-from trainbook.study.tune.next_trials import Order
 from trainbook.study.tune.planning import next_order
 from trainbook.study.tune.run import Study
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial import Order, Trial
 
 pytestmark = pytest.mark.usefixtures("objectives_on_path")
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.study.tune.conftest import Asks
 
-from trainbook.study.tune.repeats import (
+from trainbook.study.tune.planning import (
     believed,
     candidates,
     may_be_believed,

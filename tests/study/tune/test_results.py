@@ -11,8 +11,7 @@ from tests.study.tune.conftest import Asks
 
 from trainbook.errors import RunError
 from trainbook.knobs import load
-from trainbook.study.tune.conclusion import conclude, recipe_text
-from trainbook.study.tune.finish import finish
+from trainbook.study.tune.conclusion import conclude, finish, recipe_text
 from trainbook.study.tune.planning import Plan, extended, is_spent, next_order
 from trainbook.study.tune.pruning import expected_share
 from trainbook.study.tune.results import read
@@ -153,7 +152,7 @@ def test_the_interval_of_the_best_allows_for_those_that_new_seeds_chose_it_from(
 def test_of_two_trials_the_interval_is_that_of_the_paired_t_test(ask: Asks) -> None:
     from scipy.stats import ttest_rel
 
-    from trainbook.study.tune.comparison import paired
+    from trainbook.study.tune.results import paired
 
     losses = [{"1": 2.1, "2": 2.4, "3": 2.2}, {"1": 2.0, "2": 2.5, "3": 1.9}]
     new, old = ({"number": number, "repeats": {"losses": each, "infeasible": 0}} for number, each in enumerate(losses))
@@ -657,7 +656,7 @@ def test_an_answer_that_cannot_be_written_is_a_message_and_the_next_start_writes
     question = ask(budget=4)
     plan, trials = tried(question, bowl())
     with monkeypatch.context() as patch:
-        patch.setattr("trainbook.study.tune.finish.write_text_atomically", full)
+        patch.setattr("trainbook.study.tune.conclusion.write_text_atomically", full)
         with pytest.raises(RunError, match=r"cannot be written into .*: No space left on device. All trials are kept"):
             finish(question, plan, trials, tmp_path)
     assert (tmp_path / finish(question, plan, trials, tmp_path)["recipe"]).is_file()

@@ -17,9 +17,9 @@ from tests.study.tune.conftest import Asks, worker_with
 
 from trainbook.errors import Interrupted, ResumeError, RunError, RunFolderError
 from trainbook.knobs import load
-from trainbook.study.tune.finish import finish
+from trainbook.study.tune.conclusion import finish
 from trainbook.study.tune.ledger import opened
-from trainbook.study.tune.repeats import candidates
+from trainbook.study.tune.planning import candidates
 from trainbook.study.tune.run import LEDGER, SAME_FAILURES, Study, words_before
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Trial

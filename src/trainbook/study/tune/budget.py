@@ -16,8 +16,7 @@ from trainbook.knobs.loading import load
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.values import BrokenLaw, show
 from trainbook.study.base_file import written_values
-from trainbook.study.ranges import dimension
-from trainbook.study.space import Dimension
+from trainbook.study.space import Dimension, dimension
 
 Unit = Literal["trials", "GPU-hours", "tokens"]
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|[0-9_]+)?(?:\.\d+)?(?:e[+-]?\d+)?"  # a comma is only between thousands

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainbook.errors import MissingExtra
 from trainbook.study.space import Dimension
-from trainbook.study.tune.comparison import best_arm, compare_arms, paired, stands_for
-from trainbook.study.tune.importance import importance
-from trainbook.study.tune.planning import Plan, cost_of, is_spent
-from trainbook.study.tune.repeats import (
+from trainbook.study.tune.methods import EXPLORES
+from trainbook.study.tune.planning import (
+    Plan,
     base_of,
     believed,
+    cost_of,
     finalists,
+    is_spent,
     is_unstable,
     new_losses,
     num_diverged,
@@ -221,3 +224,165 @@ def _good_region(question: StudyQuestion, trials: Sequence[Trial], best: Trial, 
 def _infeasible(trials: Sequence[Trial]) -> float | None:
     searched = [each for each in trials if each.kind == "search" and each.is_over and each.state != "dropped"]
     return sum(each.state == "infeasible" for each in searched) / len(searched) if searched else None
+
+
+# How much each knob matters in what was searched. Only from an exploration that nothing was left out of.
+#
+# Pruning leaves the good ones, and among these the knob that decides nearly all no longer varies: a share read from
+# them puts the knobs in the wrong order. So have methods that follow their own results. One knob at a time is no
+# exploration of all. And few trials say nothing.
+
+
+LEAST = 30  # trials that ended with a loss
+
+
+def importance(
+    question: StudyQuestion, plan: Plan, trials: Sequence[Trial]
+) -> tuple[dict[str, float] | None, str | None]:
+    """Shares that add up to 1, by PED-ANOVA; or why there are none. From the trials of one arm: the arms differ."""
+    ended = [each for each in trials if each.kind == "search" and each.state == "done" and each.loss is not None]
+    if question.method not in EXPLORES:
+        is_alone = question.method == "one-at-a-time"
+        why = "changes one knob at a time, never all of them together" if is_alone else "follows its own results"
+        return None, f"{question.method} {why}, and shares of importance need {' or '.join(EXPLORES)}"
+    if question.pruning != "none":
+        return None, "pruned trials are missing from it, and shares of importance need a study without pruning"
+    if len(ended) < LEAST:
+        each = " for each value that is compared" if len(question.roles.arms) > 1 else ""
+        count = f"{len(ended)} trial{'' if len(ended) == 1 else 's'}"
+        return None, f"{count} ended with a loss, and shares of importance need {LEAST}{each}"
+    if len(plan.space) < 2:
+        return None, "only one knob was searched"
+    if any(each.only_if for each in plan.space.dimensions):
+        return None, "some knobs were searched only under a condition"
+    return _shares(question, plan, ended), None
+
+
+def _shares(question: StudyQuestion, plan: Plan, ended: Sequence[Trial]) -> dict[str, float]:
+    try:
+        import optuna
+    except ImportError:
+        raise MissingExtra("importance", "optuna", "tune") from None
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        was = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            study = optuna.create_study(direction="maximize" if question.higher_is_better else "minimize")
+            for each in ended:
+                params, spaces = {}, {}
+                for one, unit in zip(plan.space.dimensions, each.units, strict=True):
+                    is_choice = one.scale == "choice"
+                    params[one.path] = min(int(unit * len(one.choices)), len(one.choices) - 1) if is_choice else unit
+                    spaces[one.path] = (
+                        CategoricalDistribution(range(len(one.choices))) if is_choice else FloatDistribution(0.0, 1.0)
+                    )
+                study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=each.loss))
+            evaluator = optuna.importance.PedAnovaImportanceEvaluator()
+            found = optuna.importance.get_param_importances(study, evaluator=evaluator)
+        finally:
+            optuna.logging.set_verbosity(was)
+    return {path: float(share) for path, share in found.items()}
+
+
+# Trials that were repeated with the same new seeds, compared in pairs of one seed
+
+
+CONFIDENCE = 0.95
+
+
+def paired(
+    question: StudyQuestion, new: Facts, old: Facts, comparisons: int = 1, others: Sequence[Facts] = ()
+) -> Facts | None:
+    """The mean difference between two trials by seed; below 0 the new one is better, whichever way the metric goes.
+
+    None: they have no seed in common. A new one that diverged with any seed is never called better. With several
+    `comparisons` each interval is wider, so that all of them hold together with the same confidence (Bonferroni).
+    `others` were repeated too: the spread is pooled over all that have the same seeds (`residual_spread`).
+    """
+    sign = -1 if question.higher_is_better else 1
+    before, now = old["repeats"]["losses"], new["repeats"]["losses"]
+    seeds = [seed for seed in now if seed in before]
+    if not seeds:
+        return None
+    mean = statistics.fmean(sign * (now[seed] - before[seed]) for seed in seeds)
+    interval = None
+    if len(seeds) > 1:
+        from scipy.stats import t
+
+        tables = {each["number"]: each["repeats"]["losses"] for each in (new, old, *others)}
+        complete = [[table[seed] for seed in seeds] for table in tables.values() if set(seeds) <= set(table)]
+        spread, freedom = residual_spread(complete)
+        tail = (1 - CONFIDENCE) / comparisons / 2
+        half = float(t.ppf(1 - tail, freedom)) * spread * math.sqrt(2 / len(seeds))
+        interval = [mean - half, mean + half]
+    verdict = "cannot tell"
+    if interval is not None and interval[1] < 0 and not new["repeats"]["infeasible"]:
+        verdict = "better"
+    elif interval is not None and interval[0] > 0 and not old["repeats"]["infeasible"]:
+        verdict = "worse"
+    return {"mean": mean, "interval": interval, "seeds": len(seeds), "verdict": verdict}
+
+
+def residual_spread(losses: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The standard deviation that trial and seed leave unexplained, and its degrees of freedom.
+
+    A row for each trial, a column for each seed: a two-way layout without repetition. Of two rows it gives exactly the
+    interval of the paired t test; of more, each difference borrows the spread of all, which two or three seeds need.
+    """
+    rows, columns = len(losses), len(losses[0])
+    by_trial = [statistics.fmean(row) for row in losses]
+    by_seed = [statistics.fmean(column) for column in zip(*losses, strict=True)]
+    total = statistics.fmean(by_trial)
+    squares = sum(
+        (value - of_trial - of_seed + total) ** 2
+        for row, of_trial in zip(losses, by_trial, strict=True)
+        for value, of_seed in zip(row, by_seed, strict=True)
+    )
+    freedom = (rows - 1) * (columns - 1)
+    return math.sqrt(squares / freedom), freedom
+
+
+def stands_for(arm: Facts) -> Facts | None:
+    """What an arm would recommend: its best, or its base where new seeds put that before it."""
+    difference = arm["difference"]
+    return arm["base"] if difference is not None and difference["mean"] > 0 else arm["best"]
+
+
+def best_arm(question: StudyQuestion, arms: Sequence[Facts]) -> int | None:
+    """By the mean over new seeds of what stands for each: a single run may be a lucky one. Without any, by its loss."""
+    sign = -1 if question.higher_is_better else 1
+    best_of = {place: best for place, arm in enumerate(arms) if (best := stands_for(arm)) is not None}
+    repeated = [place for place, best in best_of.items() if best["repeats"]["mean"] is not None]
+
+    def worth(place: int) -> tuple[bool, float, int]:
+        best = best_of[place]
+        value = best["repeats"]["mean"] if repeated else best["loss"]
+        return bool(best["repeats"]["infeasible"]), sign * value, place
+
+    return min(repeated or best_of, key=worth, default=None)
+
+
+def _repeated(arms: Sequence[Facts]) -> list[Facts]:
+    return [each for arm in arms for each in (*arm["finalists"], arm["base"]) if each is not None]
+
+
+def compare_arms(question: StudyQuestion, arms: Sequence[Facts], chosen: int) -> list[Facts]:
+    """What stands for the chosen arm against what does for each other one; below 0 the chosen one is better.
+
+    The same seeds chose it among its arm's finalists and base, so each of them counts as compared.
+    """
+    comparisons = (len(arms) - 1) * max(1, len(arms[chosen]["finalists"]) + (arms[chosen]["base"] is not None))
+    best = stands_for(arms[chosen])
+    assert best is not None
+    found = []
+    for place, arm in enumerate(arms):
+        other = stands_for(arm)
+        if place == chosen or other is None:
+            continue
+        difference = paired(question, best, other, comparisons, _repeated(arms))
+        nothing: Facts = {"mean": None, "interval": None, "seeds": 0, "verdict": "cannot tell"}
+        found.append({"compared": arms[chosen]["compared"], "against": arm["compared"], **(difference or nothing)})
+    return found

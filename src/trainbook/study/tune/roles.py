@@ -17,8 +17,7 @@ from trainbook.knobs.loading import ALTERNATIVES
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.text import YamlBlock, YamlEntry
 from trainbook.knobs.values import BrokenLaw, check, show
-from trainbook.study.ranges import dimension
-from trainbook.study.space import Dimension
+from trainbook.study.space import Dimension, dimension
 
 ROLES = ("scientific", "nuisance", "fixed")
 SPECIFICS = ("low", "high", "choices", "scale", "step", "only_if")

@@ -115,7 +115,7 @@ class Study:
 
     def answer(self, trials: list[Trial]) -> dict[str, Any]:
         """What the whole study tells, in words, figures and a recipe; its files are written."""
-        from trainbook.study.tune.finish import finish
+        from trainbook.study.tune.conclusion import finish
 
         with opened(self.url, self.name) as ledger:
             plan = ledger.plan()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,3 +62,22 @@ class TrialReport:
     number: int
     rung: float
     loss: float | None
+
+
+# What is to be tried next, as whoever keeps the ledger is told
+
+
+WAIT: Literal["wait"] = "wait"  # there is nothing now, but there will be
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be tried next, and what was settled on the way."""
+
+    trials: Sequence[Trial] = ()
+    plan: Mapping[str, Any] | None = None  # to be kept, if there is a new one
+    refused: str | None = None  # why the study cannot go on. It is not kept: a fault may be mended
+
+
+Planner = Callable[[Sequence[Trial], Mapping[str, Any] | None], Order]
+Spent = Callable[[Sequence[Trial]], bool]

@@ -16,12 +16,10 @@ from pathlib import Path
 from trainbook.errors import Interrupted, TrainbookError
 from trainbook.runs import RunFolder
 from trainbook.study.tune.ledger import Ledger
-from trainbook.study.tune.next_trials import WAIT
-from trainbook.study.tune.planning import is_spent, next_order
+from trainbook.study.tune.planning import is_spent, may_be_believed, next_order
 from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
-from trainbook.study.tune.repeats import may_be_believed
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial import WAIT, Trial
 from trainbook.study.tune.trial_run import TRIALS, Busy, Failed, Objective, TrialTask
 from trainbook.terminal import echo
 
