@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainbook
 from trainbook.errors import ConfigError, Diverged, Interrupted, ResumeError, TrainbookError, UserError
+from trainbook.loop.fit import FitJob, OwnTraining
 
 
 def made_data(num: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -284,25 +285,11 @@ def test_bad_batches_of_ones_own_data_are_skipped_while_the_module_is_fine(lab, 
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_a_different_stretch_of_ones_own_data_is_waited_out_only_where_the_data_is_shuffled(lab, shuffle: bool):
-    bad = range(150, 175)
-
-    def change(number, state, step):
-        real = state.losses
-        if number in bad:
-            state.losses = lambda batch: {"loss": real(batch)["loss"] + 3.0}  # less than at the beginning
-        try:
-            return step()
-        finally:
-            state.losses = real
-
-    data = DataLoader(TensorDataset(*made_data(320)), batch_size=32, shuffle=shuffle)
-    with lab.around_step(change):
-        fit(lab, "run", data, max_consecutive_skips=5, max_steps=180, learning_rate=3e-2)
-    assert lab.rows("run")[0]["loss"] > 4
-    skipped = [event["step"] for event in lab.events("skip")]
-    assert skipped == list(bad)[len(bad) - len(skipped) :] if shuffle else len(skipped) <= 6
-    assert len(skipped) >= 5 + 18 * shuffle and lab.events("rollback") == []
+def test_ones_own_data_is_shuffled_if_its_loader_shuffles(lab, shuffle: bool):
+    loaded = lab.load("training.max_steps=2")
+    data = DataLoader(TensorDataset(*made_data()), batch_size=8, shuffle=shuffle)
+    job = FitJob(loaded.config, OwnTraining(made_model(), data, mean_loss), torch.device("cpu"))
+    assert job.is_shuffled is shuffle
 
 
 def test_a_module_of_ones_own_that_gives_nothing_finite_any_more_is_brought_back(lab):

@@ -149,7 +149,7 @@ class GuardActions:
         rate = self.state.rates.at(int(self.state.applied))
         decision = self.ladder.decide(step, reading, rate)
         if isinstance(decision, Suspicion):
-            decision = self._tested(step, decision, rate)
+            decision = self._tested(step, decision, rate, reading.troubled_in_a_row)
         if isinstance(decision, Stop):
             raise Diverged(f"{decision.verdict} {self._advice(decision.trouble)}")
         if isinstance(decision, Adopt):
@@ -163,7 +163,9 @@ class GuardActions:
         was_used, self._feed_was_used = self._feed_was_used, False
         return was_used or isinstance(decision, RollBack)
 
-    def _tested(self, step: int, suspicion: Suspicion, rate: float | None) -> Adopt | Observe | RollBack | Stop | None:
+    def _tested(
+        self, step: int, suspicion: Suspicion, rate: float | None, in_a_row: int
+    ) -> Adopt | Observe | RollBack | Stop | None:
         """Is the model worse than it was, or is it the data?"""
         trouble = suspicion.trouble
         if not trouble.is_of_the_model:
@@ -177,6 +179,9 @@ class GuardActions:
             return self.ladder.confirm(suspicion)
         told = "" if cost is None else f"; data from before it still costs {cost:.4g}, so it is not the model"
         self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
+        longest = LONGEST_STRETCH * self.knobs.max_consecutive_skips
+        if trouble.kind == "rejections" and self.job.is_shuffled and in_a_row < longest:
+            return None  # where batches are drawn at random, no healthy stretch of them is so different
         return self.ladder.dismiss(suspicion, rate)
 
     def _tested_for_what_is_not_finite(
@@ -351,7 +356,6 @@ def _policy(job: Job) -> Policy:
         suspicious=knobs.max_consecutive_skips,
         probation=knobs.max_consecutive_skips,
         much=0.0,
-        longest=LONGEST_STRETCH * knobs.max_consecutive_skips if job.is_shuffled else None,
     )
 
 
