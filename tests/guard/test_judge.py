@@ -193,6 +193,38 @@ def test_a_loss_may_be_an_outlier_while_the_gradient_norm_is_not_and_the_other_w
     assert not verdict(judge, 3.0, 30.0)
 
 
+def far(judge: Judge, deviations: float) -> tuple[float, float]:
+    """A loss and a gradient norm that are both so many standard deviations above the usual."""
+    found = []
+    for signal in range(2):
+        low, high = 0.0, 100.0
+        for _ in range(50):
+            signals = judge.beginning.clone()
+            signals[signal] = middle = (low + high) / 2
+            is_beyond = judge.window.distances(signals[None]).deviations[0, signal] > deviations
+            low, high = (low, middle) if is_beyond else (middle, high)
+        found.append(high)
+    return found[0], found[1]
+
+
+def test_both_together_are_rejected_where_one_in_a_thousand_would_be_if_they_always_rose_together():
+    """With the exponential tails of a Laplace distribution."""
+    limit = math.log(0.5 / 1e-3) / math.sqrt(2)
+    judge = experienced()
+    assert not verdict(judge, *far(judge, limit + 0.1)) and verdict(judge, *far(judge, limit - 0.1))
+
+
+def test_what_is_doubtful_is_accepted_but_does_not_change_what_is_usual():
+    judge, twin = experienced(), experienced()
+    for number in range(100):
+        pair = LOSSES[number], NORMS[number]
+        assert verdict(judge, *pair) and verdict(twin, *pair)
+        if number % 5 == 0:
+            assert verdict(judge, *far(judge, 4.0))
+    assert torch.equal(judge.window.values, twin.window.values)
+    torch.testing.assert_close(judge.window.levels, twin.window.levels, rtol=0, atol=1e-3)
+
+
 def test_without_a_threshold_only_what_is_not_finite_is_rejected():
     judge = experienced(threshold=None)
     assert verdict(judge, 1e6, 1e6) and verdict(judge, 1e-6)

@@ -17,8 +17,8 @@ SETTINGS = {
     **{"evaluation.eval_steps": 60, "checkpoint.save_steps": 20, "guard.snapshot_steps": 10},
 }
 AT = 50
-# Half a batch of random labels is 6.5 deviations off here: too little for the usual threshold of 10.
-STRICT = {"guard.skip_threshold": 6}
+# Half a batch of random labels is 4.2 deviations off here: too little for the usual threshold of 10.
+STRICT = {"guard.skip_threshold": 5}
 CASES: dict[str, dict[str, Any]] = {
     "clean": {"note_bits": True},
     "nan": {"inject": [f"nan-gradient@{AT}:rank=1"], "note_bits": True},

@@ -20,7 +20,11 @@ LEAST_SPREADS = (0.01, math.log(10) / 10)
 # The same for what is below: a loss must fall to half. Less is how learning looks where it stood still before.
 LEAST_BELOW = (0.05, math.log(10) / 10)
 DEVIATIONS = "standard deviations"
-TOGETHER = 1 / 3  # of the threshold is enough where loss and gradient norm are both that far above: not by chance
+# Of the threshold, what is enough where loss and gradient norm are both that far above. They rise together in healthy
+# runs, too: if they always did, and had exponential tails on both sides, one update in a thousand would be beyond 4.4
+# standard deviations.
+TOGETHER = 0.44
+DOUBTFUL = 1 / 3  # of the threshold, from which on both together say nothing of what is usual, though they are accepted
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
 BEGINNING = 4  # losses that the run began with
 LINGER = 0.4  # of its limit, from which on an update is suspicious if it is too high: several in a row add up
@@ -171,8 +175,13 @@ class Judge:
         came_alone = accepted & (self.counts[1] > 0) & (self.counts[1] <= ALONE)
         often = often + (came_alone.float() - often) / RECENT
         self.window.widen(torch.where(came_alone, furthest, 0.0), often > OFTEN)
+        is_doubtful = self.deviations.amin() > DOUBTFUL * self._threshold
         self.window.add(
-            signals, accepted, refresh=self.judged % REFRESH == 0, learn=not observes, ceiling=self.beginning
+            signals,
+            accepted if observes else accepted & ~is_doubtful,
+            refresh=self.judged % REFRESH == 0,
+            learn=not observes,
+            ceiling=self.beginning,
         )
         # What is worse than an untrained model is no tail to be followed.
         excess = torch.where(is_worse, excess.clamp(min=NO_TAIL), excess)
