@@ -30,9 +30,8 @@ from trainbook.data import DataBundle, Frame, Tokenizer, TokenWindows
 from trainbook.knobs import Config, load
 from trainbook.loop.build import assemble
 from trainbook.loop.device import prepared_device
-from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
-from trainbook.loop.run_io import RunIO, StoreEvents
+from trainbook.loop.run_io import Interrupts, RunIO, StoreEvents
 from trainbook.loop.step import StepReport
 from trainbook.loop.train import Training
 from trainbook.runs import RunFolder

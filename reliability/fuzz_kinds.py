@@ -84,7 +84,7 @@ class ConfigFile(Kind):
 
     def read(self) -> None:
         from trainbook.knobs import explain_config, load
-        from trainbook.runs.foreign.settings import read_mapping
+        from trainbook.runs.foreign.vocabulary import read_mapping
 
         self.reads += 1
         if self.reads % JUDGED_EVERY == 0:
@@ -224,7 +224,7 @@ class StateFile(Kind):
 
     def seal(self, files: dict[str, bytes]) -> None:
         from trainbook.checkpoints import folder as sealed
-        from trainbook.checkpoints.files import FileFact
+        from trainbook.checkpoints.folder import FileFact
 
         for name, content in files.items():
             (self.place / name).write_bytes(content)

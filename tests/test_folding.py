@@ -6,7 +6,7 @@ import pty
 
 import pytest
 
-from trainbook.folding import folded
+from trainbook.terminal import folded
 
 
 def test_outside_a_terminal_a_line_stays_whole() -> None:

@@ -187,9 +187,9 @@ def generate(run: str | Path, prompt: str = "", *, trust: bool = False, **option
 
 def _show_card(run: RunFolder, quiet: bool) -> None:
     """The card of a run that has ended; of several processes, the first one shows it."""
-    from trainbook.folding import folded
     from trainbook.parallel import find_rank_env
     from trainbook.report import make_card
+    from trainbook.terminal import folded
 
     if not quiet and find_rank_env().rank == 0:
         with suppress(BrokenPipeError):

@@ -7,8 +7,10 @@ something is printed in another way.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
 
 # C0 but for tab and line ends, DEL, C1; what turns the direction of text; halves of characters, which have no encoding.
 _COMMANDS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|\r(?!\n)")
@@ -118,3 +121,34 @@ def _console_type() -> type[Console]:
 def without_password(url: str) -> str:
     url = re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", url)
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", url)
+
+
+# Text for a terminal, broken between words.
+
+
+NARROWEST = 40
+
+
+def folded(text: str, indent: int = 0, stream: TextIO | None = None) -> str:
+    """The text for a stream, stdout if none is given: lines that a terminal is too narrow for are broken between words.
+
+    Commands stay whole, so that they can be copied. `indent` is for what follows the first piece of an indented line.
+    """
+    width = _width(sys.stdout if stream is None else stream)
+    return "\n".join(_folded(line, indent, width) for line in text.split("\n")) if width else text
+
+
+def _folded(line: str, indent: int, width: int) -> str:
+    if len(line) <= width or line.lstrip().startswith("trainbook "):
+        return line
+    space = " " * (indent if line.startswith(" ") else 0)
+    pieces = textwrap.wrap(line, width, subsequent_indent=space, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(pieces)
+
+
+def _width(stream: TextIO) -> int | None:
+    """The columns of a terminal; None for anything else."""
+    try:
+        return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns) if stream.isatty() else None
+    except (OSError, ValueError):  # a stream without a descriptor, or a terminal that says nothing
+        return None

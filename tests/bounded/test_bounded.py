@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainbook.bounded import arrays, compressed, files, json_text, tables, yaml_text
+from trainbook.bounded import arrays, files, json_text, tables, yaml_text
 from trainbook.errors import BeyondBounds, UserError
 
 # Files
@@ -148,7 +148,7 @@ def test_columns_of_a_table():
 
 def test_a_gzip_bomb_is_given_up_early():
     bomb = io.BytesIO(gzip.compress(b"\0" * (80 << 20)))
-    opened = compressed.open_inner(bomb, "b.gz", "b.txt.gz")
+    opened = files.open_inner(bomb, "b.gz", "b.txt.gz")
     with pytest.raises(BeyondBounds, match=r"b.txt.gz: must expand to at most 200 times its size"):
         while opened.read(1 << 20):
             pass
@@ -157,7 +157,7 @@ def test_a_gzip_bomb_is_given_up_early():
 def test_a_bomb_without_line_ends_is_given_up_inside_of_its_first_line():
     bomb = io.BytesIO(gzip.compress(b"a" * (80 << 20)))
     with pytest.raises(BeyondBounds):
-        next(iter(compressed.open_inner(bomb, "b.gz", "b.gz")))
+        next(iter(files.open_inner(bomb, "b.gz", "b.gz")))
 
 
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
@@ -174,7 +174,7 @@ def test_what_is_compressed_as_usual_is_read(ending: str):
         ".xz": lzma.compress,
         ".zst": lambda content: pyarrow.compress(content, "zstd", asbytes=True),
     }[ending]
-    assert compressed.open_inner(io.BytesIO(pack(text)), f"a{ending}", "a").read() == text
+    assert files.open_inner(io.BytesIO(pack(text)), f"a{ending}", "a").read() == text
 
 
 # Parquet

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from trainbook.charts import figure
-from trainbook.charts.comparison import draw_comparison
+from trainbook.charts.figure import draw_comparison
 
 FACTS: dict[str, Any] = {
     "metric": "loss",
@@ -44,7 +44,7 @@ def drawn(facts: dict[str, Any], path: Path) -> list[Any]:
         real(made, where)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("trainbook.charts.comparison.save", watched)
+        patch.setattr("trainbook.charts.figure.save", watched)
         draw_comparison(facts, path)
     assert path.stat().st_size > 0
     return seen[0].axes

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from trainbook.checkpoints import CheckpointStore, files
-from trainbook.checkpoints.files import fsync_folder, human_bytes, plain_words, remove, replace_file, write_file
+from trainbook.checkpoints import CheckpointStore, folder
+from trainbook.checkpoints.folder import fsync_folder, human_bytes, plain_words, remove, replace_file, write_file
 
 
 def test_a_file_is_written_whole_even_when_the_system_takes_a_byte_at_a_time(tmp_path, monkeypatch):
@@ -19,7 +19,7 @@ def test_a_file_is_written_whole_even_when_the_system_takes_a_byte_at_a_time(tmp
 
 
 def test_pieces_larger_than_one_write_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "WRITE_BYTES", 3)
+    monkeypatch.setattr(folder, "WRITE_BYTES", 3)
     assert write_file(tmp_path / "file", [b"0123456789"]).size == 10
     assert (tmp_path / "file").read_bytes() == b"0123456789"
 

@@ -27,9 +27,8 @@ from trainbook.checkpoints.encoding import encode_state, snapshot_parts
 from trainbook.checkpoints.reading import share_of
 from trainbook.checkpoints.sliced import SlicedCheckpoint, SlicePlanner, SliceWriter, file_names
 from trainbook.errors import CheckpointError
-from trainbook.parallel.rank_env import RankEnv
-from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.slices import Slice
+from trainbook.parallel.ranks import RankEnv, Ranks
+from trainbook.parallel.strategy import Slice
 
 FIRST_FEW = ["model-00001-of-00004.safetensors", "model-00004-of-00004.safetensors"]
 FILES = [*FIRST_FEW, "optimizer-00002-of-00004.safetensors", "loop.safetensors", "state.json", "complete.json"]

@@ -4,8 +4,8 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from trainbook.checkpoints.files import write_file
-from trainbook.checkpoints.tensors import NATIVE_DTYPES, TensorFile, snapshot
+from trainbook.checkpoints.encoding import NATIVE_DTYPES, TensorFile, snapshot
+from trainbook.checkpoints.folder import write_file
 
 
 def test_the_size_is_known_before_and_the_library_reads_the_file(tmp_path):

@@ -121,7 +121,7 @@ def test_ctrl_c_ends_cleanly(reviews, monkeypatch: pytest.MonkeyPatch):
     def interrupted(*arguments: Any, **others: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainbook.data.report.read.gather", interrupted)
+    monkeypatch.setattr("trainbook.data.report.build.gather", interrupted)
     answer = reviews("data", "my.yaml", code=130)
     assert "interrupted: nothing was written" in answer.stderr and answer.stdout == ""
 

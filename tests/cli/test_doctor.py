@@ -48,7 +48,7 @@ def test_overrides_of_a_run_are_refused(terminal: Any):
 
 def test_it_needs_no_torch():
     code = "import sys; from trainbook.doctor import diagnose; from trainbook.doctor.rule import all_rules; all_rules()"
-    code += "; from trainbook.doctor.opening import open_subject; assert 'torch' not in sys.modules"
+    code += "; from trainbook.doctor.diagnose import open_subject; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from trainbook.knobs import load
-from trainbook.plan import detect_gpu
+from trainbook.plan import gpus
 from trainbook.study import measure
 
 
 @pytest.fixture(autouse=True)
 def no_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(detect_gpu, "ASKED", ["no-such-program"])
+    monkeypatch.setattr(gpus, "ASKED", ["no-such-program"])
 
 
 def test_a_plan_says_what_a_run_needs(terminal):
@@ -73,7 +73,7 @@ def test_without_a_gpu_it_says_what_is_known(terminal):
 
 
 def test_a_gpu_here_that_nobody_knows_is_asked_for(terminal, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(detect_gpu, "gpu_here", lambda known: detect_gpu.Here("NVIDIA Abacus", 10**10, None))
+    monkeypatch.setattr(gpus, "gpu_here", lambda known: gpus.Here("NVIDIA Abacus", 10**10, None))
     answer = terminal("plan", "gpt-tiny", code=2)
     assert "this machine has a NVIDIA Abacus, which is not in the table" in " ".join(answer.stderr.split())
     assert terminal.json("plan", "gpt-tiny", "training.device=cpu", "--json")["gpu"] is None

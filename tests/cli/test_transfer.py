@@ -96,7 +96,7 @@ def test_a_coordinate_check_answers_with_slopes_and_a_picture(lab, recipe: str, 
 def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
     lab, recipe: str, question: str, how: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from trainbook.charts import transfer as charts
+    from trainbook.charts import study as charts
     from trainbook.errors import UserError
     from trainbook.study.transfer import rates as cells
 

@@ -242,7 +242,7 @@ def test_the_command_for_another_batch_gives_no_knob_twice(terminal: Any, steps:
 @pytest.mark.slow
 def test_a_training_that_is_killed_is_taken_over_and_goes_on_from_its_checkpoint(terminal: Any) -> None:
     from trainbook.runs import RunFolder
-    from trainbook.runs.lock import read_holder
+    from trainbook.runs.disk import read_holder
     from trainbook.study.tune.run import Study
     from trainbook.study.tune.study_file import read_question
 

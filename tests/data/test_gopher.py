@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data import gopher
-from trainbook.data.gopher import Verdicts, broken_rule
+from trainbook.data import filters
+from trainbook.data.filters import Verdicts, broken_rule
 
 
 def plain_shares(text: str) -> dict[str, float]:
@@ -107,7 +107,7 @@ def test_prose_stays_and_so_does_a_text_of_a_few_words() -> None:
 @pytest.mark.parametrize("n", range(5, 11))
 def test_words_that_come_again_stay_up_to_the_limit(n: int) -> None:
     """In a text of 100 characters, n words with as many characters as the limit has hundredths."""
-    limit = gopher.DUPLICATE_N_GRAM_CHARACTERS[n]
+    limit = filters.DUPLICATE_N_GRAM_CHARACTERS[n]
     again = " ".join([*"abcdefghi"[: n - 1], "z" * (round(100 * limit) - n + 1)])
     text = f"{again} k l m {again}"
     rule = f"{n} words in a row that came before"

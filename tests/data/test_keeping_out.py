@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from trainbook.data.batches import Batch
 from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.documents import DocumentTable
 from trainbook.data.feed import prefetch
 from trainbook.data.frame import Frame
 from trainbook.data.loader import BatchPlan, Padding
+from trainbook.data.samples import DocumentTable
 from trainbook.errors import DataError
 
 PADDINGS: list[Padding] = ["longest", "max_length", "bucketed", "packed"]

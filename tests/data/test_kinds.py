@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save
 
 from trainbook.data.sources import open_source
-from trainbook.data.sources.kinds import why_not_text
+from trainbook.data.sources.files import why_not_text
 from trainbook.errors import DataError
 
 ENGLISH = "The quick brown fox jumps over the lazy dog.\n" * 40

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
 from trainbook.data.loader import BatchPlan, Padding, eval_batches, evaluation_order, samples_in_epochs
+from trainbook.data.samples import DocumentTable
 
 PADDINGS: list[Padding] = ["longest", "max_length", "bucketed", "packed"]
 

@@ -36,7 +36,7 @@ def shrink(monkeypatch: pytest.MonkeyPatch) -> Shrink:
     """From now on a text of a few bytes is a long one."""
 
     def apply() -> None:
-        monkeypatch.setattr("trainbook.data.sources.plain.LONG_BYTES", 20)
+        monkeypatch.setattr("trainbook.data.sources.formats.LONG_BYTES", 20)
         monkeypatch.setattr("trainbook.data.sources.long.BLOCK_BYTES", 37)
 
     return apply
@@ -135,7 +135,7 @@ def test_tokens_samples_and_split_are_those_of_a_text_that_was_held(
 def test_a_large_text_is_prepared_without_being_held(
     tmp_path: Path, build_from: BuildFrom, monkeypatch: pytest.MonkeyPatch, long_text: str
 ) -> None:
-    monkeypatch.setattr("trainbook.data.sources.plain.LONG_BYTES", 1 << 18)
+    monkeypatch.setattr("trainbook.data.sources.formats.LONG_BYTES", 1 << 18)
     monkeypatch.setattr("trainbook.data.sources.long.BLOCK_BYTES", 1 << 16)
     monkeypatch.setattr("trainbook.data.writing.BATCH_CHARACTERS", 1 << 16)
     monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 1 << 14)
@@ -171,7 +171,7 @@ def test_a_document_that_is_too_long_for_the_gopher_filter_is_refused(
     path = tmp_path / "text.txt"
     path.write_text("Some words, none twice in a row.\n" * 20)
     shrink()
-    monkeypatch.setattr("trainbook.data.splits.JUDGED_BYTES", 100)
+    monkeypatch.setattr("trainbook.data.split.JUDGED_BYTES", 100)
     with pytest.raises(DataError, match=r"data\.gopher_filter: .* one document, of 594 bytes"):
         build_from(path, gopher_filter=True, max_seq_length=16)
 
@@ -212,7 +212,7 @@ def test_a_run_says_that_its_bpe_was_trained_on_less_text(
     path.write_text("\n".join(" ".join(f"{draw.getrandbits(40):010x}" for _ in range(10)) for _ in range(3000)))
     monkeypatch.setattr("trainbook.data.tokenizers.training.PIECE_CHARACTERS", 5000)
     monkeypatch.setattr("trainbook.data.tokenizers.training.SHORT_CHARACTERS", 1000)
-    monkeypatch.setattr("trainbook.data.corpus_plan.DistinctWords", lambda: DistinctWords(50_000))
+    monkeypatch.setattr("trainbook.data.corpus.DistinctWords", lambda: DistinctWords(50_000))
     data = build_from(path, tokenizer="bpe", vocab_size=300, max_seq_length=16)
     sample = data.summary["tokenizer_sample"]
     assert 30_000 < sample["characters"] < 100_000 and sample["of"] == path.stat().st_size

@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainbook.data.datasets import TokenWindows
+from trainbook.data.datasets import LOOKED_AT, TokenWindows, is_in_step
 from trainbook.data.frame import Frame
-from trainbook.data.periods import LOOKED_AT, is_in_step
 
 CAUSAL = Frame(32, shift=1)
 

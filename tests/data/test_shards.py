@@ -16,10 +16,10 @@ import pytest
 from tests.data.workers import in_workers
 
 from trainbook.data import DataBundle, Frame, Request, build
-from trainbook.data.concat_memmap import ConcatMemmap
-from trainbook.data.corpus_plan import decide
+from trainbook.data.cached import ConcatMemmap
+from trainbook.data.corpus import decide
+from trainbook.data.folder_cache import SourcePart
 from trainbook.data.hashes import Hashes
-from trainbook.data.parts import SourcePart
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
@@ -29,7 +29,7 @@ BuildFrom = Callable[..., DataBundle]
 
 @pytest.fixture(autouse=True)
 def _a_part_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainbook.data.parts.SMALL_BYTES", 0)
+    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 0)
 
 
 @pytest.fixture
@@ -186,7 +186,7 @@ def test_neither_the_order_of_listing_nor_small_files_together_change_anything(
     first = build_from(shards)
     real = os.walk
     monkeypatch.setattr(os, "walk", lambda top: ((at, below, files[::-1]) for at, below, files in real(top)))
-    monkeypatch.setattr("trainbook.data.parts.SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 1 << 20)
     shutil.rmtree(tmp_path / "cache")
     second = build_from(shards)
     assert second.fingerprint == first.fingerprint
@@ -195,8 +195,8 @@ def test_neither_the_order_of_listing_nor_small_files_together_change_anything(
 def test_small_files_are_prepared_together_and_a_new_one_touches_its_neighbours_only(
     build_from: BuildFrom, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainbook.data.parts.SMALL_BYTES", 1 << 18)
-    monkeypatch.setattr("trainbook.data.parts.SMALL_TOGETHER", 8)
+    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 1 << 18)
+    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_TOGETHER", 8)
     folder = tmp_path / "small"
     folder.mkdir()
     for number in range(0, 400, 2):
@@ -347,7 +347,7 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
 def test_a_tokenizer_is_trained_on_a_sample_that_stays_when_shards_are_added(
     build_from: BuildFrom, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.corpus_plan as decide
+    import trainbook.data.corpus as decide
 
     monkeypatch.setattr(decide, "BPE_CHARACTERS", 1500)
     first = build_from(shards, tokenizer="bpe", vocab_size=300, validation_ratio=0.0)

@@ -159,7 +159,7 @@ def test_the_fingerprint_depends_on_names_and_contents_only(tmp_path: Path) -> N
 @pytest.fixture
 def short_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainbook.data.sources.files.LONGEST_LINE_BYTES", 1000)
-    monkeypatch.setattr("trainbook.data.sources.tables.LONGEST_LINE_BYTES", 1000)
+    monkeypatch.setattr("trainbook.data.sources.formats.LONGEST_LINE_BYTES", 1000)
     monkeypatch.setattr("trainbook.bounded.tables.MOST_CELL_CHARACTERS", 2000)
 
 
@@ -198,7 +198,7 @@ def test_lines_are_read_alike_together_and_one_by_one(tmp_path: Path, monkeypatc
         found = [(document.origin, document.text) for document in source.documents()]
         return found, [(bad.reason, bad.places) for bad in source.passed.reasons.values()]
 
-    monkeypatch.setattr("trainbook.data.sources.jsonl.TOGETHER_BYTES", 500)
+    monkeypatch.setattr("trainbook.data.sources.formats.TOGETHER_BYTES", 500)
     together = read()
     monkeypatch.setattr("trainbook.bounded.json_text.load_lines", lambda lines: None)
     assert together == read() and len(together[0]) > 280 and together[0][-1] == ("a.jsonl:302", "last")

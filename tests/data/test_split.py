@@ -11,8 +11,7 @@ import pyarrow.parquet
 from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
 from trainbook.data.sources import open_source
-from trainbook.data.split import Split, split, survey
-from trainbook.data.splits import open_splits
+from trainbook.data.split import Split, open_splits, split, survey
 
 
 def sides(documents: list[Document], ratio: float) -> tuple[set[str], set[str]]:

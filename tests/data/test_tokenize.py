@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainbook.data.documents import load_table
 from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
+from trainbook.data.samples import load_table
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
 from trainbook.data.tokenizers.cuts import in_pieces
 from trainbook.data.writing import Encoding, learned_marks, word_marks, write_side

@@ -11,8 +11,8 @@ import pytest
 from tests.doctor.records import losses, run, set_to
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.chosen import chosen_metric
-from trainbook.doctor.finding import Finding
+from trainbook.doctor.remedies import chosen_metric
+from trainbook.doctor.rule import Finding
 from trainbook.doctor.view import View
 from trainbook.runs.run_record import RunRecord
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.doctor.records import run
 
-from trainbook.doctor.contradictions import LENGTH, turns, without_contradictions
-from trainbook.doctor.finding import Finding
+from trainbook.doctor.diagnose import LENGTH, turns, without_contradictions
+from trainbook.doctor.rule import Finding
 from trainbook.doctor.view import View
 
 VIEW = View(run())

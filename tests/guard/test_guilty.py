@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from trainbook.guard.guilty import guilty
+from trainbook.loop.blame import guilty
 
 USUAL = np.random.default_rng(0).normal(3, 0.3, 32)
 

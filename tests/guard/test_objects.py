@@ -5,7 +5,7 @@ from torch import nn
 from torch.optim import AdamW
 
 from trainbook import Guard
-from trainbook.guard.objects import Trainable
+from trainbook.guard.snapshots import Trainable
 
 
 def adapted() -> nn.Sequential:

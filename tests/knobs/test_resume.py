@@ -12,7 +12,7 @@ from trainbook.knobs import (
     resume_policy,
     section_types,
 )
-from trainbook.knobs.render import resume_text
+from trainbook.knobs.explain import resume_text
 from trainbook.knobs.resume import EXCEPTIONS, OF_SECTION
 
 

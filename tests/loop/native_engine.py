@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 
 from trainbook.errors import UserError
-from trainbook.loop.convert import from_deepspeed, to_deepspeed
+from trainbook.loop.export import from_deepspeed, to_deepspeed
 from trainbook.loop.load_task import load_task
 from trainbook.models import named_roles
 from trainbook.optim import parameter_groups
-from trainbook.parallel.engine import import_deepspeed
+from trainbook.parallel.deepspeed import import_deepspeed
 from trainbook.runs import RunFolder
 from trainbook.runs.trust import trusting
 

@@ -13,7 +13,7 @@ from tests.conftest import Lab, needs
 
 from trainbook.errors import Untrusted, UserError
 from trainbook.knobs.derive import batch_shape
-from trainbook.loop.convert import from_deepspeed, to_deepspeed
+from trainbook.loop.export import from_deepspeed, to_deepspeed
 
 pytestmark = needs("deepspeed")
 

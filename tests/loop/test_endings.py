@@ -155,7 +155,7 @@ def test_a_process_killed_before_its_manifest_does_not_block_the_name(lab, monke
 
 def test_a_disk_that_refuses_the_last_words_does_not_hide_the_first_error(lab, monkeypatch):
     from trainbook.runs import RunFolder
-    from trainbook.tracking.files import FileTracker
+    from trainbook.tracking.tracker import FileTracker
 
     def fill_the_disk():
         def refuse(*_):
@@ -208,7 +208,7 @@ def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(la
     import errno
     import os
 
-    from trainbook.checkpoints import files
+    from trainbook.checkpoints import folder
     from trainbook.errors import CheckpointError
 
     overrides = ("checkpoint.save_steps=3", "evaluation.eval_steps=100", "checkpoint.asynchronous=false")
@@ -217,7 +217,7 @@ def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(la
 
     def fill_the_disk(number, state, step):
         if number == 8:
-            monkeypatch.setattr(files.os, "write", full)
+            monkeypatch.setattr(folder.os, "write", full)
         return step()
 
     def full(descriptor, content):
@@ -230,6 +230,6 @@ def test_a_disk_that_fills_up_is_named_and_the_run_goes_on_once_there_is_room(la
     assert told.value.exit_code == 1 and "The last complete checkpoint is that of step 6" in str(told.value)
     assert lab.state()["loop"]["step"] == 6
     assert lab.open().read_manifest().status == "failed"
-    monkeypatch.setattr(files.os, "write", real)
+    monkeypatch.setattr(folder.os, "write", real)
     assert lab.train(*overrides).ended == "finished"
     lab.must_be_equal("whole", "run")

@@ -6,7 +6,7 @@ import pytest
 
 from trainbook import api
 from trainbook.errors import CheckpointError, RunFolderError
-from trainbook.loop.fork import fork, newest_whole
+from trainbook.loop.saved_files import fork, newest_whole
 from trainbook.runs import RunFolder
 
 SAVING = ("checkpoint.save_steps=3", "checkpoint.save_total_limit=null", "model.dropout=0.1", "logging.logging_steps=1")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from trainbook.loop.interrupts import ECHO_SECONDS, SIGNALS, Interrupts
+from trainbook.loop.run_io import ECHO_SECONDS, SIGNALS, Interrupts
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
@@ -46,7 +46,7 @@ def test_a_closed_terminal_is_no_obstacle(monkeypatch):
 def test_the_second_signal_ends_the_process_at_once():
     program = (
         "import os, signal, time\n"
-        "from trainbook.loop.interrupts import Interrupts\n"
+        "from trainbook.loop.run_io import Interrupts\n"
         "with Interrupts() as interrupts:\n"
         "    interrupts.can_save = True\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
@@ -63,7 +63,7 @@ def test_a_hang_up_is_ignored_under_nohup_and_nothing_else_ever_is(ignored, stop
     program = (
         "import os, signal\n"
         f"signal.signal(signal.{ignored}, signal.SIG_IGN)\n"  # as nohup, and as a shell's background job
-        "from trainbook.loop.interrupts import Interrupts\n"
+        "from trainbook.loop.run_io import Interrupts\n"
         "with Interrupts() as interrupts:\n"
         "    interrupts.can_save = True\n"
         f"    os.kill(os.getpid(), signal.{ignored})\n"

@@ -21,7 +21,7 @@ from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.knobs.sections.training import TrainingKnobs
 from trainbook.loop.load_task import LoadedTask
 from trainbook.loop.predict import Prediction
-from trainbook.loop.predictor import windows
+from trainbook.loop.predictors import windows
 from trainbook.precision import Precision
 from trainbook.tasks import Facts, task_class
 from trainbook.tasks import metrics as measures

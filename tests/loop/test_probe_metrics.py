@@ -12,10 +12,10 @@ from tests.loop.test_step_metrics import CPU, FACTS, FP32, batch_of, config_of, 
 from trainbook.data.batches import Ragged
 from trainbook.data.datasets import TokenWindows
 from trainbook.data.frame import Frame
-from trainbook.data.row_hashes import ONE_IN, SPAN, row_hashes, span_hashes
-from trainbook.loop import facts, probe_metrics
+from trainbook.data.records import ONE_IN, SPAN, row_hashes, span_hashes
+from trainbook.loop import facts, step_metrics
 from trainbook.loop.facts import duplicate_share, entropy, jensen_shannon, overlap, token_shift, weight_scale
-from trainbook.loop.rows_seen import RowsSeen, of_batch
+from trainbook.loop.progress import RowsSeen, of_batch
 from trainbook.loop.step_metrics import probe
 from trainbook.tasks import IGNORED, CausalLanguageModel, StepBatch
 
@@ -23,7 +23,7 @@ from trainbook.tasks import IGNORED, CausalLanguageModel, StepBatch
 
 
 def test_the_targets_of_a_causal_batch_are_the_next_tokens():
-    match = probe_metrics.probe_metrics(make("causal"), batch_of("causal"))["target_match"]
+    match = step_metrics.probe_metrics(make("causal"), batch_of("causal"))["target_match"]
     assert match["1"] == pytest.approx(1.0, abs=0.35) and match["1"] > 2 * max(match["0"], match["2"])
 
 
@@ -32,7 +32,7 @@ def test_a_shift_is_seen_exactly(offset: int, best: str):
     text = torch.arange(2, 34).view(2, 16)
     targets = torch.full_like(text, IGNORED)
     targets[:, : 16 - offset] = text[:, offset:]
-    match = probe_metrics.probe_metrics(make("causal"), {"input_ids": text, "targets": targets})["target_match"]
+    match = step_metrics.probe_metrics(make("causal"), {"input_ids": text, "targets": targets})["target_match"]
     assert match == {name: float(name == best) for name in ("0", "1", "2")}
 
 
@@ -42,19 +42,19 @@ def test_of_hidden_tokens_it_is_said_how_many_stand_in_the_input():
         "chosen": torch.tensor([1, 2, 3]),
         "targets": torch.tensor([6, 7, 9]),
     }
-    assert probe_metrics.probe_metrics(make("masked"), entries)["target_match"] == {"0": pytest.approx(1 / 3)}
+    assert step_metrics.probe_metrics(make("masked"), entries)["target_match"] == {"0": pytest.approx(1 / 3)}
 
 
 def test_padding_among_the_targets_is_counted_but_not_a_single_end():
     targets = torch.tensor([[4, 5, 0, 0, 0], [4, 5, 6, 7, 0]])
-    found = probe_metrics.probe_metrics(
+    found = step_metrics.probe_metrics(
         make("causal"), {"input_ids": torch.ones(2, 5, dtype=torch.int64), "targets": targets}
     )
     assert found["padding_targets"] == pytest.approx(2 / 10)
 
 
 def test_of_labels_nothing_is_said():
-    assert probe_metrics.probe_metrics(make("classify"), batch_of("classify")) == {}
+    assert step_metrics.probe_metrics(make("classify"), batch_of("classify")) == {}
 
 
 # What a model sees and guesses

@@ -27,8 +27,8 @@ from trainbook.precision import Precision, clip_gradients
 from trainbook.tasks import IGNORED, NATIVE, CausalCollate, CausalLanguageModel, Facts
 from trainbook.tasks.labels import LabelCollate, TagCollate
 from trainbook.tasks.masked import MaskedCollate
-from trainbook.tasks.own import OBJECTIVES, OwnModel
 from trainbook.tasks.seq2seq import PairCollate
+from trainbook.tasks.wrapped import OBJECTIVES, OwnModel
 
 CPU = torch.device("cpu")
 FP32 = Precision(PrecisionKnobs(compute="fp32"), CPU)

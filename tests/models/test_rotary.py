@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainbook.models import Shape, Transformer
-from trainbook.models.rotary import Rotary, Rotation
+from trainbook.models.positions import Rotary, Rotation
 
 
 def test_a_pair_of_channels_turns_by_position_times_its_frequency():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trainbook.optim import apply_update
-from trainbook.optim.lion import Lion
+from trainbook.optim.optimizers import Lion
 
 YES = torch.tensor(True)
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
-from trainbook.optim import apply_update, build_optimizer, low_bit, parameter_groups
+from trainbook.optim import apply_update, build_optimizer, optimizers, parameter_groups
 
 pytestmark = needs("bitsandbytes")
 bitsandbytes = later("bitsandbytes")
@@ -97,10 +97,10 @@ def test_paged_on_a_cpu_is_the_plain_one_without_a_word():
 
 def test_without_the_package_the_message_has_the_pip_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    low_bit._low_bit_class.cache_clear()
+    optimizers._low_bit_class.cache_clear()
     with pytest.raises(MissingExtra, match=r"pip install 'trainbook\[bitsandbytes\]'"):
         build(network(), torch.tensor(1e-3))
-    low_bit._low_bit_class.cache_clear()
+    optimizers._low_bit_class.cache_clear()
 
 
 def test_weights_that_its_kernels_do_not_know_are_named():

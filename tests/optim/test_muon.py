@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from trainbook.knobs.sections.optimizer import OptimizerKnobs as Knobs
 from trainbook.models import named_roles
 from trainbook.optim import apply_update, build_optimizer, parameter_groups
-from trainbook.optim.muon import COEFFICIENTS, Muon, orthogonal, update_scale
+from trainbook.optim.optimizers import COEFFICIENTS, Muon, orthogonal, update_scale
 
 YES = torch.tensor(True)
 

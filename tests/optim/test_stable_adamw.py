@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from trainbook.optim import apply_update
-from trainbook.optim.stable_adamw import StableAdamW
+from trainbook.optim.optimizers import StableAdamW
 
 YES = torch.tensor(True)
 

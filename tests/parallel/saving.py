@@ -18,7 +18,7 @@ from trainbook.checkpoints import CheckpointStore
 from trainbook.checkpoints.sliced import SlicedCheckpoint
 from trainbook.loop import guard_actions
 from trainbook.loop.train import Training
-from trainbook.parallel.slices import Slice
+from trainbook.parallel.strategy import Slice
 
 
 @contextmanager

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from trainbook.parallel import clock
-from trainbook.parallel.clock import BlockClock
+from trainbook.parallel import fsdp
+from trainbook.parallel.fsdp import BlockClock
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         looks.append(next(ticks))
         return float(looks[-1])
 
-    monkeypatch.setattr(clock.time, "perf_counter", now)
+    monkeypatch.setattr(fsdp.time, "perf_counter", now)
     return looks
 
 
@@ -43,7 +43,7 @@ def test_blocks_are_timed_forwards_and_backwards_and_what_lies_between_them_is_n
     x = torch.ones(2, 3, requires_grad=True)
     for block in blocks:
         x = block(x * 1.0)  # a tensor of its own, as a sharded block gets one
-        clock.time.perf_counter()  # somebody waits
+        fsdp.time.perf_counter()  # somebody waits
     x.sum().backward()
     assert timed.seconds() == 4, "two passes of two blocks, one tick each"
     assert len(read) == 2 * 4 + 2

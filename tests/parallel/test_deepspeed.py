@@ -184,7 +184,7 @@ def suits(world: int = 1, compute: str = "fp32", **knobs: object) -> None:
 
 def test_a_package_that_is_missing_is_named_with_its_pip_line(monkeypatch: pytest.MonkeyPatch):
     suits()
-    monkeypatch.setattr("trainbook.parallel.engine.find_spec", lambda name: None)
+    monkeypatch.setattr("trainbook.parallel.deepspeed.find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"'deepspeed'\. Install it with: pip install 'trainbook\[deepspeed\]'"):
         suits()
 

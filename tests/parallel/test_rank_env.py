@@ -4,7 +4,7 @@ import pytest
 
 from trainbook.errors import UserError
 from trainbook.parallel import RankEnv, find_rank_env
-from trainbook.parallel.rank_env import DEFAULT_PORT, first_host
+from trainbook.parallel.ranks import DEFAULT_PORT, first_host
 
 SLURM = {
     "SLURM_PROCID": "5",

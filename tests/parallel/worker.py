@@ -235,7 +235,7 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
     elif case.get("count"):
         around = collectives.counting()
     elif case.get("on_host"):  # what is refused on a CPU, because it saves nothing there
-        around = patch("trainbook.parallel.engine.must_suit_engine")
+        around = patch("trainbook.parallel.deepspeed.must_suit_engine")
     try:
         with around, put_in(case, ranks, runs, seen):
             loaded = load(case["config"], case["overrides"])

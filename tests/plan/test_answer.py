@@ -15,8 +15,6 @@ from trainbook.knobs import load
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan import PlanSubject, find_gpu, network, operations, plan
 from trainbook.plan.answer import LARGE_BATCH
-from trainbook.plan.compiling import is_compiled
-from trainbook.plan.fitting import MOST_ROWS
 from trainbook.plan.measured import CORRECTION, MeasuredRun, measurement_of
 from trainbook.plan.memory import LOGITS
 from trainbook.plan.render import (
@@ -31,7 +29,9 @@ from trainbook.plan.render import (
     share,
     three_digits,
 )
+from trainbook.plan.suggest import MOST_ROWS
 from trainbook.plan.time import time_of
+from trainbook.plan.traffic import is_compiled
 from trainbook.study.measure import flat, on_one_device
 from trainbook.terminal import new_console
 

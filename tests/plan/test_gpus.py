@@ -9,9 +9,8 @@ import pytest
 from trainbook.errors import UserError
 from trainbook.knobs import load
 from trainbook.plan import GPUS, find_gpu, gpu
-from trainbook.plan import detect_gpu as driver
-from trainbook.plan.gpus import named_by_driver
-from trainbook.plan.own_gpus import known_gpus, read_gpus
+from trainbook.plan import gpus as driver
+from trainbook.plan.gpus import known_gpus, named_by_driver, read_gpus
 from trainbook.plan.types import compute_type
 
 GIB = 2**30
@@ -163,9 +162,9 @@ def test_a_user_adds_gpus_and_may_replace_ours(tmp_path: Path, monkeypatch: pyte
     assert find_gpu("x1", known).cluster("bf16").memory == 96 * 10**9
     assert known["H100"].memory_gb == 96 and GPUS["H100"].memory_gb == pytest.approx(79.11 * GIB / 1e9)
     assert find_gpu("x1", known).source == str(file)
-    monkeypatch.setattr("trainbook.plan.own_gpus.OWN_FILE", file)
+    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", file)
     assert "X1" in known_gpus()
-    monkeypatch.setattr("trainbook.plan.own_gpus.OWN_FILE", tmp_path / "none.yaml")
+    monkeypatch.setattr("trainbook.plan.gpus.OWN_FILE", tmp_path / "none.yaml")
     assert known_gpus() == GPUS
 
 

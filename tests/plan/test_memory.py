@@ -7,7 +7,7 @@ from trainbook.knobs import Config, load
 from trainbook.models import named_roles
 from trainbook.optim import build_optimizer, parameter_groups
 from trainbook.plan import H100, H200, held_states, layout, memory, network
-from trainbook.plan.layout import DeviceLayout
+from trainbook.plan.machines import DeviceLayout
 from trainbook.plan.memory import BACKWARD, BESIDES, EVALUATION, FIRST, LAST, LOGITS, SNAPSHOT, UPDATE
 from trainbook.plan.network import Network, Weight
 from trainbook.plan.types import Types, types_of

@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainbook.knobs import Config, load
 from trainbook.plan import H100, find_gpu, network, operations, time_of
-from trainbook.plan.fitting import divisors, largest_micro_batch
 from trainbook.plan.pages import MODELS, config_of
+from trainbook.plan.suggest import divisors, largest_micro_batch
 from trainbook.plan.time import exposed_in
 from trainbook.plan.traffic import BACKWARD, Collective, Traffic
 from trainbook.tasks import Facts, task_class

@@ -14,8 +14,7 @@ from scipy import stats
 
 from trainbook.errors import UserError
 from trainbook.report.compare import compare
-from trainbook.report.compare_view import as_json, render
-from trainbook.report.conclusion import conclusion, remarks
+from trainbook.report.compare_view import as_json, conclusion, remarks, render
 from trainbook.runs.run_record import RunRecord
 from trainbook.terminal import new_console
 

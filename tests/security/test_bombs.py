@@ -183,7 +183,7 @@ def test_a_pipe_as_data_is_not_waited_for(name: str, tmp_path: Path):
 def test_the_state_of_a_checkpoint_that_is_too_deep_is_damage(copy: Path):
     from trainbook.checkpoints import CheckpointStore
     from trainbook.checkpoints import folder as sealed
-    from trainbook.checkpoints.files import FileFact, fact_of
+    from trainbook.checkpoints.folder import FileFact, fact_of
     from trainbook.errors import CheckpointError
 
     for place in (copy / "checkpoints").glob("step-*"):

@@ -192,7 +192,7 @@ def test_an_index_that_names_parts_elsewhere_is_not_believed(lab: Any, precious:
 
 
 def test_lists_of_files_name_only_what_is_beside_them(tmp_path: Path, precious: Path):
-    from trainbook.data.sources.huggingface import files_of
+    from trainbook.data.sources.opening import files_of
     from trainbook.models.formats.folder import open_weights
 
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "../precious/file"}}))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainbook import api
-from trainbook.doctor.finding import Finding
+from trainbook.doctor.rule import Finding
 from trainbook.errors import UserError
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record

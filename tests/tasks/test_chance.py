@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.tasks.chance import draw
+from trainbook.tasks.losses import draw
 
 N = 200_000
 

@@ -10,8 +10,7 @@ from tests.conftest import later, needs
 
 from trainbook.errors import ConfigError
 from trainbook.knobs.sections.evaluation import EvaluationKnobs
-from trainbook.tasks.entities import entities, entity_counts, entity_types, has_entities
-from trainbook.tasks.metrics import entity_metrics, must_fit_labels
+from trainbook.tasks.metrics import entities, entity_counts, entity_metrics, entity_types, has_entities, must_fit_labels
 
 pytestmark = needs("seqeval")
 seqeval = later("seqeval.metrics")

@@ -16,8 +16,8 @@ from trainbook.python_path import load_object
 from trainbook.tasks.beam import write
 from trainbook.tasks.causal import CausalTask
 from trainbook.tasks.labels import Classify
-from trainbook.tasks.own import around_own_model, own_task
 from trainbook.tasks.task import Facts
+from trainbook.tasks.wrapped import around_own_model, own_task
 
 CPU = torch.device("cpu")
 VOCAB = 12

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from trainbook.data.batches import Batch, Ragged
 from trainbook.tasks.losses import IGNORED
-from trainbook.tasks.span import SpanCollate, corrupt, corrupted_lengths, noise_counts, noise_mask, raw_length
+from trainbook.tasks.masked import SpanCollate, corrupt, corrupted_lengths, noise_counts, noise_mask, raw_length
 
 SENTINELS = np.arange(900, 1000)
 END, PAD = 800, 801

@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from trainbook.tracking import ConsoleTracker
-from trainbook.tracking.console import clock, fixed, number_parts
-from trainbook.tracking.status_line import StatusLine
+from trainbook.tracking.console import StatusLine, clock, fixed, number_parts
 
 
 def row(step: int, time: float = 0.0, **values: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from trainbook.tracking.scalars import scalars_of
+from trainbook.tracking.tracker import scalars_of
 
 
 def test_a_row_becomes_its_numbers_under_its_split():

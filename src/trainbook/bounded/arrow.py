@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-from trainbook.bounded.compressed import must_not_expand
+from trainbook.bounded.files import must_not_expand
 from trainbook.errors import DataError, MissingExtra
 
 ROWS_AT_A_TIME = 1000

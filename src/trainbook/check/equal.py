@@ -19,7 +19,7 @@ from trainbook.data.loader import BatchPlan, eval_batches
 from trainbook.loop.build import assemble
 from trainbook.loop.evaluate import evaluate
 from trainbook.loop.job import Job
-from trainbook.loop.seeding import seed_everything
+from trainbook.loop.state import seed_everything
 from trainbook.loop.step import train_step
 
 CLOSE = 1e-5  # relative, in fp32

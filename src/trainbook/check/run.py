@@ -18,7 +18,7 @@ import torch
 
 from trainbook.check import data, equal, leaks, learning, parameters, start, targets
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, skipped
-from trainbook.check.shrink import differences
+from trainbook.check.sample import differences
 from trainbook.check.subject import CheckSubject, untouched
 from trainbook.errors import TrainbookError, UserError
 from trainbook.knobs.config import Config

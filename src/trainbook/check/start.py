@@ -13,8 +13,7 @@ from trainbook.check.parameters import input_and_output
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.sample import tokens_of
 from trainbook.check.subject import CheckSubject
-from trainbook.knobs.derive import batch_shape, has_windows
-from trainbook.knobs.duration import Duration
+from trainbook.knobs.derive import Duration, batch_shape, has_windows
 from trainbook.loop.build import with_scaled_rate
 from trainbook.loop.device import choose_device
 from trainbook.loop.evaluate import evaluate

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainbook.check.sample import CheckSample, read_sample
-from trainbook.check.shrink import POSITIONS, comparable, shrunk
+from trainbook.check.sample import POSITIONS, CheckSample, comparable, read_sample, shrunk
 from trainbook.data import Batch, BatchPlan, DataBundle
 from trainbook.data import build as build_data
 from trainbook.data.records import RecordKind
@@ -24,8 +23,7 @@ from trainbook.knobs.derive import batch_shape
 from trainbook.loop.build import ConfiguredJob, build, request_of
 from trainbook.loop.device import choose_device
 from trainbook.loop.job import build_state
-from trainbook.loop.seeding import seed_everything
-from trainbook.loop.state import TrainState
+from trainbook.loop.state import TrainState, seed_everything
 from trainbook.parallel import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch, Task, to_device

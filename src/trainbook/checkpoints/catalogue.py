@@ -21,8 +21,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainbook.bounded.files import read_bytes
-from trainbook.checkpoints.files import fsync_folder, remove, replace_file, write_file
-from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint, check_sizes, read_marker
+from trainbook.checkpoints.folder import (
+    Damaged,
+    Marker,
+    NewCheckpoint,
+    check_sizes,
+    fsync_folder,
+    read_marker,
+    remove,
+    replace_file,
+    write_file,
+)
 
 INDEX = "index.json"
 _STEP = re.compile(r"step-(\d{8,})")

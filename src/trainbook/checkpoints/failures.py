@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainbook.checkpoints import catalogue
-from trainbook.checkpoints.files import free_bytes, human_bytes, is_full_disk, plain_words
+from trainbook.checkpoints.folder import free_bytes, human_bytes, is_full_disk, plain_words
 from trainbook.errors import CheckpointError
 
 

@@ -15,10 +15,8 @@ from safetensors import SafetensorError
 
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import open_tensors
-from trainbook.checkpoints.encoding import decode
-from trainbook.checkpoints.files import FileFact
-from trainbook.checkpoints.folder import MARKER, STATE, Damaged, Marker, read_file, verify
-from trainbook.checkpoints.tensors import NATIVE_DTYPES, OFFSETS, SLICES
+from trainbook.checkpoints.encoding import NATIVE_DTYPES, OFFSETS, SLICES, decode
+from trainbook.checkpoints.folder import MARKER, STATE, Damaged, FileFact, Marker, read_file, verify
 from trainbook.errors import CheckpointError
 
 MOST_VALUES = 50_000_000  # of state.json: it is sealed by hashes, and holds whatever a run has to remember

@@ -30,12 +30,10 @@ from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
 from trainbook.checkpoints.catalogue import Addition
-from trainbook.checkpoints.encoding import EncodedPart
-from trainbook.checkpoints.files import FileFact, write_file
-from trainbook.checkpoints.folder import SLICED_FORMAT, Marker, room_for, seal, state_bytes
-from trainbook.checkpoints.tensors import NATIVE_DTYPES, OFFSETS, SLICES, TensorFile
+from trainbook.checkpoints.encoding import NATIVE_DTYPES, OFFSETS, SLICES, EncodedPart, TensorFile
+from trainbook.checkpoints.folder import SLICED_FORMAT, FileFact, Marker, room_for, seal, state_bytes, write_file
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.slices import Slice
+from trainbook.parallel.strategy import Slice
 
 
 class SlicedCheckpoint:

@@ -14,8 +14,7 @@ import torch
 
 from trainbook.checkpoints import catalogue, failures
 from trainbook.checkpoints.encoding import EncodedPart, encode_state, snapshot_parts
-from trainbook.checkpoints.files import plain_words
-from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint
+from trainbook.checkpoints.folder import Damaged, Marker, NewCheckpoint, plain_words
 from trainbook.checkpoints.reading import Contents, ReadSpec, read_state, verified
 from trainbook.errors import CheckpointError, NoSuchStep
 from trainbook.parallel.ranks import ALONE, Ranks

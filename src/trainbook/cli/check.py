@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides, Recipe
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, Overrides, Recipe, Trust, reports_errors
 from trainbook.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def check(
     except KeyboardInterrupt:
         raise Interrupted("interrupted: nothing was written") from None
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         print_json(report.as_json())
     else:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, RunsDir
+from trainbook.cli.shared import AsJson, RunsDir, reports_errors
 from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -62,11 +61,11 @@ def compare(
     comparison = compare_records(records, metric, by)
     answer = answer_of(comparison)
     if picture is not None:
-        from trainbook.charts.comparison import draw_comparison
+        from trainbook.charts.figure import draw_comparison
 
         draw_comparison(answer, picture)
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         print_json(answer)
     else:

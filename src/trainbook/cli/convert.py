@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, RunsDir, Trust, reports_errors
 from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -42,7 +40,7 @@ def convert(
 ) -> None:
     """Convert a checkpoint to or from DeepSpeed's format: weights and optimizer state."""
     from trainbook.errors import UserError
-    from trainbook.loop.convert import from_deepspeed, to_deepspeed
+    from trainbook.loop.export import from_deepspeed, to_deepspeed
     from trainbook.runs import RunFolder
 
     if (to is None) == (origin is None):
@@ -56,7 +54,7 @@ def convert(
     if as_json:
         from dataclasses import asdict
 
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         print_json(asdict(done))
         return

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides
+from trainbook.cli.shared import AsJson, Overrides, reports_errors
 from trainbook.errors import Interrupted, UserError
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
-    from trainbook.data.report.read import ReadProgress
+    from trainbook.data.report.build import ReadProgress
     from trainbook.knobs import Loaded
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -62,7 +61,7 @@ def data(
     given = _given(overrides or [], task)
     loaded, is_recipe = _load(source, given)
 
-    from trainbook.data.report.read import report_on
+    from trainbook.data.report.build import report_on
     from trainbook.loop.build import request_of
 
     try:
@@ -133,7 +132,7 @@ def _command(source: str, given: list[str], facts: dict[str, Any]) -> str | None
 
 def _answer(facts: dict[str, Any], command: str | None, as_json: bool) -> None:
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         return print_json(facts)
     from trainbook.data.report.render import render
@@ -145,7 +144,7 @@ def _answer(facts: dict[str, Any], command: str | None, as_json: bool) -> None:
 @contextmanager
 def _progress() -> Iterator[ReadProgress]:
     """A line on the terminal that says what is being worked on; nothing where nobody looks."""
-    from trainbook.data.report.read import Silent
+    from trainbook.data.report.build import Silent
 
     if not sys.stderr.isatty():
         yield Silent()

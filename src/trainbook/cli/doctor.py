@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, reports_errors
 from trainbook.errors import UserError
 from trainbook.terminal import echo
 
@@ -67,7 +65,7 @@ def doctor(
     """Diagnose a run or a configuration: what is wrong, how certain that is, and what to try."""
     from trainbook.doctor import as_json as as_plain
     from trainbook.doctor import diagnose
-    from trainbook.doctor.opening import open_subject
+    from trainbook.doctor.diagnose import open_subject
     from trainbook.knobs import overrides_from_arguments
 
     record = open_subject(what, runs_dir, overrides_from_arguments(overrides or []))
@@ -81,7 +79,7 @@ def doctor(
     if steps is not None or seeds != 1 or finding is not None:
         raise UserError("--steps, --seeds and --finding need --try.")
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         return print_json(as_plain(diagnosis))
     from trainbook.doctor.render import render

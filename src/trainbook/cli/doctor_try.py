@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainbook.cli.output import print_json
+from trainbook.cli.shared import print_json
 from trainbook.doctor import Diagnosis
 from trainbook.errors import UserError
 from trainbook.runs.run_record import RunRecord

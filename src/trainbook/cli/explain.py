@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides
+from trainbook.cli.shared import AsJson, Overrides, reports_errors
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +43,7 @@ def explain(
     """Explain what a knob (hyperparameter) does and when to change it, or where a configuration's values come from."""
     from trainbook.errors import UserError
     from trainbook.knobs import explain_knob, explain_section, json_schema, recipes, section_types
-    from trainbook.knobs.render import render_knob, render_section
+    from trainbook.knobs.explain import render_knob, render_section
 
     is_a_configuration = what is not None and (
         what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what)
@@ -68,7 +67,7 @@ def explain(
 
 def _explain_file(source: str, overrides: list[str], everything: bool, as_json: bool) -> None:
     from trainbook.knobs import explain_config, load, overrides_from_arguments
-    from trainbook.knobs.render import render_config
+    from trainbook.knobs.explain import render_config
 
     loaded = load(source, overrides_from_arguments(overrides))
     facts = explain_config(loaded, _stated_by_a_run(source, loaded))
@@ -96,6 +95,6 @@ def _answer(facts: dict[str, Any], render: Callable[[dict[str, Any], Console], N
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from trainbook.cli.output import print_json
+    from trainbook.cli.shared import print_json
 
     print_json(facts)

@@ -7,9 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, RunsDir, Trust, reports_errors
 from trainbook.terminal import echo
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -41,7 +39,7 @@ def export(
     if as_json:
         from dataclasses import asdict
 
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         print_json(asdict(done) | {"folder": str(done.folder)})
         return

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, RunsDir, Trust, reports_errors
 from trainbook.terminal import write
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -55,7 +53,7 @@ def generate(
         device=device,
     )
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         print_json({"prompt": prompt, "text": "".join(pieces)})
         return

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides, Recipe
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, Overrides, Recipe, Trust, reports_errors
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
@@ -155,9 +153,7 @@ def plan_or_reason(loaded: Loaded, world: int = 1) -> tuple[dict[str, Any] | Non
 def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     """The one that is named; else this machine's, unless the run is to be on the CPU."""
     from trainbook.errors import UserError
-    from trainbook.plan.detect_gpu import gpu_here
-    from trainbook.plan.gpus import find_gpu
-    from trainbook.plan.own_gpus import known_gpus
+    from trainbook.plan.gpus import find_gpu, gpu_here, known_gpus
 
     known = known_gpus(file)
     if name is not None:
@@ -255,7 +251,7 @@ def _measured(
 
 def _answer(facts: dict[str, Any], symbol: str, as_json: bool) -> None:
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         return print_json(facts)
     from trainbook.plan.render import render_plan

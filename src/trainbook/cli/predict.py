@@ -11,9 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Quiet, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, Quiet, RunsDir, Trust, reports_errors
 from trainbook.terminal import echo, write
 
 EXAMPLES = """[bold]Examples[/bold]
@@ -49,7 +47,7 @@ def predict(
     quiet: Quiet = False,
 ) -> None:
     """Predict an answer for each record of a file. If the file has the right answers, report the metrics."""
-    from trainbook.cli.output import print_json
+    from trainbook.cli.shared import print_json
     from trainbook.loop.predict import predict as predict_file
     from trainbook.runs import RunFolder
 

@@ -41,7 +41,7 @@ def are_to_be_started(nproc: int, max_restarts: int) -> bool:
             f"{option}: must not be given to a process that is already one of several, but the environment has "
             f"RANK={rank} and WORLD_SIZE={world}. Leave {option} out: a launcher started this process."
         )
-    from trainbook.parallel.rank_env import slurm_tasks
+    from trainbook.parallel.ranks import slurm_tasks
 
     if (tasks := slurm_tasks()) > 1:
         raise UserError(

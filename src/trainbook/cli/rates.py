@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainbook.cli.output import print_json
+from trainbook.cli.shared import print_json
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:

@@ -8,11 +8,9 @@ from typing import Annotated
 import typer
 
 from trainbook.cli import processes
-from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
-from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, RunsDir
+from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, RunsDir, Trust, reports_errors
 from trainbook.cli.train import Inject, passed_on, print_result
-from trainbook.cli.trust import Trust
 from trainbook.loop.faults.kinds import must_suit_world, parse
 
 EXAMPLES = """[bold]Examples[/bold]

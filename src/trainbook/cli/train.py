@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from trainbook.cli import processes
-from trainbook.cli.errors import reports_errors
 from trainbook.cli.processes import MaxRestarts, Nproc
-from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, Recipe, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AcceptChanges, AsJson, Overrides, Quiet, Recipe, RunsDir, Trust, reports_errors
 from trainbook.loop.faults.kinds import KINDS, must_suit_world, parse
+
+if TYPE_CHECKING:
+    from trainbook.data.sources.source import Source
+    from trainbook.knobs import Loaded
+
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -78,7 +83,6 @@ def train(
     if name == "":
         check_name(name, "run")
     if dry_run:
-        from trainbook.cli.dry_run import try_out
         from trainbook.runs.trust import require_trust_of_file
 
         require_trust_of_file(recipe, loaded)
@@ -117,11 +121,10 @@ def passed_on(runs_dir: Path, accept_changes: bool, inject: list[str] | None, as
 
 
 def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
-    from trainbook.cli.dry_run import NOT_CHECKED
-    from trainbook.cli.output import print_json
     from trainbook.cli.plan import plan_or_reason
+    from trainbook.cli.shared import print_json
     from trainbook.knobs import explain_config
-    from trainbook.knobs.render import render_config
+    from trainbook.knobs.explain import render_config
     from trainbook.plan.render import render_plan
     from trainbook.terminal import new_console
 
@@ -144,7 +147,7 @@ def _show(loaded: Any, as_json: bool, world: int, checked: list[str]) -> None:
 
 def print_result(result: Any) -> None:
     """The facts of the card as JSON; of several processes, the first one's."""
-    from trainbook.cli.output import print_json
+    from trainbook.cli.shared import print_json
     from trainbook.parallel import find_rank_env
 
     if find_rank_env().rank > 0:
@@ -152,3 +155,108 @@ def print_result(result: Any) -> None:
     faults = result.run.read_manifest().injected_faults
     facts = {"run": str(result.run.path), "ended": result.ended, "best": result.best, "last": result.last}
     print_json({**facts, "injected_faults": faults})
+
+
+# What `train --dry-run` tries before it says that a run can start, and what it leaves untried.
+
+
+HEAD_RECORDS = 100
+HEAD_CHARACTERS = 2000
+NOT_CHECKED = (
+    "the rest of the data: its lengths, labels and encoding (trainbook data reads all of it)",
+    "the model itself: nothing was built or computed (trainbook check does that with a small one)",
+    "memory and speed, which are estimates (trainbook plan --measure measures them)",
+)
+
+
+def try_out(
+    loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resume: str, accept_changes: bool
+) -> list[str]:
+    """Sentences about what was checked; the first mistake is raised."""
+    return [
+        "the configuration: every value and every constraint",
+        *_data(loaded),
+        _folder(loaded, recipe, name, runs_dir, resume, accept_changes),
+    ]
+
+
+def _data(loaded: Loaded) -> list[str]:
+    from trainbook.data import open_sources
+    from trainbook.data.frame import reading_request
+    from trainbook.data.tokenizers import tokenizer_config
+    from trainbook.knobs.derive import task_name
+    from trainbook.loop.data_paths import check_paths
+
+    check_paths(loaded)
+    data = loaded.config.data
+    tokenizer_config(data.tokenizer, data.vocab_size)
+    request = reading_request(task_name(loaded.config))
+    if request is None:
+        return ["the tokenizer; not the data, which a custom task reads itself"]
+    sources = [source for source in open_sources(data, request) if source is not None]
+    heads = [_head(source) for source in sources]
+    return [_tokenizer(loaded, sources[0]), *heads]
+
+
+def _tokenizer(loaded: Loaded, source: Source) -> str:
+    """That of a pretrained model is tried, also on the first records: transformers must give the same ids."""
+    from trainbook.data import load_tokenizer
+    from trainbook.data.tokenizers.files import NAMES
+
+    name = loaded.config.data.tokenizer
+    if loaded.config.model.pretrained is None or name in NAMES:
+        return f"the tokenizer, {name}"
+    from trainbook.loop.load_task import check_tokenizer
+
+    records = islice(source.documents(), HEAD_RECORDS) if source.reader.has_fields else ()
+    texts = (document.text[:HEAD_CHARACTERS] for document in records)
+    chat = source.wanted.chat
+    notices = check_tokenizer(loaded.config, load_tokenizer(name), texts, chat.template if chat else None)
+    return f"the tokenizer, {name}" + "".join(f"\n  {notice}" for notice in notices)
+
+
+def _head(source: Source) -> str:
+    """Reads the first records as training will; of a text file, the first bytes."""
+    from trainbook.data.records import DataRecord
+    from trainbook.data.sources.reader import FileReader
+    from trainbook.errors import DataError
+
+    reader = source.reader
+    if isinstance(reader, FileReader) and not reader.has_fields:
+        for file in reader.files[:HEAD_RECORDS]:
+            with file.open():  # which refuses what is not text
+                pass
+        if source.wanted.records != "text":
+            raise source.only_text(DataRecord({}, reader.files[0].name, first_line=1))
+        count = len(reader.files)
+        return f"{source.knob}, {source.name}: {count:,} text {'file' if count == 1 else 'files'}"
+    found = len(list(islice(source.documents(), HEAD_RECORDS)))
+    if not found:
+        raise DataError(f"{source.knob}: '{source.name}' has no text to train on: {reader.nothing}.")
+    roles = source.fields.roles if source.fields else {}
+    columns = ", ".join(f"{role} in '{column}'" for role, column in roles.items())
+    return f"{source.knob}, {source.name}: the first {found} records" + (f", with {columns}" if columns else "")
+
+
+def _folder(loaded: Loaded, recipe: str, name: str | None, runs_dir: Path, resume: str, accept_changes: bool) -> str:
+    """Makes the folder as training would, and takes away what was not there before."""
+    from trainbook.errors import RunFolderError
+    from trainbook.runs import RunFolder, default_name
+
+    name = name or default_name(recipe, runs_dir)
+    existing = RunFolder(runs_dir / name)
+    if existing.manifest.is_file() or existing.has_checkpoints:
+        from trainbook.loop.request import check_resume
+
+        if resume == "never":
+            raise RunFolderError(f"{existing.path} already holds a run, and --resume is never: choose another --name.")
+        check_resume(existing, loaded, accept_changes)
+        return f"the run folder: {existing.path} holds a run that can be resumed with these values"
+    missing = [folder for folder in (existing.path, *existing.path.parents) if not folder.exists()]
+    try:
+        RunFolder.create(runs_dir, name)
+        return f"the run folder: {existing.path} can be created"
+    finally:
+        for folder in missing:
+            with suppress(OSError):
+                folder.rmdir()

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides, Recipe, RunsDir
-from trainbook.cli.trust import Trust
+from trainbook.cli.shared import AsJson, Overrides, Recipe, RunsDir, Trust, reports_errors
 from trainbook.errors import UserError
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
     from trainbook.study.transfer.family import Family
     from trainbook.study.transfer.rates import RateStudy
+    from trainbook.study.tune.trial import Trial
+
 
 EXAMPLES = """[bold]Examples[/bold]
 
@@ -137,8 +138,6 @@ def transfer(
     _require_trust(recipe, changes)
     say = (lambda line: None) if as_json else (lambda line: echo(line, err=True))
     if proxy is not None:
-        from trainbook.cli.proxy import find_with_proxy
-
         options = {"budget": budget, "method": method, "seeds": seeds, "workers": workers}
         answer = find_with_proxy(recipe, changes, proxy, name, runs_dir, as_json, **options)
     elif coordinate_check:
@@ -149,7 +148,7 @@ def transfer(
         answer = _run(replace(study, seeds=seeds or 1, workers=workers or 1, say=say))
     _tell(answer, question, as_json)  # first: a picture that cannot be written takes no answer with it
     if picture is not None:
-        from trainbook.charts import transfer as charts
+        from trainbook.charts import study as charts
 
         (charts.draw_coordinate_check if coordinate_check else charts.draw_rates)(answer, picture)
         say(f"picture: {picture}")
@@ -233,10 +232,62 @@ def _run(study: RateStudy) -> dict[str, Any]:
 
 def _tell(answer: dict[str, Any], question: str, as_json: bool) -> None:
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         return print_json(answer)
-    from trainbook.cli.proxy import proxy_text
-    from trainbook.study.transfer.optimum import check_text, rates_text
+    from trainbook.study.transfer.rates import check_text, rates_text
 
     echo({CHECK: check_text, RATES: rates_text, PROXY: proxy_text}[question](answer))
+
+
+# trainbook transfer --proxy: a search on a small model, and the recipe of the large one.
+
+
+def find_with_proxy(
+    recipe: str, changes: list[str], width: int, name: str | None, runs_dir: Path, quiet: bool, **options: Any
+) -> dict[str, Any]:
+    """`options` are those of a study. The same command again goes on where it was stopped."""
+    from trainbook.study.tune.study_file import read_question
+
+    asked = read_question(recipe, changes, **options)  # a mistake is answered before PyTorch is imported
+    from trainbook.errors import Interrupted
+    from trainbook.runs import name_of
+    from trainbook.study.transfer.proxy import carry_over, proxy_for
+    from trainbook.study.tune.run import Study, words_before
+
+    proxy = proxy_for(asked, width)
+    question, name = proxy.question, name or f"transfer-{name_of(recipe)}"
+    say = (lambda line: None) if quiet else (lambda line: echo(line, err=True))
+    lines = _TrialLines(say)
+    job = Study(question, runs_dir / name, say=say, watch=lines.show)
+    goes_on = job.prepare()
+    say(f"{job.folder}{' (resumed)' if goes_on else ''}: {question.budget} with {question.method} at width {width}")
+    for line in words_before(question):
+        say(f"  {line}")
+    try:
+        trials = job.run()
+    except Interrupted as stop:
+        raise Interrupted(f"{stop}. To resume, run the same command with --name {shlex.quote(name)}") from None
+    return carry_over(proxy, job.answer(trials), trials, job.folder)
+
+
+def proxy_text(answer: dict[str, Any]) -> str:
+    rows = [("recipe", answer["recipe"]), ("small one", answer["proxy_recipe"])]
+    rows.append(("next", f"trainbook train {shlex.quote(answer['recipe'])}"))
+    return "\n".join([*answer["conclusion"], "", *(f"{title:<10} {text}" for title, text in rows)])
+
+
+class _TrialLines:
+    """A line for each trial that ends."""
+
+    def __init__(self, say: Any) -> None:
+        self.say = say
+        self.told: set[int] = set()
+
+    def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
+        for each in trials:
+            if each.is_over and each.number not in self.told:
+                self.told.add(each.number)
+                values = "  ".join(f"{path}={value}" for path, value in each.values.items())
+                ended = f"{each.loss:.4f}" if each.state == "done" and each.loss is not None else each.state
+                self.say(f"  {each.number:>4}  {ended:<10}  {values or 'the unchanged base'}")

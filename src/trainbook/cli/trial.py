@@ -41,7 +41,7 @@ def main() -> int:
     from trainbook.errors import Interrupted, TrainbookError
     from trainbook.knobs import load
     from trainbook.python_path import load_object
-    from trainbook.study.base_file import BASE
+    from trainbook.study.space import BASE
     from trainbook.study.tune.ledger import opened
     from trainbook.study.tune.study_file import StudyQuestion
     from trainbook.study.tune.worker import MayBeUnwell, Worker

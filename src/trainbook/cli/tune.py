@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.errors import reports_errors
-from trainbook.cli.shared import AsJson, Overrides, RunsDir
-from trainbook.cli.trust import Trust
-from trainbook.folding import folded
-from trainbook.terminal import echo, without_password
+from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, reports_errors
+from trainbook.terminal import echo, folded, without_password
 
 if TYPE_CHECKING:
     from trainbook.study.tune.study_file import StudyQuestion
@@ -144,7 +141,7 @@ def tune(
     check_name(name, "study")
     answer = _search(question, Path(runs_dir) / name, storage, ray, quiet=as_json)
     if as_json:
-        from trainbook.cli.output import print_json
+        from trainbook.cli.shared import print_json
 
         return print_json(answer)
     _tell(answer)

@@ -16,14 +16,13 @@ from trainbook.data.chat import open_chat
 from trainbook.data.corpus import Corpus
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
 from trainbook.data.fields import FieldSpec
-from trainbook.data.frame import Frame
+from trainbook.data.frame import Frame, Request
 from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
 from trainbook.data.records import Document, LabelKind, RecordKind
-from trainbook.data.request import Request
 from trainbook.data.sources import Source, open_source
 from trainbook.data.sources.opening import BUILTIN_PREFIX
 from trainbook.data.sources.reader import FileReader
-from trainbook.data.splits import Splits, open_splits
+from trainbook.data.split import Splits, open_splits
 from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
 from trainbook.data.workers import SINGLE_WORKER, DataWorkers
 from trainbook.errors import DataError

@@ -17,28 +17,67 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainbook.contained import link_must_stay_inside, open_no_link
-from trainbook.data import gopher
+from trainbook.data import filters
 from trainbook.data.cached import CachedCorpus, total
-from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, CorpusPlan, PartOffset, with_offsets
-from trainbook.data.corpus_plan import decide
-from trainbook.data.folder_cache import FolderCache, digest_of, read_checked, write_checked
+from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, CorpusPlan, PartOffset, decide, with_offsets
+from trainbook.data.filters import Left
+from trainbook.data.folder_cache import (
+    FolderCache,
+    SourcePart,
+    contents_of,
+    digest_of,
+    divide,
+    read_checked,
+    write_checked,
+)
 from trainbook.data.hashes import Hashes
-from trainbook.data.parts import SourcePart, contents_of, divide
-from trainbook.data.progress import Stage, stage
 from trainbook.data.sources import Source
 from trainbook.data.sources.reader import FileReader
-from trainbook.data.splits import must_leave_something
+from trainbook.data.split import must_leave_something
 from trainbook.data.surveys import Counts, joined_survey, read_counts, write_survey
-from trainbook.data.tokenize import encode
 from trainbook.data.tokenizers import load_tokenizer
-from trainbook.data.workers import SINGLE_WORKER, DataWorkers, of_the_first, share_out
-from trainbook.data.writing import Encoding
+from trainbook.data.workers import SINGLE_WORKER, DataWorkers, Stage, of_the_first, share_out, stage
+from trainbook.data.writing import Encoding, write_side, write_sides
 from trainbook.errors import DataError
+
+# One part of a corpus as tokens.
+
+
+def encode(
+    decided: CorpusPlan, one: PartOffset, encoding: Encoding, folder: Path, advance: Callable[[int], None]
+) -> dict[str, Any]:
+    """Write what a part has for each side; the answer says how much."""
+    corpus, root = decided.corpus, one.part.source.root
+    facts: dict[str, Any] = {"sides": {}}
+    sides = decided.sides_of(one)
+    encodings = {
+        side: replace(encoding, validation_ratio=corpus.validation_ratio)
+        if side == "validation" and corpus.validation is None
+        else encoding
+        for side in sides
+    }
+    for side in sides:
+        (folder / side).mkdir()
+    if len(sides) == 2 and not corpus.gopher_filter:
+        folders, its_encodings = [folder / side for side in sides], [encodings[side] for side in sides]
+        found = write_sides(folders, decided.both_sides(one), its_encodings, advance, root, closed=True)
+        facts["sides"] = dict(zip(sides, found, strict=True))
+        return facts
+    for side in sides:
+        filtered = Left() if side == "train" and corpus.gopher_filter else None
+        facts["sides"][side] = write_side(
+            folder / side, decided.documents(one, side, filtered), encodings[side], advance, root, closed=True
+        )
+        if filtered is not None:
+            facts["gopher"] = filtered.facts
+    return facts
+
 
 FORMAT_VERSION = 5
 INDEX_FILE = "index.json"
@@ -246,7 +285,7 @@ def _key(corpus: Corpus, contents: list[Any], validation_contents: list[Any] | N
         "tokenizer": tokenizer,
     }
     if corpus.gopher_filter:
-        determining["gopher_filter"] = gopher.VERSION
+        determining["gopher_filter"] = filters.VERSION
     if corpus.begins:
         determining["begins"] = True
     return digest_of(determining)

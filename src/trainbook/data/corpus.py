@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,19 +12,40 @@ from typing import Any
 import numpy as np
 
 from trainbook.bounded.arrays import load_array
-from trainbook.data import gopher
-from trainbook.data.chat import special_tokens
+from trainbook.data import filters
+from trainbook.data.chat import check_prompts, special_tokens
 from trainbook.data.fields import FieldSpec
-from trainbook.data.folder_cache import digest_of
-from trainbook.data.parts import SourcePart
+from trainbook.data.folder_cache import SourcePart, digest_of
 from trainbook.data.records import Document
 from trainbook.data.sources import Source
-from trainbook.data.split import Split
-from trainbook.data.splits import Symbols, characters, judged_texts, parts_of, side_of
+from trainbook.data.sources.long import LongDocument
+from trainbook.data.split import (
+    Split,
+    Survey,
+    Symbols,
+    characters,
+    divided,
+    facts_of,
+    judged_texts,
+    must_be_for_texts,
+    parts_of,
+    side_of,
+)
 from trainbook.data.surveys import Counts
-from trainbook.data.tokenizers import load_tokenizer
+from trainbook.data.tokenizers import (
+    ByteTokenizer,
+    CharTokenizer,
+    Tokenizer,
+    WordTokenizer,
+    load_tokenizer,
+    train_bpe,
+)
 from trainbook.data.tokenizers.around import template
-from trainbook.data.writing import Encoding
+from trainbook.data.tokenizers.training import DistinctWords, training_pieces
+from trainbook.data.values import in_order
+from trainbook.data.workers import DataWorkers, stage
+from trainbook.data.writing import MARKS_TYPE, Encoding
+from trainbook.errors import DataError
 
 TOKENIZER_FOLDER = "tokenizer"
 FLAGS_FILE = "validation.npy"  # of each document, whether it is held out
@@ -115,7 +136,7 @@ class CorpusPlan:
         there = (not plan.is_validation.all(), bool(plan.is_validation.any()))
         return [side for side, is_there in zip(SIDES, there, strict=True) if is_there]
 
-    def documents(self, one: PartOffset, side: str, filtered: gopher.Left | None = None) -> Iterator[Document]:
+    def documents(self, one: PartOffset, side: str, filtered: filters.Left | None = None) -> Iterator[Document]:
         """What a part has for a side, read anew. What a filter leaves out is told to `filtered`, if anybody asks."""
         plan, source = self.split_of(one), one.part.source
         if isinstance(plan, Split):
@@ -124,7 +145,7 @@ class CorpusPlan:
             documents = source.documents() if plan == side else iter(())
         if side == "validation" or not self.corpus.gopher_filter:
             return documents
-        return (filtered or gopher.Left()).out_of(documents, judged_texts(source))
+        return (filtered or filters.Left()).out_of(documents, judged_texts(source))
 
     def both_sides(self, one: PartOffset) -> Iterator[tuple[int, Document]]:
         """What a part that is divided has for both, each document with the number of its side."""
@@ -138,7 +159,155 @@ class CorpusPlan:
         if not isinstance(plan, str):
             flags = plan.is_validation
             plan = f"cut {plan.ratio}" if flags is None else hashlib.sha256(np.packbits(flags).tobytes()).hexdigest()
-        filtered = gopher.VERSION if self.corpus.gopher_filter and not one.of_validation else None
+        filtered = filters.VERSION if self.corpus.gopher_filter and not one.of_validation else None
         tokenizer = encoding.tokenizer.fingerprint
         facts = [survey_key, plan, filtered, tokenizer, encoding.dtype, list(encoding.label_names)]
         return digest_of([*facts, list(encoding.begin)] if encoding.begin else facts)
+
+
+# What is decided for all parts before any of them is tokenized: what is held out, the classes, the tokenizer.
+
+
+# A tokenizer is trained on all of the text up to this many characters, and on a sample of it beyond.
+BPE_CHARACTERS = 1 << 27
+
+
+def decide(
+    corpus: Corpus,
+    placed: Sequence[PartOffset],
+    seen: Survey,
+    seen_validation: Survey | None,
+    folder: Path,
+    workers: DataWorkers,
+) -> dict[str, Any]:
+    """Write the tokenizer and which documents are held out; the answer is all else that every part has to know."""
+    counts = sum((one.counts for one in placed if not one.of_validation), Counts())
+    facts = facts_of(corpus.source, counts.documents, counts.passed)
+    facts |= _empty(counts)
+    if corpus.validation is not None:
+        its_counts = sum((one.counts for one in placed if one.of_validation), Counts())
+        its_facts = facts_of(corpus.validation, its_counts.documents, its_counts.passed) | _empty(its_counts)
+        facts |= {f"validation_{name}": fact for name, fact in its_facts.items()}
+    plan = Split(0, None) if corpus.validation is not None else divided(seen, corpus.source, corpus.validation_ratio)
+    if corpus.validation is None and plan.is_validation is not None:
+        np.save(folder / FLAGS_FILE, plan.is_validation, allow_pickle=False)
+    is_cut = corpus.validation is None and plan.is_validation is None
+    names = _label_names(corpus, seen.classes(None if plan.is_validation is None else ~plan.is_validation))
+    decided = CorpusPlan(corpus, folder, {"is_cut": is_cut, "label_names": list(names)})
+    if corpus.gopher_filter:
+        must_be_for_texts(corpus.source)
+    surveys = [seen] if seen_validation is None else [seen, seen_validation]
+    tokenizer = _make_tokenizer(corpus, surveys, decided, placed, facts, workers)
+    tokenizer.save(folder / TOKENIZER_FOLDER)
+    if corpus.wanted.chat is not None:
+        trained = (document for one in placed for document in decided.documents(one, "train"))
+        check_prompts(trained, corpus.wanted.chat, tokenizer, special_tokens(tokenizer))
+    dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
+    also = {} if seen_validation is None else {"also_in_train": seen_validation.num_also_in(seen)}
+    return {"dtype": dtype, "label_names": list(names), "is_cut": is_cut, "read": facts, **also}
+
+
+def _empty(counts: Counts) -> dict[str, Any]:
+    return {"empty_files": {"count": counts.empty, "such_as": list(counts.empty_named)}} if counts.empty else {}
+
+
+def _label_names(corpus: Corpus, names: set[str]) -> tuple[str, ...]:
+    """The classes of the training side."""
+    wanted = corpus.wanted
+    if wanted.records not in ("labelled", "tagged") or wanted.labels == "number":
+        return ()
+    least = 1 if wanted.labels == "classes" else 2
+    if len(names) < least:
+        has = f"has only {next(iter(names))!r}" if names else "has none"
+        raise DataError(
+            f"{corpus.source.knob}: the training split of '{corpus.source.name}' must have at least {least} "
+            f"class{'es' if least > 1 else ''}, but {has}."
+        )
+    if wanted.records == "tagged" and len(names) > np.iinfo(MARKS_TYPE).max:
+        raise DataError(f"{corpus.source.knob}: '{corpus.source.name}' has {len(names)} tags, more than are supported.")
+    return in_order(names)
+
+
+def _make_tokenizer(
+    corpus: Corpus,
+    surveys: Sequence[Survey],
+    decided: CorpusPlan,
+    placed: Sequence[PartOffset],
+    facts: dict[str, Any],
+    workers: DataWorkers,
+) -> Tokenizer:
+    config = corpus.tokenizer
+    specials = config.get("specials", ())
+    if config["kind"] == "byte":
+        return ByteTokenizer(specials)
+    if config["kind"] in SYMBOLS:
+        alphabet = frozenset().union(*(seen.alphabet for seen in surveys))
+        # A conversation or a target must end, that of cut-out spans too; of texts, only several need something between.
+        several = any(seen.num_documents > 1 for seen in surveys)
+        must_end = corpus.wanted.records != "text" or "sentinels" in specials
+        kind = CharTokenizer if config["kind"] == "char" else WordTokenizer
+        return kind(alphabet, several or must_end, specials)
+    if config["kind"] == "bpe":
+        return _train_bpe(corpus, decided, [one for one in placed if not one.of_validation], facts, workers)
+    return load_tokenizer(config["path"])
+
+
+def _train_bpe(
+    corpus: Corpus, decided: CorpusPlan, placed: Sequence[PartOffset], facts: dict[str, Any], workers: DataWorkers
+) -> Tokenizer:
+    config = corpus.tokenizer
+    chosen = _to_learn_from(placed)
+    total = sum(one.counts.characters for one in placed)
+    num_bytes = sum(one.part.num_bytes for one in chosen)
+    words = DistinctWords()
+    with stage(
+        "training the BPE tokenizer", round(num_bytes * min(BPE_CHARACTERS / total, 1)), workers.rank == 0
+    ) as bar:
+        documents = (document for one in chosen for document in decided.documents(one, "train"))
+
+        def advance(num_bytes: int) -> None:
+            workers.advance()
+            bar.advance(num_bytes)
+
+        def merging() -> None:
+            workers.advance()
+            sample = f"the first {words.num_characters:,} characters, which have very many different words"
+            bar.note(f"merging pairs of {sample}" if words.is_full else "merging pairs")
+
+        texts, specials = training_texts(documents, corpus.wanted), config.get("specials", ())
+        tokenizer = train_bpe(texts, config["vocab_size"], specials, advance, merging, words)
+    if words.is_full or total > BPE_CHARACTERS:
+        used = words.num_characters if words.is_full else BPE_CHARACTERS
+        facts["tokenizer_sample"] = {"characters": used, "of": total}
+    return tokenizer
+
+
+def _to_learn_from(placed: Sequence[PartOffset]) -> list[PartOffset]:
+    """All parts, or of many some that are chosen by their names: those are the same ones when others come or go."""
+    if sum(one.counts.characters for one in placed) <= BPE_CHARACTERS:
+        return list(placed)
+    by_chance = sorted(range(len(placed)), key=lambda number: _by_name(placed[number]))
+    chosen: list[int] = []
+    for number in by_chance:
+        if sum(placed[other].counts.characters for other in chosen) >= BPE_CHARACTERS:
+            break
+        chosen.append(number)
+    return [placed[number] for number in sorted(chosen)]
+
+
+def _by_name(one: PartOffset) -> str:
+    contents = one.part.contents
+    return digest_of([facts[0] for facts in contents] if isinstance(contents, list) else contents)
+
+
+def training_texts(documents: Iterable[Document], wanted: FieldSpec) -> Iterator[str]:
+    """What a BPE is trained on, up to its limit."""
+    left = BPE_CHARACTERS
+    for document in documents:
+        is_long = isinstance(document, LongDocument)
+        for text in [document.chunks()] if is_long else ([text] for text in wanted.texts_of(document)):
+            for piece in training_pieces(text):
+                yield piece
+                left -= len(piece)
+                if left <= 0:
+                    return

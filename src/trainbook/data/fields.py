@@ -6,9 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trainbook.data.headers import NO_HEADER, lacks_a_header, may_lack_a_header
 from trainbook.data.records import DataRecord, Document, LabelKind, RecordKind
-from trainbook.data.values import class_of, classes_of, flags_in, is_list, is_number, kind_of, number_of, text_of
+from trainbook.data.values import (
+    NO_HEADER,
+    class_of,
+    classes_of,
+    flags_in,
+    is_list,
+    is_number,
+    kind_of,
+    lacks_a_header,
+    may_lack_a_header,
+    number_of,
+    text_of,
+)
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
 

@@ -11,6 +11,8 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
+
 from trainbook.bounded import json_text
 from trainbook.bounded.files import open_bytes
 
@@ -80,3 +82,14 @@ def _read(path: Path) -> dict[str, Facts]:
 
 def _state(found: os.stat_result) -> Facts:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+
+
+# Random numbers that depend on names and numbers alone, never on what was drawn before.
+
+
+def generator(purpose: str, *numbers: int) -> np.random.Generator:
+    """A generator of its own for each purpose and tuple of numbers, such as ("order", seed, epoch)."""
+    name = ":".join([purpose, *map(str, numbers)])
+    return np.random.Generator(
+        np.random.Philox(key=int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "little"))
+    )

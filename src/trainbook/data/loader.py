@@ -8,12 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainbook.data.batches import Batch
-from trainbook.data.bucketing import bucketed_order
-from trainbook.data.packing import pack
-from trainbook.data.ranges import Ranges
+from trainbook.data.batches import Batch, bucketed_order, pack
+from trainbook.data.hashes import generator
 from trainbook.data.samples import Samples
-from trainbook.data.seeding import generator
+from trainbook.data.values import Ranges
 from trainbook.errors import DataError
 
 Padding = Literal["longest", "max_length", "bucketed", "packed"]

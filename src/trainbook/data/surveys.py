@@ -15,11 +15,10 @@ import numpy as np
 
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import opened_arrays
-from trainbook.data.parts import SourcePart
+from trainbook.data.folder_cache import SourcePart
 from trainbook.data.records import Document
 from trainbook.data.sources.source import Passed
-from trainbook.data.split import Survey, survey
-from trainbook.data.splits import Symbols, alphabet_of_texts
+from trainbook.data.split import Survey, Symbols, alphabet_of_texts, survey
 
 # What a damaged file raises, whichever part of it is damaged.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)

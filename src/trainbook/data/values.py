@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from trainbook.bounded import json_text
+from trainbook.data.records import DataRecord
 from trainbook.errors import DataError
 
 LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold
@@ -122,3 +127,90 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     if all(name.removeprefix("-").isdecimal() and len(name) <= MOST_DIGITS for name in names):
         return tuple(sorted(names, key=lambda name: (int(name), name)))
     return tuple(sorted(names))
+
+
+# Tables whose first line is a record: its values would be taken for the names of the columns.
+
+
+TABLE_NAME = re.compile(r"\.[ct]sv\b", re.IGNORECASE)
+MAX_WORDS_OF_A_NAME = 3
+NO_HEADER = (
+    "The first line looks like a record: is the header missing? "
+    "Add a line with the names of the columns before it, such as text,label."
+)
+
+
+def may_lack_a_header(columns: Sequence[str], first: Sequence[DataRecord], shown: str) -> bool:
+    """Some name looks like a value of its column; enough for a hint."""
+    return _is_table(columns, shown) and any(
+        _is_no_name(name, first) or name in map(str, _values(name, first)) for name in columns
+    )
+
+
+def lacks_a_header(columns: Sequence[str], first: Sequence[DataRecord], shown: str) -> bool:
+    """Every name looks like a value of its column, and at least one like nothing else; enough to refuse the table."""
+    looks = [_is_no_name(name, first) for name in columns]
+    return (
+        _is_table(columns, shown)
+        and any(looks)
+        and all(
+            is_no_name or name in map(str, _values(name, first))
+            for name, is_no_name in zip(columns, looks, strict=True)
+        )
+    )
+
+
+def _is_table(columns: Sequence[str], shown: str) -> bool:
+    """pandas calls columns without names 0, 1, 2."""
+    return bool(TABLE_NAME.search(shown)) and not all(name.isdigit() and int(name) < len(columns) for name in columns)
+
+
+def _is_no_name(name: str, first: Sequence[DataRecord]) -> bool:
+    return len(name.split()) > MAX_WORDS_OF_A_NAME or (is_number(name) and all(map(is_number, _values(name, first))))
+
+
+def _values(name: str, first: Sequence[DataRecord]) -> list[object]:
+    return [record.fields[name] for record in first if record.fields.get(name) is not None]
+
+
+# Ranges of something that is counted, such as the tokens of a stream or the documents of a table.
+
+
+def _none() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """In order, and none of them touches another: what is made by `of`."""
+
+    begins: np.ndarray = field(default_factory=_none)
+    ends: np.ndarray = field(default_factory=_none)  # not included
+
+    @classmethod
+    def of(cls, begins: np.ndarray, ends: np.ndarray) -> Ranges:
+        """What these ranges cover together, be they in any order and over each other."""
+        if len(begins) == 0:
+            return cls()
+        order = np.argsort(begins, kind="stable")
+        begins, reached = begins[order].astype(np.int64), np.maximum.accumulate(ends[order]).astype(np.int64)
+        is_new = np.concatenate([[True], begins[1:] > reached[:-1]])
+        return cls(begins[is_new], reached[np.append(np.flatnonzero(is_new)[1:] - 1, len(begins) - 1)])
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def __or__(self, other: Ranges) -> Ranges:
+        return Ranges.of(np.concatenate([self.begins, other.begins]), np.concatenate([self.ends, other.ends]))
+
+    @property
+    def size(self) -> int:
+        """How much they cover."""
+        return int((self.ends - self.begins).sum())
+
+    def touch(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """Of each of these ranges, whether it shares anything with this."""
+        if len(self) == 0:
+            return np.zeros(len(begins), dtype=bool)
+        last = np.searchsorted(self.begins, ends, side="left") - 1  # the last one that begins before the end
+        return (last >= 0) & (self.ends[last] > begins)

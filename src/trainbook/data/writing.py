@@ -13,9 +13,9 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 
 from trainbook.data.chat import encode_with_specials
-from trainbook.data.documents import ORIGINS_FILE, TABLE_FILE
 from trainbook.data.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.records import Document
+from trainbook.data.samples import ORIGINS_FILE, TABLE_FILE
 from trainbook.data.sources.long import LongDocument
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.data.tokenizers.cuts import CannotCut, in_pieces

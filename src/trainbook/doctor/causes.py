@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainbook.doctor.finding import Finding
+from trainbook.doctor.rule import Finding
 
 
 @dataclass(frozen=True)

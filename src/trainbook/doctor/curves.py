@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.chosen import chosen_metric
+from trainbook.doctor.remedies import chosen_metric
 from trainbook.doctor.statistics import noise_of, robust_line, running_median, thinned
 from trainbook.doctor.view import View
 

@@ -20,20 +20,108 @@ says the same.
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainbook.doctor.causes import CAUSES, HINDRANCES
-from trainbook.doctor.contradictions import without_contradictions
-from trainbook.doctor.finding import ORDER, Finding, Severity
-from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
+from trainbook.doctor.rule import ORDER, RULES, Finding, Lacking, Rule, Severity, all_rules, missing
 from trainbook.doctor.view import View
+from trainbook.errors import RunFolderError, UserError
+from trainbook.knobs import recipes
+from trainbook.knobs.aliases import knobs_named
+from trainbook.knobs.config import Config, declarations
+from trainbook.knobs.dumping import yaml_value
+from trainbook.knobs.loading import load
+from trainbook.knobs.sections.model_size import BUILT_IN
+from trainbook.plan import network
+from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
+
+# One report never advises to turn a knob both ways: the better supported finding stays, and names what speaks against
+# it.
+
+
+LENGTH = "the length of the run"
+LENGTHS = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
+
+# What a remedy for the cause turns, and whether up or down; whatever the override of its finding is.
+TURNS: Mapping[str, Mapping[str, int]] = {
+    "learning-rate-high": {"optimizer.learning_rate": -1},
+    "learning-rate-low": {"optimizer.learning_rate": 1},
+    "batch-small": {"batch.global_batch_size": 1},
+    "batch-large": {"batch.global_batch_size": -1},
+    "clipping-off": {"batch.max_grad_norm": -1},
+    "clipping-tight": {"batch.max_grad_norm": 1},
+    "beta2-high": {"optimizer.beta2": -1},
+    "beta2-low": {"optimizer.beta2": 1},
+    "init-large": {"model.initializer_range": -1},
+    "init-small": {"model.initializer_range": 1},
+    "dropout-high": {"model.dropout": -1},
+    "training-short": {LENGTH: 1},
+    "overfitting": {LENGTH: -1, "model.dropout": 1},
+    "dataset-tiny": {LENGTH: -1, "model.dropout": 1},
+}
+
+
+def without_contradictions(findings: Iterable[Finding], view: View) -> list[Finding]:
+    """Of findings in the order of the report: what turns a knob against a finding before it becomes a remark there."""
+    kept: list[Finding] = []
+    directions: list[dict[str, int]] = []
+    for each in findings:
+        turned = turns(each, view)
+        opponent = _opponent(turned, directions)
+        if opponent is None:
+            kept.append(each)
+            directions.append(turned)
+        elif not _says_the_same(each.evidence, kept[opponent].evidence):
+            first = kept[opponent]
+            kept[opponent] = replace(first, evidence=f"{first.evidence}; but: {each.evidence}")
+    return kept
+
+
+def turns(finding: Finding, view: View) -> dict[str, int]:
+    """The knobs that this finding would raise (1) or lower (-1)."""
+    found: dict[str, int] = {}
+    if finding.remedy is None and finding.cause in TURNS:
+        found |= TURNS[finding.cause]
+    for part in (finding.override or "").split():
+        name, _, value = part.partition("=")
+        path = next((knob.path for knob in knobs_named(name)), None)
+        if path == "evaluation.early_stopping_patience":
+            found[LENGTH] = -1
+            continue
+        present = view.setting(path) if path else None
+        if path is not None and isinstance(present, (int, float)) and (wanted := _number(value)) not in (None, present):
+            found[LENGTH if path in LENGTHS else path] = 1 if wanted > present else -1  # pyright: ignore
+    return found
+
+
+def _opponent(turned: Mapping[str, int], directions: Sequence[Mapping[str, int]]) -> int | None:
+    for place, earlier in enumerate(directions):
+        if any(earlier.get(knob, direction) != direction for knob, direction in turned.items()):
+            return place
+    return None
+
+
+def _says_the_same(evidence: str, first: str) -> bool:
+    """Two numbers in common are one fact in other words, which does not speak against itself."""
+    numbers, known = (set(re.findall(r"\d[\d.,e+-]*\d|\d", each)) for each in (evidence, first))
+    return evidence in first or len(numbers & known) >= 2
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
 
 STEP = re.compile(r"(?<!accumulation )\bstep(?=s?\b)")
 FAILED = "failed"  # what is said of a rule that could not be judged for another reason than that something lacks
@@ -201,3 +289,39 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
         ],
         "not_judged": diagnosis.not_judged,
     }
+
+
+# What the doctor is asked to look at: a run, whoever wrote it, or a configuration by itself.
+
+
+BYTES = 257  # what a byte tokenizer has; of others the size is known once it is made, or stated
+
+
+def open_subject(what: str, runs_dir: Path, overrides: Sequence[str] = ()) -> RunRecord:
+    """A run by its folder or name, another tool's record, a recipe or a YAML file."""
+    if what in recipes.names() or (what.endswith((".yaml", ".yml")) and os.path.isfile(what)):
+        loaded = load(what, list(overrides))
+        asked = [path for path, origin in loaded.origins.items() if origin.kind == "override"]
+        overrides = tuple(f"{path}={yaml_value(loaded.get(path))}" for path in asked)
+        return replace(of_config(loaded.config, what), overrides=overrides)
+    try:
+        record = open_record(what, runs_dir)
+    except RunFolderError as error:
+        if os.path.exists(what):
+            raise
+        if overrides or what.endswith((".yaml", ".yml")):
+            load(what)  # which says that there is none
+        near = recipes.nearest(what)
+        raise RunFolderError(f"{error} The recipe nearest in name is {near}." if near else str(error)) from None
+    if overrides:
+        raise UserError(f"{what} is a run: overrides apply to a recipe or a YAML file only.")
+    return record
+
+
+def of_config(config: Config, name: str) -> RunRecord:
+    """Nothing was run yet: settings, and what follows from them on paper."""
+    settings = {knob.path: config.get(knob.path) for knob in declarations()}
+    facts = {}
+    if config.model.type in BUILT_IN and config.model.pretrained is None:
+        facts["num_parameters"] = network(config, config.data.vocab_size or BYTES).parameters
+    return RunRecord(name, [], [], settings=settings, config=config, facts=facts)

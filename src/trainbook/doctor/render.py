@@ -10,8 +10,7 @@ from rich.text import Text
 
 from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
 from trainbook.doctor.diagnose import FAILED, Diagnosis
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.rule import RULES
+from trainbook.doctor.rule import RULES, Finding
 from trainbook.doctor.view import View
 from trainbook.runs.foreign.vocabulary import by_hand, where_to_set
 from trainbook.runs.run_record import RunRecord

@@ -3,8 +3,7 @@
 from trainbook.guard.guard import Guard
 from trainbook.guard.judge import Judge, JudgeReading, Rejection
 from trainbook.guard.ladder import Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion, Trouble
-from trainbook.guard.objects import Trainable
-from trainbook.guard.snapshots import SnapshotRing, copied, size_of
+from trainbook.guard.snapshots import SnapshotRing, Trainable, copied, size_of
 
 __all__ = [
     "Adopt",

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from trainbook.errors import UserError
 from trainbook.guard.guard import Guard
-from trainbook.guard.objects import HasState, Trainable
 from trainbook.guard.shuffling import is_shuffled
-from trainbook.guard.snapshots import copied
+from trainbook.guard.snapshots import HasState, Trainable, copied
 from trainbook.runs.jsonl import JsonlWriter
 
 EVENTS_FILE = "guard_events.jsonl"

@@ -29,9 +29,18 @@ from torch import Tensor
 from trainbook.errors import ConfigError, Diverged, Problem, UserError
 from trainbook.guard.judge import Judge, JudgeReading, Rejection
 from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
-from trainbook.guard.objects import Averages, HasState, has_rates, highest_rate, lower_rates
-from trainbook.guard.snapshots import SnapshotRing, copied, size_of
-from trainbook.guard.trial import BATCHES, StateTrial
+from trainbook.guard.snapshots import (
+    BATCHES,
+    Averages,
+    HasState,
+    SnapshotRing,
+    StateTrial,
+    copied,
+    has_rates,
+    highest_rate,
+    lower_rates,
+    size_of,
+)
 
 SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
 FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from trainbook.guard.ladder import Suspicion
 
 
 class SnapshotRing:
@@ -68,3 +74,145 @@ def size_of(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(size_of(item) for item in value)
     return 0
+
+
+# A trial of two states: is the model worse than it was, or has the data changed?
+
+
+BATCHES = 4  # that the earlier state is given, at most
+ENOUGH = 2  # of them, where losses differ by far more from state to state than from batch to batch
+FAR = 4.0  # times the spread within a state
+MOST = 0.5  # of what the loss has risen by
+
+
+@dataclass
+class StateTrial:
+    present: dict[str, Any]  # states of the guarded objects
+    earlier: dict[str, Any]
+    target: int  # the step of the earlier one
+    suspicion: Suspicion
+    of_present: list[float] = field(default_factory=list)  # losses
+    of_earlier: list[float] = field(default_factory=list)
+    is_earlier: bool = True  # whose turn it is
+
+    @property
+    def is_worse(self) -> bool | None:
+        """Whether the present state is; None: it is not known yet."""
+        # What is not a number is the worst loss, whichever state has it.
+        earlier, present = (
+            [loss if math.isfinite(loss) else math.inf for loss in losses]
+            for losses in (self.of_earlier, self.of_present)
+        )
+        trouble = self.suspicion.trouble
+        most = trouble.usual + MOST * (trouble.now - trouble.usual)
+        if earlier and (max(earlier) >= min(present) or max(earlier) >= most):
+            return False
+        if not trouble.is_of_the_model:
+            return True if len(earlier) == BATCHES else None
+        within = max(_spread(earlier), _spread(present))
+        if not earlier or (within > 0 and len(earlier) < ENOUGH):
+            return None
+        is_clear = min(present) - max(earlier) > FAR * within  # NaN is False: of two infinite losses nothing is known
+        return True if is_clear or len(earlier) == BATCHES else None
+
+    def cost(self, loss: float, grad_norm: float) -> float:
+        """What a batch counts for a state. Where values are not finite, that may be the gradient's alone."""
+        return loss if self.suspicion.trouble.is_of_the_model or math.isfinite(grad_norm) else math.inf
+
+    @property
+    def outcome(self) -> str:
+        """In words."""
+        reason = self.suspicion.trouble.reason
+        if not self.suspicion.trouble.is_of_the_model:
+            if self.is_worse:
+                return f"{reason}; the state of step {self.target} is fine on the same data: the model is worse"
+            return (
+                f"{reason}; the state of step {self.target} is no better on this data: the data is bad, and is skipped "
+                "until it is better"
+            )
+        costs = (
+            f"the next batches cost {statistics.median(self.of_earlier):.4g} at the state of step {self.target} and "
+            f"{statistics.median(self.of_present):.4g} at the present one"
+        )
+        found = "model is worse" if self.is_worse else "data has changed"
+        return f"{reason}; {costs}: the {found}"
+
+
+def _spread(losses: Sequence[float]) -> float:
+    return max(losses) - min(losses) if losses else 0.0
+
+
+# What the guard does with a loop's objects: keep their states, lower learning rates, undo a forward pass.
+
+
+RATES_OF_A_GROUP = ("lr", "initial_lr", "max_lr", "min_lr")  # the last two are OneCycleLR's
+
+
+class HasState(Protocol):
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+class Trainable:
+    """A model's state without its frozen parameters: enough for a rollback, and small if only adapters are trained."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def state_dict(self) -> dict[str, Any]:
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+        return {name: value for name, value in self.model.state_dict().items() if name not in frozen}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.model.load_state_dict(state_dict, strict=False)
+
+
+class Averages:
+    """Running statistics of batch norm: the forward pass changes them before the batch is judged."""
+
+    def __init__(self, objects: Iterable[HasState]) -> None:
+        self._norms = [part for each in objects for part in _parts(each) if isinstance(part, _NormBase)]
+        self._kept: list[Tensor] = []
+        self.keep()
+
+    def keep(self) -> None:
+        self._kept = [average.clone() for average in self._live()]
+
+    @torch.no_grad()
+    def settle(self, accepted: Tensor) -> None:
+        """Keep the new statistics, or restore the old ones if the update was rejected, without a host sync."""
+        for average, kept in zip(self._live(), self._kept, strict=True):
+            average.copy_(torch.where(accepted, average, kept.to(average.device)))
+        self.keep()
+
+    def _live(self) -> list[Tensor]:
+        return [average for norm in self._norms for average in norm.buffers(recurse=False)]
+
+
+def _parts(each: HasState) -> Iterable[nn.Module]:
+    model = each.model if isinstance(each, Trainable) else each
+    return model.modules() if isinstance(model, nn.Module) else ()
+
+
+def has_rates(objects: Iterable[Any]) -> bool:
+    return any(hasattr(each, "param_groups") for each in objects)
+
+
+def highest_rate(objects: Iterable[Any]) -> float | None:
+    """Of all groups of all optimizers; None: there is none."""
+    rates = [float(group["lr"]) for each in objects for group in getattr(each, "param_groups", ()) if "lr" in group]
+    return max(rates, default=None)
+
+
+def lower_rates(objects: Sequence[Any], factor: float) -> None:
+    """In every optimizer among the objects, and in every scheduler that would otherwise raise them again."""
+    for each in objects:
+        for group in getattr(each, "param_groups", ()):
+            for name in RATES_OF_A_GROUP:
+                if name in group:
+                    group[name] = group[name] * factor
+        if hasattr(each, "base_lrs"):
+            each.base_lrs = [rate * factor for rate in each.base_lrs]
+        lower_rates(getattr(each, "_schedulers", ()), factor)  # SequentialLR, ChainedScheduler

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from trainbook.knobs.config import Config, Declaration, declarations, section_types
-    from trainbook.knobs.derive import BatchShape, batch_shape, derived_facts, warmup_steps
+    from trainbook.knobs.derive import BatchShape, Duration, batch_shape, derived_facts, warmup_steps
     from trainbook.knobs.dumping import dump, dump_changes
-    from trainbook.knobs.duration import Duration
-    from trainbook.knobs.explain import explain_config, explain_knob, explain_section
+    from trainbook.knobs.explain import (
+        explain_config,
+        explain_knob,
+        explain_section,
+        json_schema,
+        render_config,
+        render_knob,
+        render_section,
+    )
     from trainbook.knobs.knob import Case, Knob, SearchRange
     from trainbook.knobs.loading import load, require_length
     from trainbook.knobs.origin import Loaded, Origin
-    from trainbook.knobs.render import render_config, render_knob, render_section
     from trainbook.knobs.resume import RESUME_POLICY, KnobChange, difference, resume_policy, resume_rule
-    from trainbook.knobs.schema import json_schema
     from trainbook.knobs.text import overrides_from_arguments
     from trainbook.knobs.values import choices, law_text
 
@@ -29,7 +34,7 @@ _HOMES = {
     "KnobChange": "trainbook.knobs.resume",
     "Config": "trainbook.knobs.config",
     "Declaration": "trainbook.knobs.config",
-    "Duration": "trainbook.knobs.duration",
+    "Duration": "trainbook.knobs.derive",
     "Knob": "trainbook.knobs.knob",
     "Loaded": "trainbook.knobs.origin",
     "Origin": "trainbook.knobs.origin",
@@ -45,13 +50,13 @@ _HOMES = {
     "explain_config": "trainbook.knobs.explain",
     "explain_knob": "trainbook.knobs.explain",
     "explain_section": "trainbook.knobs.explain",
-    "json_schema": "trainbook.knobs.schema",
+    "json_schema": "trainbook.knobs.explain",
     "law_text": "trainbook.knobs.values",
     "load": "trainbook.knobs.loading",
     "overrides_from_arguments": "trainbook.knobs.text",
-    "render_config": "trainbook.knobs.render",
-    "render_knob": "trainbook.knobs.render",
-    "render_section": "trainbook.knobs.render",
+    "render_config": "trainbook.knobs.explain",
+    "render_knob": "trainbook.knobs.explain",
+    "render_section": "trainbook.knobs.explain",
     "require_length": "trainbook.knobs.loading",
     "resume_policy": "trainbook.knobs.resume",
     "resume_rule": "trainbook.knobs.resume",

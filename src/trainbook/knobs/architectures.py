@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.errors import ConfigError, Problem, UserError
-from trainbook.knobs import own_models
+from trainbook.knobs import recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import num_positions
 from trainbook.knobs.families import DROPOUT_RATES, LENGTH, READERS, VOCABULARIES, HfConfig
@@ -70,9 +70,9 @@ class ModelReading:
     remarks: tuple[str, ...] = ()  # what differs from the folder, and is told
 
 
-def _read_earlier(name: str, load: own_models.Load) -> ModelReading:
+def _read_earlier(name: str, load: recipes.Load) -> ModelReading:
     """A model of our own says everything itself, also what no other format can."""
-    config = own_models.config_of(name, load)
+    config = recipes.config_of(name, load)
     kind = config.model.type
     if kind not in BUILT_IN:
         hint = f" Export it with: trainbook export {name} --to DIR, and use that folder." if kind == "hf" else ""
@@ -83,17 +83,17 @@ def _read_earlier(name: str, load: own_models.Load) -> ModelReading:
     values = {path: config.get(path) for path in (*SETTLED, *more)}
     if config.model.position == "learned":
         values[LENGTH] = values["model.num_positions"] = num_positions(config)
-    if own_models.is_recipe(name):
+    if recipes.is_recipe(name):
         values["data.vocab_size"] = config.data.vocab_size
         return ModelReading(Path(name), values, tokenizer=config.data.tokenizer, place=name)
     folder = Path(name).expanduser()
     return ModelReading(folder, values, tokenizer=str(folder / "tokenizer"), place=str(folder / "config.yaml"))
 
 
-def read_model(name: str, model_type: str | None, load: own_models.Load) -> ModelReading:
+def read_model(name: str, model_type: str | None, load: recipes.Load) -> ModelReading:
     """A key that is left out of a file has the default of transformers. `load` reads the configuration of a model that
     was trained here."""
-    if own_models.is_recipe(name) or own_models.is_run(name):
+    if recipes.is_recipe(name) or recipes.is_run(name):
         return _read_earlier(name, load)
     folder = find_folder(name)
     config = read_config(folder)

@@ -6,11 +6,48 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
+from typing import Literal
 
 from trainbook.errors import ConfigError, Problem
 from trainbook.knobs.config import Config
-from trainbook.knobs.duration import Duration
 from trainbook.knobs.scaling import Scaling, head_width
+
+# How long a run is, in the unit in which it was stated.
+
+
+Unit = Literal["steps", "epochs", "tokens"]
+
+
+@dataclass(frozen=True)
+class Duration:
+    value: int | float
+    unit: Unit
+
+    @classmethod
+    def of(cls, config: Config) -> Duration | None:
+        training = config.training
+        if training.max_steps is not None:
+            return cls(training.max_steps, "steps")
+        if training.num_train_epochs is not None:
+            return cls(training.num_train_epochs, "epochs")
+        if training.max_tokens is not None:
+            return cls(training.max_tokens, "tokens")
+        return None
+
+    def steps(self, samples_per_epoch: int, global_batch: int, tokens_per_sample: int | Fraction) -> int:
+        """The number of updates that cover the duration: the last one may reach beyond it."""
+        # The decimal that was written, not its nearest binary: 1.1 epochs of 100 samples are 110, not 110.00…01.
+        value = Fraction(repr(self.value))
+        if self.unit == "steps":
+            return ceil(value)
+        if self.unit == "epochs":
+            return max(1, ceil(value * samples_per_epoch / global_batch))
+        return max(1, ceil(value / (global_batch * tokens_per_sample)))
+
+    def __str__(self) -> str:
+        number = f"{self.value:,}" if isinstance(self.value, int) else f"{self.value:,g}"
+        return f"{number} {self.unit.removesuffix('s') if self.value == 1 else self.unit}"
+
 
 MICRO_BATCH_TOKENS = 32_768  # enough to keep a device busy, little enough to fit a small model on a small one
 DEFAULT_MICRO_BATCH = 32

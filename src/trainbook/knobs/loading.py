@@ -13,15 +13,23 @@ from trainbook.errors import ConfigError, Problem
 from trainbook.knobs import recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config, section_types
-from trainbook.knobs.duration import Duration
-from trainbook.knobs.give_way import default_heads_of, give_way
+from trainbook.knobs.derive import Duration
 from trainbook.knobs.laws import LENGTHS, Settings, broken_laws
 from trainbook.knobs.origin import DEFAULT, TAKEN_OVER, Loaded, Origin
 from trainbook.knobs.pretrained import settle_pretrained
-from trainbook.knobs.python_text import is_python, looks_like_python, parse_python
 from trainbook.knobs.resolve import Assignment, Resolver
-from trainbook.knobs.settle import notices, settle
-from trainbook.knobs.text import YamlBlock, from_mapping, joined, parse, parse_override, read_file
+from trainbook.knobs.settle import default_heads_of, give_way, notices, settle
+from trainbook.knobs.text import (
+    YamlBlock,
+    from_mapping,
+    is_python,
+    joined,
+    looks_like_python,
+    parse,
+    parse_override,
+    parse_python,
+    read_file,
+)
 from trainbook.knobs.values import show
 
 # As `dump` writes it, and what has the values of a study's base.

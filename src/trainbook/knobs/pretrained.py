@@ -15,7 +15,7 @@ from trainbook.knobs.architectures import DROPOUT, LENGTH, NEWER, SCALING, SETTL
 from trainbook.knobs.derive import TASKS_OF_MODEL
 from trainbook.knobs.hub import CONFIG, has_tokenizer, is_folder
 from trainbook.knobs.origin import Origin
-from trainbook.knobs.own_models import Load
+from trainbook.knobs.recipes import Load
 from trainbook.knobs.resolve import Assignment
 from trainbook.knobs.values import BrokenLaw, check, show
 

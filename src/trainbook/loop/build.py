@@ -21,30 +21,27 @@ from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra, RunFolderError
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import BatchShape, batch_shape, rate_scale, task_name
-from trainbook.knobs.duration import Duration
+from trainbook.knobs.derive import BatchShape, Duration, batch_shape, rate_scale, task_name
 from trainbook.knobs.hub import has_tokenizer
-from trainbook.knobs.own_models import is_run
-from trainbook.loop.baseline import baseline
+from trainbook.knobs.recipes import is_run
 from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
-from trainbook.loop.facts import count_parameters, data_facts, model_facts, target_mean_and_scale
+from trainbook.loop.facts import baseline, count_parameters, data_facts, model_facts, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
-from trainbook.loop.load_task import build_task, has_checkpoint, read_facts, write_facts
+from trainbook.loop.load_task import build_task, check_tokenizer, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
 from trainbook.loop.step_metrics import probe
-from trainbook.loop.tokenizer_check import check_tokenizer
-from trainbook.models.formats.token_ids import sample_texts
+from trainbook.models.formats.tokenizing import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
 from trainbook.runs import RunFolder
 from trainbook.tasks import Facts, StepBatch, Task, task_class
-from trainbook.tasks.ends import end_tokens
+from trainbook.tasks.generation import end_tokens
 from trainbook.tasks.metrics import must_fit_labels, must_fit_task
 from trainbook.tasks.tokens import TokenTask
 

@@ -9,8 +9,8 @@ import torch
 from trainbook.knobs import warmup_steps
 from trainbook.knobs.derive import derived_facts, max_target_length, rate_scale, task_name
 from trainbook.knobs.sections.model_size import BUILT_IN
-from trainbook.loop.baseline import in_words
 from trainbook.loop.build import ConfiguredJob
+from trainbook.loop.facts import in_words
 
 COST_OF_THE_SAME_BITS = "bit-for-bit reproducible (on one H200, it costs GPT-2 124M 7 % of its tokens per second)"
 

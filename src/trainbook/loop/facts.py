@@ -1,4 +1,4 @@
-"""Facts about model and data before the first step, for the doctor: part of the `start` event."""
+"""What is known of model and data before the first step, and the baseline that a model has to beat."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from trainbook.data import DataBundle, Samples
-from trainbook.data.ranges import Ranges
-from trainbook.data.repeats import repeats_in
-from trainbook.data.row_hashes import row_hashes, span_hashes
+from trainbook.data import DataBundle, Document, Request, Samples, open_records
+from trainbook.data.filters import repeats_in
+from trainbook.data.linear import baseline_accuracy
+from trainbook.data.records import row_hashes, span_hashes
+from trainbook.data.values import Ranges
+from trainbook.knobs.config import Config
+from trainbook.knobs.derive import task_name
 from trainbook.loop.step_metrics import layer_of
 from trainbook.models import named_roles
 from trainbook.roles import Kind
@@ -221,3 +224,35 @@ def _answers(side: Samples, task: nn.Module) -> np.ndarray | None:
         return _labels(side)
     marks = side.read_marks(_some_ids(side))
     return None if marks is None else marks.values[marks.values >= 0]
+
+
+# The baseline to beat: of a classifier a linear bag-of-words model on the same texts, of a regression the mean.
+
+
+ACCURACY, SQUARED_ERROR = "baseline_accuracy", "baseline_mean_squared_error"
+
+
+def baseline(config: Config, request: Request) -> dict[str, float]:
+    """Fitted before training on the training split, measured on the validation split."""
+    task = task_name(config)
+    if not config.evaluation.baseline or task not in ("classify", "regress"):
+        return {}
+    sides = open_records(config.data, request)
+    if sides.validation is None:
+        return {}
+    if task == "regress":
+        train, validation = (np.array(_divided(list(side()))[1]) for side in (sides.train, sides.validation))
+        return {SQUARED_ERROR: float(np.square(validation - train.mean()).mean())}
+    (texts, labels), (others, truth) = (_divided(list(side())) for side in (sides.train, sides.validation))
+    return {ACCURACY: baseline_accuracy(texts, list(map(str, labels)), others, list(map(str, truth)))["accuracy"]}
+
+
+def _divided(documents: list[Document]) -> tuple[list[str], list[Any]]:
+    return [document.text for document in documents], [document.label for document in documents]
+
+
+def in_words(to_beat: dict[str, float]) -> str:
+    if ACCURACY in to_beat:
+        return f"a linear bag-of-words model reaches an accuracy of {to_beat[ACCURACY]:.1%}"
+    error = to_beat[SQUARED_ERROR]
+    return f"always predicting the mean of the training targets has a mean squared error of {error:.4g}"

@@ -17,11 +17,11 @@ from trainbook.guard.shuffling import is_shuffled
 from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
-from trainbook.knobs.duration import Duration
+from trainbook.knobs.derive import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
 from trainbook.loop.facts import count_parameters
 from trainbook.loop.job import Job, build_state
-from trainbook.loop.seeding import seed_everything
+from trainbook.loop.state import seed_everything
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device

@@ -13,12 +13,12 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.load_task import LoadedTask, load_task
-from trainbook.loop.predictor import framed_tokens
+from trainbook.loop.predictors import framed_tokens
 from trainbook.runs import RunFolder
 from trainbook.tasks import Sampling, Task, generate_tokens
 from trainbook.tasks.causal import CausalTask, ChatTask
+from trainbook.tasks.masked import SpanTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
-from trainbook.tasks.span import SpanTask
 
 CONTEXT = 16  # tokens of the prompt that a continuation is decoded behind
 

@@ -37,8 +37,7 @@ from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
 from trainbook.loop.progress import RunProgress, load_progress
 from trainbook.loop.recheck import Recheck
-from trainbook.loop.seeding import seed_step
-from trainbook.loop.state import Remedy
+from trainbook.loop.state import Remedy, seed_step
 from trainbook.loop.step import compute, undo
 from trainbook.runs.run_record import RunRecord, told_by
 

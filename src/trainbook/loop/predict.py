@@ -8,16 +8,23 @@ from pathlib import Path
 
 import torch
 
-from trainbook.data.documents import EXCERPT_CHARACTERS
 from trainbook.data.fields import FieldSpec
+from trainbook.data.samples import EXCERPT_CHARACTERS
 from trainbook.errors import UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.inputs import Input, Inputs, with_options
-from trainbook.loop.label_predictors import ClassesJudge, ClassJudge, NumberJudge, TagJudge
 from trainbook.loop.load_task import LoadedTask, load_task
-from trainbook.loop.predictor import Answer, Predictor
-from trainbook.loop.text_predictors import AnswerJudge, LikelihoodJudge
+from trainbook.loop.predictors import (
+    Answer,
+    AnswerJudge,
+    ClassesJudge,
+    ClassJudge,
+    LikelihoodJudge,
+    NumberJudge,
+    Predictor,
+    TagJudge,
+)
 from trainbook.runs import RunFolder
 
 BATCHES_AT_A_TIME = 32  # records are sorted by length within so many batches, so that little is padded

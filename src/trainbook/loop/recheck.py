@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from trainbook.loop.job import Job, Log
-from trainbook.loop.seeding import seed_step
+from trainbook.loop.state import seed_step
 from trainbook.loop.step import Computed, StepReport, compute, undo, update
 from trainbook.runs.manifest import cpu_model
 from trainbook.tasks import StepBatch

@@ -18,11 +18,10 @@ from trainbook.knobs import Config, KnobChange
 from trainbook.loop.data_paths import are_here
 from trainbook.loop.device import choose_device, prepared_device
 from trainbook.loop.faults.faults import Faults
-from trainbook.loop.interrupts import Interrupts
 from trainbook.loop.job import Job
 from trainbook.loop.live_doctor import LiveDoctor
 from trainbook.loop.oom_retry import OUT_OF_MEMORY
-from trainbook.loop.run_io import RunIO, StoreEvents
+from trainbook.loop.run_io import Interrupts, RunIO, StoreEvents
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.saved_files import SavedFiles, lost_base, lost_quarantine, lost_rows, record
 from trainbook.loop.shortage import Shortage, shortages_in

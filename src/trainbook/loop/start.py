@@ -12,11 +12,10 @@ import torch
 
 from trainbook.bounded.files import read_bytes
 from trainbook.errors import Interrupted, RunFolderError, TrainbookError
-from trainbook.folding import folded
 from trainbook.knobs import KnobChange, Loaded, dump, dump_changes, load, require_length
 from trainbook.knobs.dumping import untrue, yaml_value
 from trainbook.knobs.origin import Origin
-from trainbook.knobs.own_models import RECIPE_PREFIX, is_recipe
+from trainbook.knobs.recipes import RECIPE_PREFIX, is_recipe
 from trainbook.knobs.text import read_file
 from trainbook.loop.build import build
 from trainbook.loop.data_paths import check_paths, with_paths_found
@@ -31,7 +30,7 @@ from trainbook.loop.saved_files import put_back, recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import ALONE, Ranks, find_rank_env, joined
 from trainbook.runs import RunFolder, check_name, default_name
-from trainbook.terminal import echo
+from trainbook.terminal import echo, folded
 
 # Settings of a run that hold for the pretraining before it as well.
 PASSED_ON = ("training.seed", "training.device", "training.deterministic", "data.cache_dir", "data.num_workers")

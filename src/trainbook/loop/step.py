@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from trainbook.loop import step_metrics
-from trainbook.loop.seeding import seed_step
-from trainbook.loop.state import TrainState
+from trainbook.loop.state import TrainState, seed_step
 from trainbook.optim import apply_update
 from trainbook.precision import Clipped, clipped_elsewhere
 from trainbook.tasks import StepBatch, to_device

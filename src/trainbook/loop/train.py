@@ -15,22 +15,21 @@ from torch import Tensor
 from trainbook.checkpoints import LoadedCheckpoint
 from trainbook.data.split import SPLIT_VERSION
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
-from trainbook.loop import probe_metrics
+from trainbook.loop import step_metrics
 from trainbook.loop.device import gpu_utilisation, memory_in_use
 from trainbook.loop.guard_actions import GuardActions
 from trainbook.loop.job import Job
 from trainbook.loop.oom_retry import OutOfMemoryRetry
-from trainbook.loop.progress import RunProgress, load_progress
-from trainbook.loop.rows_seen import RowsSeen, of_batch
+from trainbook.loop.progress import RowsSeen, RunProgress, load_progress, of_batch
 from trainbook.loop.run_io import RunIO
 from trainbook.loop.saved_files import PART
-from trainbook.loop.seeding import seed_step
+from trainbook.loop.state import seed_step
 from trainbook.loop.step import StepReport, train_step
 from trainbook.nearest import nearest
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
 from trainbook.tasks import StepBatch
-from trainbook.tracking.cadence import is_due
+from trainbook.tracking.tracker import is_due
 
 ASKED_EVERY = 10  # steps, where several ranks have to stop together
 PAUSED = "paused"  # how a run ends that was asked to stop before its end
@@ -133,7 +132,7 @@ class Training:
     def _look_at(self, batch: StepBatch) -> dict[str, Any]:
         is_packed = self.job.config.data.padding == "packed"
         return {
-            **probe_metrics.probe_metrics(self.state.task, batch.micro_batches[0]),
+            **step_metrics.probe_metrics(self.state.task, batch.micro_batches[0]),
             **of_batch(batch, is_packed=is_packed),
         }
 

@@ -1,12 +1,10 @@
 """Networks that turn token ids into hidden states."""
 
 from trainbook.models.attention import KeyValueCache
-from trainbook.models.bert import build_bert
 from trainbook.models.core import EncoderMemory, Transformer
-from trainbook.models.gpt import build_gpt
+from trainbook.models.networks import EncoderDecoder, build_bert, build_gpt, build_t5
 from trainbook.models.parameters import OutputLinear, initialize, named_roles
 from trainbook.models.shape import Shape, shape_of
-from trainbook.models.t5 import EncoderDecoder, build_t5
 
 __all__ = [
     "EncoderDecoder",

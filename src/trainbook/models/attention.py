@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainbook.models.rotary import Rotary
+from trainbook.models.positions import Rotary
 from trainbook.models.shape import Shape
 
 

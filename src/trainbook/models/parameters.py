@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from trainbook.models.attention import HeadNorm, ResidualLinear
 from trainbook.models.core import Block
-from trainbook.models.relative import RelativeBias
-from trainbook.models.rotary import Rotary
+from trainbook.models.positions import RelativeBias, Rotary
 from trainbook.models.shape import Shape
 from trainbook.roles import Grows, Kind, Role
 

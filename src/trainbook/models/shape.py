@@ -17,7 +17,7 @@ from trainbook.knobs.derive import (
     vocab_rows,
 )
 from trainbook.knobs.scaling import STANDARD, Scaling
-from trainbook.models.rotary import PLAIN_ROTATION, Rotation
+from trainbook.models.positions import PLAIN_ROTATION, Rotation
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,8 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
-from trainbook.optim.fused import fused_adamw, step_fused
-from trainbook.optim.lion import Lion
-from trainbook.optim.low_bit import low_bit_adamw
-from trainbook.optim.muon import Muon
-from trainbook.optim.sgd import Sgd
-from trainbook.optim.stable_adamw import StableAdamW
+from trainbook.optim.groups import fused_adamw, step_fused
+from trainbook.optim.optimizers import Lion, Muon, Sgd, StableAdamW, low_bit_adamw
 
 
 def build_optimizer(

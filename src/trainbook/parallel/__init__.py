@@ -7,8 +7,7 @@ import torch
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.parallel.ddp import DataParallel
-from trainbook.parallel.rank_env import RankEnv, find_rank_env
-from trainbook.parallel.ranks import ALONE, Ranks, is_timeout, joined
+from trainbook.parallel.ranks import ALONE, RankEnv, Ranks, find_rank_env, is_timeout, joined
 from trainbook.parallel.strategy import Strategy
 
 __all__ = [
@@ -28,7 +27,7 @@ __all__ = [
 def must_suit(config: Config, ranks: Ranks, device: torch.device, compute: str) -> None:
     """Refuse what the strategy cannot do here, before anything is built. `compute` is the compute dtype."""
     if config.distributed.strategy == "deepspeed":
-        from trainbook.parallel.engine import must_suit_engine
+        from trainbook.parallel.deepspeed import must_suit_engine
 
         must_suit_engine(config, ranks.world, device, compute)
 

@@ -8,24 +8,187 @@ honours and what it does not is written down in knobs/deepspeed/contract.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import io
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
 from datetime import timedelta
+from importlib.util import find_spec
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _set_pg_timeout
 from torch.optim import Optimizer
 
-from trainbook.errors import ResumeError
+from trainbook.errors import ConfigError, MissingExtra, Problem, ResumeError
 from trainbook.knobs.config import Config
-from trainbook.knobs.deepspeed.settings import engine_settings
+from trainbook.knobs.deepspeed.contract import engine_settings
+from trainbook.knobs.deepspeed.file import must_agree
 from trainbook.parallel.ddp import DataParallel
-from trainbook.parallel.engine import EngineOptimizer, import_deepspeed, start_engine
-from trainbook.parallel.pieces import ShardPiece, pieces_of, slices_of
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.slices import read_whole
-from trainbook.parallel.strategy import Compile, Losses, Update
+from trainbook.parallel.strategy import Compile, Losses, Update, read_whole
+
+# Where a parameter is in the flat slices of an optimizer whose state is sharded over ranks.
+
+
+@dataclass(frozen=True)
+class ShardPiece:
+    """What this rank has of one parameter."""
+
+    shape: torch.Size  # of the whole parameter
+    slice: int  # the slice of its group
+    start: int  # in that slice
+    offset: int  # in the flattened parameter
+    length: int  # 0: others have all of it
+
+    def of(self, slices: Sequence[Tensor]) -> Tensor:
+        return slices[self.slice].detach().narrow(0, self.start, self.length)
+
+    def cut(self, whole: Tensor) -> Tensor:
+        return whole.detach().reshape(-1).narrow(0, self.offset, self.length)
+
+    def gather(self, slices: Sequence[Tensor], ranks: Ranks) -> Tensor:
+        """The whole parameter, on every rank. All must ask together."""
+        own = self.of(slices)
+        whole = torch.zeros(self.shape.numel(), dtype=own.dtype, device=own.device)
+        self.cut(whole).copy_(own)
+        return ranks.add_up(whole).view(self.shape)
+
+
+def slices_of(zero: Any, stage: int) -> list[tuple[int, Tensor]]:
+    """The flat fp32 weights that this rank updates, each with the number of its parameter group."""
+    if stage < 3:
+        return list(enumerate(zero.single_partition_of_fp32_groups))
+    flat = zero.fp32_partitioned_groups_flat
+    return [(zero.sub_group_to_group_id[number], each) for number, each in enumerate(flat)]
+
+
+def pieces_of(
+    zero: Any, stage: int, parameters: Mapping[str, nn.Parameter], shapes: Mapping[str, torch.Size], rank: int
+) -> dict[str, ShardPiece]:
+    """Of all parameters that are trained, by name; tied ones by each of their names."""
+    find = _in_flat_groups(zero) if stage < 3 else _in_own_parts(zero, rank)
+    return {name: find(each, shapes[name]) for name, each in parameters.items() if each.requires_grad}
+
+
+def _in_flat_groups(zero: Any) -> Any:
+    """Stages 1 and 2: the parameters of a group lie one behind the other, and ranks cut that line where they will."""
+    groups = {id(each): number for number, group in enumerate(zero.bit16_groups) for each in group}
+
+    def find(parameter: Any, shape: torch.Size) -> ShardPiece:
+        mapped = parameter._hp_mapping
+        if mapped is None:
+            return ShardPiece(shape, groups[id(parameter)], 0, 0, 0)
+        here, there = mapped.hp_fragment_address, mapped.lp_fragment_address
+        return ShardPiece(shape, groups[id(parameter)], here.start, there.start, here.numel)
+
+    return find
+
+
+def _in_own_parts(zero: Any, rank: int) -> Any:
+    """Stage 3: each parameter is cut into equal parts, of which the last may be longer than what is left."""
+
+    def find(parameter: Any, shape: torch.Size) -> ShardPiece:
+        number, start, length = zero.grad_position[zero.get_param_id(parameter)]
+        offset = min(rank * length, shape.numel())
+        return ShardPiece(shape, number, start, offset, min(length, shape.numel() - offset))
+
+    return find
+
+
+# DeepSpeed's engine: started without output, on the chosen device and in the existing process group.
+
+
+EXTRA = ("distributed.strategy: deepspeed", "deepspeed", "deepspeed")
+
+
+class EngineOptimizer(Optimizer):
+    """What the engine is given as its optimizer: it keeps nothing, and lets the real one work when it is asked to step.
+
+    The engine puts flat slices of fp32 weights in place of the parameters, and has each of them stepped by itself.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]]) -> None:
+        super().__init__(groups, {"lr": 0.0})
+        self.work: Callable[[list[torch.Tensor]], None] = lambda slices: None
+
+    def step(self, closure: Any = None) -> None:
+        self.work([each for group in self.param_groups for each in group["params"]])
+
+
+def must_suit_engine(config: Config, world: int, device: torch.device, compute: str) -> None:
+    """Checks that need no engine."""
+    if find_spec("deepspeed") is None:
+        raise MissingExtra(*EXTRA)
+    for path in ("offload_optimizer", "offload_parameters"):
+        if getattr(config.distributed, path) != "none" and device.type == "cpu":
+            message = "needs a GPU, but there is none: on a CPU everything is in host memory already."
+            raise ConfigError([Problem("configuration", f"distributed.{path}", message)])
+    must_agree(config, world, compute)
+
+
+def import_deepspeed(device: torch.device) -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", device.type)  # it would look for one by itself, and prefer a GPU
+    with silent():
+        try:
+            import deepspeed
+            import deepspeed.ops
+        except ImportError:
+            raise MissingExtra(*EXTRA) from None
+    # On a CPU it would compile a kernel of its own for inference, with whatever compiler there is.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def start_engine(
+    task: nn.Module,
+    optimizer: EngineOptimizer,
+    settings: dict[str, Any],
+    ranks: Ranks,
+    device: torch.device,
+    limit: timedelta,
+) -> Any:
+    """`limit` is the timeout of communication, in seconds."""
+    deepspeed = import_deepspeed(device)
+    os.environ.setdefault("LOCAL_RANK", str(ranks.local_rank))  # Slurm and a process alone do not say it
+    with silent():
+        from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+
+        FWD_MODULE_STACK.clear()  # it would keep the model of every earlier run in this process
+        engine, *_ = deepspeed.initialize(model=task, optimizer=optimizer, config=settings, dist_init_required=False)
+    _to_stderr(logging.getLogger("DeepSpeed"))
+    for group in {engine.data_parallel_group, engine.seq_data_parallel_group}:  # of its own, and more patient than ours
+        _set_pg_timeout(limit, group)
+    # It calls PyTorch's collectives by names that are deprecated in newer versions.
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
+    return engine
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """DeepSpeed prints and logs to stdout, which a program may be reading (`--json`)."""
+    log = logging.getLogger("DeepSpeed")
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
+            _to_stderr(log)
+
+
+def _to_stderr(log: logging.Logger) -> None:
+    log.setLevel(logging.ERROR)
+    for handler in log.handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(sys.stderr)
+
 
 NAME = "slice {}"  # of what the optimizer has in place of parameters
 

@@ -7,12 +7,14 @@ parameters. That is exact for optimizers that treat every number by itself, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -22,12 +24,142 @@ from torch.optim import Optimizer
 
 from trainbook.errors import ResumeError, UserError
 from trainbook.knobs.sections.distributed import DistributedKnobs
-from trainbook.parallel.blocks import compile_parts, compute_norms_in_fp32, repeated_blocks
-from trainbook.parallel.clock import BlockClock
 from trainbook.parallel.ddp import DataParallel, bits_of
 from trainbook.parallel.ranks import Ranks
-from trainbook.parallel.slices import Slice, Unread, read_whole
-from trainbook.parallel.strategy import Compile, Losses
+from trainbook.parallel.strategy import Compile, Losses, Slice, Unread, read_whole
+
+# The repeated blocks of a model, which are sharded, compiled and timed one by one.
+
+
+def repeated_blocks(task: nn.Module) -> list[nn.Module]:
+    """The blocks of a stack, wherever it is: the members of the outermost ModuleList with several of one class."""
+    found: list[nn.Module] = []
+    inside: set[nn.Module] = set()
+    for module in task.modules():
+        if module in inside or not isinstance(module, nn.ModuleList) or len(module) < 2:
+            continue
+        if len({type(member) for member in module}) == 1 and next(module[0].parameters(), None) is not None:
+            found += list(module)
+            inside |= {part for member in module for part in member.modules()}
+    return found
+
+
+def compile_parts(task: nn.Module, blocks: list[nn.Module], compiled: Compile) -> None:
+    """Each block by itself, since a graph ends where weights are waited for; and what lies around them, such as
+    embeddings, head and loss, which would be slow in single kernels.
+
+    In place of their methods, so that names of parameters stay, and what FSDP hooks on to a block stays outside."""
+
+    def where_trained(function: Callable[..., Any]) -> Callable[..., Any]:
+        return _where_trained(compiled(function), function)
+
+    for block in blocks:
+        block.forward = where_trained(block.forward)
+    for module in task.modules():
+        if (compile_around := getattr(module, "compile_around", None)) is not None:
+            compile_around(where_trained)
+
+
+def _where_trained(fast: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Evaluation and probes come in other shapes, seldom: not worth a compilation of their own."""
+
+    def forward(*parts: Any, **named: Any) -> Any:
+        return (fast if torch.is_grad_enabled() else plain)(*parts, **named)
+
+    return forward
+
+
+def compute_norms_in_fp32(blocks: Iterable[nn.Module]) -> None:
+    """Also with 16-bit copies of their weights, for which not every device has a kernel beside fp32 inputs."""
+    for norm in (module for block in blocks for module in block.modules()):
+        if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
+            cast(Any, norm).forward = _layer_norm(norm) if isinstance(norm, nn.LayerNorm) else _rms_norm(norm)
+
+
+def _layer_norm(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.layer_norm(x.float(), norm.normalized_shape, _wide(norm.weight), _wide(norm.bias), norm.eps)
+
+
+def _rms_norm(norm: nn.RMSNorm) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.rms_norm(x.float(), norm.normalized_shape, _wide(norm.weight), norm.eps)
+
+
+def _wide(weight: Tensor | None) -> Tensor | None:
+    return None if weight is None else weight.float()
+
+
+# The compute time of a rank without its waiting time, when every block waits for other ranks before it begins.
+
+
+Moment = float | torch.cuda.Event
+
+
+class BlockClock:
+    def __init__(self, blocks: Iterable[nn.Module], device: torch.device) -> None:
+        """Call it after sharding the blocks: hooks run in the order in which they were registered."""
+        self.device = device
+        self._spans: list[tuple[Moment, Moment]] = []
+        self._begun: dict[nn.Module, Moment] = {}
+        self._going_back: set[nn.Module] = set()  # in their backward pass, which may compute the forward one again
+        for block in blocks:
+            block.register_forward_pre_hook(self._before, with_kwargs=True)
+            block.register_forward_hook(self._after)
+
+    def begin_step(self) -> None:
+        self._spans, self._begun, self._going_back = [], {}, set()
+
+    def seconds(self) -> float | None:
+        """Seconds of the last step, forward and backward; None before the first step."""
+        if not self._spans:
+            return None
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return sum(_between(begin, end) for begin, end in self._spans)
+
+    def _now(self) -> Moment:
+        if self.device.type != "cuda":
+            return time.perf_counter()
+        moment = torch.cuda.Event(enable_timing=True)
+        moment.record()
+        return moment
+
+    def _before(self, block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled() or block in self._going_back:
+            return
+        self._begun[block] = self._now()
+        if (entry := _first_trained((*inputs, *named.values()))) is not None:
+            entry.register_hook(lambda gradient: self._gone_back(block))
+
+    def _after(self, block: nn.Module, inputs: tuple[Any, ...], answer: Any) -> None:
+        if not torch.is_grad_enabled() or block in self._going_back:
+            return
+        self._end(block)
+        if (answered := _first_trained(answer if isinstance(answer, (tuple, list)) else (answer,))) is not None:
+            answered.register_hook(lambda gradient: self._goes_back(block))
+
+    def _goes_back(self, block: nn.Module) -> None:
+        self._going_back.add(block)
+        self._begun[block] = self._now()
+
+    def _gone_back(self, block: nn.Module) -> None:
+        self._going_back.discard(block)
+        self._end(block)
+
+    def _end(self, block: nn.Module) -> None:
+        if (begun := self._begun.pop(block, None)) is not None:
+            self._spans.append((begun, self._now()))
+
+
+def _between(begin: Moment, end: Moment) -> float:
+    if isinstance(begin, torch.cuda.Event):
+        assert isinstance(end, torch.cuda.Event)
+        return begin.elapsed_time(end) / 1000
+    assert not isinstance(end, torch.cuda.Event)
+    return end - begin
+
+
+def _first_trained(values: Iterable[Any]) -> Tensor | None:
+    return next((value for value in values if isinstance(value, Tensor) and value.requires_grad), None)
 
 
 class FullyShard(DataParallel):

@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 
 from trainbook.bounded.files import read_text
 from trainbook.errors import UserError
-from trainbook.parallel.deepspeed import ZeroShard
-from trainbook.parallel.engine import import_deepspeed, silent
+from trainbook.parallel.deepspeed import ZeroShard, import_deepspeed, silent
 from trainbook.runs.trust import require_trust_of_pickle
 
 OF_A_RANK = "*zero_pp_rank_*_optim_states.pt"

@@ -2,16 +2,14 @@
 
 from trainbook.plan.answer import plan
 from trainbook.plan.gpus import GPUS, Gpu, find_gpu, gpu
-from trainbook.plan.layout import DeviceLayout, layout
-from trainbook.plan.machines import FIGURES, H100, H200, Cluster, Figure
+from trainbook.plan.machines import FIGURES, H100, H200, Cluster, DeviceLayout, Figure, layout
 from trainbook.plan.memory import MemoryForecast, memory
 from trainbook.plan.network import Network, Weight, network
-from trainbook.plan.operations import Operations, operations
 from trainbook.plan.states import held_states
 from trainbook.plan.subject import PlanSubject
 from trainbook.plan.suggest import Suggestion, suggestions
 from trainbook.plan.time import Time, time_of
-from trainbook.plan.traffic import Collective, Traffic, traffic
+from trainbook.plan.traffic import Collective, Operations, Traffic, operations, traffic
 
 __all__ = [
     "FIGURES",

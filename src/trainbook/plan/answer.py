@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from trainbook.errors import UserError
-from trainbook.knobs.derive import batch_shape
-from trainbook.knobs.duration import Duration
+from trainbook.knobs.derive import Duration, batch_shape
 from trainbook.knobs.values import show
 from trainbook.plan.activations import lengths_of
-from trainbook.plan.compiling import is_compiled, updates
-from trainbook.plan.fitting import MOST_ROWS, largest_rows
 from trainbook.plan.measured import ROWS, MeasuredRun
 from trainbook.plan.subject import PlanSubject
-from trainbook.plan.suggest import faster, suggestions
+from trainbook.plan.suggest import MOST_ROWS, faster, largest_rows, suggestions
 from trainbook.plan.time import SHORT
+from trainbook.plan.traffic import is_compiled, updates
 from trainbook.plan.types import compute_type
 
 LARGE_BATCH = (4 * 10**6, 8 * 10**6)  # tokens: above these, the largest models too have seen little gain

@@ -1,20 +1,18 @@
-"""GPUs that people have: their speed from their makers' data sheets, their memory as a program finds it.
-
-Memory is sold in round numbers. What a program finds is up to 7 % more (HBM, GeForce) or 1 to 2 % less (GDDR with its
-error correction on), and differs a little from driver to driver. MEMORY has what PyTorch or CUDA has printed on one of
-them in public, and where; of several such numbers, the lowest. nvidia-smi says 0.5 to 1 % more, which the driver keeps.
-
-Peaks are of dense products, without sparsity. A GPU without bf16 or TF32 has none stated.
-"""
+"""Known GPUs, the one at hand, and those that a user describes."""
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
+from typing import Any
 
-from trainbook.errors import UserError
+from trainbook.errors import ConfigError, UserError
+from trainbook.knobs.text import YamlBlock, parse, read_file
+from trainbook.knobs.values import show
+from trainbook.nearest import did_you_mean
 from trainbook.plan.machines import GB, GIB, H100, Cluster
 
 TERA = 1e12
@@ -217,3 +215,82 @@ def _short_key(name: str) -> str:
 
 def _key(name: str) -> str:
     return "".join(letter for letter in name.upper() if letter.isalnum())
+
+
+# The GPUs of this machine, as the driver's own tool names them: found without torch, in a fraction of a second.
+
+
+ASKED = ["nvidia-smi", "--format=csv,noheader,nounits"]
+# What a driver keeps for itself no program can have. Older ones do not tell it.
+FIELDS = ("name,memory.total,memory.reserved", "name,memory.total")
+
+
+@dataclass(frozen=True)
+class Here:
+    name: str  # as the driver calls it
+    memory: int  # bytes, as a program finds them
+    gpu: Gpu | None  # None: not in the table
+
+
+def gpu_here(known: Mapping[str, Gpu] = GPUS) -> Here | None:
+    """The first one; None where there is none, or nobody to ask."""
+    for fields in FIELDS:
+        try:
+            command = [*ASKED, f"--query-gpu={fields}"]
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+            name, *mebibytes = answer.splitlines()[0].rsplit(",", fields.count(","))
+            total, *reserved = (int(each) for each in mebibytes)
+        except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+            continue
+        memory = (total - sum(reserved)) * 2**20
+        return Here(name.strip(), memory, named_by_driver(name, memory, known))
+    return None
+
+
+# GPUs that a user adds, in a file: over those of the table.
+
+
+NEEDED = ("memory_gb", "bandwidth_gb", "watts", "fp16", "fp32")
+NUMBERS = (*NEEDED, "bf16", "tf32")
+LEAST, MOST = 1e-6, 1e6  # of each number: more than any GPU will have, and nothing overflows
+
+
+def known_gpus(file: Path | None = None) -> dict[str, Gpu]:
+    """The table, and over it what is in the user's own file, or in the one that is named."""
+    own = OWN_FILE.expanduser()
+    if file is None and not own.is_file():
+        return GPUS
+    return {**GPUS, **read_gpus(file if file is not None else own)}
+
+
+def read_gpus(file: Path) -> dict[str, Gpu]:
+    """From a name to its numbers: memory_gb, bandwidth_gb, watts, fp16 and fp32, perhaps bf16, tf32 and a source."""
+    block, problems = parse(read_file(file), str(file))
+    if problems:
+        raise ConfigError(problems)
+    found: dict[str, Gpu] = {}
+    for entry in block.entries:
+        if not isinstance(entry.value, YamlBlock):
+            raise UserError(f"{file}: {entry.name} must be a mapping of {', '.join(NUMBERS)}, but got {entry.value!r}.")
+        numbers = {each.name: each.value for each in entry.value.entries}
+        found[entry.name] = _own_gpu(entry.name, numbers, file)
+    return found
+
+
+def _own_gpu(name: str, numbers: Mapping[str, Any], file: Path) -> Gpu:
+    for key in numbers:
+        if key not in (*NUMBERS, "source"):
+            hint = did_you_mean(str(key), NUMBERS)
+            raise UserError(f"{file}: {name}: unknown key {key}; it must be one of {', '.join(NUMBERS)}, source.{hint}")
+    if missing := [key for key in NEEDED if key not in numbers]:
+        raise UserError(f"{file}: {name} lacks {', '.join(missing)}. Peaks are dense, in TFLOP/s.")
+    for key in set(numbers) & set(NUMBERS):
+        value = numbers[key]
+        is_absent = value is None and key in ("bf16", "tf32")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and LEAST <= value <= MOST
+        if not is_absent and not is_number:
+            law = f"must be a number between {show(LEAST)} and {show(MOST)}"
+            raise UserError(f"{file}: {name}: {key} {law}, but got {show(value)}.")
+    values = {key: numbers[key] for key in NUMBERS if key in numbers}
+    where = str(numbers.get("source", file))
+    return Gpu(name=name, source=where, memory_source=where, **values)

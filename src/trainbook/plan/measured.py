@@ -23,8 +23,8 @@ from trainbook.plan.gpus import named_by_driver
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import BESIDES, MemoryForecast, memory
 from trainbook.plan.network import network
-from trainbook.plan.operations import operations
 from trainbook.plan.time import Time, time_of
+from trainbook.plan.traffic import operations
 from trainbook.runs import jsonl
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import has_windows
-from trainbook.plan.compiling import is_compiled
 from trainbook.plan.subject import PlanSubject
+from trainbook.plan.traffic import is_compiled
 
 Change = tuple[str, Any]  # a path and a value
 Changes = tuple[Change, ...]

@@ -17,12 +17,11 @@ from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.knobs.loading import load
-from trainbook.plan.fitting import largest_micro_batch, with_micro_batch
 from trainbook.plan.gpus import find_gpu
-from trainbook.plan.layout import layout
-from trainbook.plan.machines import FIGURES, GB, H100, H200
+from trainbook.plan.machines import FIGURES, GB, H100, H200, layout
 from trainbook.plan.memory import held_states, memory
 from trainbook.plan.network import network
+from trainbook.plan.suggest import largest_micro_batch, with_micro_batch
 from trainbook.plan.time import time_of
 from trainbook.plan.traffic import traffic
 from trainbook.plan.types import types_of

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trainbook.knobs.config import Config
-from trainbook.plan.layout import DeviceLayout
-from trainbook.plan.machines import Cluster
+from trainbook.plan.machines import Cluster, DeviceLayout
 from trainbook.plan.types import Types
 from trainbook.plan.weights import Network, Weight
 from trainbook.roles import Kind

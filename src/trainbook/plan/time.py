@@ -18,13 +18,11 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape
 from trainbook.plan import roofline
 from trainbook.plan.activations import lengths_of
-from trainbook.plan.compiling import is_compiled
 from trainbook.plan.gpus import Gpu
 from trainbook.plan.machines import Cluster
 from trainbook.plan.network import Network, network
-from trainbook.plan.operations import operations
 from trainbook.plan.roofline import constants
-from trainbook.plan.traffic import BACKWARD, FORWARD, UPDATE, Traffic, traffic
+from trainbook.plan.traffic import BACKWARD, FORWARD, UPDATE, Traffic, is_compiled, operations, traffic
 from trainbook.plan.types import compute_type, types_of
 
 SHORT = 0.02  # seconds of a micro-batch below which Python is likely what it waits for

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from trainbook.knobs.config import Config
-from trainbook.knobs.derive import batch_shape
-from trainbook.plan.layout import DeviceLayout, layout
-from trainbook.plan.machines import H100, Cluster
+from trainbook.knobs.derive import Duration, batch_shape, has_windows
+from trainbook.plan.activations import lengths_of
+from trainbook.plan.machines import H100, Cluster, DeviceLayout, layout
 from trainbook.plan.network import Network, Weight, network
 from trainbook.plan.types import Types, types_of
 
@@ -182,3 +182,68 @@ class _Exchange:
         """Ranks with the same slice are `shards` apart."""
         in_machine = max(1, min(self.who.world, self.cluster.gpus_per_machine) // self.who.shards)
         return Collective(kind, what, phase, size, times, self.who.replicas, in_machine, **how)
+
+
+# How many operations a step takes.
+
+
+@dataclass(frozen=True)
+class Operations:
+    """Of one rank in one step."""
+
+    forward: float
+    recomputed: float
+    is_adapted: bool = False  # the backward pass goes through frozen weights, and computes no gradients of theirs
+
+    @property
+    def model(self) -> float:
+        """What the model takes, without what is computed twice: what utilization is stated of (MFU)."""
+        return (2 if self.is_adapted else 3) * self.forward
+
+    @property
+    def all(self) -> float:
+        return self.model + self.recomputed
+
+
+def operations(config: Config, model: Network, rows: int) -> Operations:
+    lengths = lengths_of(config)
+    blocks = 0.0
+    for stack in model.stacks:
+        length = lengths.of(stack)
+        for weight in stack.block:
+            reads_encoder = weight.name.startswith("cross_attention.key_value")
+            tokens = rows * (lengths.read if reads_encoder else length)
+            blocks += stack.count * 2 * weight.count * tokens if weight.multiplies else 0
+        pairs = length * length * (0.5 if stack.causal else 1.0) + (length * lengths.read if stack.looks_across else 0)
+        blocks += stack.count * 4 * rows * pairs * model.query_size
+    head = sum(weight.count for weight in model.rest if weight.multiplies)
+    if model.is_tied and not any(weight.name == "head.weight" for weight in model.rest):
+        head += model.num_outputs * model.hidden_size
+    forward = blocks + 2 * head * rows * lengths.targets
+    recomputed = blocks if config.memory.gradient_checkpointing == "full" else 0.0
+    return Operations(forward, recomputed, model.is_adapted)
+
+
+# Whether a run will be compiled, as the loop decides it, and how many updates it has, as far as paper can say.
+
+
+COMPILE_MIN_STEPS = 1000  # as the loop has it
+
+
+def updates(config: Config, world: int) -> int | None:
+    """None where the length is stated in passes over data that nobody has counted, or not at all."""
+    duration = Duration.of(config)
+    if duration is None or duration.unit == "epochs":
+        return None
+    return duration.steps(0, batch_shape(config, world).global_batch, config.data.max_seq_length)
+
+
+def is_compiled(config: Config, world: int) -> bool:
+    """On a GPU. Of a run whose number of updates is not known: no, which takes more memory."""
+    if config.memory.compile != "auto":
+        return config.memory.compile == "on"
+    widths_vary = not has_windows(config) and config.data.padding in ("longest", "bucketed")
+    if config.distributed.strategy == "deepspeed" or widths_vary:
+        return False
+    steps = updates(config, world)
+    return steps is not None and steps >= COMPILE_MIN_STEPS

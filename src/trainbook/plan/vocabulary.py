@@ -13,7 +13,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.hub import is_folder, read_config
 from trainbook.knobs.loading import load
-from trainbook.knobs.own_models import config_of, is_recipe
+from trainbook.knobs.recipes import config_of, is_recipe
 
 BYTES = 257  # all bytes, and the end of a text
 BPE = 4096  # as the tokenizer's default is

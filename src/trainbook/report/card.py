@@ -16,8 +16,8 @@ from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
-from trainbook.knobs.own_models import as_config
 from trainbook.knobs.own_module import FIT
+from trainbook.knobs.recipes import as_config
 from trainbook.runs import Manifest, RunFolder, jsonl, write_text_atomically
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import open_record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,220 @@ import numpy as np
 
 from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS
-from trainbook.report.compare import ASIDE, SEED, Comparison, Group, Pairing, summary
-from trainbook.report.conclusion import conclusion, duration, number, place_text, remarks, what
+from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary
 from trainbook.report.curves import Curve
+from trainbook.report.seeds import Estimate
 from trainbook.runs.run_record import counted
 from trainbook.runs.schema import METRICS
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+# The conclusion of a comparison in plain sentences, and its caveats.
+
+
+# Where these differ, a loss is not a loss of the same thing.
+MEASURED_ON = ("training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
+MEASURED_ON += ("data.source", "data.validation", "data.validation_ratio", "data.tokenizer", "data.vocab_size")
+MEASURED_ON += ("data.mask_prompt", "evaluation.eval_max_samples")
+# Of these, a difference changes the value a little: which one is better can still be said.
+NEARLY_THE_SAME = ("data.max_seq_length", "evaluation.eval_max_samples")
+OF_THE_SOURCE = ("data.source", "data.validation_ratio")  # no matter where both validate on the same other source
+OF_THE_TOKENS = ("data.tokenizer", "data.vocab_size")  # no matter where bytes are counted
+ALSO_IN_TRAINING = ("training.label_smoothing", "training.z_loss", "model.dropout")
+LENGTH = ("training.max_steps", "training.num_train_epochs", "training.max_tokens")
+CHANCE = 0.05
+
+MOST_NAMED = 5  # runs in one remark
+
+
+def conclusion(comparison: Comparison) -> str:
+    sides = [side.label for group in comparison.groups for side in group.sides]
+    if len(sides) < 2:
+        return f"{f'Only {sides[0]}' if sides else 'No run'} has a finite {what(comparison)}: nothing to compare."
+    if len(comparison.groups) == 1:
+        curves = [side.curve for side in comparison.groups[0].sides if side.curve is not None]
+        values = [curve.at(min(curve.end for curve in curves)) for curve in curves]
+        spread = f"from {number(min(values))} to {number(max(values))}"
+        return f"The runs differ only in the seed: their {what(comparison)} ranges {spread}."
+    paired = [pairing.other.label for pairing in comparison.pairings]
+    apart = [group.label for group in comparison.groups[1:] if group.label not in paired]
+    said = [_sentence(comparison, pairing) for pairing in comparison.pairings]
+    first = comparison.groups[0].label
+    said += [
+        f"{label} and {first} have no {what(comparison)} at a common point: nothing to compare." for label in apart
+    ]
+    return " ".join(said)
+
+
+def what(comparison: Comparison) -> str:
+    """`validation loss`, `training grad_norm`."""
+    return f"{'training' if comparison.split == 'train' else 'validation'} {comparison.metric}"
+
+
+def place_text(comparison: Comparison, at: float) -> str:
+    if comparison.by == "time":
+        return f"after {duration(at)}"
+    if comparison.by == "epochs":
+        return f"at epoch {at:.3g}"
+    return f"at step {at:,.0f}" if comparison.by == "steps" else f"after {at:,.0f} tokens"
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    if seconds < 10:
+        return f"{seconds:.2g}s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
+
+
+def _sentence(comparison: Comparison, pairing: Pairing) -> str:
+    reference, other = pairing.reference.label, pairing.other.label
+    where = f"in {what(comparison)} {place_text(comparison, pairing.at)}"
+    labels = [side.label for group in (pairing.reference, pairing.other) for side in group.sides]
+    if changed := [path for path in _measured_on(comparison, labels) if path not in NEARLY_THE_SAME]:
+        values = f"{number(pairing.values[1])} and {number(pairing.values[0])} {place_text(comparison, pairing.at)}"
+        return (
+            f"The {what(comparison)} of {other} and of {reference} cannot be compared ({values}): "
+            f"{', '.join(changed)} differ{'s' * (len(changed) == 1)}."
+        )
+    if pairing.estimate is None:
+        against = f"{number(pairing.values[1])} against {number(pairing.values[0])}"
+        if pairing.difference == 0:
+            return f"{other} and {reference} are equal {where} ({number(pairing.values[0])}). {_few_runs(pairing)}"
+        by = f"{number(abs(pairing.difference))} {_word(comparison, pairing.difference)}"
+        return f"{other} is {by} than {reference} {where} ({against}). {_few_runs(pairing)}"
+    return _with_seeds(comparison, pairing, pairing.estimate, where)
+
+
+def _measured_on(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    """The knobs in which these runs differ and which decide what their values are measured on."""
+
+    def differs(path: str) -> bool:
+        values = [value for label, value in comparison.differences.get(path, {}).items() if label in labels]
+        return any(value != values[0] for value in values[1:])
+
+    found = [path for path in MEASURED_ON if differs(path)]
+    settings = [side.record.settings for side in comparison.sides if side.label in labels]
+    if comparison.split != "train" and not differs("data.validation") and settings[0].get("data.validation"):
+        found = [path for path in found if path not in OF_THE_SOURCE]
+    if comparison.metric == "bits_per_byte":
+        found = [path for path in found if path not in OF_THE_TOKENS]
+    return found
+
+
+def _with_seeds(comparison: Comparison, pairing: Pairing, estimate: Estimate, where: str) -> str:
+    reference, other = pairing.reference.label, pairing.other.label
+    p = estimate.p if pairing.p is None else pairing.p
+    runs = (
+        f"{estimate.pairs} pairs of seeds"
+        if estimate.pairs
+        else f"{_runs(pairing.other)} and {_runs(pairing.reference)}"
+    )
+    several = f", corrected for {len(comparison.pairings)} comparisons" if len(comparison.pairings) > 1 else ""
+    shown = f"95 % interval {number(estimate.low)} to {number(estimate.high)}, {runs}, p = {p:.2g}{several}"
+    size = number(abs(estimate.mean))
+    word = _word(comparison, estimate.mean)
+    if not estimate.excludes_zero:
+        reach = number(max(abs(estimate.low), abs(estimate.high)))
+        said = f"No significant difference between {other} and {reference} {where}: {number(estimate.mean)} ({shown})."
+        return f"{said} A difference of up to {reach} cannot be excluded."
+    if p <= CHANCE:
+        return f"{other} is {size} {word} than {reference} {where} ({shown})."
+    least = f"the smallest that {runs} can reach" if p <= estimate.least_p * 1.001 else "too large to exclude chance"
+    return f"{other} looks {size} {word} than {reference} {where} ({shown}): p is {least}. Repeat with more seeds."
+
+
+def _word(comparison: Comparison, difference: float) -> str:
+    """Lower or higher, and better or worse if the metric has a better direction."""
+    height = "higher" if difference > 0 else "lower"
+    if comparison.higher_is_better is None:
+        return height
+    return f"{height} ({'better' if (difference > 0) == comparison.higher_is_better else 'worse'})"
+
+
+def _few_runs(pairing: Pairing) -> str:
+    groups = (pairing.reference, pairing.other)
+    if all(len(group.sides) == 1 for group in groups):
+        return "One run each: the spread over seeds is unknown."
+    alone, repeated = sorted(groups, key=lambda group: len(group.sides))
+    values = [side.curve.at(pairing.at) for side in repeated.sides if side.curve is not None]
+    spread = f"{number(min(values))} to {number(max(values))}"
+    return f"One run of {alone.label}: its spread over seeds is unknown; {repeated.label} ranges from {spread} there."
+
+
+def _runs(group: Group) -> str:
+    return f"{len(group.sides)} runs of {group.label}"
+
+
+def remarks(comparison: Comparison) -> list[str]:
+    """Caveats that a reader should know."""
+    notes = [note for side in comparison.sides for note in _of_a_run(comparison, side)]
+    differ = comparison.differences
+    changed = _measured_on(comparison, [side.label for side in comparison.sides])
+    changed += [path for path in ALSO_IN_TRAINING if comparison.split == "train" and path in differ]
+    if changed:
+        notes.append(f"the runs measure different things: {', '.join(changed)} differ{'s' * (len(changed) == 1)}")
+    lengths = [path for path in LENGTH if path in differ]
+    if lengths and {side.record.settings.get("schedule.type") for side in comparison.sides} != {"constant"}:
+        shown = ", ".join(
+            f"{path} {' and '.join(sorted({show(v) for v in differ[path].values()}))}" for path in lengths
+        )
+        notes.append(f"their schedules have different lengths ({shown}): at the same step, their learning rates differ")
+    for pairing in comparison.pairings:
+        sides = (*pairing.reference.sides, *pairing.other.sides)
+        longest = max(side.curve.end for side in sides if side.curve is not None)
+        if longest > 1.01 * pairing.at:
+            names = f"{pairing.other.label} and {pairing.reference.label}"
+            notes.append(f"{names} are compared {place_text(comparison, pairing.at)}, where the shorter run ends")
+    if comparison.split == "train" and len({side.record.facts.get("loss_is") for side in comparison.sides}) > 1:
+        notes.append("the Hugging Face Trainer logs means since the previous row, the other runs single steps")
+    notes += _same_seed(comparison)
+    return notes
+
+
+def _of_a_run(comparison: Comparison, side: ComparedRun) -> list[str]:
+    notes = []
+    if side.curve is None:
+        logged = side.record.rows(comparison.split).has(comparison.metric)
+        kind = "no finite" if logged else "no"
+        notes.append(f"{side.label} logged {kind} {what(comparison)} and is left out of the comparison")
+    if side.ended_without_a_number and (side.curve is not None or comparison.split != "train"):
+        notes.append(f"{side.label} ended with a training loss of NaN or infinity; such rows are left out")
+    if not side.record.settings:
+        notes.append(f"{side.label}: its settings are unknown, so differences in settings cannot be shown")
+    if side.record.facts.get("status") == "running":
+        notes.append(f"{side.label} is not finished")
+    return notes
+
+
+def _same_seed(comparison: Comparison) -> list[str]:
+    """Runs with the same settings and the same seed, which are no independent evidence."""
+    alike: dict[tuple[object, int], list[str]] = {}
+    for side in comparison.sides:
+        if side.seed is not None and side.what_counts:
+            alike.setdefault((side.what_counts, side.seed), []).append(side.label)
+    return [
+        f"{_together(labels)} have the same settings and the same seed: no new evidence"
+        for labels in alike.values()
+        if len(labels) > 1
+    ]
+
+
+def _together(labels: list[str]) -> str:
+    if len(labels) > MOST_NAMED:
+        return f"{', '.join(labels[:MOST_NAMED])} and {len(labels) - MOST_NAMED} more"
+    return f"{', '.join(labels[:-1])} and {labels[-1]}"
+
 
 WIDTH = 40
 LOGGED_BY = "logged by"

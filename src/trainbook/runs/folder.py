@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainbook.contained import must_stay_inside
 from trainbook.errors import NewerRun, RunFolderError
 from trainbook.nearest import nearest
-from trainbook.runs import jsonl, lock
+from trainbook.runs import disk, jsonl
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.schema import COLUMNS_FOLDER, LARGEST_STEP, SEGMENT_STARTS, Split
 
@@ -137,7 +137,7 @@ class RunFolder:
     def recorded(self) -> Config:
         """The configuration that the run was last trained with, from the manifest: config.yaml may be edited."""
         from trainbook.knobs.loading import load
-        from trainbook.knobs.own_models import as_config
+        from trainbook.knobs.recipes import as_config
 
         known = self.read_manifest().config
         return as_config(known, self.manifest) if known else load(self.config).config
@@ -155,11 +155,11 @@ class RunFolder:
         Every writer calls it, so this is where files outside the folder are refused.
         """
         must_stay_inside(self.path)
-        return lock.hold(self.lock_file)
+        return disk.hold(self.lock_file)
 
     def is_abandoned(self) -> bool:
         """Whether the run says `running` but its process is gone, as after kill -9 or a power cut."""
-        holder = lock.read_holder(self.lock_file)
+        holder = disk.read_holder(self.lock_file)
         gone = holder is None or holder.is_known_dead
         return gone and self.read_manifest().status == "running"
 

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from trainbook.errors import UserError
 from trainbook.knobs.derive import batch_shape
-from trainbook.loop.seeding import seed_everything
-from trainbook.loop.state import TrainState
+from trainbook.loop.state import TrainState, seed_everything
 from trainbook.study.rehearsal import Rehearsal
 from trainbook.tasks import StepBatch, to_device
 

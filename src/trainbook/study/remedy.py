@@ -31,9 +31,8 @@ from trainbook.loop.data_paths import with_paths_found
 from trainbook.loop.device import device_kind
 from trainbook.loop.faults.faults import Faults
 from trainbook.loop.faults.kinds import Fault, parse
-from trainbook.loop.fork import fork
 from trainbook.loop.job import Job
-from trainbook.loop.saved_files import recover
+from trainbook.loop.saved_files import fork, recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import find_rank_env, joined
 from trainbook.runs import RunFolder, jsonl, write_text_atomically

@@ -10,13 +10,12 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from trainbook.doctor.finding import Finding
+from trainbook.doctor.rule import Finding
 from trainbook.errors import UserError
 from trainbook.knobs import KnobChange, Loaded, difference, load, resume_policy
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import batch_shape
-from trainbook.loop.fork import newest_whole
-from trainbook.loop.saved_files import recover
+from trainbook.loop.saved_files import newest_whole, recover
 from trainbook.runs import RunFolder
 from trainbook.runs.foreign import by_hand, foreign_override
 from trainbook.runs.run_record import RunRecord

@@ -2,14 +2,13 @@
 
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.tasks.batches import StepBatch, to_device
 from trainbook.tasks.causal import CausalCollate, CausalLanguageModel, ChatModel
 from trainbook.tasks.generation import Sampling, generate_tokens
 from trainbook.tasks.labels import TextClassifier, TextMultiClassifier, TextRegressor, WordTagger
+from trainbook.tasks.layout import StepBatch, to_device
 from trainbook.tasks.losses import IGNORED, cross_entropy_parts
-from trainbook.tasks.masked import MaskedLanguageModel
+from trainbook.tasks.masked import MaskedLanguageModel, SpanModel
 from trainbook.tasks.seq2seq import Seq2SeqModel
-from trainbook.tasks.span import SpanModel
 from trainbook.tasks.task import Collate, Facts, Task
 
 NATIVE: dict[str, type[Task]] = {
@@ -29,7 +28,7 @@ def task_class(config: Config) -> type[Task]:
     """The task that a configuration asks for: of ours, around a Hugging Face model, or the user's own."""
     name, kind = task_name(config), config.model.type
     if ":" in name:
-        from trainbook.tasks.own import own_task
+        from trainbook.tasks.wrapped import own_task
 
         return own_task(name)
     if kind == "hf":
@@ -37,7 +36,7 @@ def task_class(config: Config) -> type[Task]:
 
         return huggingface_task(name)
     if ":" in kind:
-        from trainbook.tasks.own import around_own_model
+        from trainbook.tasks.wrapped import around_own_model
 
         return around_own_model(kind, name)
     return NATIVE[name]

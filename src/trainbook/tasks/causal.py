@@ -15,8 +15,7 @@ from trainbook.data.tokenizers.around import template
 from trainbook.knobs.config import Config
 from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialize
 from trainbook.tasks import metrics as measures
-from trainbook.tasks.batches import StepBatch
-from trainbook.tasks.layout import parts
+from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import IGNORED
 from trainbook.tasks.task import Collate, Facts
 from trainbook.tasks.tokens import TokenTask

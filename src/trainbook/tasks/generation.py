@@ -1,15 +1,22 @@
-"""Writing, one token at a time: on from a prompt, or as the answer to a text that was read."""
+"""Generation: sampling, and the tokens that end it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainbook.bounded import json_text
+from trainbook.data import Tokenizer
+from trainbook.data.chat import chat_with
 from trainbook.errors import UserError
+from trainbook.knobs import recipes
+from trainbook.knobs.config import Config
+from trainbook.knobs.hub import CONFIG, find_folder
 from trainbook.tasks.beam import Decoder
 from trainbook.tasks.causal import CausalLanguageModel
 from trainbook.tasks.seq2seq import SearchableDecoder, Seq2SeqModel
@@ -127,3 +134,48 @@ def _write_on(
 
 def _device(model: torch.nn.Module) -> torch.device:
     return next(model.parameters()).device
+
+
+# Tokens at which generation stops: those of the tokenizer, of the chat template and of generation_config.json.
+
+
+GENERATION_CONFIG = "generation_config.json"
+FACTS_FILE = "facts.json"  # of an earlier run, beside its tokenizer
+
+
+def end_tokens(config: Config, tokenizer: Tokenizer, chat_template: str | None) -> tuple[int, ...]:
+    """The tokenizer's own end of text first. A number that a configuration names is taken only if the tokenizer has it
+    as a special token: defaults of transformers stand in many a config.json, whatever the tokenizer."""
+    found = [tokenizer.end_of_text]
+    special = tokenizer.special_names
+    if chat_template is not None:
+        turn_end = chat_with(chat_template, tokenizer).turn_end()
+        found += [number for number, name in special.items() if name == turn_end]
+    found += [number for number in _of_pretrained(config) if number in special]
+    return tuple(dict.fromkeys(number for number in found if number is not None))
+
+
+def _of_pretrained(config: Config) -> list[int]:
+    name = config.model.pretrained
+    if name is None or recipes.is_recipe(name):
+        return []
+    try:
+        folder = find_folder(name)
+    except UserError:  # the folder is gone: its weights are in the run's own checkpoints
+        return []
+    if recipes.is_run(name):
+        return _numbers(_read(folder / "tokenizer" / FACTS_FILE).get("ends"))
+    return _numbers((_read(folder / GENERATION_CONFIG) or _read(folder / CONFIG)).get("eos_token_id"))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        read = json_text.read(path)
+    except (OSError, ValueError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _numbers(value: Any) -> list[int]:
+    """One number or a list of them."""
+    return [number for number in (value if isinstance(value, list) else [value]) if type(number) is int]

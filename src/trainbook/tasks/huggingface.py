@@ -23,9 +23,9 @@ from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.knobs.hub import find_weights
-from trainbook.tasks.batches import StepBatch, to_device
 from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, Tag
+from trainbook.tasks.layout import StepBatch, to_device
 from trainbook.tasks.masked import MaskedTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 from trainbook.tasks.task import Facts

@@ -16,11 +16,10 @@ from trainbook.data.frame import Frame
 from trainbook.knobs.config import Config
 from trainbook.models import OutputLinear, Transformer, build_bert, initialize
 from trainbook.tasks import metrics as measures
-from trainbook.tasks.batches import StepBatch
-from trainbook.tasks.entities import entity_counts, entity_types, has_entities, sentences
-from trainbook.tasks.layout import parts
+from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import cross_entropy_parts
 from trainbook.tasks.masked import encoder_frame
+from trainbook.tasks.metrics import entity_counts, entity_types, has_entities, sentences
 from trainbook.tasks.task import Collate, Facts, Task
 
 

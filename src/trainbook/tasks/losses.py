@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from trainbook.data.records import mixed
 
 IGNORED = -100  # a target with this value is not one
 
@@ -38,3 +41,19 @@ def cross_entropy_parts(
 def soft_cap(logits: Tensor, cap: float | None) -> Tensor:
     """In fp32: bf16 has three digits, and near the cap they are all alike."""
     return logits if cap is None else cap * torch.tanh(logits.float() / cap)
+
+
+# Random numbers for single tokens: a pure function of seed, epoch, sample and place, for a whole batch at once. The
+# same sample is masked differently in each epoch, and alike whichever batch, worker or rank it comes to.
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def draw(purpose: int, seed: int, epochs: np.ndarray, ids: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Numbers in [0, 1), one for each (epoch, id, place); `purpose` keeps several draws for one token apart."""
+    state = np.full(np.broadcast_shapes(epochs.shape, ids.shape, places.shape), seed, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        for part in (np.asarray(purpose), epochs, ids, places):
+            state = mixed(state + part.astype(np.int64).view(np.uint64) * _STEP + _STEP)
+    return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53

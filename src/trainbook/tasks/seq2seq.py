@@ -15,8 +15,7 @@ from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.models import EncoderDecoder, EncoderMemory, KeyValueCache, OutputLinear, build_t5, initialize
-from trainbook.tasks.batches import StepBatch
-from trainbook.tasks.layout import parts
+from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import IGNORED
 from trainbook.tasks.task import Collate, Facts
 from trainbook.tasks.tokens import TokenTask

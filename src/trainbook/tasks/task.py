@@ -15,8 +15,8 @@ from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
 from trainbook.data.records import LabelKind, RecordKind
 from trainbook.knobs.config import Config
-from trainbook.models.formats.base_settings import BaseSettings
-from trainbook.tasks.batches import StepBatch
+from trainbook.models.formats.importing import BaseSettings
+from trainbook.tasks.layout import StepBatch
 
 Collate = Callable[[Batch], StepBatch]
 

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from trainbook.errors import MissingExtra
 from trainbook.runs import RunFolder
-from trainbook.tracking.cadence import is_due
 from trainbook.tracking.console import ConsoleTracker
-from trainbook.tracking.files import FileTracker, NoFiles
 from trainbook.tracking.mirror import Mirror
-from trainbook.tracking.tracker import Tracker, Trackers
+from trainbook.tracking.tracker import FileTracker, NoFiles, Tracker, Trackers, is_due
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,7 @@ from tensorboard.plugins.text.metadata import create_summary_metadata
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from trainbook.tracking.scalars import scalars_of
+from trainbook.tracking.tracker import scalars_of
 
 
 class TensorBoardTracker:

@@ -4,12 +4,91 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from trainbook.runs.jsonl import Extent
+from trainbook.runs import RunFolder, schema
+from trainbook.runs.jsonl import Extent, JsonlWriter
 from trainbook.runs.schema import Split
-from trainbook.tracking.files import FileTracker
+
+# Which steps are logged.
+
+
+def is_due(step: int, logging_steps: int, dense_steps: int, final_step: int | None = None) -> bool:
+    """Every step of the first `dense_steps`, then every `logging_steps`; the first and the final one always."""
+    return step == 1 or step <= dense_steps or step % logging_steps == 0 or step == final_step
+
+
+# The numbers of a row that a chart can show, under names that TensorBoard and W&B group by.
+
+
+_COORDINATES = ("step", "segment", "time")
+
+
+def scalars_of(row: Mapping[str, Any]) -> dict[str, float]:
+    """`train/loss`, `eval/perplexity`, `train/grad_norms/body.blocks.3`…: numbers only, NaN included, without what
+    places a row."""
+    values = {name: value for name, value in row.items() if name not in _COORDINATES}
+    return dict(_numbers(values, f"{row['split']}/"))
+
+
+def _numbers(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value
+
+
+# The run's own files. They are the source of truth: if a row cannot be written, the run ends with a RunError.
+
+
+class FileTracker:
+    def __init__(self, run: RunFolder) -> None:
+        self._metrics = JsonlWriter(run.metrics_file)
+        self._events = JsonlWriter(run.events_file)
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        schema.check_metrics(row)
+        self._metrics.append(row)
+
+    def log_event(self, row: Mapping[str, Any]) -> None:
+        schema.check_event(row)
+        self._events.append(row)
+
+    def fsync(self) -> None:
+        self._metrics.fsync()
+        self._events.fsync()
+
+    def extents(self) -> dict[str, Extent]:
+        """By file: what was written to it so far."""
+        return {writer.path.name: writer.extent for writer in (self._metrics, self._events)}
+
+    def close(self, status: str) -> None:
+        self._metrics.close()
+        self._events.close()
+
+
+class NoFiles(FileTracker):
+    """Of a process that is not the one to write."""
+
+    def __init__(self) -> None:
+        pass
+
+    def log_metrics(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def log_event(self, row: Mapping[str, Any]) -> None:
+        pass
+
+    def fsync(self) -> None:
+        pass
+
+    def extents(self) -> dict[str, Extent]:
+        return {}
+
+    def close(self, status: str) -> None:
+        pass
 
 
 class Tracker(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainbook.bounded.files import read_text
 from trainbook.runs import RunFolder, write_text_atomically
-from trainbook.tracking.scalars import scalars_of
+from trainbook.tracking.tracker import scalars_of
 
 PROJECT = "trainbook"
 _EXIT_CODES = {"finished": 0, "interrupted": 130, "failed": 1}

@@ -9,8 +9,8 @@ import pytest
 from trainbook.data.frame import Frame
 from trainbook.data.records import Document
 from trainbook.data.report.build import report
-from trainbook.data.report.encoded import encode
 from trainbook.data.report.gather import SplitReport, gather
+from trainbook.data.report.lengths import encode
 from trainbook.data.tokenizers import ByteTokenizer, Tokenizer
 from trainbook.knobs import load
 

@@ -3,10 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from trainbook.data.frame import reading_request
 from trainbook.data.records import Document
+from trainbook.data.report.build import report_on
 from trainbook.data.report.contradictions import contradictions
-from trainbook.data.report.read import report_on
-from trainbook.data.request import reading_request
 from trainbook.data.split import survey
 from trainbook.knobs import load
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainbook.data.report.copies import ExactDuplicates
+from trainbook.data.report.duplicates import ExactDuplicates
 from trainbook.data.split import text_digest
 
 
@@ -15,7 +15,7 @@ def copies_of(texts: str, name: str) -> ExactDuplicates:
 
 @pytest.mark.parametrize("memory", [1 << 20, 1])
 def test_exact_copies_are_counted_with_where_the_text_was_first(memory: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("trainbook.data.report.copies.MEMORY_BYTES", memory)
+    monkeypatch.setattr("trainbook.data.report.duplicates.MEMORY_BYTES", memory)
     seen = copies_of("abaac", "file")
     assert seen.copies == 2 and seen.num_texts == 3
     assert seen.examples == [("file:2", "file:0"), ("file:3", "file:0")]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from trainbook.data.datasets import TokenDocuments
-from trainbook.data.documents import DocumentTable
 from trainbook.data.frame import Frame
 from trainbook.data.loader import BatchPlan
-from trainbook.data.report.padding import STRATEGIES, best_strategy, padding_waste
+from trainbook.data.report.lengths import STRATEGIES, best_strategy, padding_waste
+from trainbook.data.samples import DocumentTable
 
 
 def samples_of(lengths: np.ndarray, max_positions: int, targets: np.ndarray | None = None, most: int = 0):

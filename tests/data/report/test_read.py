@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from trainbook.data import Frame, Request
-from trainbook.data.report import encoded
-from trainbook.data.report.read import Silent, report_on
-from trainbook.data.sources import long, plain
+from trainbook.data.report import lengths
+from trainbook.data.report.build import Silent, report_on
+from trainbook.data.sources import formats as plain
+from trainbook.data.sources import long
 from trainbook.data.sources.long import LongDocument
 from trainbook.knobs import load
 
@@ -46,7 +47,7 @@ def test_a_long_text_is_never_held_whole_and_the_report_is_the_same(
     monkeypatch.setattr(plain, "LONG_BYTES", 1000)
     monkeypatch.setattr(long, "BLOCK_BYTES", 3000)
     monkeypatch.setattr("trainbook.data.split.TOLD_BYTES", 3000)
-    monkeypatch.setattr(encoded, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(lengths, "BATCH_CHARACTERS", 2000)
     monkeypatch.setattr("trainbook.data.report.gather.EXCERPTED", 2000)
     monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 1000)
     told: list[int] = []

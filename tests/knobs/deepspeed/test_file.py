@@ -8,7 +8,7 @@ import pytest
 
 from trainbook.errors import ConfigError
 from trainbook.knobs import Config, load
-from trainbook.knobs.deepspeed.settings import engine_settings
+from trainbook.knobs.deepspeed.contract import engine_settings
 
 # As trainers write it, with everything that depends on the training left open.
 USUAL: dict[str, Any] = {

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.documents import DocumentTable
 from trainbook.data.feed import prefetch
 from trainbook.data.frame import Frame
+from trainbook.data.hashes import generator
 from trainbook.data.loader import BatchPlan
-from trainbook.data.seeding import generator
+from trainbook.data.samples import DocumentTable
 from trainbook.data.tokenizers.plain import ByteTokenizer
-from trainbook.loop.faults.samples import LOOKED_AT, Patched, draw_labels, repeat_tokens
+from trainbook.loop.faults.faults import LOOKED_AT, Patched, draw_labels, repeat_tokens
 
 CAUSAL = Frame(8, shift=1)
 BOTH_WAYS = Frame(8, prefix=(900,), suffix=(901,))

@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
 from trainbook.data.tokenizers import load_tokenizer
-from trainbook.models.formats.token_ids import must_survive_export, probe_texts
+from trainbook.models.formats.tokenizing import must_survive_export, probe_texts
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "a", "cat", "dog", "fox", "movie", "film", "was", "is", "very", "good", "bad", ",", ".", "!", "?"]

@@ -76,7 +76,7 @@ def wandb_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def _wait_for_the_end(folder: Path) -> None:
     """W&B's own process may still be writing when a run is finished; its last record says that it has ended."""
     from trainbook.runs.foreign import wandb
-    from trainbook.runs.foreign.wire import Message
+    from trainbook.runs.foreign.tensorboard import Message
 
     for _ in range(1000):
         found = [Message(record) for log in folder.glob("*.wandb") for record in wandb.records(log)]

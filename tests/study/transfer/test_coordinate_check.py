@@ -13,7 +13,7 @@ from trainbook.knobs import load
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.transfer import Family, coordinate_check
 from trainbook.study.transfer.coordinate_check import FLAT, first_sizes, judged, slope, verdict
-from trainbook.study.transfer.optimum import check_text
+from trainbook.study.transfer.rates import check_text
 
 GROWS = 1.0  # in proportion to the width, or faster
 WIDTHS = (64, 128, 256, 512)

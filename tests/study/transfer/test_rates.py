@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from trainbook.charts import transfer as charts
+from trainbook.charts import study as charts
 from trainbook.errors import ResumeError, RunFolderError, UserError
 from trainbook.knobs.scaling import Scaling
 from trainbook.study.child_run import ChildRun
 from trainbook.study.transfer import Family
-from trainbook.study.transfer.optimum import optimum, rates_text, summary
-from trainbook.study.transfer.rates import MOST_ADDED, CellOutcome, RateStudy, beyond, checked_rates, grid
+from trainbook.study.transfer.rates import (
+    MOST_ADDED,
+    CellOutcome,
+    RateStudy,
+    beyond,
+    checked_rates,
+    grid,
+    optimum,
+    rates_text,
+    summary,
+)
 
 SIZES = (16, 32, 64)
 RATES = grid(2**-6, steps=2)

@@ -11,7 +11,7 @@ from tests.study.tune.test_methods import BASE as VALUES
 from tests.study.tune.test_methods import BETA, RATE, search_all, space
 
 from trainbook.errors import MissingExtra, RunFolderError, UserError
-from trainbook.study.base_file import BASE
+from trainbook.study.space import BASE
 from trainbook.study.tune.ledger import opened, sqlite_url
 from trainbook.study.tune.methods import PointSearch
 from trainbook.study.tune.run import LEDGER, Study

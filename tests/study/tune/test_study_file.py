@@ -8,7 +8,7 @@ import pytest
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import load
 from trainbook.knobs.dumping import dump
-from trainbook.study.base_file import base_text
+from trainbook.study.space import base_text
 from trainbook.study.tune.planning import first_plan
 from trainbook.study.tune.study_file import StudyQuestion, load_values, read_question
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trainbook.data.builtin import bible, cmudict, pystdlib, shakespeare, synthetic, wordnet
-from trainbook.data.builtin.builtin import BUILTIN_PREFIX, Builtin
+from trainbook.data.builtin import synthetic, texts
+from trainbook.data.builtin.texts import BUILTIN_PREFIX, Builtin
 from trainbook.data.fields import FieldSpec
 from trainbook.data.records import RecordKind
 from trainbook.data.sources.reader import Reader
@@ -15,11 +15,11 @@ from trainbook.nearest import did_you_mean, nearest
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
     for builtin in (
-        pystdlib.BUILTIN,
-        shakespeare.BUILTIN,
-        bible.BUILTIN,
-        wordnet.BUILTIN,
-        cmudict.BUILTIN,
+        texts.PYSTDLIB,
+        texts.SHAKESPEARE,
+        texts.BIBLE,
+        texts.WORDNET,
+        texts.CMUDICT,
         *synthetic.BUILTINS,
     )
 }

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainbook.data.builtin.builtin import Builtin
+from trainbook.data.builtin.texts import Builtin
 from trainbook.data.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError

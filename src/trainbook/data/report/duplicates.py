@@ -9,16 +9,173 @@ are near duplicates also if they differ by one word (one_word.py).
 from __future__ import annotations
 
 import hashlib
+import itertools
+import json
 import zlib
+from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from trainbook.bounded import json_text
+from trainbook.data.hashes import generator
 from trainbook.data.linear import words_of
-from trainbook.data.report.one_word import MAX_WORDS, MIN_WORDS, one_word_apart
-from trainbook.data.row_hashes import mixed
-from trainbook.data.seeding import generator
+from trainbook.data.records import mixed
+from trainbook.data.report.memory import scratch_file
+
+# Documents with the same text, found among any number of them: sixteen bytes of each stay in memory.
+
+
+MEMORY_BYTES = 1 << 20  # of the names of documents; more are in a temporary file
+
+
+@dataclass(frozen=True)
+class SharedTexts:
+    """What two sets of documents have in common."""
+
+    texts: int
+    documents: int  # of the one that was asked
+    examples: list[tuple[str, str]]  # where such a text is: in the one that was asked, and in the other
+
+
+@dataclass
+class ExactDuplicates:
+    """Counts copies while documents pass by, without keeping any."""
+
+    max_examples: int = 5
+    _hashes: array[int] = field(default_factory=lambda: array("Q"))
+
+    def __post_init__(self) -> None:
+        self._origins = scratch_file(self, MEMORY_BYTES)
+
+    def add(self, digest: bytes, origin: str) -> None:
+        self._hashes.append(int.from_bytes(digest[:8], "little"))
+        self._origins.write(json.dumps(origin).encode() + b"\n")
+
+    @property
+    def num_texts(self) -> int:
+        return len(self._found()[0])
+
+    @property
+    def copies(self) -> int:
+        return len(self._hashes) - self.num_texts
+
+    @property
+    def examples(self) -> list[tuple[str, str]]:
+        """Copies, and where the text of each first was."""
+        hashes, first = self._found()
+        is_copy = np.ones(len(self._hashes), dtype=bool)
+        is_copy[first] = False
+        chosen = np.flatnonzero(is_copy)[: self.max_examples]
+        firsts = first[np.searchsorted(hashes, self._values[chosen])]
+        named = self._named([*chosen.tolist(), *firsts.tolist()])
+        return [(named[copy], named[one]) for copy, one in zip(chosen.tolist(), firsts.tolist(), strict=True)]
+
+    def shared(self, other: ExactDuplicates, max_examples: int) -> SharedTexts:
+        """Texts that another set of documents has too."""
+        (mine, first), (theirs, their_first) = self._found(), other._found()
+        is_common = np.isin(mine, theirs, assume_unique=True)
+        texts = int(is_common.sum())
+        documents = int(np.isin(self._values, mine[is_common]).sum()) if texts else 0
+        chosen = np.sort(first[is_common])[:max_examples]
+        others = their_first[np.searchsorted(theirs, self._values[chosen])]
+        names, their_names = self._named(chosen.tolist()), other._named(others.tolist())
+        pairs = zip(chosen.tolist(), others.tolist(), strict=True)
+        return SharedTexts(texts, documents, [(names[one], their_names[two]) for one, two in pairs])
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.frombuffer(self._hashes, dtype=np.uint64) if self._hashes else np.empty(0, dtype=np.uint64)
+
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        """Each hash once, in order, and the first document that has it."""
+        return np.unique(self._values.copy(), return_index=True)
+
+    def _named(self, chosen: Iterable[int]) -> dict[int, str]:
+        wanted, named = set(chosen), {}
+        self._origins.seek(0)
+        for number, line in enumerate(self._origins if wanted else ()):
+            if number in wanted:
+                named[number] = json_text.loads(line)
+                if len(named) == len(wanted):
+                    break
+        self._origins.seek(0, 2)
+        return named
+
+
+# Short texts that differ by one word: replaced, added, left out or moved.
+
+
+MIN_WORDS, MAX_WORDS = 5, 50  # of fewer words one is much; from 50 on, sequences of five find one changed word
+MAX_PATTERN = 4
+
+_PUNCTUATION = "\"'`.,;:!?()[]{}<>*_-\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\u00bb\u2026"
+_BASE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def one_word_apart(texts: Iterable[str]) -> list[tuple[int, int, float]]:
+    """Pairs of texts, the longer of at least MIN_WORDS words, and which share of their words they have in common; each
+    member of a group is in a pair, with the first of the group or with the one before it."""
+    numbers: dict[str, int] = {}
+    chosen: list[int] = []
+    words: list[np.ndarray] = []
+    for index, text in enumerate(texts):
+        parts = [part for part in map(_bare, text.lower().split(maxsplit=MAX_WORDS)) if part]
+        if MIN_WORDS - 1 <= len(parts) <= MAX_WORDS:
+            chosen.append(index)
+            words.append(np.array([numbers.setdefault(part, len(numbers)) for part in parts], dtype=np.uint64))
+    if len(chosen) < 2:
+        return []
+    keys = [_keys(each) for each in words]
+    owners = np.repeat(np.arange(len(chosen)), [len(part) for part in keys])
+    values = np.concatenate(keys)
+    order = np.lexsort((owners, values))
+    values, owners = values[order], owners[order]
+    is_new = np.ones(len(values), dtype=bool)  # of a word that stands twice in a row, either may be left out
+    is_new[1:] = (values[1:] != values[:-1]) | (owners[1:] != owners[:-1])
+    values, owners = values[is_new], owners[is_new]
+    begins = np.flatnonzero(np.diff(values, prepend=~values[:1]))
+    sizes = np.diff(np.append(begins, len(values)))
+    pairs: dict[tuple[int, int], float] = {}
+    for begin, size in zip(begins[sizes > 1].tolist(), sizes[sizes > 1].tolist(), strict=True):
+        members = owners[begin : begin + size].tolist()
+        if size > MAX_PATTERN and not _is_a_text(int(values[begin]), members, keys):
+            continue
+        for before, member in itertools.pairwise(members):
+            for other in {members[0], before}:
+                if max(len(words[other]), len(words[member])) >= MIN_WORDS:
+                    pairs[chosen[other], chosen[member]] = _in_common(words[other], words[member])
+    return sorted((one, two, likeness) for (one, two), likeness in pairs.items())
+
+
+def _bare(word: str) -> str:
+    return word.strip(_PUNCTUATION)
+
+
+def _keys(words: np.ndarray) -> np.ndarray:
+    """A hash of the text first, then one of the text without each of its words."""
+    with np.errstate(over="ignore"):
+        count = len(words)
+        powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(count, _BASE)]))
+        terms = mixed(words.astype(np.uint64) + np.uint64(1))
+        # A word counts by its place; behind one that is left out, all others stand a place further to the front.
+        here = np.concatenate([[np.uint64(0)], np.cumsum(terms * powers[:count])])
+        shifted = np.concatenate([[np.uint64(0), np.uint64(0)], np.cumsum(terms[1:] * powers[: count - 1])])
+        without = here[:count] + shifted[count] - shifted[1 : count + 1]
+        return mixed(np.concatenate([here[count:], without]))
+
+
+def _is_a_text(value: int, members: Sequence[int], keys: Sequence[np.ndarray]) -> bool:
+    """Whether what they have in common is one of them, of which the others are longer versions or copies."""
+    return any(int(keys[member][0]) == value for member in members)
+
+
+def _in_common(one: np.ndarray, two: np.ndarray) -> float:
+    common = len(np.intersect1d(one, two))
+    return common / (len(np.unique(one)) + len(np.unique(two)) - common)
+
 
 SHINGLE_WORDS = 5
 BANDS, ROWS_PER_BAND = 20, 6

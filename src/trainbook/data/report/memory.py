@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
+import weakref
+from typing import IO
+
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import decoder_layers, intermediate_size, key_value_heads, task_name
 from trainbook.knobs.scaling import head_width
@@ -55,3 +59,15 @@ def _predictions(config: Config, length: int, target_length: int) -> float:
     if task in ("seq2seq", "span"):
         return target_length
     return length * config.training.mask_ratio if task == "masked" else length
+
+
+# Files for what does not fit into memory: without a name, and gone with whoever owns them.
+
+
+def scratch_file(owner: object, memory_bytes: int = 0) -> IO[bytes]:
+    """Up to `memory_bytes` stay in memory."""
+    file = tempfile.SpooledTemporaryFile(memory_bytes, prefix="trainbook-data-")  # noqa: SIM115
+    if memory_bytes == 0:
+        file.rollover()
+    weakref.finalize(owner, file.close)
+    return file

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from trainbook.data.report.kept import EXCERPTED, NUM_PIECES, PIECE
 from trainbook.data.report.leftovers import MARKUP
-from trainbook.data.report.padding import STRATEGIES
+from trainbook.data.report.lengths import STRATEGIES
 from trainbook.data.report.shift import P_VALUE, UNCORRECTED
 from trainbook.terminal import marked
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse, special, stats
 
+from trainbook.data.hashes import generator
 from trainbook.data.linear import LogisticRegression, Sparse, Tfidf, words_of
 from trainbook.data.report.labels import Label, class_counts
-from trainbook.data.seeding import generator
 
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 20  # on each side: fewer give no usable interval

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.data.records import Document
-from trainbook.data.sources.compressed import is_compressed
-from trainbook.data.sources.files import File, not_utf8
+from trainbook.data.sources.files import File, is_compressed, not_utf8
 
 BLOCK_BYTES = 1 << 22  # what is read at a time
 

@@ -3,21 +3,144 @@
 from __future__ import annotations
 
 import glob
+import hashlib
+import itertools
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from trainbook.bounded import json_text
+from trainbook.contained import is_plain_name
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
 from trainbook.data.fields import TEXT_ONLY, FieldSpec
-from trainbook.data.sources.files import File, decode
-from trainbook.data.sources.folders import files_below
-from trainbook.data.sources.huggingface import files_of, is_dataset
-from trainbook.data.sources.python import open_python
+from trainbook.data.records import Complain, DataRecord
+from trainbook.data.sources.files import File, decode, files_below
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
 from trainbook.data.sources.source import Source
+from trainbook.data.values import kind_of
 from trainbook.errors import DataError
-from trainbook.nearest import nearest
-from trainbook.python_path import is_python_path
+from trainbook.nearest import did_you_mean, nearest
+from trainbook.python_path import is_python_path, load_object, own_failure
+
+# A dataset that Hugging Face's `save_to_disk` wrote: a folder of Arrow files, or of several splits.
+
+
+DICT_FILE = "dataset_dict.json"
+STATE_FILE = "state.json"
+DEFAULT_SPLIT = "train"
+
+
+def is_dataset(folder: Path) -> bool:
+    return (folder / DICT_FILE).is_file() or (
+        (folder / STATE_FILE).is_file() and (folder / "dataset_info.json").is_file()
+    )
+
+
+def files_of(folder: Path, split: str | None, name: str, knob: str) -> tuple[str, ...]:
+    """The Arrow files in their order, relative to the folder. Of several splits, training is taken unless one is named:
+    a split that was put aside for a last judgement is never read by accident."""
+    below = ""
+    if (folder / DICT_FILE).is_file():
+        splits = _json(folder / DICT_FILE, knob)["splits"]
+        chosen = split or DEFAULT_SPLIT
+        if chosen not in splits or not is_plain_name(chosen):
+            known = ", ".join(f"'{name}#{other}'" for other in splits)
+            raise DataError(
+                f"{knob}: the dataset '{name}' has no split '{chosen}'; it has {known}.{did_you_mean(chosen, splits)}"
+            )
+        below = f"{chosen}/"
+    elif split is not None:
+        raise DataError(f"{knob}: the dataset '{name}' has no splits, so '#{split}' cannot select one.")
+    state = _json(folder / below / STATE_FILE, knob)
+    if state.get("_indices_data_files"):
+        raise DataError(
+            f"{knob}: the dataset '{name}' was saved with a selection of rows. Call flatten_indices() and save it "
+            "again."
+        )
+    names = [entry["filename"] for entry in state["_data_files"]]
+    for each in names:
+        if not is_plain_name(each):
+            raise DataError(
+                f"{knob}: '{folder / below / STATE_FILE}' names {each!r}, which is not a file of the dataset."
+            )
+    return tuple(f"{below}{each}" for each in names)
+
+
+def _json(path: Path, knob: str) -> dict[str, Any]:
+    try:
+        return json_text.read(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{knob}: '{path}' cannot be read: {error}.") from None
+
+
+# A source of the user's own: a function, named by its Python path, that gives texts or records.
+
+
+@dataclass(frozen=True)
+class PythonReader:
+    """Calls the function anew for each reading: it must give the same records every time."""
+
+    knob: str
+    name: str
+    function: Callable[[], Any]
+    has_fields = True
+    nothing = "the function returned no records"
+    changed = "returned different records when called again. It must return the same records every time."
+
+    @property
+    def root(self) -> str:
+        return f"{self.name} "
+
+    def fingerprint(self) -> dict[str, Any]:
+        digest = hashlib.sha256()
+        for entry in self._entries():
+            digest.update(json.dumps(entry, default=repr).encode("utf-8", "surrogatepass") + b"\n")
+        return {"records": digest.hexdigest()}
+
+    def records(self, complain: Complain) -> Iterator[DataRecord]:
+        for number, entry in enumerate(self._entries(), start=1):
+            if isinstance(entry, str):
+                entry = {"text": entry}
+            if isinstance(entry, Mapping):
+                yield DataRecord(entry, f"record {number}")
+            else:
+                complain(f"{self.root}record {number}: must be a string or a mapping, but got {kind_of(entry)}.")
+
+    def first(self, count: int) -> list[DataRecord]:
+        return list(itertools.islice(self.records(lambda message: None), count))
+
+    def _entries(self) -> Iterator[Any]:
+        try:
+            given = self.function()
+            if isinstance(given, str | bytes | Mapping) or not hasattr(given, "__iter__"):
+                law = "must return an iterable of strings or mappings"
+                raise DataError(f"{self.knob}: '{self.name}' {law}, but returned {kind_of(given)}.")
+            for entry in given:
+                yield _plain(entry)
+        except DataError:
+            raise
+        except Exception as error:
+            raise own_failure(f"{self.knob}: '{self.name}' raised an error", error, DataError) from error
+
+
+def open_python(name: str, knob: str) -> PythonReader:
+    found = load_object(name, knob, DataError)
+    if not callable(found):
+        raise DataError(f"{knob}: '{name}' must be a function without arguments, but is {kind_of(found)}.")
+    return PythonReader(knob, name, found)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays and numbers of numpy and its like, as Python's own."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value.tolist() if hasattr(value, "tolist") else value
+
 
 LIST_PREFIX = "@"
 

@@ -9,15 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from trainbook.bounded.compressed import SUFFIXES as COMPRESSED
+from trainbook.bounded.files import SUFFIXES as COMPRESSED
 from trainbook.data.records import Complain, DataRecord
-from trainbook.data.sources.arrow import read_arrow, read_parquet
-from trainbook.data.sources.compressed import inner_name, is_compressed
-from trainbook.data.sources.conll import read_conll
-from trainbook.data.sources.files import File
-from trainbook.data.sources.jsonl import read_json, read_jsonl
-from trainbook.data.sources.plain import read_text, read_text_leniently
-from trainbook.data.sources.tables import header_of, read_csv, read_tsv
+from trainbook.data.sources.files import File, inner_name, is_compressed
+from trainbook.data.sources.formats import (
+    header_of,
+    read_arrow,
+    read_conll,
+    read_csv,
+    read_json,
+    read_jsonl,
+    read_parquet,
+    read_text,
+    read_text_leniently,
+    read_tsv,
+)
 from trainbook.errors import DataError
 
 _EMPTY = "is empty"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer
+from trainbook.data.tokenizers.base import END_OF_TEXT, FILE_NAME, Tokenizer
 from trainbook.data.tokenizers.files import (
     check_same_tokens,
     check_specials,
@@ -12,7 +12,6 @@ from trainbook.data.tokenizers.files import (
 )
 from trainbook.data.tokenizers.library import LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
-from trainbook.data.tokenizers.special import END_OF_TEXT
 from trainbook.data.tokenizers.training import train_bpe
 
 __all__ = [

@@ -11,10 +11,9 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_bytes, read_text
-from trainbook.data.tokenizers.base import FILE_NAME, Tokenizer, the_library
+from trainbook.data.tokenizers.base import FILE_NAME, KNOWN_NAMES, SENTINEL_NAMES, Tokenizer, in_order, the_library
 from trainbook.data.tokenizers.library import SETTINGS_FILE, LibraryBackedTokenizer
 from trainbook.data.tokenizers.plain import ByteTokenizer, CharTokenizer, WordTokenizer
-from trainbook.data.tokenizers.special import KNOWN_NAMES, SENTINEL_NAMES, in_order
 from trainbook.errors import DataError, MissingExtra
 from trainbook.knobs.laws.data import TOKENIZERS, is_path, unknown_tokenizer
 from trainbook.nearest import did_you_mean

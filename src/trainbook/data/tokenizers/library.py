@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from trainbook.bounded import json_text
-from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, known, the_library
+from trainbook.data.tokenizers.base import FILE_NAME, SETTINGS, BaseTokenizer, found, known, the_library, token_text
 from trainbook.data.tokenizers.cuts import Cuts, derive_cuts
 from trainbook.data.tokenizers.plain import byte_characters
-from trainbook.data.tokenizers.special import SETTINGS, found, token_text
 from trainbook.errors import DataError
 
 SETTINGS_FILE = "tokenizer_config.json"

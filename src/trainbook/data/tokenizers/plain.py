@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, known, the_library
+from trainbook.data.tokenizers.base import FILE_NAME, BaseTokenizer, appended, in_order, known, own_names, the_library
 from trainbook.data.tokenizers.cuts import ANYWHERE, BETWEEN_WORDS, Cuts
-from trainbook.data.tokenizers.special import appended, in_order, own_names
 from trainbook.errors import DataError
 
 

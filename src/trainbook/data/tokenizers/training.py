@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,12 +16,51 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from trainbook.data.tokenizers import bpe_trainer
-from trainbook.data.tokenizers.base import the_library
+from trainbook.data.tokenizers.base import END_OF_TEXT, own_names, the_library
 from trainbook.data.tokenizers.cuts import Cuts
 from trainbook.data.tokenizers.library import LibraryBackedTokenizer
-from trainbook.data.tokenizers.special import END_OF_TEXT, own_names
 from trainbook.errors import DataError
+
+# Training a byte-level BPE. Also a program of its own, since the `tokenizers` package answers no Ctrl-C meanwhile:
+# texts come from standard input, each behind its length, and the tokenizer.json goes to the file that is named.
+
+
+DIE_WITH_PARENT = 1  # of Linux's prctl
+LENGTH_BYTES = 8
+
+
+def trained(texts: Iterator[str], vocab_size: int, end_of_text: str) -> Any:
+    import tokenizers as library
+
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)  # pyright: ignore
+    tokenizer.decoder = library.decoders.ByteLevel()  # pyright: ignore
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=[end_of_text],
+        initial_alphabet=sorted(library.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def _received() -> Iterator[str]:
+    stream = sys.stdin.buffer
+    while len(header := stream.read(LENGTH_BYTES)) == LENGTH_BYTES:
+        yield stream.read(int.from_bytes(header, "little")).decode("utf-8")
+
+
+def main(path: str, vocab_size: str, end_of_text: str) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    Path(path).write_text(trained(_received(), int(vocab_size), end_of_text).to_str(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+
 
 PIECE_CHARACTERS = 1 << 20
 LONGEST_WORD = 50_000  # characters
@@ -56,7 +97,7 @@ def train_bpe(
         size += len(more)
     library = the_library()
     if size < SHORT_CHARACTERS:
-        tokenizer = bpe_trainer.trained(iter(first), vocab_size, END_OF_TEXT)
+        tokenizer = trained(iter(first), vocab_size, END_OF_TEXT)
         advance(sum(len(text.encode("utf-8", "replace")) for text in first))
     else:
         tokenizer = _trained_apart(itertools.chain(first, bounded), vocab_size, advance, merging)
@@ -113,7 +154,7 @@ def _trained_apart(
     """In a process of its own, which can be ended at any moment."""
     with tempfile.TemporaryDirectory(prefix="trainbook-bpe-") as folder:
         path, errors = Path(folder) / "tokenizer.json", Path(folder) / "errors"
-        command = [sys.executable, bpe_trainer.__file__, str(path), str(vocab_size), END_OF_TEXT]
+        command = [sys.executable, __file__, str(path), str(vocab_size), END_OF_TEXT]
         environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
         with errors.open("wb") as stream:
             # A session of its own: a terminal's Ctrl-C is answered here, and not with a traceback there.
@@ -141,5 +182,5 @@ def _feed(process: subprocess.Popen[bytes], texts: Iterator[str], advance: Calla
     with contextlib.suppress(BrokenPipeError), process.stdin as stream:
         for text in texts:
             content = text.encode("utf-8", "replace")
-            stream.write(len(content).to_bytes(bpe_trainer.LENGTH_BYTES, "little") + content)
+            stream.write(len(content).to_bytes(LENGTH_BYTES, "little") + content)
             advance(len(content))

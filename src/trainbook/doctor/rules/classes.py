@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.curves import validation_gain, validation_has_stopped
-from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, longer
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.view import View
 
 FEW_TARGETS = 20  # fewer evaluated samples say little about an accuracy

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.chosen import chosen_metric
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change
-from trainbook.doctor.rule import Lacking, finding, rule
+from trainbook.doctor.remedies import change, chosen_metric
+from trainbook.doctor.rule import Finding, Lacking, finding, rule
 from trainbook.doctor.statistics import wave_of_epochs
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import REPEATED_DATA

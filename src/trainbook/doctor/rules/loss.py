@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.chosen import Chosen, chosen_metric, is_solved
 from trainbook.doctor.curves import (
     FALLS_ON,
     FAR_BELOW,
@@ -22,9 +21,17 @@ from trainbook.doctor.curves import (
     standstill_of,
     validation_has_stopped,
 )
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, longer, lower_rate, raise_rate, usual_rates
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.remedies import (
+    Chosen,
+    change,
+    chosen_metric,
+    is_solved,
+    longer,
+    lower_rate,
+    raise_rate,
+    usual_rates,
+)
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK

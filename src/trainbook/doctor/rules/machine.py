@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.chosen import is_solved
 from trainbook.doctor.curves import divergence_of, ends_in_nan, validation_has_stopped
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, longer, lower_rate, usual_rates, without_repeats
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, usual_rates, without_repeats
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import MINICPM, TUNING_PLAYBOOK, UNTUNED_WARMUP

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.curves import FEW, divergence_of
-from trainbook.doctor.finding import Finding
 from trainbook.doctor.remedies import change, lower_rate, without_repeats
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
 from trainbook.doctor.view import EARLY, View
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B

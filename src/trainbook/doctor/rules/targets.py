@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import BERT
 

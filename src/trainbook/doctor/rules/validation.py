@@ -7,11 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.chosen import Chosen, chosen_metric, keeps_the_best, loss_curve
 from trainbook.doctor.curves import standstill_of
-from trainbook.doctor.finding import Finding
-from trainbook.doctor.remedies import change, lower_rate
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate
+from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK

@@ -6,11 +6,10 @@ its default: a default never breaks a law that says "has no effect", and neither
 A law that yields is not broken where an override made a lower layer's value idle: give_way.py resets that value.
 """
 
-from trainbook.knobs.laws import data, deepspeed, evaluation, model, run, scaling, update  # noqa: F401  # they register
-from trainbook.knobs.laws.evaluation import without_validation_data
+from trainbook.knobs.laws import data, model, run, scaling  # noqa: F401  # they register
 from trainbook.knobs.laws.model import MODEL_TYPES, TASKS
 from trainbook.knobs.laws.registry import LAWS, Law, Settings, broken_laws, law, laws_of
-from trainbook.knobs.laws.run import LENGTHS
+from trainbook.knobs.laws.run import LENGTHS, without_validation_data
 
 __all__ = [
     "LAWS",

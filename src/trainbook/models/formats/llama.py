@@ -9,7 +9,7 @@ from typing import Any
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
 from trainbook.models.formats.rules import WeightRule, linear, norm
-from trainbook.models.rotary import PLAIN_ROTATION, Rotation
+from trainbook.models.positions import PLAIN_ROTATION, Rotation
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"causal": "LlamaForCausalLM"}

@@ -9,7 +9,7 @@ from typing import Any
 from trainbook.knobs import formats
 from trainbook.knobs.config import Config
 from trainbook.models.formats.rules import WeightRule, linear, norm
-from trainbook.models.relative import MAX_DISTANCE, NUM_BUCKETS
+from trainbook.models.positions import MAX_DISTANCE, NUM_BUCKETS
 from trainbook.models.shape import Shape
 
 ARCHITECTURES = {"seq2seq": "T5ForConditionalGeneration"}

@@ -14,8 +14,7 @@ from trainbook.bounded import tables
 from trainbook.bounded.files import read_text
 from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import STEP_NAMES, Logged, as_step, number, place, rows_of, step_name
-from trainbook.runs.foreign.settings import knobs_in, read_mapping
-from trainbook.runs.foreign.vocabulary import names_for
+from trainbook.runs.foreign.vocabulary import knobs_in, names_for, read_mapping
 from trainbook.runs.run_record import RunRecord
 
 SHOWN = 80  # characters of a cell in a message

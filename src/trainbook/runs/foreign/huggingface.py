@@ -17,8 +17,7 @@ from trainbook.bounded.files import read_text
 from trainbook.errors import BeyondBounds, UserError
 from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
-from trainbook.runs.foreign.settings import knobs_in, of_hugging_face, read_mapping
-from trainbook.runs.foreign.vocabulary import names_for
+from trainbook.runs.foreign.vocabulary import knobs_in, names_for, of_hugging_face, read_mapping
 from trainbook.runs.run_record import RunRecord
 
 STATE = "trainer_state.json"

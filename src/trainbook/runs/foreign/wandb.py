@@ -17,9 +17,15 @@ from trainbook.bounded import json_text
 from trainbook.bounded.files import read_bytes
 from trainbook.errors import UserError
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of, step_name
-from trainbook.runs.foreign.settings import as_mapping, is_hugging_face, knobs_in, of_hugging_face, read_mapping
-from trainbook.runs.foreign.vocabulary import names_for
-from trainbook.runs.foreign.wire import Message, Torn, doubles
+from trainbook.runs.foreign.tensorboard import Message, Torn, doubles
+from trainbook.runs.foreign.vocabulary import (
+    as_mapping,
+    is_hugging_face,
+    knobs_in,
+    names_for,
+    of_hugging_face,
+    read_mapping,
+)
 from trainbook.runs.run_record import RunRecord
 
 MOST_BYTES = 1 << 30

@@ -21,7 +21,7 @@ from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.loop.build import ConfiguredJob, build
 from trainbook.loop.device import choose_device, prepared_device
-from trainbook.loop.seeding import seed_everything
+from trainbook.loop.state import seed_everything
 from trainbook.loop.step import train_step
 from trainbook.models.core import Block
 from trainbook.models.parameters import OutputLinear

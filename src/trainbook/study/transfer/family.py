@@ -18,7 +18,7 @@ from trainbook.knobs import Loaded, load
 from trainbook.knobs.config import Config
 from trainbook.knobs.scaling import head_width
 from trainbook.knobs.sections.model_size import BUILT_IN
-from trainbook.study.base_file import BASE, base_text
+from trainbook.study.space import BASE, base_text
 
 Axis = Literal["width", "depth", "length", "batch"]
 Arm = Literal["standard", "mup", "as it is"]

@@ -25,7 +25,7 @@ from trainbook.plan.activations import lengths_of
 from trainbook.plan.vocabulary import vocabulary
 from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
-from trainbook.study.base_file import base_text
+from trainbook.study.space import base_text
 from trainbook.study.transfer.family import Family
 from trainbook.study.tune.conclusion import chosen_trial
 from trainbook.study.tune.study_file import StudyQuestion, load_values

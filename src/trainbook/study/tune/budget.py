@@ -15,8 +15,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.values import BrokenLaw, show
-from trainbook.study.base_file import written_values
-from trainbook.study.space import Dimension, dimension
+from trainbook.study.space import Dimension, dimension, written_values
 
 Unit = Literal["trials", "GPU-hours", "tokens"]
 NUMBER = r"(?:\d{1,3}(?:,\d{3})+|[0-9_]+)?(?:\.\d+)?(?:e[+-]?\d+)?"  # a comma is only between thousands

@@ -11,7 +11,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.values import show
 from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
-from trainbook.study.base_file import base_text
+from trainbook.study.space import base_text
 from trainbook.study.tune.planning import Plan
 from trainbook.study.tune.results import GOOD_POINTS, read, stands_for
 from trainbook.study.tune.study_file import StudyQuestion

@@ -21,7 +21,7 @@ from typing import Any
 
 from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
 from trainbook.runs import make_folder
-from trainbook.study.base_file import BASE, keep_base, trial_guard, trials_text
+from trainbook.study.space import BASE, keep_base, trial_guard, trials_text
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
 from trainbook.study.tune.planning import Plan, extended, first_plan, next_order

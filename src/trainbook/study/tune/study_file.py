@@ -25,8 +25,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.text import YamlBlock, YamlEntry, parse, read_file
 from trainbook.knobs.values import show
 from trainbook.runs.schema import METRICS
-from trainbook.study.base_file import BASE, base_text
-from trainbook.study.space import Dimension, Space
+from trainbook.study.space import BASE, Dimension, Space, base_text
 from trainbook.study.tune.budget import Budget, needed, parse_budget
 from trainbook.study.tune.methods import METHODS
 from trainbook.study.tune.pruning import PRUNINGS

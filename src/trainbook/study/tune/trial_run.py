@@ -18,8 +18,8 @@ from trainbook.errors import ConfigError, Interrupted, RunInUse, TrainbookError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.runs import RunFolder
 from trainbook.runs.schema import METRICS
-from trainbook.study.base_file import BASE
 from trainbook.study.child_run import ChildResult, ChildRun, WriteReport, tokens_of
+from trainbook.study.space import BASE
 from trainbook.study.tune.trial import Trial
 
 TRIALS = "trials"  # the folder of their runs, in that of the study

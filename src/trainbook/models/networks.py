@@ -1,4 +1,4 @@
-"""T5: an encoder that reads a text in both directions, and a decoder that writes another one while looking at it."""
+"""The three families: GPT, BERT and T5."""
 
 from __future__ import annotations
 
@@ -9,8 +9,24 @@ from torch import Tensor, nn
 
 from trainbook.knobs.config import Config
 from trainbook.models.attention import KeyValueCache, Sight, sight_of
-from trainbook.models.core import Compile, EncoderMemory, Stack
+from trainbook.models.core import Compile, EncoderMemory, Stack, Transformer
 from trainbook.models.shape import Shape, shape_of
+
+# GPT: the core read from left to right.
+
+
+def build_gpt(config: Config, vocab_size: int) -> Transformer:
+    return Transformer(shape_of(config, vocab_size, causal=True))
+
+
+# BERT: the core read in both directions.
+
+
+def build_bert(config: Config, vocab_size: int) -> Transformer:
+    return Transformer(shape_of(config, vocab_size, causal=False))
+
+
+# T5: an encoder that reads a text in both directions, and a decoder that writes another one while looking at it.
 
 
 class EncoderDecoder(nn.Module):
