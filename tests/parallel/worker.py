@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from tests.parallel.saving import put_in
 from tests.parallel.world import write
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
@@ -29,6 +30,16 @@ from trainbook.loop.request import TrainRequest
 from trainbook.loop.start import train_on
 from trainbook.parallel import find_rank_env, joined
 from trainbook.parallel.ddp import bits_of
+
+
+def nan_loss(total: Tensor) -> Tensor:
+    return total * float("nan")
+
+
+def nan_gradient(total: Tensor) -> Tensor:
+    if total.requires_grad:
+        total.register_hook(lambda gradient: gradient * float("nan"))
+    return total
 
 
 @contextmanager
@@ -45,15 +56,16 @@ def around_steps(change: Callable[[int, Any, Callable[[], Any]], Any]) -> Iterat
 
 
 def nan_on_one_rank(at: Sequence[int], rank: int) -> Callable[[int, Any, Callable[[], Any]], Any]:
-    """Each of these steps once: a run that went back meets it no more."""
-    left = set(at)
+    """Each of these steps once: a run that went back meets it no more. Of several in a row only the gradients: if
+    losses were NaN but those of earlier samples are finite, the guard would blame the data, and not go back."""
+    left, spoil = set(at), nan_loss if len(at) == 1 else nan_gradient
 
     def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
         if number not in left or state.strategy.ranks.rank != rank:
             return step()
         left.remove(number)
         real = state.losses
-        state.losses = lambda entries: {name: total * float("nan") for name, total in real(entries).items()}
+        state.losses = lambda entries: {name: spoil(total) for name, total in real(entries).items()}
         try:
             return step()
         finally:
