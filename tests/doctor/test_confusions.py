@@ -339,3 +339,17 @@ def test_a_filter_that_would_remove_nothing_is_not_offered(facts: dict[str, int]
     found = [each for each in diagnose(spiky).findings if each.cause == "bad-samples"]
     assert found
     assert {each.override for each in found} == {"data.repetition_filter=true" if is_offered else None}
+
+
+def test_no_optimizer_state_is_lost_in_a_run_that_was_never_resumed():
+    record = run(each=set_to(optimizer_updates=0.0))
+    assert "optimizer-state-lost" not in [each.cause for each in diagnose(record).findings]
+
+
+@pytest.mark.parametrize(("of_head", "is_trained"), [(1e-9, True), (0.0, False)])
+def test_a_head_as_large_as_the_numbers_it_predicts_is_trained_if_it_changes_at_all(of_head: float, is_trained: bool):
+    ratios = {"body.blocks.0": 2e-3, "body.blocks.1": 3e-3, "pooler": 2e-3, "head": of_head}
+    settings = ("training.task=regress", "data.source=builtin:wordnet", "data.label_field=label")
+    found = warned_of(run(*settings, source="bert-tiny", each=set_to(update_ratio=1e-7, update_ratios=ratios)))
+    assert ("layers-frozen" in found) is not is_trained
+    assert "learning-rate-low" not in found

@@ -21,6 +21,7 @@ from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
 from trainbook.loop import step_metrics
 from trainbook.loop.step_metrics import first_rows, layer_norms, layer_of, mean_log_z, probe, sampled, update_ratio
+from trainbook.loop.train import updates_seen
 from trainbook.models.attention import recorded_logits
 from trainbook.parallel import Strategy
 from trainbook.precision import Precision, clip_gradients
@@ -585,3 +586,12 @@ def test_a_probe_waits_for_nothing(task: str, packed: bool, monkeypatch: pytest.
     assert asked and len(found) == (2 + (2 + (task in OFFSETS)) * (task in CHOOSING)), (
         "an error in it would leave them out"
     )
+
+
+def test_an_optimizer_has_seen_the_updates_of_its_busiest_parameter():
+    unused, trained = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([unused, trained])
+    assert updates_seen(optimizer, CPU) == {}
+    optimizer.state[unused] = {"step": torch.tensor(0.0)}
+    optimizer.state[trained] = {"step": torch.tensor(3.0)}
+    assert float(updates_seen(optimizer, CPU)["optimizer_updates"]) == 3

@@ -66,7 +66,7 @@ def raise_rate(view: View) -> str | None:
         return None
     if known is not None:
         return change(view, RATE, _rounded(max(rate * 3, known[0])))
-    steps, ratios = view.finite("update_ratio")
+    steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(steps, ratios, 0.5) if len(ratios) else 0.0
     wanted = rate * min(MOST_RAISED, USUAL_UPDATE / ratio) if ratio > 0 else 0.0
     if highest is not None:

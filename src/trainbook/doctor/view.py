@@ -48,6 +48,16 @@ class View:
         rows = self.record.rows("train").with_true(metric)
         return [(row["step"], row[metric]) for row in rows.at(thinned(len(rows), MOST_POINTS).tolist())]
 
+    def update_ratios(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps, and the size of each update relative to the weights. Of a regression, in the median layer: its head
+        is as large as the numbers that it predicts, and would hide all others."""
+        rows = self.parts("update_ratios") if self.task == "regress" else []
+        if not rows:
+            return self.finite("update_ratio")
+        steps = np.array([step for step, _ in rows])
+        ratios = np.array([float(np.median(list(each.values()))) for _, each in rows])
+        return steps[np.isfinite(ratios)], ratios[np.isfinite(ratios)]
+
     def losses(self) -> tuple[np.ndarray, np.ndarray]:
         """The plain loss where it is known beside extra terms, otherwise the loss."""
         name = "cross_entropy" if self.record.has("cross_entropy") else "loss"

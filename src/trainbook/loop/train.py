@@ -403,11 +403,15 @@ def read_together(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def updates_seen(optimizer: Any, device: torch.device) -> dict[str, Tensor]:
-    """The number of updates in the optimizer's moving averages, if it counts them."""
+    """The number of updates in the optimizer's moving averages, if it counts them: the most of any parameter, since one
+    that gets no gradient has none."""
     state = getattr(optimizer, "state", None)
-    first = next(iter(state.values()), None) if isinstance(state, Mapping) else None
-    count = first.get("step") if isinstance(first, Mapping) else None
-    return {} if count is None else {"optimizer_updates": torch.as_tensor(count, device=device).flatten()[0]}
+    entries = [entry for entry in state.values() if isinstance(entry, Mapping)] if isinstance(state, Mapping) else []
+    counts = [torch.as_tensor(entry["step"]).flatten()[0] for entry in entries if entry.get("step") is not None]
+    if not counts:
+        return {}
+    most = torch.stack([count.to(counts[0].device) for count in counts]).amax()
+    return {"optimizer_updates": most.to(device)}
 
 
 def must_be_metrics(names: Iterable[str], what: str) -> None:

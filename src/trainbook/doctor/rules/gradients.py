@@ -205,7 +205,8 @@ def layers_starve(view: View) -> Iterator[Finding]:
     "layers-frozen",
     symptom="underfitting",
     looks_at="layers that no update changes, that have no gradient, or that are not trainable",
-    thresholds="an update of 0, or of a ten-thousandth of the median layer's, in 9 of 10 logged steps; not with LoRA",
+    thresholds="an update of 0, or of a ten-thousandth of the median layer's (of a regression, of 0), in 9 of "
+    "10 logged steps; not with LoRA",
     source="the definition: the weights of a trained layer change",
     fault="half of the layers frozen",
     causes=("layers-frozen",),
@@ -220,9 +221,10 @@ def layers_frozen(view: View) -> Iterator[Finding]:
     if len(rows) >= 4:
         counts: dict[str, int] = {}
         for _, ratios in rows:
-            middle = float(np.median(list(ratios.values())))
+            # A head that predicts large numbers has large weights, and needs to change by little of them.
+            least = 0.0 if view.task == "regress" else 1e-4 * float(np.median(list(ratios.values())))
             for name, ratio in ratios.items():
-                counts[name] = counts.get(name, 0) + (ratio <= 1e-4 * middle)
+                counts[name] = counts.get(name, 0) + (ratio <= least)
         still = [name for name, count in counts.items() if count >= 0.9 * len(rows)]
     without = [name for name in _without_gradient(view) if name not in still]
     named = list(dict.fromkeys([*untrained, *still, *without]))

@@ -124,7 +124,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     norms = view.curve("grad_norm")[1]
     if len(norms) and not np.isfinite(norms).mean() > 0.5:  # what was never applied says nothing about the rate
         return
-    ratio_steps, ratios = view.finite("update_ratio")
+    ratio_steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
     if still is not None:
@@ -240,7 +240,7 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
     line = robust_line(steps[half], losses[half])
     if line.high < 0 and line.slope * (steps[-1] - steps[half][0]) < -0.03 * prior:
         return  # it is still on its way
-    ratio_steps, ratios = view.finite("update_ratio")
+    ratio_steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else 1e-3
     guess = "predicting the mean" if view.task == "regress" else "guessing by frequency"
     evidence = f"the loss is stuck at {last:.3g}; {guess}, without the input, has a loss of {prior:.3g}"

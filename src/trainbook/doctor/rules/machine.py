@@ -56,7 +56,7 @@ def not_finite(view: View) -> Iterator[Finding]:
             override=override,
         )
         return
-    ratios = view.values("update_ratio")
+    ratios = view.update_ratios()[1]
     if len(ratios) and np.median(ratios) > 0.03:
         sure = 0.5 if view.updates_follow_gradients else 0.7
         span = (_best_before(view, steps[0]), steps[-1])

@@ -31,7 +31,7 @@ USUAL_DECAY = 0.1
     needs=("update_ratio",),
 )
 def update_size(view: View) -> Iterator[Finding]:
-    steps, ratios = view.finite("update_ratio")
+    steps, ratios = view.update_ratios()
     kept = ratios > 0  # 0: no update was applied
     steps, ratios = steps[kept], ratios[kept]
     if len(ratios) < 6:
@@ -144,13 +144,15 @@ def _weaker_decay(view: View, decay: float, taken: float) -> str | None:
     "averages-lost",
     symptom="loss spikes",
     looks_at="the optimizer's own count of updates against the number of applied updates",
-    thresholds="more than 2 updates and 2 % missing",
+    thresholds="more than 2 updates and 2 % missing, in a run that was resumed",
     source="the definition: both count the same updates",
     fault="a resume without the optimizer state",
     causes=("optimizer-state-lost",),
     needs=("optimizer_updates", "applied_updates"),
 )
 def averages_lost(view: View) -> Iterator[Finding]:
+    if not view.events("resume"):
+        return
     for step, seen, applied in _counted_updates(view):
         lost = np.flatnonzero(_are_missing(seen, applied))
         if len(lost):

@@ -124,7 +124,7 @@ def warm_up(view: View) -> Iterator[Finding]:
     # Many runs need no warm-up. The loss must show that this one does: first updates and gradients are large in healthy
     # runs too, unless the learning rate is far above the usual one.
     rise = _early_rise(losses, early)
-    ratio_steps, ratios = view.finite("update_ratio")
+    ratio_steps, ratios = view.update_ratios()
     first_ratios = ratios[ratio_steps <= 10]
     is_large = len(first_ratios) > 0 and first_ratios.max() > 0.05
     if rise is None and not (is_large and known is not None and rate > FAR_ABOVE * known[1]):
