@@ -36,7 +36,7 @@ BROKEN: dict[str, tuple[str, list[str]]] = {
     ),
     "a misspelt section": (
         "optimizr:\n  type: adamw\n",
-        ["run.yaml:1  optimizr: no such knob. Did you mean optimizer?"],
+        ["run.yaml:1  optimizr: no such section. Did you mean optimizer?"],
     ),
     "a name like no other": (
         "flux_capacitor: 1\n",

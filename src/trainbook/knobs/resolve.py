@@ -133,10 +133,11 @@ class Resolver:
             return
         owners = by_name().get(entry.name, ())
         meant = owners[0].path if len(owners) == 1 else next(iter(SPECIAL.get(entry.name, ())), None)
-        if meant is None and isinstance(entry.value, YamlBlock) and not scope.section:
+        is_section = meant is None and isinstance(entry.value, YamlBlock) and not scope.section
+        if is_section:
             meant = nearest_section(entry.name)
         hint = f"Did you mean {meant}?" if meant else did_you_mean(entry.name, scope.section)
-        self._problem(entry, scope, "no such knob.", hint)
+        self._problem(entry, scope, "no such section." if is_section and meant else "no such knob.", hint)
 
     # Values
 

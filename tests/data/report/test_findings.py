@@ -112,7 +112,7 @@ def test_a_skewed_set_should_be_judged_by_f1(report_of, texts):
     even = by_rule(report_of(labelled(texts(60, 1), "ab")))["label_balance"]
     assert even["severity"] == "info" and "macro F1" not in even["text"]
     assert even["text"].endswith("the baseline to beat; the 2 classes are about equally frequent.")
-    assert "by entropy, the 2 classes count as 1.6 equally frequent ones." in finding["text"]
+    assert "the effective number of classes, by entropy, is 1.6 of 2." in finding["text"]
 
 
 def numbered(texts, numbers):

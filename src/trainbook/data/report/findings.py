@@ -287,7 +287,7 @@ def _labels(facts: Facts) -> Iterator[Facts]:
     if labels["kind"] == "classes":
         text = f"'{labels['majority']}' is {share:.1%} of all labels"
     if labels["effective_classes"] < 0.95 * classes:
-        text += f"; by entropy, the {classes} classes count as {labels['effective_classes']:.1f} equally frequent ones."
+        text += f"; the effective number of classes, by entropy, is {labels['effective_classes']:.1f} of {classes}."
     else:
         text += f"; the {classes} classes are about equally frequent."
     if rare:
