@@ -220,3 +220,24 @@ def test_a_diverged_log_has_no_evidence_against_itself():
     findings = diagnose(record).findings
     assert findings[0].cause == "learning-rate-high" and "it started at" not in findings[0].evidence
     assert not {"learning-rate-low", "model-small", "dataset-tiny"} & {each.cause for each in findings}
+
+
+def skips(*steps: int, loss: float = math.nan) -> list[dict[str, Any]]:
+    signals = {"cause": "not_finite", "loss": loss, "grad_norm": math.nan}
+    return [{"kind": "skip", "step": step, **signals} for step in steps]
+
+
+def test_a_loss_that_is_nan_before_any_update_is_not_the_learning_rate():
+    record = fitted(loss=lambda step: math.nan, grad_norm=math.nan, applied_updates=0, update_ratio=None)
+    back = {"kind": "rollback", "step": 0}
+    findings = diagnose(replace(record, evaluations=[], events=[*skips(1, 2, 3), back])).findings
+    assert findings[0].cause == "data-not-finite" and "first at step 1, before any update" in findings[0].evidence
+    assert not {"learning-rate-high", "non-finite"} & {each.cause for each in findings}
+    assert all(each.override is None for each in findings)
+
+
+@pytest.mark.parametrize(("loss", "cause"), [(math.nan, "data-not-finite"), (1.0, "non-finite")])
+def test_batches_with_a_nan_loss_among_good_ones_are_a_matter_of_the_data(loss: float, cause: str):
+    record = replace(fitted(loss=learned, skipped_updates=6), events=skips(20, 50, 51, 90, 130, 131, loss=loss))
+    first = diagnose(record).findings[0]
+    assert first.cause == cause and "6 " in first.evidence

@@ -284,6 +284,24 @@ def test_bad_batches_of_ones_own_data_are_skipped_while_the_module_is_fine(lab, 
     torch.testing.assert_close(dict(found[0].state_dict()), dict(found[1].state_dict()), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("where", ["data", "weights", "loss"])
+def test_what_is_not_finite_before_any_update_is_named_and_not_the_learning_rate(lab, where: str):
+    inputs, targets = made_data()
+    model, loss = made_model(), mean_loss
+    if where == "data":
+        inputs[:, 1] = float("nan")
+        told = "At step 1, 40 of the .* values of batch.0. are NaN or infinite, all in column 1"
+    elif where == "weights":
+        model.get_parameter("0.bias").data.fill_(float("nan"))
+        told = "The data of step 1 is finite, but these weights are not: 0.bias"
+    else:
+        loss = lambda model, batch: mean_loss(model, batch) / 0  # noqa: E731
+        told = "look for a division by zero"
+    with pytest.raises(Diverged, match=told) as stopped:
+        fit(lab, "run", [(inputs, targets)], model, loss=loss, max_steps=30)
+    assert "so it is not the learning rate" in str(stopped.value) and "learning_rate=" not in str(stopped.value)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_ones_own_data_is_shuffled_if_its_loader_shuffles(lab, shuffle: bool):
     loaded = lab.load("training.max_steps=2")

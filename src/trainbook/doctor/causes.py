@@ -397,6 +397,14 @@ _ALL = (
         is_observed=True,
     ),
     _cause(
+        "data-not-finite",
+        "NaN or infinite values come from the data, the loss function or the initial weights, not from the updates.",
+        "Check inputs and targets for values that are missing, NaN or infinite, and the loss function for a division "
+        "by zero or the logarithm of zero.",
+        None,
+        CURVES + "bad-samples learning-rate-high labels-random",
+    ),
+    _cause(
         "out-of-memory",
         "The device runs out of memory.",
         "Use a smaller micro-batch: fewer sequences at a time.",
@@ -486,5 +494,6 @@ HINDRANCES = frozenset(
         "attention-logits-grow",
         "fp16-overflow",
         "non-finite",
+        "data-not-finite",
     }
 )

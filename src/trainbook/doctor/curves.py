@@ -6,7 +6,8 @@ that happens to be hard is no news.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +71,19 @@ def ends_in_nan(view: View) -> bool:
     """The last logged loss is not a number that training could go on from."""
     values = view.curve("loss")[1]
     return len(values) > 0 and not np.isfinite(values[-1])
+
+
+def starts_not_finite(view: View) -> bool:
+    """The loss of the first step is NaN or infinite: no update came before it."""
+    steps, values = view.curve("loss")
+    in_rows = len(values) > 0 and steps[0] == 1 and not np.isfinite(values[0])
+    return in_rows or any(event["step"] == 1 and has_no_loss(event) for event in view.events("skip"))
+
+
+def has_no_loss(skip: Mapping[str, Any]) -> bool:
+    """Whether the loss itself of a skipped update is NaN or infinite, and not its gradient alone."""
+    loss = skip.get("loss")
+    return isinstance(loss, float) and not np.isfinite(loss)
 
 
 def falls_throughout(view: View) -> bool:

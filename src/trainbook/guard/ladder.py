@@ -69,7 +69,7 @@ class Policy:
 class Trouble:
     """What the ladder noticed, and the step at which it began."""
 
-    kind: str  # "rejections", "drift", "stuck", or "data"
+    kind: str  # "rejections", "drift", "stuck", "data", or "start": not finite before any update
     first_step: int
     last_step: int
     reason: str
@@ -164,7 +164,7 @@ class Ladder:
         if found is self.pending:
             return self.back(found)
         if not found.is_of_the_model and not reading.recent_losses:
-            return self.back(found)  # no update was ever accepted: there is no better state to compare with
+            return self._before_any_update(found)
         return Suspicion(found, reading.row if found.kind == "rejections" else ())
 
     def confirm(self, suspicion: Suspicion) -> Observe | RollBack | Stop:
@@ -195,6 +195,18 @@ class Ladder:
             self.remedies.append(remedy)
             self._ask_for_gain(trouble)
         return RollBack(trouble, self.attempts, remedy)
+
+    def _before_any_update(self, trouble: Trouble) -> RollBack | Stop:
+        """There is no better state to compare with, and no learning rate to blame."""
+        decision = self.back(trouble)
+        if isinstance(decision, RollBack):
+            return decision
+        why = (
+            "No update was applied before that, so it is not the learning rate: the data, the loss function or the "
+            "initial weights of the model give values that are not finite."
+        )
+        verdict = f"step {trouble.last_step}: {trouble.reason}. {why}"
+        return replace(decision, trouble=replace(trouble, kind="start"), verdict=verdict)
 
     def _is_same(self, trouble: Trouble) -> bool:
         """As the last one, from which the run went back."""

@@ -4,7 +4,7 @@ enough and the model has come to harm, the run goes back to a state from before 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -315,6 +315,8 @@ class GuardActions:
         quarantined = f"the {len(self.blame.entries)} samples in quarantine.jsonl" if self.blame.entries else ""
         if trouble.kind == "data":
             return f"{kept} Check {quarantined or 'your data'} for values that are not finite, or far too large."
+        if trouble.kind == "start":
+            return self._what_is_not_finite(trouble.first_step)
         by = 2 if self.ladder.has_learned and trouble.kind != "stuck" else 10
         advice = f"Try {self._lower_rate(by)}, a longer warm-up"
         if self.state.precision.compute == "fp16":
@@ -324,6 +326,22 @@ class GuardActions:
         if quarantined:
             advice += f"; also check {quarantined}"
         return f"{kept} {advice}."
+
+    def _what_is_not_finite(self, step: int) -> str:
+        """Of what the model computed from before any update: the data of a step, and its own weights."""
+        with closing(self.job.feed(step - 1, step)) as batches:
+            found = [part for each in next(batches).micro_batches for part in not_finite_parts(each)]
+        if found:
+            more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+            return f"At step {step}, {'; '.join(found[:3])}{more}."
+        weights = {name: getattr(each, "_local_tensor", each) for name, each in self.state.task.named_parameters()}
+        names = [name for name, each in weights.items() if not each.isfinite().all()]  # each rank of its own share
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            return f"The data of step {step} is finite, but these weights are not: {', '.join(names[:3])}{more}."
+        advice = f"The data of step {step} and the weights are finite: look for a division by zero, the logarithm of "
+        advice += "zero or an overflow in the model and its loss"
+        return f"{advice}, and try precision.compute=fp32." if self.state.precision.compute == "fp16" else f"{advice}."
 
     @property
     def _is_own(self) -> bool:
@@ -340,6 +358,22 @@ class GuardActions:
         facts = {"num_parameters": sum(parameter.numel() for parameter in self.state.task.parameters())}
         known = usual_rates(View(RunRecord("", (), (), facts=facts, **told_by(config, None)._asdict())))
         return f"optimizer.learning_rate={min(lower, known[1] if known else lower):.2g}"
+
+
+def not_finite_parts(value: Any, name: str = "batch") -> list[str]:
+    """What is NaN or infinite in a batch, in words: the tensors, and their columns where these are few."""
+    if isinstance(value, Mapping):
+        return [told for key, part in value.items() for told in not_finite_parts(part, f"{name}[{key!r}]")]
+    if isinstance(value, (list, tuple)):
+        return [told for place, part in enumerate(value) for told in not_finite_parts(part, f"{name}[{place}]")]
+    if not isinstance(value, torch.Tensor) or value.isfinite().all():
+        return []
+    bad = ~value.isfinite()
+    told = f"{int(bad.sum()):,} of the {value.numel():,} values of {name} are NaN or infinite"
+    columns = bad.any(0).nonzero().flatten().tolist() if value.ndim == 2 else []
+    if columns and len(columns) <= min(3, value.shape[1] // 2):
+        told += f", all in column{'s' if len(columns) > 1 else ''} {', '.join(map(str, columns))}"
+    return [told]
 
 
 def _policy(job: Job) -> Policy:

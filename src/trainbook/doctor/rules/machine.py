@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.curves import divergence_of, ends_in_nan, has_no_loss, starts_not_finite
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
@@ -24,10 +25,11 @@ OUT_OF_MEMORY = re.compile(
     "not-finite",
     symptom="NaN gradients",
     looks_at="losses and gradient norms that are NaN or infinite, and updates skipped because of them",
-    thresholds="any; an error if the last loss or the last three norms are NaN or infinite",
+    thresholds="any; an error if the last loss or the last three norms are NaN or infinite; it names the data if the "
+    "first loss is, or if the guard skipped batches whose loss is and all went well between them",
     source="the definition",
     fault="a NaN in the gradients",
-    causes=("non-finite", "fp16-overflow", "learning-rate-high"),
+    causes=("non-finite", "data-not-finite", "fp16-overflow", "learning-rate-high"),
     needs=("loss",),
 )
 def not_finite(view: View) -> Iterator[Finding]:
@@ -36,7 +38,7 @@ def not_finite(view: View) -> Iterator[Finding]:
         for steps, losses, norms in view.record.rows("train").blocks("step", "loss", "grad_norm")
     ]
     skipped = [event["step"] for event in view.events("skip") if _was_not_finite(event)]
-    steps = np.sort(np.concatenate([*bad, skipped])).astype(int)
+    steps = np.unique(np.concatenate([*bad, skipped])).astype(int)
     if not len(steps):
         return
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
@@ -56,7 +58,21 @@ def not_finite(view: View) -> Iterator[Finding]:
             override=override,
         )
         return
+    if starts_not_finite(view):
+        evidence += ", before any update"
+        yield finding("error", "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]))
+        return
+    without_loss = [event["step"] for event in view.events("skip") if has_no_loss(event)]
     ratios = view.update_ratios()[1]
+    if _went_on_well(view, len(skipped)) and len(without_loss) > 0.9 * len(skipped):
+        evidence = (
+            f"the loss of {len(set(without_loss)):,} batches was NaN or infinite, first at step {min(without_loss):,}; "
+            "it was finite in the batches between them, so the weights are not to blame"
+        )
+        remedy = "Check inputs and targets for missing, NaN or infinite values; the guard skips such batches."
+        span = (steps[0], steps[-1])
+        yield finding("warning", "data-not-finite", 0.85, evidence, steps=span, remedy=remedy)
+        return
     if len(ratios) and np.median(ratios) > 0.03:
         sure = 0.5 if view.updates_follow_gradients else 0.7
         span = (_best_before(view, steps[0]), steps[-1])
@@ -66,6 +82,14 @@ def not_finite(view: View) -> Iterator[Finding]:
     is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _went_on_well(view: View, skipped: int) -> bool:
+    """Most updates were applied, and neither did the loss diverge nor did the guard have to roll back."""
+    applied = view.values("applied_updates")
+    if not 0 < skipped < (float(applied.max()) if len(applied) else 0.0):
+        return False
+    return divergence_of(view) is None and not ends_in_nan(view) and not view.events("rollback")
 
 
 def _was_not_finite(event: Mapping[str, Any]) -> bool:

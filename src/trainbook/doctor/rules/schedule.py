@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of, ends_in_nan, validation_has_stopped
+from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
 from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, usual_rates, without_repeats
 from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import noise_of, robust_line
@@ -203,7 +203,7 @@ def few_updates(view: View) -> Iterator[Finding]:
 )
 def guard_acted(view: View) -> Iterator[Finding]:
     lowered, back = view.events("remedy"), view.events("rollback")
-    if lowered or back:
+    if (lowered or back) and not starts_not_finite(view):
         events = [*lowered, *back]
         steps = sorted(event["step"] for event in events)
         evidence = (
