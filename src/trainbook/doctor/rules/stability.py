@@ -6,12 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, divergence_of
-from trainbook.doctor.remedies import change, lower_rate, without_repeats
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of
+from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
 from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
 from trainbook.doctor.view import EARLY, View
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
+
+SHOT_UP = 3.0  # times the first loss
 
 
 @rule(
@@ -20,7 +22,8 @@ from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXI
     looks_at="the loss late in the run, against its lowest and first values",
     thresholds="the median of the last fifth has given back half of the improvement, by 6 standard errors of the "
     "difference of two medians; or is 10 % and 4 deviations of single rows above the first loss (in the first "
-    f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations)",
+    f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
+    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one",
     source="reasoning: noise does not undo half of the improvement; deviations are those of neighbouring rows",
     fault="the learning rate 30 times too high",
     causes=("learning-rate-high",),
@@ -29,6 +32,7 @@ from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXI
 def divergence(view: View) -> Iterator[Finding]:
     found = divergence_of(view)
     if found is None:
+        yield from _shot_up(view)
         return
     evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} at step {found.at:,} and is now "
     evidence += f"{found.last:.3g}"
@@ -45,6 +49,24 @@ def divergence(view: View) -> Iterator[Finding]:
         lowest=found.lowest,
         last=found.last,
     )
+
+
+def _shot_up(view: View) -> Iterator[Finding]:
+    """Right after the start, at a learning rate far above the usual one; whatever the loss did later."""
+    steps, losses = view.losses()
+    rate, usual = view.peak_rate, highest_usual_rate(view)
+    if rate is None or usual is None or rate < FAR * usual or len(losses) < FEW or steps[0] > STARTS_BY:
+        return
+    early = losses[steps <= max(20, 0.05 * view.total)]
+    first, highest = float(losses[0]), float(early.max())
+    if first <= 0 or highest < SHOT_UP * first:
+        return
+    span = (steps[0], steps[len(early) - 1])
+    evidence = (
+        f"a learning rate of {rate:.3g} is {rate / usual:,.0f} times the highest usual one of this optimizer "
+        f"({usual:g}), and the loss rose from {first:.3g} to {highest:.3g} within the first {int(span[1])} steps"
+    )
+    yield finding("warning", "learning-rate-high", 0.7, evidence, steps=span, override=lower_rate(view))
 
 
 @rule(
