@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import standstill_of
+from trainbook.doctor.curves import STARTS_BY, standstill_of
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate
 from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
@@ -15,6 +15,11 @@ from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
+
+SAME_WAY = (
+    "Check that the inputs and labels of the validation split are encoded and preprocessed exactly as those of the "
+    "training data."
+)
 
 
 @rule(
@@ -25,7 +30,8 @@ from trainbook.runs.run_record import counted
     thresholds="2 % and 0.02 nats (for a share, 2 standard errors) worse, at least two evaluations after the best; "
     "10 % is an "
     "error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the rise "
-    "exceeds the noise of the evaluation and the training loss fell significantly",
+    "exceeds the noise of the evaluation and the training loss fell significantly, or if the first evaluation is "
+    "within the first epoch and 20 % worse than the untrained model",
     source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
     "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
     fault="a small training set and many epochs",
@@ -48,6 +54,9 @@ def validation_rises(view: View) -> Iterator[Finding]:
     evidence = f"{chosen.told()}, while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
     span = (best, at[-1])
     epochs = view.values("epoch")
+    if said := _worse_from_the_start(view):
+        yield finding("error", "validation-drift", 0.85, said, steps=span, remedy=SAME_WAY, rise=rise)
+        return
     if len(epochs) and epochs[-1] < 1.0 and not view.is_fine_tuning:
         noise = 2.0 / chosen.targets**0.5 if chosen.targets and chosen.metric == "loss" else 0.0
         since = steps >= min(best, steps[-8:][0])
@@ -61,6 +70,24 @@ def validation_rises(view: View) -> Iterator[Finding]:
     severity = "error" if rise > 0.1 and not is_kept else "warning"
     override = _against_overfitting(view, best)
     yield finding(severity, "overfitting", 0.75, evidence, steps=span, override=override, rise=rise)
+
+
+def _worse_from_the_start(view: View) -> str | None:
+    """A first evaluation within the first epoch that is worse than an untrained model, while training goes well: there
+    was nothing to overfit yet. Where an accuracy is known, `metric-flat` says more."""
+    (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
+    epoch_steps, epochs = view.finite("epoch")
+    if view.is_fine_tuning or view.record.rows("eval").has("accuracy") or steps[0] > STARTS_BY or not len(epochs):
+        return None
+    then = float(np.median(losses[np.argsort(np.abs(steps - at[0]))[:5]]))
+    first, epoch = float(losses[:3].max()), float(np.interp(at[0], epoch_steps, epochs))
+    if epoch > 1.0 or first <= 0 or evaluations[0] < 1.2 * first or then > 0.8 * first:
+        return None
+    return (
+        f"at the first evaluation, {epoch:.2g} epochs into the run, the validation loss was {evaluations[0]:.3g}, "
+        f"above the {first:.3g} of the untrained model, and the training loss {then:.3g}: that is too early for "
+        f"overfitting; the validation loss is now {evaluations[-1]:.3g}"
+    )
 
 
 def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
