@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 AT_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
@@ -17,9 +25,26 @@ def is_shuffled(loader: Any) -> bool:
         loader = list(loader.values())
     if isinstance(loader, (list, tuple)):
         return bool(loader) and all(is_shuffled(each) for each in loader)
+    sampler = _sampler_of(loader)
+    return isinstance(sampler, AT_RANDOM) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
+
+
+def is_in_order(loader: Any) -> bool:
+    """Whether every epoch has the same order: that of a list of batches, or of a DataLoader that does not shuffle.
+    False where nobody can tell."""
+    if isinstance(loader, Mapping):
+        loader = list(loader.values())
+    if isinstance(loader, (list, tuple)):
+        return all(is_in_order(each) for each in loader if isinstance(each, DataLoader))
+    sampler = _sampler_of(loader)
+    return isinstance(sampler, SequentialSampler) or (isinstance(sampler, DistributedSampler) and not sampler.shuffle)
+
+
+def _sampler_of(loader: Any) -> Any:
+    """Of the samples, whatever makes batches of them."""
     sampler = getattr(loader, "batch_sampler", None)
     sampler = getattr(loader, "sampler", None) if sampler is None else sampler
     while isinstance(sampler, BatchSampler):
         # accelerate has batch samplers that leave out some batches of another one; it may be anybody's.
         sampler = sampler.sampler if type(sampler) is BatchSampler else getattr(sampler, "batch_sampler", None)
-    return isinstance(sampler, AT_RANDOM) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
+    return sampler

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import ConfigError, Problem, UserError
-from trainbook.guard.shuffling import is_shuffled
+from trainbook.guard.shuffling import is_in_order, is_shuffled
 from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -106,7 +106,8 @@ class FitJob(Job):
 
     def facts(self) -> dict[str, Any]:
         num_parameters, num_trained = count_parameters(self.own.model)
-        return {"num_parameters": num_parameters, "num_trained": num_trained}
+        in_order = is_in_order(self.own.data)
+        return {"num_parameters": num_parameters, "num_trained": num_trained, "in_order": in_order}
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

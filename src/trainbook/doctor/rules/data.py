@@ -8,8 +8,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of
-from trainbook.doctor.remedies import change, chosen_metric
+from trainbook.doctor.remedies import change, chosen_metric, highest_usual_rate
 from trainbook.doctor.rule import Finding, Lacking, finding, rule
+from trainbook.doctor.rules.stability import find_spikes
 from trainbook.doctor.statistics import wave_of_epochs
 from trainbook.doctor.view import View
 from trainbook.knobs.bibliography import REPEATED_DATA
@@ -17,6 +18,7 @@ from trainbook.runs.columns import are_logged
 
 CHANCE = 1e-4  # of a wave in the losses of shuffled data
 LEAST_SWING = 1.3  # the highest of the wave over its lowest
+LARGE_UPDATE = 0.03  # of the norm of the weights
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
 
@@ -75,7 +77,9 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     "of your own, whether the loss rises and falls with the epoch",
     thresholds="95 % of neighbouring rows in order, between two resumes or rollbacks; in shuffled data half are. Of "
     f"the loss: a wave of one epoch around its trend, by chance in less than 1 of {1 / CHANCE:,.0f} runs; or a loss "
-    "below 1 % of the first that then rises above the first, within the first epoch",
+    "below 1 % of the first that then rises above the first, within the first epoch; or, of data that "
+    "is known to be read in a fixed order, a loss that jumps for long or diverges while updates and learning rate are "
+    "usual",
     source="the definition: in a random order, half of the neighbouring pairs ascend; the F test of a regression on "
     "the sine and cosine of the position in the epoch",
     fault="data that is not shuffled",
@@ -114,17 +118,35 @@ def _loss_follows_the_order(view: View) -> Iterator[Finding]:
     if evidence is None:
         rest = epochs > 0.5  # the first steps change the loss more than the order does
         wave = wave_of_epochs(epochs[rest], losses[rest])
-        if wave is None or wave.by_chance > CHANCE or wave.swing < LEAST_SWING:
+        if wave is not None and wave.by_chance <= CHANCE and wave.swing >= LEAST_SWING:
+            evidence = f"the loss rises and falls with each epoch, by a factor of {wave.swing:.2g}"
+        elif view.fact("in_order") and (jump := _jump_at_small_updates(view)):
+            evidence = f"the data is read in a fixed order, and the loss {jump}, although updates are not large"
+        else:
             return
-        evidence = f"the loss rises and falls with each epoch, by a factor of {wave.swing:.2g}"
     yield finding(
         "warning",
         "data-unshuffled",
-        0.7,
+        0.75 if view.fact("in_order") else 0.7,
         f"{evidence}, as it does where samples come in the same order in every epoch",
         steps=(0, view.last_step),
         remedy="Shuffle it, such as with DataLoader(…, shuffle=True).",
     )
+
+
+def _jump_at_small_updates(view: View) -> str | None:
+    """Of a run whose learning rate and updates are usual, so that a loss that rises for long is not their fault."""
+    steps, losses = view.losses()
+    ratios, usual = view.update_ratios()[1], highest_usual_rate(view)
+    if not len(ratios) or np.median(ratios) > LARGE_UPDATE or usual is None or (view.peak_rate or 0.0) > 10 * usual:
+        return None
+    lasting = [spike for spike in find_spikes(steps, losses) if spike[2] != "fast" or spike[1] > 1.5 * losses[0]]
+    if lasting:
+        at, highest, _ = max(lasting, key=lambda spike: spike[1])
+        before = float(losses[steps < at][-1])
+        return f"jumps from {before:.3g} to {highest:.3g} at step {at:,}"
+    found = divergence_of(view)
+    return None if found is None else f"rose from {found.lowest:.3g} at step {found.at:,} to {found.last:.3g}"
 
 
 def _alike_batches(steps: np.ndarray, losses: np.ndarray) -> str | None:
