@@ -353,3 +353,18 @@ def test_a_head_as_large_as_the_numbers_it_predicts_is_trained_if_it_changes_at_
     found = warned_of(run(*settings, source="bert-tiny", each=set_to(update_ratio=1e-7, update_ratios=ratios)))
     assert ("layers-frozen" in found) is not is_trained
     assert "learning-rate-low" not in found
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "is_stuck"),
+    [({"loss": 0.175, "f1_macro": 0.49}, True), ({"loss": 0.175, "f1_macro": 0.86}, False), ({"loss": 0.09}, False)],
+)
+def test_a_loss_near_that_of_guessing_a_rare_class_is_not_stuck_if_validation_is_better(
+    evaluation: dict[str, float], is_stuck: bool
+):
+    facts = {"uniform_loss": math.log(2), "prior_loss": 0.154, "validation_prior_loss": 0.179}
+    curve = losses(lambda step: 0.142 + 0.55 * math.exp(-step / 10))
+    record = run(
+        "training.task=classify", source="bert-tiny", facts=facts, each=curve, each_evaluation=set_to(**evaluation)
+    )
+    assert bool(said(record, "stuck-at-prior")) is is_stuck

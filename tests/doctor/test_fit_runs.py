@@ -241,3 +241,61 @@ def test_batches_with_a_nan_loss_among_good_ones_are_a_matter_of_the_data(loss: 
     record = replace(fitted(loss=learned, skipped_updates=6), events=skips(20, 50, 51, 90, 130, 131, loss=loss))
     first = diagnose(record).findings[0]
     assert first.cause == cause and "6 " in first.evidence
+
+
+@pytest.mark.parametrize(("optimizer", "severity"), [("adamw", "info"), ("sgd", "warning")])
+def test_gradients_of_a_large_loss_are_clipped_without_harm_by_an_adaptive_optimizer(optimizer: str, severity: str):
+    record = fitted(f"optimizer.type={optimizer}", loss=learned, grad_norm=50.0, clipped=1.0)
+    tight = found(record, "clipping-tight")
+    assert tight is not None and tight.severity == severity
+
+
+def test_a_noisy_run_whose_validation_improves_to_the_end_has_learned_something():
+    noise = np.random.default_rng(2)
+    record = fitted(
+        loss=lambda step: 650 if step == 1 else 900 * math.exp(0.2 * noise.standard_normal()),
+        validation=lambda step: 890 + 4 * math.exp(-step / 100),
+        grad_norm=50.0,
+        clipped=1.0,
+    )
+    assert [each.cause for each in diagnose(record).findings if each.severity != "info"] == []
+
+
+def test_validation_that_is_worse_than_an_untrained_model_from_the_first_epoch_on_is_no_overfitting():
+    record = fitted(loss=learned, validation=lambda step: 10 - 8 * math.exp(-step / 60))
+    findings = diagnose(record).findings
+    assert findings[0].cause == "validation-drift" and findings[0].severity == "error"
+    assert "above the 1.29 of the untrained model" in findings[0].evidence and "encoded" in str(findings[0].remedy)
+    assert all(each.severity == "info" for each in findings if each.cause == "overfitting")
+    later = fitted(loss=learned, validation=lambda step: 0.5 if step == 20 else 10 - 8 * math.exp(-step / 60))
+    assert causes(later)[0] == "overfitting"
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_loss_that_jumps_in_data_of_a_fixed_order_names_the_order(in_order: bool):
+    def in_blocks(step: int) -> float:
+        return 1.7 * math.exp(-step / 17) if step <= 25 else 2.3 * math.exp(-(step - 25) / 120)
+
+    record = fitted(loss=in_blocks, validation=lambda step: 0.7 + 1.5 * math.exp(-step / 80))
+    record = replace(record, facts={**record.facts, "in_order": in_order})
+    assert causes(record)[0] == ("data-unshuffled" if in_order else "learning-rate-high")
+
+
+@pytest.mark.parametrize(("rate", "is_named"), [(1.0, True), (1e-3, False)])
+def test_a_learning_rate_far_above_the_usual_is_named_if_the_loss_shot_up_although_it_recovered(
+    rate: float, is_named: bool
+):
+    def recovered(step: int) -> float:
+        return 1.6 if step == 1 else 0.02 + 1.5 * math.exp(-step / 40) + 2000 * math.exp(-step / 2)
+
+    record = fitted(f"optimizer.learning_rate={rate}", loss=recovered, validation=lambda step: 2 * math.exp(-step / 40))
+    first = next(iter(diagnose(record).findings), None)
+    assert (first is not None and first.cause == "learning-rate-high") is is_named
+    if first is not None and is_named:
+        assert "1,000 times the highest usual one" in first.evidence and first.override == "learning_rate=0.001"
+
+
+def test_targets_of_a_large_scale_are_named_where_nothing_was_learned():
+    for clipped, norm in ((1.0, 1e6), (0.0, 1e6)):
+        record = fitted(loss=lambda step: 5e10, grad_norm=norm, clipped=clipped, validation=lambda step: 5e10 - step)
+        assert causes(record)[0] == "targets-unscaled" and "labels-random" not in causes(record)

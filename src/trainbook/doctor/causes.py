@@ -193,6 +193,13 @@ _ALL = (
         CURVES + "learning-rate-low model-small training-short gradients-vanish metric-flat overfitting dataset-tiny",
     ),
     _cause(
+        "targets-unscaled",
+        "The targets are far from the range of the model's outputs, so learning their scale alone would take too long.",
+        "Scale the targets to a mean of 0 and a standard deviation of 1, and scale predictions back.",
+        None,
+        CURVES + "labels-random",
+    ),
+    _cause(
         "labels-noisy",
         "Some labels may be wrong, and were memorized.",
         "Run `trainbook predict` with the best checkpoint on the training file, and look at the records whose label "
@@ -481,6 +488,7 @@ HINDRANCES = frozenset(
         "targets-shifted-twice",
         "padding-as-targets",
         "loss-unbounded",
+        "targets-unscaled",
         "data-unshuffled",
         "batches-repeat",
         "model-small",

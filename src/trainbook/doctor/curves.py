@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainbook.doctor.remedies import chosen_metric
-from trainbook.doctor.statistics import noise_of, robust_line, running_median, thinned
+from trainbook.doctor.statistics import noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
 
 FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
@@ -185,6 +185,15 @@ def validation_gain(view: View) -> float | None:
         return None
     then = float(np.interp(at[-1] / 2, at, losses))
     return (then - float(losses[-1])) / abs(then) if then else None
+
+
+def validation_falls_on(view: View) -> bool:
+    """Nearly every evaluation is better than the one before, in the last half of the run as well: however small the
+    gain is beside the noise of single batches, something is learned that holds for new data."""
+    at, losses = view.finite("loss", "eval")
+    if len(losses) < 6 or rank_correlation(at, losses) > -0.9:
+        return False
+    return float(np.interp(at[-1] / 2, at, losses) - losses[-1]) > 0.1 * float(losses[0] - losses[-1])
 
 
 def validation_has_stopped(view: View) -> bool:

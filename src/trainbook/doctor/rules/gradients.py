@@ -27,7 +27,8 @@ def late(rows: list, share: int = 2) -> list:
     "clipped-share",
     symptom="exploding gradients",
     looks_at="how often gradients are clipped, and at which threshold",
-    thresholds="more than half of the steps; a threshold below 0.1, or below a tenth of the median norm, is too low; "
+    thresholds="more than half of the steps; a threshold below 0.1, or below a tenth of the median norm, is too "
+    "low (the latter is an info for regression, and for a module of your own unless with sgd); "
     "otherwise it names the learning rate, for sgd only: adaptive optimizers divide the size of gradients out",
     source=f"clipping of more than half of the updates is extremely aggressive ({TUNING_PLAYBOOK}); usual range of "
     "batch.max_grad_norm",
@@ -53,9 +54,12 @@ def clipped_share(view: View) -> Iterator[Finding]:
         remedy = f"Raise the threshold to about {raised:g}{'' if is_low else ', the median gradient norm'}."
         if not is_low and norm > SCALED:
             remedy = f"Scale the loss down, or raise the threshold to about {raised:g}, the median gradient norm."
+        # The gradient of a squared error is as large as the numbers to predict are. A loss of the user's own may have
+        # any scale, which adaptive optimizers divide out.
+        is_own_scale = view.record.origin == "fit" and view.setting("optimizer.type") not in (None, "sgd")
+        is_scale = view.task == "regress" or is_own_scale
         yield finding(
-            # The gradient of a squared error is as large as the numbers to predict are.
-            "info" if view.task == "regress" and not is_low else "warning",
+            "info" if is_scale and not is_low else "warning",
             "clipping-tight",
             0.85 if is_low else 0.5,
             f"{evidence}, the clipping threshold {limit:g}",

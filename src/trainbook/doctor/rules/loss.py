@@ -19,6 +19,7 @@ from trainbook.doctor.curves import (
     falls_below_zero,
     falls_throughout,
     standstill_of,
+    validation_falls_on,
     validation_has_stopped,
 )
 from trainbook.doctor.remedies import (
@@ -39,6 +40,9 @@ from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 FEW = 8  # rows: with fewer a curve says nothing
 AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
 AS_GOOD_AS_CONSTANT = 0.98  # of the validation loss of a constant prediction
+BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was learned
+MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
+LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from the range of a new model's outputs
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PAIRS = "Check that each input is paired with its own target, in the data and in the loss function."
@@ -103,10 +107,11 @@ def _usual_spread(view: View) -> float:
     "rate, others "
     "the targets, after half of the run or 1,000 steps; in fine-tuning, a final loss above 95 % of the loss of "
     "guessing; of a module of your own, also a validation loss that ends less than 3 % below the first training loss, "
-    "however high the loss was in between",
+    "however high the loss was in between; there, a loss above 10,000 with a median gradient norm above 1,000 names "
+    "the scale of the targets",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
-    causes=("learning-rate-low", "learning-rate-high", "labels-random", "base-untrained"),
+    causes=("learning-rate-low", "learning-rate-high", "targets-unscaled", "labels-random", "base-untrained"),
     needs=("loss",),
 )
 def not_decreasing(view: View) -> Iterator[Finding]:
@@ -155,6 +160,11 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         yield finding(
             "error", "learning-rate-low", 0.8, said, steps=(0, steps[-1]), override=raise_rate(view), update_ratio=ratio
         )
+    elif view.record.origin == "fit" and last > LARGE_LOSS and len(norms) and np.nanmedian(norms) > SCALED:
+        said = f"{evidence}; the median gradient norm is {np.nanmedian(norms):.2g}"
+        yield finding("error", "targets-unscaled", 0.8, said, steps=(0, steps[-1]), update_ratio=ratio)
+    elif view.record.origin == "fit" and validation_falls_on(view):
+        return
     elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind
         said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
         yield finding(
@@ -220,7 +230,9 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
     looks_at="whether the loss is stuck at that of guessing by class frequency, as if the input carried no information",
     thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above 2 "
     "% or below "
-    "0.02 % of the weights name the learning rate",
+    "0.02 % of the weights name the learning rate, others the targets, unless a validation loss is below "
+    f"{BETTER_THAN_GUESSING:.0%} of that of guessing, or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
+    "prediction",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
     causes=("labels-random", "learning-rate-high", "learning-rate-low"),
@@ -253,11 +265,23 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding("warning", "learning-rate-low", 0.6, said, steps=span, override=raise_rate(view), **numbers)
     elif view.task in ("classify", "tag", "regress"):
+        if _validation_beats_guessing(view, prior):
+            return
         said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
         yield finding("warning", "labels-random", 0.65, said, steps=span, is_by_exclusion=True, **numbers)
     else:
         said = f"{evidence}: many short runs end on this plateau"
         yield finding("info", "training-short", 0.4, said, steps=span, override=longer(view), **numbers)
+
+
+def _validation_beats_guessing(view: View, prior: float) -> bool:
+    """Where one class is rare, guessing by frequency costs so little that the training loss hardly tells."""
+    guessing = float(view.fact("validation_prior_loss") or prior)
+    evaluations, scores = view.values("loss", "eval"), view.values("f1_macro", "eval")
+    if len(evaluations) and evaluations.min() < BETTER_THAN_GUESSING * guessing:
+        return True
+    uniform = view.fact("uniform_loss")  # the score of a constant prediction is at most one over the number of classes
+    return uniform is not None and len(scores) > 0 and float(scores.max()) > MUCH_BETTER_SCORE * np.exp(-uniform)
 
 
 @rule(
