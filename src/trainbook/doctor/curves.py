@@ -191,7 +191,7 @@ def validation_falls_on(view: View) -> bool:
     """Nearly every evaluation is better than the one before, in the last half of the run as well: however small the
     gain is beside the noise of single batches, something is learned that holds for new data."""
     at, losses = view.finite("loss", "eval")
-    if len(losses) < 6 or rank_correlation(at, losses) > -0.9:
+    if len(losses) < 5 or rank_correlation(at, losses) > -0.9:
         return False
     return float(np.interp(at[-1] / 2, at, losses) - losses[-1]) > 0.1 * float(losses[0] - losses[-1])
 

@@ -202,10 +202,10 @@ class Ladder:
         if isinstance(decision, RollBack):
             return decision
         why = (
-            "No update was applied before that, so it is not the learning rate: the data, the loss function or the "
-            "initial weights of the model give values that are not finite."
+            "The model had its initial weights there, so it is not the learning rate: the data, the loss function or "
+            "these weights give values that are not finite."
         )
-        verdict = f"step {trouble.last_step}: {trouble.reason}. {why}"
+        verdict = f"step {trouble.last_step}: {trouble.reason}. {why} Tried: {self._tried(decision.attempts)}."
         return replace(decision, trouble=replace(trouble, kind="start"), verdict=verdict)
 
     def _is_same(self, trouble: Trouble) -> bool:
@@ -371,10 +371,11 @@ class Ladder:
             return False
         return self.first_loss - self.lowest_loss > LEAST_LEARNED * abs(self.first_loss)
 
-    def _verdict(self, trouble: Trouble, again: int) -> str:
+    def _tried(self, again: int) -> str:
         tried = f"{again} rollback{'s' if again != 1 else ''}" if again else "nothing"
-        if self.remedies:
-            tried += f", learning rate × {math.prod(self.remedies):.3g}"
+        return f"{tried}, learning rate × {math.prod(self.remedies):.3g}" if self.remedies else tried
+
+    def _verdict(self, trouble: Trouble, again: int) -> str:
         why = ""
         if not self.has_learned:
             why = (
@@ -382,7 +383,7 @@ class Ladder:
             )
         elif trouble.kind == "stuck":
             why = " The learning rate is far too high, or the data has changed."
-        return f"step {trouble.last_step}: {trouble.reason}.{why} Tried: {tried}."
+        return f"step {trouble.last_step}: {trouble.reason}.{why} Tried: {self._tried(again)}."
 
     def state_dict(self) -> dict[str, Any]:
         state = asdict(self)

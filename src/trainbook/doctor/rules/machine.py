@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of, ends_in_nan, has_no_loss, starts_not_finite
+from trainbook.doctor.curves import divergence_of, has_no_loss, starts_not_finite
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import Finding, finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
@@ -19,6 +19,8 @@ from trainbook.runs.columns import are_numbers
 OUT_OF_MEMORY = re.compile(
     r"out of (\w+ )?memory|OutOfMemory|MemoryError|(cannot|can't|unable to) allocate", re.IGNORECASE
 )
+
+NEWEST = 5  # rows
 
 
 @rule(
@@ -89,7 +91,8 @@ def _went_on_well(view: View, skipped: int) -> bool:
     applied = view.values("applied_updates")
     if not 0 < skipped < (float(applied.max()) if len(applied) else 0.0):
         return False
-    return divergence_of(view) is None and not ends_in_nan(view) and not view.events("rollback")
+    newest = view.curve("loss")[1][-NEWEST:]  # the last one may be of a skipped batch
+    return divergence_of(view) is None and bool(np.isfinite(newest).any()) and not view.events("rollback")
 
 
 def _was_not_finite(event: Mapping[str, Any]) -> bool:
