@@ -135,9 +135,10 @@ def test_nothing_begins_in_a_worker_that_was_asked_to_stop_meanwhile():
 @pytest.mark.parametrize("after", [slow(0.2), 0.8])
 def test_an_interruption_of_the_first_seconds_is_quiet_and_leaves_no_process(tmp_path: Path, after: float):
     script = (
-        "import sys\n"
+        "import signal, sys\n"
         "from pathlib import Path\n"
         "from tests.study.test_workers import children, never_ends\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a shell runs in the background\n"
         "from trainbook.study.workers import side_by_side\n"
         "try:\n"
         f"    list(side_by_side(never_ends, children(Path({str(tmp_path)!r})), workers=2))\n"
