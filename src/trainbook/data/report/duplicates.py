@@ -3,7 +3,7 @@
 Near duplicates are documents whose sets of five-word sequences have a Jaccard index of at least 0.8 (those in both over
 those in either). MinHash finds candidates: 120 hashes in 20 bands of 6, so that a pair just at the limit is found in
 99.8 of 100 cases; each candidate is then compared in full, so nothing is reported by accident of hashing. Short texts
-are near duplicates also if they differ by one word (one_word.py).
+are near duplicates also if they differ by one word.
 """
 
 from __future__ import annotations
