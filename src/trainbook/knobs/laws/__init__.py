@@ -3,7 +3,7 @@
 A law has the paths it involves and a sentence; its function yields what is broken, as (paths, message, hint). It is
 passed over when the value of one of its knobs was refused. "Set" means that the user set a knob to something else than
 its default: a default never breaks a law that says "has no effect", and neither does a written-out configuration.
-A law that yields is not broken where an override made a lower layer's value idle: `give_way` in settle.py resets that value.
+A law that yields is not broken where an override made a lower layer's value idle: settle.py resets that value.
 """
 
 from trainbook.knobs.laws import data, model, run, scaling  # noqa: F401  # they register
