@@ -215,6 +215,13 @@ def test_a_drift_can_be_left_alone():
     assert decisions(DIVERGING, Policy(drift_share=None)) == []
 
 
+def test_data_in_a_fixed_order_may_be_forgotten_part_by_part_but_not_without_bound():
+    assert decisions(DIVERGING, Policy(much=0.0, in_order=True)) == []
+    further = np.concatenate([DIVERGING, 4 + np.linspace(0, 6, 200)])
+    (step, decision), *_ = decisions(further, Policy(much=0.0, in_order=True))
+    assert step > 600 and decision.trouble.kind == "drift"
+
+
 @pytest.mark.parametrize("noise", [0.05, 0.15, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_healthy_noisy_decline_is_not_taken_for_a_divergence(noise: float, seed: int):

@@ -59,7 +59,7 @@ class Guard:
         max_consecutive_skips: int = 10,
         max_rollbacks: int = 6,
         drift: bool = True,
-        shuffled: bool = False,
+        shuffled: bool | None = None,
         snapshot_steps: int = 50,
         num_snapshots: int = 3,
         lower_rate: bool | Callable[[float], None] | None = None,
@@ -82,7 +82,9 @@ class Guard:
 
         `shuffled`: batches are drawn at random from the same data, so no healthy stretch of them has a loss far above
         the rest: instead of adapting after a few rejections in a row, the guard skips up to six times
-        `max_consecutive_skips` updates, unless the trial says that the model is the cause.
+        `max_consecutive_skips` updates, unless the trial says that the model is the cause. False: data comes in a
+        fixed order, and a model that forgets one part of it while it learns another is no reason to stop: a slow rise
+        must reach twice the initial loss. None: it may be either.
 
         `lower_rate` is the remedy if a rollback to the same state is needed again, or if the loss slowly rises; without
         it the guard stops then. True: halve the learning rate of the optimizers and schedulers among the objects; a
@@ -113,7 +115,15 @@ class Guard:
         drift_share = Policy.drift_share if drift else None
         longest = LONGEST_STRETCH * max_consecutive_skips if shuffled else None
         self._ladder = Ladder(
-            Policy(max_consecutive_skips, max_rollbacks, drift_share, rate_factor, same_place=window, longest=longest)
+            Policy(
+                max_consecutive_skips,
+                max_rollbacks,
+                drift_share,
+                rate_factor,
+                same_place=window,
+                longest=longest,
+                in_order=shuffled is False,
+            )
         )
         self._trial: StateTrial | None = None
         self._kept_out_by_trials = 0

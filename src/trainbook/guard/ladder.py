@@ -63,6 +63,8 @@ class Policy:
     # Where batches are drawn at random, no healthy stretch of them is so different: updates that a rejected stretch
     # must be long to be taken for usual. None: batches may come in any order, and one update in a thousand is spent.
     longest: int | None = None
+    # Data comes in a fixed order: a model forgets one part while it learns another, and its loss rises by that.
+    in_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -338,7 +340,7 @@ class Ladder:
         """A share of what was learned; all of it where the learning rate was raised, since that costs by itself."""
         assert self.first_loss is not None and self.best_loss is not None and self.policy.drift_share is not None
         learned = self.first_loss - self.best_loss
-        if learned < self.policy.much * abs(self.first_loss):
+        if self.policy.in_order or learned < self.policy.much * abs(self.first_loss):
             return learned + abs(self.first_loss)
         was_raised = rate is not None and self.best_rate is not None and rate > SAME_RATE * self.best_rate
         return (1.0 if was_raised else self.policy.drift_share) * learned

@@ -18,26 +18,19 @@ from torch.utils.data import (
 AT_RANDOM = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 
 
-def is_shuffled(loader: Any) -> bool:
-    """Whether a DataLoader draws its samples at random; of several, whether all do. False where nobody can tell: for
-    other iterables, streams, and samplers of the user's own, which may put samples of like length together."""
+def is_shuffled(loader: Any) -> bool | None:
+    """Whether a DataLoader draws its samples at random (True) or has the same order in every epoch (False); of several,
+    whether all do. A list of batches has one order. None where nobody can tell: for other iterables, streams, and
+    samplers of the user's own, which may put samples of like length together."""
     if isinstance(loader, Mapping):
         loader = list(loader.values())
     if isinstance(loader, (list, tuple)):
-        return bool(loader) and all(is_shuffled(each) for each in loader)
+        answers = {is_shuffled(each) for each in loader if isinstance(each, DataLoader)} or {False}
+        return answers.pop() if len(answers) == 1 else None
     sampler = _sampler_of(loader)
-    return isinstance(sampler, AT_RANDOM) or (isinstance(sampler, DistributedSampler) and sampler.shuffle)
-
-
-def is_in_order(loader: Any) -> bool:
-    """Whether every epoch has the same order: that of a list of batches, or of a DataLoader that does not shuffle.
-    False where nobody can tell."""
-    if isinstance(loader, Mapping):
-        loader = list(loader.values())
-    if isinstance(loader, (list, tuple)):
-        return all(is_in_order(each) for each in loader if isinstance(each, DataLoader))
-    sampler = _sampler_of(loader)
-    return isinstance(sampler, SequentialSampler) or (isinstance(sampler, DistributedSampler) and not sampler.shuffle)
+    if isinstance(sampler, DistributedSampler):
+        return bool(sampler.shuffle)
+    return True if isinstance(sampler, AT_RANDOM) else False if isinstance(sampler, SequentialSampler) else None
 
 
 def _sampler_of(loader: Any) -> Any:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.errors import ConfigError, Problem, UserError
-from trainbook.guard.shuffling import is_in_order, is_shuffled
+from trainbook.guard.shuffling import is_shuffled
 from trainbook.knobs import Loaded
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
@@ -92,7 +92,7 @@ class FitJob(Job):
         return self.batches.steps(start, stop)
 
     @property
-    def is_shuffled(self) -> bool:
+    def is_shuffled(self) -> bool | None:
         return is_shuffled(self.own.data)
 
     def _losses(self, micro_batch: Any) -> dict[str, Tensor]:
@@ -106,8 +106,7 @@ class FitJob(Job):
 
     def facts(self) -> dict[str, Any]:
         num_parameters, num_trained = count_parameters(self.own.model)
-        in_order = is_in_order(self.own.data)
-        return {"num_parameters": num_parameters, "num_trained": num_trained, "in_order": in_order}
+        return {"num_parameters": num_parameters, "num_trained": num_trained, "in_order": self.is_shuffled is False}
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

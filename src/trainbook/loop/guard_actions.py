@@ -389,6 +389,7 @@ def _policy(job: Job) -> Policy:
         suspicious=knobs.max_consecutive_skips,
         probation=knobs.max_consecutive_skips,
         much=0.0,
+        in_order=job.is_shuffled is False,
     )
 
 

@@ -96,8 +96,9 @@ class Job:
         raise NotImplementedError
 
     @property
-    def is_shuffled(self) -> bool:
-        """Whether batches are drawn at random, so that no healthy stretch of them is different from the rest."""
+    def is_shuffled(self) -> bool | None:
+        """Whether batches are drawn at random, so that no healthy stretch of them is different from the rest. False:
+        they come in a fixed order. None: nobody can tell."""
         return self.config.data.shuffle
 
     def probe(self, batch: StepBatch, for_leaks: bool) -> dict[str, Any]:

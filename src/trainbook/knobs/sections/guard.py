@@ -148,7 +148,9 @@ class GuardKnobs(Section):
             "A learning rate that is too high often breaks a run slowly: no single step is unusual, and in the end "
             "the loss is that of guessing. The rise must also exceed 5 % of the initial loss and three standard "
             "deviations of its noise, and samples from the best point must have a higher loss than there. Where the "
-            "schedule has raised the learning rate since, everything that was learned must be lost."
+            "schedule has raised the learning rate since, everything that was learned must be lost. Data in a fixed "
+            "order (data.shuffle=false) makes a model forget one part while it learns another: there the loss must "
+            "also reach twice the initial one."
         ),
         raised="Slower to act; near 1 only a model that has forgotten everything counts.",
         lowered="Quicker to act; below 0.15 a change in the data may look like a divergence.",
