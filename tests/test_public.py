@@ -123,7 +123,7 @@ def test_what_works_on_files_alone_does_not_import_torch(program: str):
 
 
 def test_the_loop_imports_torch_and_waits_for_nothing_that_few_runs_need():
-    """SymPy comes with distributed checkpoints and with the compiler, SciPy with the linear baseline."""
+    """SymPy comes with distributed checkpoints and the compiler, SciPy and scikit-learn with the linear baseline."""
     loaded = imported_by("import trainbook.loop.session")
     assert "torch" in loaded
-    assert not loaded & {"scipy", "sympy", "transformers", "optuna", "matplotlib", "pyarrow"}
+    assert not loaded & {"scipy", "sklearn", "sympy", "transformers", "optuna", "matplotlib", "pyarrow"}

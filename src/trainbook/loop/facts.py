@@ -244,7 +244,7 @@ def baseline(config: Config, request: Request) -> dict[str, float]:
         train, validation = (np.array(_divided(list(side()))[1]) for side in (sides.train, sides.validation))
         return {SQUARED_ERROR: float(np.square(validation - train.mean()).mean())}
     (texts, labels), (others, truth) = (_divided(list(side())) for side in (sides.train, sides.validation))
-    return {ACCURACY: baseline_accuracy(texts, list(map(str, labels)), others, list(map(str, truth)))["accuracy"]}
+    return {ACCURACY: baseline_accuracy(texts, list(map(str, labels)), others, list(map(str, truth)))}
 
 
 def _divided(documents: list[Document]) -> tuple[list[str], list[Any]]:

@@ -16,8 +16,11 @@ import numpy as np
 from scipy import sparse, special, stats
 
 from trainbook.data.hashes import generator
-from trainbook.data.linear import LogisticRegression, Sparse, Tfidf, words_of
+from trainbook.data.linear import SplitClassifier, words_of
 from trainbook.data.report.labels import Label, class_counts
+from trainbook.errors import MissingExtra
+
+Sparse = Any  # scipy.sparse.csr_array, whose type hints do not say all that it can do
 
 CONFIDENCE = 0.95
 MIN_DOCUMENTS = 20  # on each side: fewer give no usable interval
@@ -176,20 +179,18 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
     nothing = {"auc": None, "interval": None, "p_value": None, **counts}
     if min(map(len, sides)) < MIN_DOCUMENTS:
         return {**nothing, "reason": f"needs {MIN_DOCUMENTS} documents on each side"}
-    try:
-        tfidf = Tfidf()
-        features = tfidf.fit_transform([*sides[0], *sides[1]])
-    except ValueError as error:
-        return {**nothing, "reason": str(error)}
     labels = np.repeat([0, 1], [len(sides[0]), len(sides[1])])
+    try:
+        classifier = SplitClassifier([*sides[0], *sides[1]], labels)
+    except (ValueError, MissingExtra) as error:
+        return {**nothing, "reason": str(error)}
     # Each half has its share of both sides.
     draw = generator("data-report-folds", seed)
     halves = np.concatenate([draw.permutation(np.arange(len(side)) % 2) for side in sides])
     areas, variances, tails = [], [], []
     for half in (0, 1):
         held_out = halves == half
-        model = LogisticRegression(strength=1.0).fit(features[~held_out], labels[~held_out])
-        scores = model.predict_proba(features[held_out])[:, 1]
+        scores = classifier.scores(held_out)
         positive, negative = scores[labels[held_out] == 1], scores[labels[held_out] == 0]
         area, variance = area_under_curve(positive, negative)
         areas.append(area)
@@ -197,16 +198,14 @@ def domain_shift(train: Sequence[str], validation: Sequence[str], seed: int = 0)
         tails.append([_rank_test(positive, negative, side) for side in ("greater", "less")])
     area = float(np.mean(areas))
     reach = float(stats.norm.ppf((1 + CONFIDENCE) / 2) * np.sqrt(np.mean(variances) / 2))
-    whole = LogisticRegression(strength=1.0).fit(features, labels)
-    leaning = whole.weights[:, 1] - whole.weights[:, 0]
-    order, terms = np.argsort(leaning, kind="stable"), tfidf.terms
+    of_train, of_validation = classifier.typical_terms(NAMED_TERMS)
     return {
         "auc": area,
         "interval": [max(0.0, area - reach), min(1.0, area + reach)],
         "p_value": min(1.0, 4 * float(np.min(tails, axis=0)[0 if area >= 0.5 else 1])),
         **counts,
-        "typical_of_train": [terms[index] for index in order[:NAMED_TERMS] if leaning[index] < 0],
-        "typical_of_validation": [terms[index] for index in order[::-1][:NAMED_TERMS] if leaning[index] > 0],
+        "typical_of_train": of_train,
+        "typical_of_validation": of_validation,
         "reason": None,
     }
 
