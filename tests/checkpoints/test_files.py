@@ -7,7 +7,8 @@ import os
 import pytest
 
 from trainbook.checkpoints import CheckpointStore, folder
-from trainbook.checkpoints.folder import fsync_folder, human_bytes, plain_words, remove, replace_file, write_file
+from trainbook.checkpoints.folder import human_bytes, plain_words, remove, replace_file, write_file
+from trainbook.contained import fsync_folder
 
 
 def test_a_file_is_written_whole_even_when_the_system_takes_a_byte_at_a_time(tmp_path, monkeypatch):

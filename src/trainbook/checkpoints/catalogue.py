@@ -26,12 +26,12 @@ from trainbook.checkpoints.folder import (
     Marker,
     NewCheckpoint,
     check_sizes,
-    fsync_folder,
     read_marker,
     remove,
     replace_file,
     write_file,
 )
+from trainbook.contained import fsync_folder
 
 INDEX = "index.json"
 _STEP = re.compile(r"step-(\d{8,})")

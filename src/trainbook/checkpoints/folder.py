@@ -5,7 +5,6 @@ A part of which each rank writes its slices is `<part>-00001-of-00004.safetensor
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -20,7 +19,7 @@ from typing import Any
 from trainbook.bounded import json_text
 from trainbook.bounded.files import must_be_regular
 from trainbook.checkpoints.encoding import EncodedPart, TensorFile
-from trainbook.contained import is_plain_name, open_no_link
+from trainbook.contained import fsync_folder, is_plain_name, open_no_link, replacing
 from trainbook.errors import LeadsOut
 
 # Durable files: when these functions return, the data is on disk; errors are described in plain words.
@@ -57,27 +56,9 @@ def write_file(path: Path, pieces: Iterable[bytes | memoryview]) -> FileFact:
 
 
 def replace_file(path: Path, temporary: Path, content: bytes) -> None:
-    """Readers of `path` see the old content or the new, never a mixture."""
-    try:
+    with replacing(path, temporary):
         write_file(temporary, [content])
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            remove(temporary)
-        raise
     fsync_folder(path.parent)
-
-
-def fsync_folder(path: Path) -> None:
-    """Makes the names in a folder durable; fsync of a file alone does not."""
-    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network file systems have no such operation
-            raise
-    finally:
-        os.close(folder)
 
 
 def remove(path: Path) -> None:

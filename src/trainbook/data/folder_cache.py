@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.bounded import json_text
-from trainbook.contained import is_plain_name, must_stay_inside
+from trainbook.contained import is_plain_name, must_stay_inside, replacing
 from trainbook.data.fields import Fields
 from trainbook.data.hashes import Hashes
 from trainbook.data.sources import Source
@@ -99,9 +99,8 @@ class FolderCache:
 
 def write_checked(path: Path, content: dict[str, Any]) -> None:
     """Under its name only when it is whole, with a checksum of what it says."""
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    partial.write_text(json.dumps({**content, "checksum": digest_of(content)}, sort_keys=True), encoding="utf-8")
-    os.replace(partial, path)
+    with replacing(path, shared=True) as partial:
+        partial.write_text(json.dumps({**content, "checksum": digest_of(content)}, sort_keys=True), encoding="utf-8")
 
 
 def read_checked(path: Path) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import time
-import uuid
 from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from trainbook.bounded import json_text
 from trainbook.bounded.files import open_bytes
+from trainbook.contained import replacing
 
 # A file that was written this shortly before it was read may be written again without its time changing.
 SETTLED_NANOSECONDS = 2_000_000_000
@@ -53,11 +53,10 @@ class Hashes:
     def save(self) -> None:
         for book, found in self._new.items():
             path = self.folder / f"{_file_name(book)}-{self.writer}.json"
-            partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
             with suppress(OSError):  # where the cache cannot be written, the cache itself says so
                 self.folder.mkdir(parents=True, exist_ok=True)
-                partial.write_text(json.dumps({**_read(path), **found}), encoding="utf-8")
-                os.replace(partial, path)
+                with replacing(path, shared=True) as partial:
+                    partial.write_text(json.dumps({**_read(path), **found}), encoding="utf-8")
         self._new.clear()
 
     def _in(self, book: str) -> dict[str, Facts]:

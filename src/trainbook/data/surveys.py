@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +13,7 @@ import numpy as np
 
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import opened_arrays
+from trainbook.contained import replacing
 from trainbook.data.folder_cache import SourcePart
 from trainbook.data.records import Document
 from trainbook.data.sources.source import Passed
@@ -66,8 +65,7 @@ def write_survey(
     counts += Counts(characters=seen.num_characters)
     facts = {"counts": asdict(counts), "classes": seen.class_sets, "alphabet": sorted(seen.alphabet)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
+    with replacing(path, shared=True) as partial:
         with partial.open("wb") as stream:
             np.savez(
                 stream,
@@ -77,9 +75,6 @@ def write_survey(
                 facts=np.frombuffer(json.dumps(facts).encode("utf-8"), dtype=np.uint8),
             )
         check()
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
     return counts
 
 

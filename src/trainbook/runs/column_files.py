@@ -24,7 +24,7 @@ import numpy as np
 
 from trainbook.bounded import json_text
 from trainbook.bounded.files import open_bytes
-from trainbook.contained import create_anew
+from trainbook.contained import create_anew, replacing
 from trainbook.runs.blocks import RowBlock
 from trainbook.runs.columns import Column, Texts
 from trainbook.runs.schema import COLUMNS_FOLDER
@@ -224,11 +224,5 @@ def identity(file: Path) -> dict[str, int]:
 
 def _replace(path: Path, *parts: bytes) -> None:
     """Whole or not at all. After a power cut its content may be lost, which its checksums show."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(create_anew(temporary), "wb") as file:
-            file.writelines(parts)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary, open(create_anew(temporary), "wb") as file:
+        file.writelines(parts)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainbook.bounded import json_text
-from trainbook.contained import create_anew, open_no_link
+from trainbook.contained import create_anew, fsync_folder, open_no_link, replacing
 from trainbook.errors import RunError, RunFolderError, RunInUse, UserError
 
 
@@ -39,25 +39,11 @@ def write_parts_atomically(path: Path, parts: Iterable[bytes]) -> None:
     with naming_the_file(path):
         if not path.name:  # "." or "/", which have no file beside them
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            with open(create_anew(temporary), "wb") as file:
-                file.writelines(parts)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _fsync_folder(path.parent)  # without it a power cut may forget the rename
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with replacing(path) as temporary, open(create_anew(temporary), "wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        fsync_folder(path.parent)
 
 
 # One writer per run folder: a lock that the kernel releases when its process dies, even by kill -9.
