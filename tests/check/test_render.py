@@ -24,7 +24,7 @@ def test_on_a_terminal_a_long_line_goes_on_below_where_it_began():
     lines = shown(failed(LONG, LONG, "Try it.", "data.padding=longest"), is_terminal=True)
     assert lines[1].startswith(" " * 20) and lines[1].strip() in LONG
     assert lines[2].startswith(f"{'':20}likely: a text") and lines[3].startswith(" " * 28 + lines[3].strip()[:1])
-    assert f"{'':20}try:    Try it." in lines and f"{'':28}data.padding=longest" in lines
+    assert f"{'':20}→ data.padding=longest   (Try it.)" in lines
     assert " ".join(line.strip() for line in lines[:2]).endswith(LONG)
 
 

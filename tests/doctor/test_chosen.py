@@ -12,8 +12,8 @@ from tests.doctor.records import losses, run, set_to
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.remedies import chosen_metric
-from trainbook.doctor.rule import Finding
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
 

@@ -12,7 +12,7 @@ from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.rule import Finding
+from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
 

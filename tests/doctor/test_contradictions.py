@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.doctor.records import run
 
 from trainbook.doctor.diagnose import LENGTH, turns, without_contradictions
-from trainbook.doctor.rule import Finding
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 
 VIEW = View(run())
 

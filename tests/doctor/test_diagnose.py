@@ -15,8 +15,9 @@ from trainbook.doctor import CAUSES, as_json, diagnose
 from trainbook.doctor.diagnose import EXPLAINED, MOST, RIVAL, open_subject, ranked
 from trainbook.doctor.remedies import set_values
 from trainbook.doctor.render import render
-from trainbook.doctor.rule import ORDER, RULES, Finding, all_rules
+from trainbook.doctor.rule import RULES, all_rules
 from trainbook.doctor.view import View
+from trainbook.finding import ORDER, Finding
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.loading import load
 from trainbook.runs.record import open_record

@@ -13,7 +13,7 @@ from tests.doctor.records import run, set_to
 from tests.doctor.test_own_modules import of_fit
 
 from trainbook.doctor import diagnose
-from trainbook.doctor.rule import Finding
+from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
 NOT_LOGGED = [

@@ -12,8 +12,9 @@ from tests.doctor.records import LAYERS, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_own_modules import of_fit
 
 from trainbook.doctor import CAUSES, diagnose
-from trainbook.doctor.rule import Finding, all_rules
+from trainbook.doctor.rule import all_rules
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
 Make = Callable[[], RunRecord]

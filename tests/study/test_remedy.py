@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from trainbook import api
-from trainbook.doctor.rule import Finding
 from trainbook.errors import UserError
+from trainbook.finding import Finding
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
 
 from trainbook.check.result import CheckResult
 from trainbook.check.run import CheckReport
+from trainbook.finding import print_finding
 from trainbook.terminal import marked
 
 MARKS = {"passed": "[green]ok[/green]  ", "failed": "[red]FAIL[/red]", "skipped": "[yellow]skip[/yellow]"}
-INDENT = 20  # columns of a check's mark and name
-LABEL = "likely: "
 
 
 def render(report: CheckReport, console: Console) -> None:
@@ -29,23 +27,8 @@ def render(report: CheckReport, console: Console) -> None:
 
 def _render(result: CheckResult, console: Console) -> None:
     outcome = result.outcome
-    first, *others = _lines(outcome.evidence, console, INDENT)
-    mark = MARKS[outcome.status]
-    console.print(marked(mark + " {}  {}", f"{result.check.name:<13}", first), soft_wrap=True, highlight=False)
-    for line in others:
-        _say(console, " " * INDENT + line)
-    if outcome.status != "failed":
-        return
-    for label, text in (("likely:", outcome.cause), ("try:", outcome.advice), ("", outcome.override or "")):
-        for number, line in enumerate(_lines(text, console, INDENT + len(LABEL)) if text else ()):
-            _say(console, f"{'':{INDENT}}{label if number == 0 else '':<{len(LABEL)}}{line}")
-
-
-def _lines(text: str, console: Console, indent: int) -> list[str]:
-    """On a terminal as wide as there is room for; in a file all in one, which a program finds more easily."""
-    if not console.is_terminal or console.width - indent < INDENT:
-        return [text]
-    return wrap(text, console.width - indent, break_long_words=False, break_on_hyphens=False)
+    mark = marked(MARKS[outcome.status] + " {}  ", f"{result.check.name:<13}")
+    print_finding(console, outcome, mark=mark, cause=outcome.cause)
 
 
 def _shown(value: Any) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from trainbook.finding import Finding
 
 if TYPE_CHECKING:
     from trainbook.check.subject import CheckSubject
@@ -13,25 +15,24 @@ Status = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
-class CheckOutcome:
-    status: Status
-    evidence: str  # a sentence with numbers; of a skipped check, why it could not be asked
-    cause: str = ""  # of a failure: what is most likely wrong
-    advice: str = ""  # what to do about it
-    override: str | None = None  # the same as key=value, where a knob can do it
-    numbers: Mapping[str, Any] = field(default_factory=dict)  # what the sentence says, for programs
+class CheckOutcome(Finding):
+    """Of a skipped check, the evidence says why it could not be asked."""
+
+    status: Status = "passed"
 
 
 def passed(evidence: str, **numbers: Any) -> CheckOutcome:
-    return CheckOutcome("passed", evidence, numbers=numbers)
+    return CheckOutcome("", "info", evidence=evidence, numbers=numbers)
 
 
 def skipped(reason: str, **numbers: Any) -> CheckOutcome:
-    return CheckOutcome("skipped", reason, numbers=numbers)
+    return CheckOutcome("", "info", evidence=reason, numbers=numbers, status="skipped")
 
 
 def failed(evidence: str, cause: str, advice: str, override: str | None = None, **numbers: Any) -> CheckOutcome:
-    return CheckOutcome("failed", evidence, cause, advice, override, numbers)
+    return CheckOutcome(
+        "", "error", cause, evidence=evidence, override=override, numbers=numbers, remedy=advice, status="failed"
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class CheckResult:
             "status": outcome.status,
             "evidence": outcome.evidence,
             "cause": outcome.cause or None,
-            "advice": outcome.advice or None,
+            "advice": outcome.remedy or None,
             "override": outcome.override,
             "numbers": dict(outcome.numbers),
             "seconds": round(self.seconds, 3),

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from trainbook.doctor.causes import CAUSES, Cause
 from trainbook.doctor.diagnose import Diagnosis, as_json, diagnose
-from trainbook.doctor.rule import Finding, Severity
+from trainbook.finding import Finding, Severity
 
 __all__ = ["CAUSES", "Cause", "Diagnosis", "Finding", "Severity", "as_json", "diagnose"]

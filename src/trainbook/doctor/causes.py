@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainbook.doctor.rule import Finding
+from trainbook.finding import Finding
 
 
 @dataclass(frozen=True)

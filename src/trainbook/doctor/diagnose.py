@@ -31,9 +31,10 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import CAUSES, HINDRANCES
-from trainbook.doctor.rule import ORDER, RULES, Finding, Lacking, Rule, Severity, all_rules, missing
+from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.errors import RunFolderError, UserError
+from trainbook.finding import ORDER, Finding, Severity
 from trainbook.knobs import recipes
 from trainbook.knobs.aliases import knobs_named
 from trainbook.knobs.config import Config, declarations

@@ -10,13 +10,11 @@ from rich.text import Text
 
 from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
 from trainbook.doctor.diagnose import FAILED, Diagnosis
-from trainbook.doctor.rule import RULES, Finding
+from trainbook.doctor.rule import RULES
 from trainbook.doctor.view import View
+from trainbook.finding import STYLES, Finding, print_finding, print_hanging
 from trainbook.runs.foreign.vocabulary import by_hand, where_to_set
 from trainbook.runs.run_record import RunRecord
-
-INDENT = 10  # columns of a finding's severity
-STYLES = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: bool = False) -> None:
@@ -35,9 +33,9 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
     console.print()
     skipped = len(diagnosis.not_judged) if is_run else 0
     rest = f"; {skipped} skipped, because what they need was not logged (--all lists them)" if skipped else ""
-    _say(console, Text(f"  {judged} of {len(RULES)} rules were checked{'' if show_all else rest}"), 2)
+    print_hanging(console, Text("  "), Text(f"{judged} of {len(RULES)} rules were checked{'' if show_all else rest}"))
     for line in _lacking(diagnosis) if show_all else _failed(diagnosis):
-        _say(console, Text(f"  {line}", style="dim"), 2 + len("skipped: "))
+        print_hanging(console, Text("  "), Text(line, style="dim"), len("skipped: "))
 
 
 def _seen(record: RunRecord) -> str:
@@ -47,29 +45,17 @@ def _seen(record: RunRecord) -> str:
 
 def _print_finding(record: RunRecord, finding: Finding, console: Console) -> None:
     steps = f"  {View(record).step_name}s {finding.steps[0]:,} to {finding.steps[1]:,}" if finding.steps else ""
-    head = Text.assemble(
-        "  ",
-        (f"{finding.severity:<8}", STYLES[finding.severity]),
-        (CAUSES[finding.cause].sentence, "bold"),
-        (f"  {certainty_of(finding)}; {finding.rule}{steps}", "dim"),
+    print_finding(
+        console,
+        finding,
+        mark=Text.assemble("  ", (f"{finding.severity:<8}", STYLES[finding.severity])),
+        title=Text.assemble(
+            (CAUSES[finding.cause].sentence, "bold"), (f"  {certainty_of(finding)}; {finding.rule}{steps}", "dim")
+        ),
+        override=where_to_set(record, finding.override) if finding.override else None,
+        remedy=remedy_of(finding),
     )
-    _say(console, head)
-    for evidence in (finding.evidence, *finding.also):
-        _say(console, Text(f"          {evidence}"))
-    remedy = remedy_of(finding)
-    change = f"{where_to_set(record, finding.override)}   ({remedy})" if finding.override else remedy
-    _say(console, Text(f"          → {change}", style="green"))
     console.print()
-
-
-def _say(console: Console, text: Text, indent: int = INDENT) -> None:
-    """On a terminal broken between words, the next lines under the first; in a file all in one line."""
-    if not console.is_terminal or len(text) <= console.width or console.width < 2 * INDENT:
-        return console.print(text, soft_wrap=True, highlight=False)
-    first, rest = text[:indent], text[indent:]
-    for number, line in enumerate(rest.wrap(console, console.width - indent)):
-        begin = first if number == 0 else Text(" " * indent)
-        console.print(Text.assemble(begin, line), soft_wrap=True, highlight=False)
 
 
 def next_lines(record: RunRecord, diagnosis: Diagnosis) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from trainbook.finding import Finding, print_finding
 from trainbook.plan.machines import GB
 from trainbook.plan.memory import LOGITS
 from trainbook.terminal import marked
@@ -53,13 +54,12 @@ def render_plan(facts: dict[str, Any], console: Console, symbol: str = "") -> No
         console.print()
         _pairs(console, measured_lines(facts["measured"]))
     _suggestions(facts, console)
+    if facts["questions"] or facts["notes"]:
+        console.print()
     for question in facts["questions"]:
-        console.print()
-        console.print(Text(question, style="yellow"))
-    if facts["notes"]:
-        console.print()
+        print_finding(console, Finding("", "warning", evidence=question))
     for note in facts["notes"]:
-        console.print(Text(f"note: {note}", style="dim"))
+        print_finding(console, Finding("", "info", evidence=note))
 
 
 def _moment(facts: dict[str, Any]) -> str:

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 
 import numpy as np
 
-from trainbook.doctor.rule import Finding
 from trainbook.errors import UserError
+from trainbook.finding import Finding
 from trainbook.knobs import KnobChange, Loaded, difference, load, resume_policy
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import batch_shape

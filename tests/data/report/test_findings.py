@@ -5,7 +5,8 @@ import random
 import pytest
 
 from trainbook.data.records import Document
-from trainbook.data.report.findings import MAX_FINDINGS, SEVERITIES, overrides
+from trainbook.data.report.findings import MAX_FINDINGS, overrides
+from trainbook.finding import ORDER
 from trainbook.knobs import load
 
 
@@ -175,7 +176,7 @@ def test_there_are_three_to_eight_in_order_and_every_override_can_be_run(report_
     padding = draw.choice(["longest", "max_length", "bucketed", "packed"])
     found = report_of(train, validation, "data.validation=other.jsonl", f"data.padding={padding}")["findings"]
     assert 3 <= len(found) <= MAX_FINDINGS
-    ranks = [SEVERITIES.index(finding["severity"]) for finding in found]
+    ranks = [ORDER[finding["severity"]] for finding in found]
     assert ranks == sorted(ranks)
     assert all(finding["text"].endswith(".") or finding["text"].endswith("?") for finding in found)
     load({"data": {"source": "some.jsonl", "samples": "documents"}}, overrides(found))

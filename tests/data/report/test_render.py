@@ -11,7 +11,7 @@ from trainbook.terminal import new_console
 
 def shown(facts, command: str | None = None) -> str:
     stream = io.StringIO()
-    render(facts, new_console(file=stream, width=80), command)
+    render(facts, new_console(file=stream, width=80, force_terminal=True, color_system=None), command)
     return stream.getvalue()
 
 

@@ -10,6 +10,7 @@ from trainbook.data.report import content
 from trainbook.data.report.lengths import WORTH_IT
 from trainbook.data.report.shift import RESPLITS, UNCORRECTED, many_unseen, tokens_differ
 from trainbook.data.report.wording import MANY_COPIES, Facts, counted, finding, has, listed
+from trainbook.finding import ORDER
 
 # What to do where training and validation have too much in common, or too little.
 
@@ -121,7 +122,6 @@ def label_shift(facts: Facts) -> Iterator[Facts]:
 
 
 MAX_FINDINGS = 12
-SEVERITIES = ("error", "warning", "info")
 RARE_CLASS = 10  # documents
 FAR_NUMBER = 10.0  # standard deviations from the mean
 WHOLE_WINDOW = 256  # tokens: a repeat this long fills a window of its own
@@ -131,7 +131,7 @@ TASKS_OF_WINDOWS = ("causal", "masked", "span")  # others need each record as it
 def findings(facts: Facts) -> list[Facts]:
     """Each with a rule's name, a severity (error, warning or info), a text, and an override or None."""
     found = [each for rule in _RULES for each in rule(facts)]
-    return sorted(found, key=lambda each: SEVERITIES.index(each["severity"]))[:MAX_FINDINGS]
+    return sorted(found, key=lambda each: ORDER[each["severity"]])[:MAX_FINDINGS]
 
 
 def overrides(found: list[Facts]) -> list[str]:

@@ -11,11 +11,11 @@ from trainbook.data.report.kept import EXCERPTED, NUM_PIECES, PIECE
 from trainbook.data.report.leftovers import MARKUP
 from trainbook.data.report.lengths import STRATEGIES
 from trainbook.data.report.shift import P_VALUE, UNCORRECTED
+from trainbook.finding import Finding, print_finding
 from trainbook.terminal import marked
 
 BAR = 36  # columns of the longest bar
 BLOCKS = " ▏▎▍▌▋▊▉█"
-MARKS = {"error": "[bold red]error[/]", "warning": "[yellow]warning[/]", "info": "[dim]info[/]"}
 MAX_CLASSES = 12
 MAX_EXAMPLES = 3
 MAX_REASONS = 5
@@ -38,14 +38,9 @@ def render(facts: Facts, console: Console, command: str | None = None) -> None:
 
 
 def _findings(found: list[Facts], console: Console, command: str | None) -> None:
-    table = Table.grid(padding=(0, 1))
-    table.add_column(width=max(map(len, MARKS)), no_wrap=True)
-    table.add_column(overflow="fold")
-    for finding in found:
-        table.add_row(marked(MARKS[finding["severity"]]), finding["text"])
-        if finding["override"]:
-            table.add_row("", marked("[bold]→ {}[/bold]", finding["override"]))
-    console.print(table)
+    for each in found:
+        finding = Finding(each["rule"], each["severity"], evidence=each["text"], override=each["override"])
+        print_finding(console, finding)
     if command:
         console.print(marked("\n[dim]apply all:[/dim] {}", command), soft_wrap=True)
 

@@ -10,8 +10,9 @@ import numpy as np
 
 from trainbook.doctor.curves import validation_gain, validation_has_stopped
 from trainbook.doctor.remedies import change, longer
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 
 FEW_TARGETS = 20  # fewer evaluated samples say little about an accuracy
 AROUND = 10  # rows that a level is read from

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from trainbook.doctor.curves import LATE_SHARE, Fall, divergence_of, ends_in_nan, fall_at_end, learned_late
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rates
-from trainbook.doctor.rule import Finding, Lacking, finding, rule
+from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import robust_line
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import LLAMA
 
 USUAL = "the usual range and the cases on the knob's page"

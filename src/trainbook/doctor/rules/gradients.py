@@ -8,8 +8,9 @@ import numpy as np
 
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero
 from trainbook.doctor.remedies import change, lower_rate, usual
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.runs.columns import are_logged, are_numbers

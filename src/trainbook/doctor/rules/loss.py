@@ -32,9 +32,10 @@ from trainbook.doctor.remedies import (
     raise_rate,
     usual_rates,
 )
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing

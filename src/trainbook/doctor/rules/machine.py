@@ -10,9 +10,10 @@ import numpy as np
 
 from trainbook.doctor.curves import divergence_of, has_no_loss, starts_not_finite
 from trainbook.doctor.remedies import change, lower_rate
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
 from trainbook.runs.columns import are_numbers
 

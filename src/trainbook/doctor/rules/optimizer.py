@@ -9,9 +9,10 @@ import numpy as np
 
 from trainbook.doctor.curves import divergence_of, ends_in_nan, falls_throughout, standstill_of
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual_rates
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, quantile_over_steps
 from trainbook.doctor.view import EARLY, View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import ADAMW, CS231N, ML_ENGINEERING
 from trainbook.runs.columns import are_logged, are_true
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
 from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, usual_rates, without_repeats
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import MINICPM, TUNING_PLAYBOOK, UNTUNED_WARMUP
 
 COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")

@@ -8,9 +8,10 @@ import numpy as np
 
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of
 from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
 from trainbook.doctor.view import EARLY, View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
 
 SHOT_UP = 3.0  # times the first loss

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import BERT
 
 CHECK = "`trainbook check` shows where"

@@ -9,9 +9,10 @@ import numpy as np
 
 from trainbook.doctor.curves import STARTS_BY, standstill_of
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate
-from trainbook.doctor.rule import Finding, finding, rule
+from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
