@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -13,7 +13,9 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return by_lower_case[matches[0]] if matches else None
 
 
-def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def did_you_mean(
+    name: str, known: Iterable[str], cutoff: float = 0.6, shown: Callable[[str], object] = "'{}'".format
+) -> str:
     """A sentence to append to a message, with its leading space; empty when nothing is alike."""
     match = nearest(name, known, cutoff)
-    return f" Did you mean '{match}'?" if match else ""
+    return f" Did you mean {shown(match)}?" if match else ""

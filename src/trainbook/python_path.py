@@ -7,12 +7,12 @@ import os
 import re
 import sys
 import traceback
-from difflib import get_close_matches
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 from trainbook.errors import UserError
+from trainbook.nearest import did_you_mean
 
 _PYTHON_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 NO_FILE = "no file that can be found without importing it"
@@ -62,8 +62,7 @@ def load_object(path: str, knob: str, error: type[UserError] = UserError) -> Any
         if not hasattr(found, name):
             owner = getattr(found, "__name__", module_name)
             known = [other for other in vars(found) if not other.startswith("_")] if hasattr(found, "__dict__") else []
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            hint = did_you_mean(name, known)
             raise error(f"{knob}: there is no '{name}' in {owner}, which '{path}' asks for.{hint}")
         found = getattr(found, name)
     return found
@@ -105,5 +104,4 @@ def _module(name: str, path: str, knob: str, error: type[UserError]) -> ModuleTy
 
 def _nearest_file(name: str, folder: str) -> str:
     known = [entry.removesuffix(".py") for entry in os.listdir(folder) if entry.endswith(".py")]
-    near = get_close_matches(name, known, n=1)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    return did_you_mean(name, known)

@@ -12,9 +12,9 @@ from tests.loop.test_step_metrics import CPU, FACTS, FP32, batch_of, config_of, 
 from trainbook.data.batches import Ragged
 from trainbook.data.datasets import TokenWindows
 from trainbook.data.frame import Frame
-from trainbook.data.records import ONE_IN, SPAN, row_hashes, span_hashes
+from trainbook.data.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
 from trainbook.loop import facts, step_metrics
-from trainbook.loop.facts import duplicate_share, entropy, jensen_shannon, overlap, token_shift, weight_scale
+from trainbook.loop.facts import duplicate_share, entropy, overlap, token_shift, weight_scale
 from trainbook.loop.progress import RowsSeen, of_batch
 from trainbook.loop.step_metrics import probe
 from trainbook.tasks import IGNORED, CausalLanguageModel, StepBatch

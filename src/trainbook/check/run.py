@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.sections.model_size import BUILT_IN
 from trainbook.loop.device import prepared_device
+from trainbook.nearest import did_you_mean
 
 CHECKS: tuple[Check, ...] = (
     *data.CHECKS,
@@ -94,8 +94,7 @@ def selected(only: Sequence[str]) -> tuple[Check, ...]:
     known = [check.name for check in CHECKS]
     for name in only:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, known, shown=str)
             raise UserError(f"--only: unknown check '{name}'.{hint} The checks are {', '.join(known)}.")
     return tuple(check for check in CHECKS if not only or check.name in only)
 

@@ -27,6 +27,7 @@ from trainbook.loop.state import TrainState, seed_everything
 from trainbook.parallel import Strategy
 from trainbook.precision import Precision
 from trainbook.tasks import StepBatch, Task, to_device
+from trainbook.tasks.task import evaluating
 
 MARKED: tuple[RecordKind, ...] = ("chat", "tagged")  # records of which only some tokens are learned
 ENOUGH = 32  # rows with something to learn: two of the largest batches that are looked at
@@ -130,12 +131,9 @@ class CheckSubject:
     @contextmanager
     def steady(self) -> Iterator[None]:
         """Without dropout, and yet with gradients."""
-        self.task.eval()
-        try:
-            with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no gradients in this mode
-                yield
-        finally:
-            self.task.train()
+        # The recurrent layers of cuDNN have no gradients in this mode.
+        with evaluating(self.task), torch.backends.cudnn.flags(enabled=False):
+            yield
 
     @contextmanager
     def stirred(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from trainbook.nearest import nearest
 from trainbook.terminal import echo, visible
 
 UsageError: Any = typer.BadParameter.__bases__[0]  # of the command-line package that typer brings
@@ -171,7 +171,7 @@ def _other_verbs(ctx: Any) -> list[Any]:
 
 def _meant(name: str, own: list[str]) -> str | None:
     known = next((each for each in ALSO_KNOWN_AS.get(name, ()) if each in own), None)
-    return known or next(iter(difflib.get_close_matches(name, own, 1, LIKENESS)), None)
+    return known or nearest(name, own, LIKENESS)
 
 
 def _must_not_begin_with_an_override(ctx: Any, params: list[Any]) -> None:

@@ -96,7 +96,7 @@ TOKENS_OF_A_ROW = 32  # that its hash is made of, spread over it: enough to know
 SPAN = 64  # tokens that have to be equal for two places of a stream to count as the same
 ONE_IN = 16  # of the spans are remembered, chosen by what they hold, so that copies are chosen alike
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: what SplitMix64 counts by
 
 
 def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
@@ -109,10 +109,10 @@ def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
     places = tokens.starts[which] + order * tokens.lengths[which] // np.maximum(1, counts[which])
     hashes, has_any = np.zeros(len(tokens), dtype=np.uint64), counts > 0
     with np.errstate(over="ignore"):
-        parts = mixed(tokens.values[places].astype(np.uint64) * _FACTOR + order.astype(np.uint64))
+        parts = mixed(tokens.values[places].astype(np.uint64) * GOLDEN + order.astype(np.uint64))
         if len(parts):
             hashes[has_any] = np.add.reduceat(parts, (np.cumsum(counts) - counts)[has_any])
-        hashes += tokens.lengths.astype(np.uint64) * _FACTOR
+        hashes += tokens.lengths.astype(np.uint64) * GOLDEN
         if epochs is not None:
             hashes += epochs.astype(np.int64).view(np.uint64)
         return mixed(hashes)
@@ -121,7 +121,7 @@ def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
 def span_hashes(stream: np.ndarray) -> np.ndarray:
     """Of the chosen spans of a stream of tokens, in order: equal ones begin wherever the same tokens stand."""
     hashes = np.asarray(stream).astype(np.uint64)
-    length, power = 1, _FACTOR
+    length, power = 1, GOLDEN
     with np.errstate(over="ignore"):
         hashes = mixed(hashes + np.uint64(1))
         while length < SPAN:  # a span is two halves
@@ -138,3 +138,14 @@ def mixed(state: np.ndarray) -> np.ndarray:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return state ^ (state >> np.uint64(31))
+
+
+def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
+    """Of two vectors of counts, in bits: 0 is the same, 1 is nothing in common."""
+    if a.sum() == 0 or b.sum() == 0:
+        return float(a.sum() != b.sum())
+    width = max(len(a), len(b))
+    p, q = (np.pad(counts, (0, width - len(counts))) / counts.sum() for counts in (a, b))
+    middle = (p + q) / 2
+    bits = [side * np.log2(np.where(side > 0, side, 1) / np.where(side > 0, middle, 1)) for side in (p, q)]
+    return float((bits[0] + bits[1]).sum() / 2)

@@ -10,7 +10,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import intermediate_size, key_value_heads
 from trainbook.knobs.scaling import head_width
 from trainbook.knobs.values import show
-from trainbook.nearest import nearest
+from trainbook.nearest import did_you_mean
 
 LENGTH = "data.max_seq_length"
 # What a config.json calls its dropout rates, and their defaults in transformers. The first is that of hidden states.
@@ -346,8 +346,7 @@ def ends_with(name: str, ending: str) -> bool:
 def unknown_target(target: str, known: Sequence[str]) -> str:
     """The message for a target that is the end of no layer's name."""
     last = sorted({name.rpartition(".")[2] for name in known})
-    near = nearest(target, last)
-    hint = f" Did you mean '{near}'?" if near else ""
+    hint = did_you_mean(target, last)
     return (
         f"model.lora_targets: no linear layer has a name that ends with '{target}'. The names end with "
         f"{', '.join(last)}.{hint}"

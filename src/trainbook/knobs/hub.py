@@ -8,7 +8,7 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.errors import MissingExtra, UserError
-from trainbook.nearest import nearest
+from trainbook.nearest import did_you_mean
 
 CONFIG = "config.json"
 # Any of these is enough to make a tokenizer of.
@@ -80,8 +80,8 @@ def _nearest_folder(path: Path) -> str:
     parent = path.parent
     if not parent.is_dir():
         return ""
-    near = nearest(path.name, (child.name for child in parent.iterdir() if child.is_dir()), cutoff=0.5)
-    return f" Did you mean {parent / near}?" if near else ""
+    folders = (child.name for child in parent.iterdir() if child.is_dir())
+    return did_you_mean(path.name, folders, 0.5, lambda near: parent / near)
 
 
 def _fetch(name: str, patterns: Sequence[str]) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from importlib.resources import files
 from os.path import exists, isdir, isfile  # those of Path raise for a name that is too long
 from pathlib import Path
@@ -16,6 +15,8 @@ from trainbook.bounded import json_text
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.origin import Loaded
+from trainbook.nearest import did_you_mean
+from trainbook.nearest import nearest as nearest_name
 
 # Of these, no file is a configuration; a text with such a suffix may be one.
 _SUFFIXES_OF_RECORDS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".conll", ".gz", ".bz2", ".xz", ".zst")
@@ -67,7 +68,7 @@ def _as_source(source: Path) -> str:
 
 
 def nearest(name: str) -> str | None:
-    return next(iter(get_close_matches(name.lower(), names(), n=1, cutoff=0.5)), None)
+    return nearest_name(name, names(), cutoff=0.5)
 
 
 def _looks_like_a_file(name: str) -> bool:
@@ -80,8 +81,7 @@ def _file_like(path: Path) -> str:
         there = [found.name for found in path.parent.iterdir() if found.suffix in _SUFFIXES]
     except OSError:
         return ""
-    near = get_close_matches(path.name, there, n=1, cutoff=0.75)
-    return f" Did you mean {path.with_name(near[0])}?" if near else ""
+    return did_you_mean(path.name, there, 0.75, path.with_name)
 
 
 def _folder() -> Path:

@@ -16,24 +16,24 @@ from trainbook.loop.state import TrainState
 from trainbook.parallel import Ranks
 from trainbook.tasks import Collate, StepBatch, Task, to_device
 from trainbook.tasks.metrics import text_metrics, text_sums
+from trainbook.tasks.task import evaluating
 from trainbook.tasks.tokens import TokenTask
 
 
 @torch.no_grad()
 def evaluate(state: TrainState, task: Task, batches: Iterable[StepBatch]) -> dict[str, float]:
-    """Metrics over all batches, weighted by targets. The model is left in training mode."""
-    task.eval()
+    """Metrics over all batches, weighted by targets."""
     sums: dict[str, Tensor] = {}
     num_targets = 0
-    for batch in batches:
-        num_targets += batch.num_targets
-        num_counted = len(batch.micro_batches) - batch.num_idle
-        for number, micro_batch in enumerate(batch.micro_batches, start=1):
-            with state.precision.autocast():
-                found = task.evaluation_sums(**to_device(micro_batch, state.device))
-            for name, total in found.items() if number <= num_counted else ():
-                sums[name] = sums[name] + total if name in sums else total
-    task.train()
+    with evaluating(task):
+        for batch in batches:
+            num_targets += batch.num_targets
+            num_counted = len(batch.micro_batches) - batch.num_idle
+            for number, micro_batch in enumerate(batch.micro_batches, start=1):
+                with state.precision.autocast():
+                    found = task.evaluation_sums(**to_device(micro_batch, state.device))
+                for name, total in found.items() if number <= num_counted else ():
+                    sums[name] = sums[name] + total if name in sums else total
     ranks = state.strategy.ranks
     if ranks.are_several:
         num_targets, sums = _added_up(ranks, num_targets, sums)
@@ -87,7 +87,6 @@ def evaluate_writing(
     collate = task.collate(config, data, batch_size)
     references: dict[bytes, list[str]] = {}
     outputs: dict[bytes, str] = {}
-    task.eval()
     ranks = state.strategy.ranks
     batches = eval_batches(
         validation,
@@ -98,27 +97,27 @@ def evaluate_writing(
         padding=config.data.padding,
     )
     total = num_eval_batches(validation, batch_size * ranks.world, knobs.eval_max_samples)
-    for batch in shown(batches, total, "generating", show):
-        if not batch.num_rows:
-            continue
-        assert batch.targets is not None
-        asked = [tokens.tobytes() for tokens in batch.tokens.split()]
-        for question, target in zip(asked, batch.targets.split(), strict=True):
-            references.setdefault(question, []).append(tokenizer.decode_plain(target))
-        new = [row for row, question in enumerate(asked) if question not in outputs and asked.index(question) == row]
-        if not new:
-            continue
-        (entries,) = collate(batch).micro_batches
-        inputs = {name: entries[name][new] for name in ("input_ids", "document_ids") if name in entries}
-        with state.precision.autocast():
-            answers = task.write(
-                to_device(inputs, state.device),
-                max_new_tokens=knobs.max_new_tokens or max_target_length(config),
-                num_beams=knobs.num_beams,
-            )
-        for row, answer in zip(new, answers, strict=True):
-            outputs[asked[row]] = tokenizer.decode_plain(answer)
-    task.train()
+    with evaluating(task):
+        for batch in shown(batches, total, "generating", show):
+            if not batch.num_rows:
+                continue
+            assert batch.targets is not None
+            asked = [tokens.tobytes() for tokens in batch.tokens.split()]
+            for question, target in zip(asked, batch.targets.split(), strict=True):
+                references.setdefault(question, []).append(tokenizer.decode_plain(target))
+            new = [row for row, each in enumerate(asked) if each not in outputs and asked.index(each) == row]
+            if not new:
+                continue
+            (entries,) = collate(batch).micro_batches
+            inputs = {name: entries[name][new] for name in ("input_ids", "document_ids") if name in entries}
+            with state.precision.autocast():
+                answers = task.write(
+                    to_device(inputs, state.device),
+                    max_new_tokens=knobs.max_new_tokens or max_target_length(config),
+                    num_beams=knobs.num_beams,
+                )
+            for row, answer in zip(new, answers, strict=True):
+                outputs[asked[row]] = tokenizer.decode_plain(answer)
     right: dict[bytes, list[str]] = {}
     written: dict[bytes, str] = {}
     for of_one, by_one in ranks.gather((references, outputs)):

@@ -12,7 +12,7 @@ from torch import nn
 from trainbook.data import DataBundle, Document, Request, Samples, open_records
 from trainbook.data.filters import repeats_in
 from trainbook.data.linear import baseline_accuracy
-from trainbook.data.records import row_hashes, span_hashes
+from trainbook.data.records import jensen_shannon, row_hashes, span_hashes
 from trainbook.data.values import Ranges
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
@@ -171,18 +171,6 @@ def token_shift(train: np.ndarray, validation: np.ndarray, vocab_size: int) -> d
         within.append(jensen_shannon(part, whole - part))
     across = jensen_shannon(np.bincount(validation[:length], minlength=vocab_size), whole)
     return {"token_shift": across, "token_shift_within": float(np.quantile(within, 0.75))}
-
-
-def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
-    """In bits: 0 is the same, 1 is nothing in common."""
-    width = max(len(a), len(b))
-    p, q = (np.pad(counts, (0, width - len(counts))) / max(1, counts.sum()) for counts in (a, b))
-    middle = (p + q) / 2
-    bits = [
-        np.where(side > 0, side * np.log2(np.where(side > 0, side, 1) / np.where(middle > 0, middle, 1)), 0)
-        for side in (p, q)
-    ]
-    return float((bits[0] + bits[1]).sum() / 2)
 
 
 def _repeats(side: Samples) -> dict[str, int]:

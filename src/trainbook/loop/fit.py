@@ -26,6 +26,7 @@ from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
 from trainbook.tasks.adapters import load_saved_state
+from trainbook.tasks.task import evaluating
 
 LossFunction = Callable[[nn.Module, Any], Tensor]
 CountFunction = Callable[[Any], int]
@@ -112,16 +113,15 @@ class FitJob(Job):
     def evaluate(self) -> dict[str, float]:
         model, data, count_targets = self.own.model, self.own.eval_data, self.own.count_targets
         assert data is not None
-        model.eval()
         total, targets, samples = 0.0, 0, 0
         of_all = f"/{len(data)}" if isinstance(data, Sized) else ""
-        for number, item in enumerate(data, start=1):
-            self.show_activity(f"evaluating {number}{of_all}")
-            with self.state.precision.autocast():
-                total += float(self._losses(to_device(item, self.device))["loss"])
-            targets += int(count_targets(item)) if count_targets else 1
-            samples += size_of_batch(item, data)
-        model.train()
+        with evaluating(model):
+            for number, item in enumerate(data, start=1):
+                self.show_activity(f"evaluating {number}{of_all}")
+                with self.state.precision.autocast():
+                    total += float(self._losses(to_device(item, self.device))["loss"])
+                targets += int(count_targets(item)) if count_targets else 1
+                samples += size_of_batch(item, data)
         if targets == 0:
             raise UserError("eval_data has no targets, so there is no loss to compute.")
         return {"loss": total / targets, "targets": samples if self.counted == "samples" else targets}

@@ -13,6 +13,7 @@ from trainbook.data.loader import BatchPlan
 from trainbook.data.quarantine import entry_of
 from trainbook.loop.state import TrainState
 from trainbook.tasks import Collate, to_device
+from trainbook.tasks.task import evaluating
 
 
 class PlannedSamples:
@@ -43,16 +44,13 @@ class PlannedSamples:
     @torch.no_grad()
     def losses(self, ids: np.ndarray, epochs: np.ndarray) -> np.ndarray:
         found: list[Tensor] = []
-        is_training = self.state.task.training
-        self.state.task.eval()
-        with self.state.strategy.whole():
+        with evaluating(self.state.task), self.state.strategy.whole():
             for at in range(len(ids)):
                 alone = self.collate(self.plan.alone(ids[at : at + 1], epochs[at : at + 1]))
                 with self.state.precision.autocast():
                     sums = self.task(**to_device(alone.micro_batches[0], self.state.device))
                 total = torch.stack([total.float() for total in sums.values()]).sum()
                 found.append(total / max(1, alone.num_targets))
-        self.state.task.train(is_training)
         return torch.stack(found).double().cpu().numpy() if found else np.empty(0)
 
     def classes(self, ids: np.ndarray) -> np.ndarray | None:

@@ -25,7 +25,7 @@ from trainbook.loop.run_io import RunIO
 from trainbook.loop.saved_files import PART
 from trainbook.loop.state import seed_step
 from trainbook.loop.step import StepReport, train_step
-from trainbook.nearest import nearest
+from trainbook.nearest import did_you_mean
 from trainbook.parallel import is_timeout
 from trainbook.runs.schema import METRICS, Split
 from trainbook.tasks import StepBatch
@@ -418,8 +418,7 @@ def must_be_metrics(names: Iterable[str], what: str) -> None:
     """The metrics of a user's own task must be named as in the schema, so that readers know them."""
     for name in names:
         if name not in METRICS or METRICS[name].per:
-            near = nearest(name, METRICS)
-            hint = f" Did you mean '{near}'?" if near else ""
+            hint = did_you_mean(name, METRICS)
             raise UserError(
                 f"training.task: its {what} must have names from trainbook.runs.schema, but got '{name}'.{hint}"
             )

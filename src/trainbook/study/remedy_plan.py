@@ -6,7 +6,6 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from trainbook.knobs import KnobChange, Loaded, difference, load, resume_policy
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.saved_files import newest_whole, recover
+from trainbook.nearest import did_you_mean
 from trainbook.runs import RunFolder
 from trainbook.runs.foreign import by_hand, foreign_override
 from trainbook.runs.run_record import RunRecord
@@ -68,8 +68,7 @@ def choose(record: RunRecord, findings: Sequence[Finding], rule: str | None = No
     if not findings:
         raise UserError(f"{record.name}: the doctor has no findings, so there is nothing to try.")
     if rule is not None and rule not in rules:
-        near = get_close_matches(rule, rules, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(rule, rules, shown=str)
         raise UserError(f"--finding: must be one of the findings ({', '.join(rules)}), but got {rule!r}.{hint}")
     wanted = [finding for finding in findings if rule in (None, finding.rule)]
     chosen = next((finding for finding in wanted if finding.override is not None), None)

@@ -28,7 +28,7 @@ from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, T
 from trainbook.tasks.layout import StepBatch, to_device
 from trainbook.tasks.masked import MaskedTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
-from trainbook.tasks.task import Facts
+from trainbook.tasks.task import Facts, evaluating
 from trainbook.tasks.wrapped import Wrapped, Writing
 
 # What transformers may raise over a folder that is not what it seems.
@@ -378,15 +378,14 @@ class HuggingFaceRegress(HuggingFaceSequence, Regress):
         if not heads or self.facts.target_mean == 0.0 or not heads[0].weight.requires_grad:
             return
         weight = heads[0].weight
-        total, rows, was_training = torch.zeros_like(weight, dtype=torch.float32), 0, self.training
-        self.eval()
-        for entries in (each for batch in batches for each in batch.micro_batches):
-            inputs = {name: tensor for name, tensor in entries.items() if name != "targets"}
-            # An answer is the product of the weights and what the head reads, which is therefore its gradient.
-            answers = self.logits(**to_device(inputs, weight.device))
-            total += torch.autograd.grad(answers.sum(), weight)[0].float()
-            rows += len(answers)
-        self.train(was_training)
+        total, rows = torch.zeros_like(weight, dtype=torch.float32), 0
+        with evaluating(self):
+            for entries in (each for batch in batches for each in batch.micro_batches):
+                inputs = {name: tensor for name, tensor in entries.items() if name != "targets"}
+                # An answer is the product of the weights and what the head reads, which is therefore its gradient.
+                answers = self.logits(**to_device(inputs, weight.device))
+                total += torch.autograd.grad(answers.sum(), weight)[0].float()
+                rows += len(answers)
         read = total / max(1, rows)
         if float(read.square().sum()) > 0:
             with torch.no_grad():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -19,6 +20,19 @@ from trainbook.models.formats.importing import BaseSettings
 from trainbook.tasks.layout import StepBatch
 
 Collate = Callable[[Batch], StepBatch]
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards every part is in the mode that it was in."""
+    was_training, others = module.training, [part for part in module.modules() if part.training != module.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(was_training)
+        for part in others:
+            part.training = not was_training
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from trainbook.tasks.causal import CausalTask, ChatTask
 from trainbook.tasks.labels import Classify, ClassifyMany, LabelTask, Regress, Tag
 from trainbook.tasks.masked import MaskedTask, SpanTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
-from trainbook.tasks.task import Facts, Task
+from trainbook.tasks.task import Facts, Task, evaluating
 
 # The objective of each task by name, without a network.
 OBJECTIVES: dict[str, type[Task]] = {
@@ -206,9 +206,7 @@ class OwnModel(Wrapped):
         inputs = {"input_ids": tokens}
         if isinstance(self, Seq2SeqTask | SpanTask):
             inputs["decoder_input_ids"] = tokens[:, : max(1, length // 2)]
-        was_training = self.training
-        self.eval()
-        with torch.random.fork_rng(devices=[]):
+        with evaluating(self), torch.random.fork_rng(devices=[]):
             try:
                 self.logits(**inputs)
             except UserError:
@@ -216,7 +214,6 @@ class OwnModel(Wrapped):
             except Exception as error:
                 names = ", ".join(["input_ids", "attention_mask", *list(inputs)[1:]])
                 raise own_failure(f"{self.origin} failed on a small batch ({names})", error) from error
-        self.train(was_training)
 
 
 def _kind(found: Any) -> str:

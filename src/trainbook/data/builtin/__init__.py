@@ -10,7 +10,7 @@ from trainbook.data.fields import FieldSpec
 from trainbook.data.records import RecordKind
 from trainbook.data.sources.reader import Reader
 from trainbook.errors import DataError
-from trainbook.nearest import did_you_mean, nearest
+from trainbook.nearest import did_you_mean
 
 BUILTINS: Mapping[str, Builtin] = {
     builtin.name: builtin
@@ -41,8 +41,7 @@ def open_builtin(name: str, wanted: FieldSpec, knob: str) -> Reader:
     short, _, query = name.removeprefix(BUILTIN_PREFIX).partition("?")
     builtin = BUILTINS.get(short)
     if builtin is None:
-        match = nearest(short, BUILTINS)
-        hint = f" Did you mean '{BUILTIN_PREFIX}{match}'?" if match else ""
+        hint = did_you_mean(short, BUILTINS, shown=lambda match: f"'{BUILTIN_PREFIX}{match}'")
         raise DataError(f"{knob}: unknown built-in source '{name}'; the built-in ones are {_listed(BUILTINS)}.{hint}")
     if not _gives(builtin, wanted):
         lacks = LACKS[wanted.records] + (f" ({LABELS[wanted.labels]})" if wanted.labels else "")

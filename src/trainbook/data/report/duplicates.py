@@ -22,7 +22,7 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.data.hashes import generator
 from trainbook.data.linear import words_of
-from trainbook.data.records import mixed
+from trainbook.data.records import GOLDEN, mixed
 from trainbook.data.report.memory import scratch_file
 
 # Documents with the same text, found among any number of them: sixteen bytes of each stay in memory.
@@ -112,7 +112,6 @@ MIN_WORDS, MAX_WORDS = 5, 50  # of fewer words one is much; from 50 on, sequence
 MAX_PATTERN = 4
 
 _PUNCTUATION = "\"'`.,;:!?()[]{}<>*_-\u2013\u2014\u2018\u2019\u201c\u201d\u00ab\u00bb\u2026"
-_BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def one_word_apart(texts: Iterable[str]) -> list[tuple[int, int, float]]:
@@ -158,7 +157,7 @@ def _keys(words: np.ndarray) -> np.ndarray:
     """A hash of the text first, then one of the text without each of its words."""
     with np.errstate(over="ignore"):
         count = len(words)
-        powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(count, _BASE)]))
+        powers = np.cumprod(np.concatenate([[np.uint64(1)], np.full(count, GOLDEN)]))
         terms = mixed(words.astype(np.uint64) + np.uint64(1))
         # A word counts by its place; behind one that is left out, all others stand a place further to the front.
         here = np.concatenate([[np.uint64(0)], np.cumsum(terms * powers[:count])])

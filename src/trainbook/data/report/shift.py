@@ -13,10 +13,11 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import sparse, special, stats
+from scipy import sparse, stats
 
 from trainbook.data.hashes import generator
 from trainbook.data.linear import SplitClassifier, words_of
+from trainbook.data.records import jensen_shannon
 from trainbook.data.report.labels import Label, class_counts
 from trainbook.errors import MissingExtra
 
@@ -122,15 +123,6 @@ def unseen_words(train: Iterable[str], validation: Iterable[str]) -> float:
                 total += count
                 unseen += 0 if word in known else count
     return unseen / total if total else 0.0
-
-
-def jensen_shannon(a: np.ndarray, b: np.ndarray) -> float:
-    """Of two vectors of counts, in bits."""
-    if a.sum() == 0 or b.sum() == 0:
-        return float(a.sum() != b.sum())
-    p, q = a / a.sum(), b / b.sum()
-    middle = (p + q) / 2
-    return float((special.rel_entr(p, middle) + special.rel_entr(q, middle)).sum() / 2 / np.log(2))
 
 
 def label_shift(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from trainbook.knobs import Loaded, load, recipes, require_length
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.text import YamlBlock, YamlEntry, parse, read_file
 from trainbook.knobs.values import show
+from trainbook.nearest import nearest
 from trainbook.runs.schema import METRICS
 from trainbook.study.space import BASE, Dimension, Space, base_text
 from trainbook.study.tune.budget import Budget, needed, parse_budget
@@ -101,8 +101,8 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
     entries = {entry.name: entry for entry in block.entries}
     for name, entry in entries.items():
         if name not in KEYS:
-            near = get_close_matches(name, KEYS, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"A study has {', '.join(KEYS)}."
+            near = nearest(name, KEYS)
+            hint = f"Did you mean {near}?" if near else f"A study has {', '.join(KEYS)}."
             problems.append(Problem(_place(where, entry), name, "unknown key.", hint))
     roles = read_roles(entries, where, problems)
     settings = {name: _setting(name, entries, options, where, problems) for name in DEFAULTS}
@@ -162,8 +162,8 @@ def _setting(
     if name in PLAIN:
         value = "none" if value in (None, False) else value
         if value not in tuple(PLAIN[name]):  # a list has no hash
-            near = get_close_matches(str(value), PLAIN[name], n=1)
-            hint = f"Did you mean {near[0]}?" if near else ""
+            near = nearest(str(value), PLAIN[name])
+            hint = f"Did you mean {near}?" if near else ""
             message = f"must be one of {', '.join(PLAIN[name])}, but got {show(value)}."
             problems.append(Problem(place, name, message, hint))
         return value
@@ -219,8 +219,8 @@ def _metric(entries: dict[str, YamlEntry], loaded: Loaded, where: str) -> str:
             _must_be_had(name, loaded, _place(where, entry))
         return name
     known = [each.name for each in METRICS.values() if each.higher_is_better is not None and "eval" in each.splits]
-    near = get_close_matches(name, known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else ""
+    near = nearest(name, known)
+    hint = f"Did you mean {near}?" if near else ""
     raise ConfigError([Problem(_place(where, entry), "metric", f"no evaluation has a metric {show(name)}.", hint)])
 
 
