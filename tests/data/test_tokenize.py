@@ -7,7 +7,7 @@ import pytest
 
 from trainbook.data.fields import FieldSpec
 from trainbook.data.records import Document
-from trainbook.data.samples import load_table
+from trainbook.data.samples import StoredTable
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
 from trainbook.data.tokenizers.cuts import in_pieces
 from trainbook.data.writing import Encoding, learned_marks, word_marks, write_side
@@ -27,7 +27,7 @@ def test_documents_are_separated_by_the_end_of_text_and_listed(tmp_path: Path) -
     tokens, facts = written(tmp_path, ByteTokenizer())
     assert tokens.tolist() == [*b"one", 256, *"twö".encode(), 256, *b"x"]
     assert facts == {"tokens": 10, "documents": 3, "bytes": 8}
-    table = load_table(tmp_path, "root/")
+    table = StoredTable([tmp_path], [0], "root/")
     assert (table.starts.tolist(), table.lengths.tolist(), table.first_lines.tolist()) == (
         [0, 4, 9],
         [3, 4, 1],
@@ -57,7 +57,7 @@ def test_a_long_document_written_in_pieces_is_still_one(tmp_path: Path, monkeypa
     tokens, facts = written(tmp_path, ByteTokenizer(), [Document(text, "a"), Document("end", "b")])
     assert tokens.tolist() == [*text.encode(), 256, *b"end"]
     assert facts["documents"] == 2
-    assert load_table(tmp_path, "").lengths.tolist() == [len(text), 3]
+    assert StoredTable([tmp_path], [0], "").lengths.tolist() == [len(text), 3]
 
 
 def test_a_document_that_cannot_be_encoded_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from scipy import ndimage
 from scipy import stats as scipy_stats
 
 from trainbook.doctor.statistics import (
-    autocorrelation,
     change_point,
     detrended,
     median_and_spread,
@@ -73,15 +72,6 @@ def test_of_a_short_series_too():
 def test_what_is_left_without_a_trend_has_none():
     line = np.arange(20.0)
     assert detrended(line)[2:-2] == pytest.approx(np.zeros(16))
-
-
-def test_autocorrelation_of_alternating_values_is_negative_and_of_a_slow_wave_positive():
-    wave = np.sin(np.arange(100) / 10)
-    assert autocorrelation(np.tile([1.0, -1.0], 50)) == pytest.approx(-0.99)
-    assert autocorrelation(wave) > 0.95
-    centred = wave - wave.mean()
-    assert autocorrelation(wave, 3) == pytest.approx((centred[3:] @ centred[:-3]) / (centred @ centred))
-    assert autocorrelation(np.ones(9)) == 0.0
 
 
 def test_a_change_is_found_where_it_is_with_the_size_of_a_t_test():

@@ -20,7 +20,16 @@ from trainbook.knobs.sections.data import DataKnobs
 from trainbook.knobs.sections.model import ModelKnobs
 from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
 from trainbook.loop import step_metrics
-from trainbook.loop.step_metrics import first_rows, layer_norms, layer_of, mean_log_z, probe, sampled, update_ratio
+from trainbook.loop.step_metrics import (
+    first_rows,
+    layer_norms,
+    layer_of,
+    log_z_of,
+    over_targets,
+    probe,
+    sampled,
+    update_ratio,
+)
 from trainbook.loop.train import updates_seen
 from trainbook.models.attention import recorded_logits
 from trainbook.parallel import Strategy
@@ -336,14 +345,13 @@ def flat(found: dict[str, Any]) -> list[Tensor]:
 
 def test_logits_are_summed_in_parts_where_there_are_many(monkeypatch: pytest.MonkeyPatch):
     logits, targets = torch.randn(3, 5, 7), torch.randint(0, 7, (3, 5))
-    whole = mean_log_z(logits, targets)
+    whole = log_z_of(logits, targets)
     monkeypatch.setattr(step_metrics, "MOST_AT_ONCE", 15)
-    torch.testing.assert_close(mean_log_z(logits, targets), whole)
+    torch.testing.assert_close(log_z_of(logits, targets), whole)
 
 
 def test_a_mean_over_no_target_is_no_number():
-    found = mean_log_z(torch.randn(2, 5), torch.full((2,), IGNORED))
-    assert found is not None and found.isnan()
+    assert over_targets(torch.randn(2), torch.full((2,), IGNORED)).isnan()
 
 
 def test_cells_that_were_chosen_on_the_device_are_not_counted_there():

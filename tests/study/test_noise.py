@@ -58,13 +58,6 @@ def test_a_signal_that_drowns_has_no_upper_end():
     assert clear.low < 11.0 < clear.high < math.inf
 
 
-def test_at_a_batch_as_large_as_the_noise_scale_steps_and_tokens_are_twice_the_fewest():
-    found = noise_scale([NoiseSample(1.0, 1000.0), NoiseSample(1.0, 1000.0)])
-    assert found.steps_factor(1000) == found.tokens_factor(1000) == 2.0
-    assert found.steps_factor(4000) == 1.25, "four times the batch saves less than half of the steps"
-    assert found.tokens_factor(4000) == 5.0
-
-
 class Linear(nn.Module):
     """Its loss for a token is its weights times the token: the gradient of a batch is the mean of its tokens."""
 

@@ -121,10 +121,6 @@ class StoredTable(DocumentTable):
         return [folder / ORIGINS_FILE for folder in self._folders]
 
 
-def load_table(folder: Path, root: str) -> DocumentTable:
-    return StoredTable([folder], [0], root)
-
-
 def excerpt(tokens: np.ndarray, tokenizer: Tokenizer | None) -> str:
     if tokenizer is None:
         return ""

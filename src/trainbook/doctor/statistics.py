@@ -69,13 +69,6 @@ def robust_line(x: np.ndarray, y: np.ndarray) -> Line:
     return Line(slope, float(slopes[lower]), float(slopes[upper]), float(np.median(y) - slope * np.median(x)))
 
 
-def autocorrelation(values: np.ndarray, lag: int = 1) -> float:
-    """Of a series without its mean; 0 where it does not vary."""
-    centred = values - values.mean()
-    total = float((centred**2).sum())
-    return float((centred[lag:] * centred[:-lag]).sum() / total) if total > 0 and lag < len(values) else 0.0
-
-
 def running_median(values: np.ndarray, width: int) -> np.ndarray:
     """As long as `values`; at the ends, of what there is."""
     half = width // 2

@@ -103,14 +103,19 @@ def _cell(text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    return write_pages("trainbook.knobs.pages", pages(), arguments)
+
+
+def write_pages(module: str, made: dict[str, str], arguments: list[str]) -> int:
+    """Into the folder that the arguments of `python -m module` name. Returns an exit code."""
     if len(arguments) != 1:
-        print("Usage: python -m trainbook.knobs.pages FOLDER", file=sys.stderr)
+        print(f"Usage: python -m {module} FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in pages().items():
+    for name, text in made.items():
         (folder / name).write_text(text, encoding="utf-8")
-    print(f"{len(pages())} pages in {folder}")
+    print(f"{len(made)} pages in {folder}")
     return 0
 
 

@@ -81,10 +81,6 @@ def _law_of(kind: Any, bounds: tuple[Any, ...]) -> str:
     return f"{name} {' and '.join(limits)}" if limits else name
 
 
-def allows_null(declaration: Declaration) -> bool:
-    return any(kind is NoneType for kind, _ in _alternatives(declaration))
-
-
 def check(declaration: Declaration, value: Any) -> Any:
     """The value in the knob's own type and words; BrokenLaw says why there is none."""
     value = _translate(declaration, value)

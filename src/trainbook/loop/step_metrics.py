@@ -347,12 +347,6 @@ def first_rows(micro_batch: Mapping[str, Any]) -> dict[str, Any]:
     return {**cut, "chosen": chosen[is_kept], "targets": targets[is_kept]}
 
 
-def mean_log_z(logits: Tensor, targets: Tensor) -> Tensor | None:
-    """Over the targets. None where logits are no choice among classes: numbers, or labels that are a question each."""
-    log_z = log_z_of(logits, targets)
-    return None if log_z is None else over_targets(log_z, targets)
-
-
 def log_z_of(logits: Tensor, targets: Tensor) -> Tensor | None:
     """One number for each target."""
     is_choice = not targets.is_floating_point() and logits.ndim > 1 and logits.shape[-1] > 1

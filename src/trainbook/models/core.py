@@ -234,7 +234,31 @@ class Stack(nn.Module):
         ]
 
 
-class Transformer(Stack):
+class TokenEmbedder(nn.Module):
+    shape: Shape
+    token_embedding: nn.Embedding
+    position_embedding: nn.Embedding | None
+    type_embedding: nn.Embedding | None
+    embedding_norm: nn.Module | None
+    dropout: nn.Dropout
+
+    def embed(self, ids_BL: Tensor, positions: Tensor | None, first: int = 0) -> Tensor:
+        """`first` is the position of the first token, where none are given."""
+        x_BLD = self.token_embedding(ids_BL)
+        if self.position_embedding is not None:
+            if positions is None:
+                positions = torch.arange(first, first + ids_BL.shape[1], device=ids_BL.device)
+            x_BLD = x_BLD + self.position_embedding(positions)
+        if self.type_embedding is not None:
+            x_BLD = x_BLD + self.type_embedding.weight[0]  # all tokens are of the first type
+        if self.shape.embedding_multiplier != 1.0:
+            x_BLD = x_BLD * self.shape.embedding_multiplier
+        if self.embedding_norm is not None:
+            x_BLD = self.embedding_norm(x_BLD)
+        return self.dropout(x_BLD)
+
+
+class Transformer(TokenEmbedder, Stack):
     """Token ids in, hidden states out: a stack that embeds its tokens itself. A head and a loss belong to a task."""
 
     def __init__(self, shape: Shape) -> None:
@@ -257,21 +281,6 @@ class Transformer(Stack):
         """`document_ids` (0: padding) keep documents apart; with `positions` inside them, a row may hold several."""
         x_BLD = self.embed(input_ids_BL, positions, caches[0].length if caches is not None else 0)
         return self.run(x_BLD, document_ids_BL=document_ids, packed=positions is not None, caches=caches)
-
-    def embed(self, ids_BL: Tensor, positions: Tensor | None, first: int = 0) -> Tensor:
-        """`first` is the position of the first token, where none are given."""
-        x_BLD = self.token_embedding(ids_BL)
-        if self.position_embedding is not None:
-            if positions is None:
-                positions = torch.arange(first, first + ids_BL.shape[1], device=ids_BL.device)
-            x_BLD = x_BLD + self.position_embedding(positions)
-        if self.type_embedding is not None:
-            x_BLD = x_BLD + self.type_embedding.weight[0]  # all tokens are of the first type
-        if self.shape.embedding_multiplier != 1.0:
-            x_BLD = x_BLD * self.shape.embedding_multiplier
-        if self.embedding_norm is not None:
-            x_BLD = self.embedding_norm(x_BLD)
-        return self.dropout(x_BLD)
 
     def compile_around(self, compiled: Compile) -> None:
         super().compile_around(compiled)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor, nn
 
 from trainbook.knobs.config import Config
 from trainbook.models.attention import KeyValueCache, Sight, sight_of
-from trainbook.models.core import Compile, EncoderMemory, Stack, Transformer
+from trainbook.models.core import Compile, EncoderMemory, Stack, TokenEmbedder, Transformer
 from trainbook.models.shape import Shape, shape_of
 
 # GPT: the core read from left to right.
@@ -29,7 +28,7 @@ def build_bert(config: Config, vocab_size: int) -> Transformer:
 # T5: an encoder that reads a text in both directions, and a decoder that writes another one while looking at it.
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(TokenEmbedder):
     def __init__(self, shape: Shape, max_target_length: int) -> None:
         super().__init__()
         # Both stacks have positions for the longer of the two texts.
@@ -39,19 +38,10 @@ class EncoderDecoder(nn.Module):
         self.token_embedding = nn.Embedding(shape.vocab_rows, shape.hidden_size)
         learned = shape.position == "learned"
         self.position_embedding = nn.Embedding(shape.num_positions, shape.hidden_size) if learned else None
+        self.type_embedding = self.embedding_norm = None
         self.encoder = Stack(shape, num_layers=shape.num_hidden_layers, causal=False)
         self.decoder = Stack(shape, num_layers=shape.num_decoder_layers, causal=True, with_cross_attention=True)
         self.dropout = nn.Dropout(shape.dropout)
-
-    def embed(self, ids_BL: Tensor, positions: Tensor | None, first: int = 0) -> Tensor:
-        x_BLD = self.token_embedding(ids_BL)
-        if self.position_embedding is not None:
-            if positions is None:
-                positions = torch.arange(first, first + ids_BL.shape[1], device=ids_BL.device)
-            x_BLD = x_BLD + self.position_embedding(positions)
-        if self.shape.embedding_multiplier != 1.0:
-            x_BLD = x_BLD * self.shape.embedding_multiplier
-        return self.dropout(x_BLD)
 
     def encode(self, input_ids: Tensor, document_ids: Tensor | None, positions: Tensor | None = None) -> Tensor:
         x_BLD = self.embed(input_ids, positions)

@@ -57,13 +57,6 @@ class NoiseScale:
     samples: int
     tokens_per_row: float | None = None  # on average, counted as the noise is: without padding
 
-    def steps_factor(self, batch_tokens: float) -> float:
-        """How many times the fewest steps are needed with batches of so many tokens."""
-        return 1 + self.tokens / batch_tokens
-
-    def tokens_factor(self, batch_tokens: float) -> float:
-        return 1 + batch_tokens / self.tokens
-
 
 def estimate(squares: Sequence[float], mean_square: float, tokens: float) -> NoiseSample:
     """From the squared norms of the parts' gradients, of `tokens` each, and that of their mean."""

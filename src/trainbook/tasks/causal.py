@@ -13,12 +13,12 @@ from trainbook.data.batches import Batch
 from trainbook.data.frame import Frame
 from trainbook.data.tokenizers.around import template
 from trainbook.knobs.config import Config
-from trainbook.models import KeyValueCache, OutputLinear, Transformer, build_gpt, initialize
+from trainbook.models import KeyValueCache, Transformer, build_gpt
 from trainbook.tasks import metrics as measures
 from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import IGNORED
 from trainbook.tasks.task import Collate, Facts
-from trainbook.tasks.tokens import TokenTask
+from trainbook.tasks.tokens import BuiltInTokenTask, TokenTask
 
 
 class CausalTask(TokenTask):
@@ -61,32 +61,16 @@ class ChatTask(CausalTask):
         return metrics
 
 
-class CausalLanguageModel(CausalTask):
+class CausalLanguageModel(BuiltInTokenTask, CausalTask):
     """A body that reads from left to right, and a head over the vocabulary."""
 
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__(config, facts)
         self.body: Transformer = build_gpt(config, facts.vocab_size)
-        self.is_tied = config.model.tie_embeddings
-        shape = self.body.shape
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False, multiplier=shape.logit_multiplier)
-        self.tie()
-
-    def tie(self) -> None:
-        if self.is_tied:
-            self.head.weight = self.body.token_embedding.weight
-
-    def initialize(self, seed: int) -> None:
-        initialize(self, self.body.shape, seed)
-
-    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        return self.read_out(self.hidden(*inputs, **named))
+        self.make_head(config)
 
     def hidden(self, input_ids: Tensor, document_ids: Tensor | None = None, positions: Tensor | None = None) -> Tensor:
         return self.body(input_ids, document_ids=document_ids, positions=positions)
-
-    def read_out(self, hidden: Tensor) -> Tensor:
-        return self.capped(self.head(hidden))
 
     def next_logits(self, input_ids: Tensor, caches: list[KeyValueCache]) -> Tensor:
         return self.read_out(self.body(input_ids, caches)[:, -1])[:, : self.vocab_size]

@@ -15,13 +15,13 @@ from trainbook.data.records import row_hashes
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
-from trainbook.models import OutputLinear, Transformer, build_bert, initialize
+from trainbook.models import Transformer, build_bert
 from trainbook.models.core import PLAIN, make_norm
 from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import draw
 from trainbook.tasks.seq2seq import Seq2SeqModel, Seq2SeqTask, end_of, pair_micro_batches
 from trainbook.tasks.task import Collate, Facts
-from trainbook.tasks.tokens import TokenTask
+from trainbook.tasks.tokens import BuiltInTokenTask, TokenTask
 
 # Of the chosen tokens: this share becomes the mask, this one a random token; the rest stay as they are.
 MASKED, RANDOM = 0.8, 0.1
@@ -47,29 +47,17 @@ class MaskedTask(TokenTask):
         return MaskedCollate.of(config, data.tokenizer, rows_each)
 
 
-class MaskedLanguageModel(MaskedTask):
+class MaskedLanguageModel(BuiltInTokenTask, MaskedTask):
     """BERT's: a body that reads both ways, a transform, and a head that shares the embedding's rows."""
 
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__(config, facts)
         self.body: Transformer = build_bert(config, facts.vocab_size)
         shape = self.body.shape
-        self.is_tied = config.model.tie_embeddings
         self.activation = PLAIN.get(shape.activation, PLAIN["gelu"])  # the body's own, if it has no gate
         self.transform = nn.Linear(shape.hidden_size, shape.hidden_size, bias=shape.bias)
         self.transform_norm = make_norm(shape, shape.hidden_size)
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=True, multiplier=shape.logit_multiplier)
-        self.tie()
-
-    def tie(self) -> None:
-        if self.is_tied:
-            self.head.weight = self.body.token_embedding.weight
-
-    def initialize(self, seed: int) -> None:
-        initialize(self, self.body.shape, seed)
-
-    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        return self.read_out(self.hidden(*inputs, **named))
+        self.make_head(config, bias=True)
 
     def hidden(
         self,

@@ -14,11 +14,11 @@ from trainbook.data.frame import Frame
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
-from trainbook.models import EncoderDecoder, EncoderMemory, KeyValueCache, OutputLinear, build_t5, initialize
+from trainbook.models import EncoderDecoder, EncoderMemory, KeyValueCache, build_t5
 from trainbook.tasks.layout import StepBatch, parts
 from trainbook.tasks.losses import IGNORED
 from trainbook.tasks.task import Collate, Facts
-from trainbook.tasks.tokens import TokenTask
+from trainbook.tasks.tokens import BuiltInTokenTask, TokenTask
 
 
 def end_of(tokenizer: Tokenizer) -> int:
@@ -46,29 +46,15 @@ class Seq2SeqTask(TokenTask):
         return PairCollate(rows_each, Facts.of(data).pad)
 
 
-class Seq2SeqModel(Seq2SeqTask):
+class Seq2SeqModel(BuiltInTokenTask, Seq2SeqTask):
     """T5's: encoder and decoder over one embedding, and a head that may share it."""
 
     def __init__(self, config: Config, facts: Facts) -> None:
         super().__init__(config, facts)
         self.body: EncoderDecoder = build_t5(config, facts.vocab_size, max_target_length(config))
-        shape = self.body.shape
-        self.is_tied = config.model.tie_embeddings
         # Embeddings of size 1 make logits of size sqrt(width): a head that shares them must make up for it.
-        by_tying = shape.base_hidden_size**-0.5 if self.is_tied else 1.0
-        multiplier = by_tying * shape.logit_multiplier
-        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=False, multiplier=multiplier)
-        self.tie()
-
-    def tie(self) -> None:
-        if self.is_tied:
-            self.head.weight = self.body.token_embedding.weight
-
-    def initialize(self, seed: int) -> None:
-        initialize(self, self.body.shape, seed)
-
-    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
-        return self.read_out(self.hidden(*inputs, **named))
+        by_tying = self.body.shape.base_hidden_size**-0.5 if config.model.tie_embeddings else 1.0
+        self.make_head(config, times=by_tying)
 
     def hidden(
         self,
@@ -87,9 +73,6 @@ class Seq2SeqModel(Seq2SeqTask):
             decoder_document_ids=decoder_document_ids,
             decoder_positions=decoder_positions,
         )
-
-    def read_out(self, hidden: Tensor) -> Tensor:
-        return self.capped(self.head(hidden))
 
     def most_tokens(self, asked: int) -> int:
         return self.body.most_tokens(asked)

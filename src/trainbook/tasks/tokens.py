@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainbook.knobs.config import Config
+from trainbook.models import EncoderDecoder, OutputLinear, Transformer, initialize
 from trainbook.models.core import Compile
 from trainbook.tasks import beam
 from trainbook.tasks import metrics as measures
@@ -51,7 +52,7 @@ class TokenTask(Task):
         owner = {name: next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in PARTS}
         if owner["forward"] is not TokenTask:
             return
-        if owner["logits"] is owner["hidden"]:
+        if owner["logits"] is BuiltInTokenTask:
             begin, end = self.hidden, compiled(lambda hidden, targets: self.losses_of(self.read_out(hidden), targets))
         else:
             begin, end = self.logits, compiled(self.losses_of)
@@ -99,3 +100,30 @@ class TokenTask(Task):
 
     def decoder(self, max_new_tokens: int) -> beam.Decoder[Any]:
         return self  # pyright: ignore[reportReturnType]
+
+
+class BuiltInTokenTask(TokenTask):
+    """With a network of ours: a body that gives hidden states, and a head over the vocabulary that may share its
+    embedding. A subclass makes the body, and then the head."""
+
+    body: Transformer | EncoderDecoder
+
+    def make_head(self, config: Config, *, bias: bool = False, times: float = 1.0) -> None:
+        shape = self.body.shape
+        self.is_tied = config.model.tie_embeddings
+        multiplier = times * shape.logit_multiplier
+        self.head = OutputLinear(shape.hidden_size, shape.vocab_rows, bias=bias, multiplier=multiplier)
+        self.tie()
+
+    def tie(self) -> None:
+        if self.is_tied:
+            self.head.weight = self.body.token_embedding.weight
+
+    def initialize(self, seed: int) -> None:
+        initialize(self, self.body.shape, seed)
+
+    def logits(self, *inputs: Tensor, **named: Tensor) -> Tensor:
+        return self.read_out(self.hidden(*inputs, **named))
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        return self.capped(self.head(hidden))
