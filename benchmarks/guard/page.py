@@ -30,8 +30,7 @@ TEXT = """{rules}
 
 Every family of programs and every kind of bad data belongs to one of two halves. Rules and constants were chosen on the
 development half alone; the held-out half has other kinds of programs, of bad data and of lengths. Figures are given for
-both. Intervals are 95 %. The programs, the bad data and the rivals are in `benchmarks/guard`. All figures are older
-than one rule: that a low loss is rejected only below half of the usual.
+both. Intervals are 95 %. The programs, the bad data and the rivals are in `benchmarks/guard`.
 
 ## Healthy runs are left alone
 

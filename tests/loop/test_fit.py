@@ -15,8 +15,10 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import trainbook
+from trainbook.doctor.diagnose import diagnose
 from trainbook.errors import ConfigError, Diverged, Interrupted, ResumeError, TrainbookError, UserError
 from trainbook.loop.fit import FitJob, OwnTraining
+from trainbook.runs.run_record import read_run
 
 
 def made_data(num: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
@@ -267,6 +269,32 @@ def test_a_rejected_update_of_ones_own_module_leaves_it_untouched(lab):
     clean = fit(lab, "clean", [made_data()])
     assert lab.rows("hurt")[-1]["step"] == 13
     torch.testing.assert_close(dict(hurt.state_dict()), dict(clean.state_dict()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("added", [30.0, 3000.0])
+def test_a_loss_function_that_gets_another_part_is_followed_and_the_doctor_compares_no_further_back(
+    lab, shuffle: bool, added: float
+):
+    calls: list[int] = []
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        calls.append(model.training)
+        return mean_loss(model, batch) + added * (sum(calls) > 120)
+
+    data = DataLoader(TensorDataset(*made_data(400)), batch_size=8, shuffle=shuffle)
+    name = f"changed-{shuffle}-{added:g}"
+    options: dict[str, Any] = {"max_steps": 240, "learning_rate": 3e-3}
+    changed = fit(lab, name, data, loss=loss, **options)
+    plain = fit(lab, f"plain-{name}", data, **options)
+    events = [event["kind"] for event in lab.open(name).events()]
+    assert events.count("skip") < 20 and "rollback" not in events  # ten in a row, at the next reading
+    (adapted,) = (event for event in lab.open(name).events() if event["kind"] == "adapt")
+    assert adapted["changed"] == "loss function" and "the loss function has changed" in adapted["reason"]
+    batch = made_data(400)
+    assert mean_loss(changed, batch).item() == pytest.approx(mean_loss(plain, batch).item(), rel=0.2)
+    diagnosis = diagnose(read_run(lab.open(name)))
+    assert not [each for each in diagnosis.findings if each.severity != "info"]
 
 
 @pytest.mark.parametrize("persistent", [False, slow(True)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -19,9 +20,16 @@ EARLY = 100  # steps
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
+def since_the_loss_changed(record: RunRecord) -> RunRecord:
+    """Where the guard found that the loss function changed, losses and gradients from before it are of another one."""
+    changes = [event["step"] for event in record.events if event.get("changed") == "loss function"]
+    return replace(record, train=record.rows("train").after(max(changes))) if changes else record
+
+
 class View:
     def __init__(self, record: RunRecord) -> None:
-        self.record = record
+        self.record = since_the_loss_changed(record)
+        self.loss_changed = self.record is not record
         self._curves: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = {}
 
     # Curves

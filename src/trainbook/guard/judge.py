@@ -243,8 +243,10 @@ class Judge:
         self.counts[1:] = 0
         self.evidence[:2] = 0
 
-    def adopt(self, row: Sequence[Rejection]) -> None:
-        """What was rejected in a row is usual from here on: the level has changed for good."""
+    def adopt(self, row: Sequence[Rejection], *, rise: float = 0.0) -> None:
+        """What was rejected in a row is usual from here on: the level has changed for good. `rise`: so has the loss of
+        the beginning, by this."""
+        self.beginning[0] += rise
         if not row:
             return
         means = [

@@ -92,6 +92,7 @@ class Adopt:
 
     row: Sequence[Rejection]
     reason: str
+    rise: float = 0.0  # of the loss function itself, which another part was added to: the initial loss rises with it
 
 
 @dataclass(frozen=True)
@@ -234,6 +235,16 @@ class Ladder:
         self.dismissed += 1
         return None
 
+    def follow(self, suspicion: Suspicion, rate: float | None, reason: str) -> Adopt:
+        """The loss function has changed: the same state costs more on the same data. Nothing is to be waited for."""
+        trouble = suspicion.trouble
+        rise = trouble.now - trouble.usual
+        self._settle(trouble.last_step)
+        self.first_loss = None if self.first_loss is None else self.first_loss + rise
+        self.lowest_loss = None if self.lowest_loss is None else self.lowest_loss + rise
+        self.best_rate = rate
+        return Adopt(suspicion.row, reason, rise)
+
     def _skip_on(self, trouble: Trouble) -> Stop | None:
         """A model that is fine waits for better data, which a run that is stopped never meets."""
         self.tested_count, self.tested_row = trouble.count, trouble.first_step
@@ -256,7 +267,7 @@ class Ladder:
     def _settle(self, step: int) -> None:
         """The loss has another level from here on: what was the best at the old one says nothing of the new one."""
         self.changed_at, self.settles_at, self.rising = step, step + SMOOTHED, 0
-        self.best_loss, self.best_losses = None, []
+        self.best_loss, self.best_losses, self.to_reach = None, [], None
 
     def went_back(self, target: int) -> None:
         """The run is back at this step: forget the losses seen since, but not the remedies tried."""

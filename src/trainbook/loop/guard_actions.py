@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.doctor.remedies import usual_rates
@@ -152,8 +153,9 @@ class GuardActions:
         if isinstance(decision, Stop):
             raise Diverged(f"{decision.verdict} {self._advice(decision.trouble)}")
         if isinstance(decision, Adopt):
-            self.state.judge.adopt(decision.row)
-            self.log("adapt", step, reason=decision.reason)
+            self.state.judge.adopt(decision.row, rise=decision.rise)
+            changed = {"changed": "loss function"} if decision.rise else {}
+            self.log("adapt", step, reason=decision.reason, **changed)
         if isinstance(decision, Observe):
             self.state.judge.observe(decision.updates, decision.row)
             self.log("observe", step, reason=decision.reason)
@@ -173,15 +175,29 @@ class GuardActions:
         if cost is None:  # nobody can tell: what is worse than an untrained model is
             is_worse = self.ladder.first_loss is None or trouble.now > self.ladder.first_loss
         else:
-            is_worse = not cost - trouble.usual <= WORSE * (trouble.now - trouble.usual)
+            is_worse = _has_risen(cost, trouble)
         if is_worse:
-            return self.ladder.confirm(suspicion)
+            return self._unless_the_loss_function_changed(suspicion, rate) or self.ladder.confirm(suspicion)
         told = "" if cost is None else f"; data from before it still costs {cost:.4g}, so it is not the model"
         self.log("trial", step, reason=f"{trouble.reason}{told}", worse=False)
         longest = LONGEST_STRETCH * self.knobs.max_consecutive_skips
         if trouble.kind == "rejections" and self.job.is_shuffled and in_a_row < longest:
             return None  # where batches are drawn at random, no healthy stretch of them is so different
         return self.ladder.dismiss(suspicion, rate)
+
+    def _unless_the_loss_function_changed(self, suspicion: Suspicion, rate: float | None) -> Adopt | None:
+        """A state from before the trouble that costs more than it did, on data from before the trouble."""
+        trouble = suspicion.trouble
+        found = self._ring.newest(trouble.healthy_before) if self._ring is not None else None
+        if not math.isfinite(trouble.now) or self.state.strategy.ranks.broadcast(found is None):
+            return None
+        assert self._ring is not None and found is not None
+        with self.state.model_of(found[1], self._ring.device):
+            cost = self._cost_of_earlier_data(trouble)
+        if cost is None or not math.isfinite(cost) or not _has_risen(cost, trouble):
+            return None
+        then = f"the state of step {found[0]} now costs {cost:.4g} on data from before it, too"
+        return self.ladder.follow(suspicion, rate, f"{trouble.reason}; {then}: the loss function has changed")
 
     def _tested_for_what_is_not_finite(
         self, step: int, suspicion: Suspicion
@@ -199,31 +215,34 @@ class GuardActions:
         """False also where nobody can tell."""
         trouble = suspicion.trouble
         if self.job.samples is None:
-            return self._is_fine_on_batch_of(trouble.healthy_before)
+            values = self._on_batch_before(trouble.healthy_before)
+            return values is not None and bool(values.isfinite().all())
         if all(math.isfinite(each.loss) for each in suspicion.row):
             return False  # the gradients alone are not finite, which the cost of samples does not tell
         cost = self._cost_of_earlier_data(trouble)
         return cost is not None and math.isfinite(cost)
 
-    def _is_fine_on_batch_of(self, at_most: int) -> bool:
-        """Of the user's own data: the newest batch up to this step that was accepted, with the present model."""
+    def _on_batch_before(self, at_most: int) -> Tensor | None:
+        """Loss and gradient norm of the model on the user's own data: the newest batch up to this step that was
+        accepted."""
         accepted = [step for step in range(1, at_most + 1) if step not in self.blame.suspects]
         if not accepted:
-            return False
+            return None
         self._feed_was_used = True
         state, buffers_before = self.state, [buffer.clone() for buffer in self.state.buffers]
         with closing(self.job.feed(accepted[-1] - 1, accepted[-1])) as batches:
             batch = next(batches)
         seed_step(state)
         computed = compute(state, batch, buffers_before)
-        values = torch.stack([*computed.losses.values(), computed.clipped.norm])
+        values = torch.stack([torch.stack(list(computed.losses.values())).sum(), computed.clipped.norm])
         undo(state, buffers_before)
-        return bool(values.isfinite().all())
+        return values
 
     def _cost_of_earlier_data(self, trouble: Trouble) -> float | None:
-        """What samples of batches from before the trouble cost now."""
+        """What samples of batches from before the trouble cost now; of the user's own data, a batch."""
         if self.job.samples is None:
-            return None
+            values = self._on_batch_before(trouble.healthy_before)
+            return None if values is None else float(values[0])
         losses = self.blame.usual_losses(trouble.healthy_before + 1, newest=True)
         if not len(losses):
             return None
@@ -374,6 +393,11 @@ def not_finite_parts(value: Any, name: str = "batch") -> list[str]:
     if columns and len(columns) <= min(3, value.shape[1] // 2):
         told += f", all in column{'s' if len(columns) > 1 else ''} {', '.join(map(str, columns))}"
     return [told]
+
+
+def _has_risen(cost: float, trouble: Trouble) -> bool:
+    """By most of what the loss rose by."""
+    return not cost - trouble.usual <= WORSE * (trouble.now - trouble.usual)
 
 
 def _policy(job: Job) -> Policy:

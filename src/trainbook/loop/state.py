@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainbook.guard import Judge
+from trainbook.guard.snapshots import copied
 from trainbook.optim import load_optimizer_state, optimizer_state
 from trainbook.parallel import Strategy
 from trainbook.precision import Precision
@@ -165,6 +167,17 @@ class TrainState:
     def _load_saved(self, state: dict[str, Any]) -> None:
         load_saved_state(self.task, dict(self.strategy.own_model(state["model"])))
         load_optimizer_state(self.optimizer, self.strategy.own_optimizer(state["optimizer"]))
+
+    @contextmanager
+    def model_of(self, held: dict[str, Any], keep_on: torch.device | None) -> Generator[None]:
+        """The model of an earlier `held_state`, for a look at what it makes of data; the present one waits on this
+        device (None: on its own)."""
+        present = copied(self.strategy.held_model(saved_state(self.task)), keep_on)
+        load_saved_state(self.task, dict(self.strategy.from_held(held["model"])))
+        try:
+            yield
+        finally:
+            load_saved_state(self.task, dict(self.strategy.from_held(present)))
 
     def go_back(self, state: dict[str, Any], *, is_held: bool) -> None:
         """Roll back to an earlier state of this run. Quarantine, micro-batch size and remedies since then stay.

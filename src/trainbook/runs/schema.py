@@ -311,7 +311,7 @@ EVENTS = {
         EventKind("release", "quarantined samples have no higher loss than others, and are trained on again"),
         EventKind("trial", "the guard tested a suspicion: is the model worse, or has the data changed?", "warning"),
         EventKind("observe", "the model is worse, and has some updates to recover by itself", "warning"),
-        EventKind("adapt", "the data has changed: the guard takes the new level of the loss for usual", "warning"),
+        EventKind("adapt", "data or loss function have changed: the guard takes the new level for usual", "warning"),
         EventKind("remedy", "the learning rate is lowered and warmed up again", "warning"),
         EventKind("oom", "out of memory: batches are computed in smaller parts from here on", "warning"),
         EventKind("early_stop", "evaluations stopped improving, so the run ends"),

@@ -236,6 +236,10 @@ class TableRows(Sequence[Row]):
         ]
         return TableRows(self._table, masks)
 
+    def after(self, step: int) -> TableRows:
+        """Those of later steps."""
+        return self._where(lambda steps: steps > step, "step")
+
     def first_steps(self) -> dict[int, int]:
         """By segment: its lowest step."""
         lowest: dict[int, int] = {}

@@ -117,8 +117,8 @@ def _usual_spread(view: View) -> float:
 )
 def not_decreasing(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
-    if len(losses) < FEW or steps[-1] < 50:
-        return
+    if view.loss_changed or len(losses) < FEW or steps[-1] < 50:
+        return  # of another loss function, all that can be learned may be known by then
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing

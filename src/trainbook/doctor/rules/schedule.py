@@ -196,7 +196,7 @@ def few_updates(view: View) -> Iterator[Finding]:
     symptom="instability",
     looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
     thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out; "
-    "updates skipped because their loss was too low do not count",
+    "updates skipped because their loss was too low do not count, nor those that the guard then took for usual",
     source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -218,8 +218,9 @@ def guard_acted(view: View) -> Iterator[Finding]:
         )
     skipped = view.values("skipped_updates")
     if len(skipped) and view.last_step and not view.record.has("loss_scale"):
-        # No learning rate is too high because a loss fell.
-        count = float(skipped.max()) - sum(_is_below(event) for event in view.events("skip"))
+        # No learning rate is too high because a loss fell, and no sample is bad because all are from some step on.
+        usual = _taken_for_usual(view)
+        count = float(skipped.max()) - sum(_is_below(event) or event["step"] in usual for event in view.events("skip"))
         if count >= max(3, 0.01 * view.last_step):
             of_all = f" of {view.last_step:,}" if count <= view.last_step else ""  # more, where the guard rolled back
             evidence = f"{count:.0f}{of_all} updates were skipped"
@@ -230,6 +231,18 @@ def guard_acted(view: View) -> Iterator[Finding]:
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
             yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_repeats(view))
+
+
+def _taken_for_usual(view: View) -> set[int]:
+    """Steps of updates that were skipped until the guard took their level for usual."""
+    skipped = {event["step"] for event in view.events("skip")}
+    found: set[int] = set()
+    for event in view.events("adapt"):
+        step = event["step"]
+        while step in skipped:
+            found.add(step)
+            step -= 1
+    return found
 
 
 def _is_below(skip: dict[str, Any]) -> bool:
