@@ -42,6 +42,15 @@ def read(path: str | os.PathLike[str], *, most: int = MOST_BYTES) -> Any:
     return loads(read_bytes(path, most), os.fspath(path))
 
 
+def read_object(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The same; empty where there is no file that can be read, or no object in it."""
+    try:
+        found = read(path)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def load_lines(lines: Sequence[bytes]) -> list[Any] | None:
     """What each line says, all of them parsed at once: twice as fast as one by one. None if that is not possible, be it
     for one line that is no JSON, or if it could be beyond a limit."""

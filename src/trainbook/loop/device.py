@@ -13,11 +13,11 @@ import torch
 
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
+from trainbook.plan.traffic import COMPILE_MIN_STEPS
 from trainbook.precision import resolve_compute
 
 # oneDNN's ARM kernels have a fixed cost that small matrices never repay; below this width plain kernels are faster.
 ONEDNN_MIN_WIDTH = 512
-COMPILE_MIN_STEPS = 1000  # compiling takes about half a minute: a shorter run would not earn it back
 
 
 def choose_device(name: str, local_rank: int | None = None) -> torch.device:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -46,7 +47,7 @@ def low_bit_adamw(
 
 @cache
 def _low_bit_class() -> Any:
-    AdamW8bit: Any = _bitsandbytes().optim.AdamW8bit
+    AdamW8bit: Any = import_bitsandbytes("8-bit AdamW").optim.AdamW8bit
 
     class LowBitAdamW(AdamW8bit):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -77,17 +78,25 @@ def _low_bit_class() -> Any:
     return LowBitAdamW
 
 
-def _bitsandbytes() -> Any:
+def import_bitsandbytes(wanted_for: str) -> Any:
+    with silent_bitsandbytes():
+        try:
+            import bitsandbytes
+        except ImportError:
+            raise MissingExtra(wanted_for, "bitsandbytes", "bitsandbytes") from None
+    return bitsandbytes
+
+
+@contextmanager
+def silent_bitsandbytes() -> Iterator[None]:
+    """At its import it warns of kernels for 4-bit weights that would be faster on a CPU."""
     logger = logging.getLogger("bitsandbytes")
     level = logger.level
-    logger.setLevel(logging.ERROR)  # at its import it warns of what only 4-bit weights would need
+    logger.setLevel(logging.ERROR)
     try:
-        import bitsandbytes
-    except ImportError:
-        raise MissingExtra("8-bit AdamW", "bitsandbytes", "bitsandbytes") from None
+        yield
     finally:
         logger.setLevel(level)
-    return bitsandbytes
 
 
 # Lion (Chen et al. 2023, arXiv 2302.06675): every weight moves by exactly the rate, in the direction of a sign. Keeps

@@ -227,7 +227,7 @@ def operations(config: Config, model: Network, rows: int) -> Operations:
 # Whether a run will be compiled, as the loop decides it, and how many updates it has, as far as paper can say.
 
 
-COMPILE_MIN_STEPS = 1000  # as the loop has it
+COMPILE_MIN_STEPS = 1000  # compiling takes about half a minute: a shorter run would not earn it back
 
 
 def updates(config: Config, world: int) -> int | None:

@@ -66,7 +66,7 @@ def make_card(run: RunFolder) -> Card:
         last = train[-1]
         unit = counted(_facts(manifest, events))
         seconds = _seconds(train)
-        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {_duration(seconds)}"))
+        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {duration(seconds)}"))
         speed = last["tokens"] / max(seconds, 1e-9)
         card.lines.append(("speed", f"{_speed(speed)} {unit} per second of training"))
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
@@ -251,10 +251,10 @@ def _seconds(rows: TableRows) -> float:
     return total
 
 
-def _duration(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
+def duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {seconds:02}s" if minutes else f"{seconds}s"
+    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trainbook.knobs.values import show
-from trainbook.report.card import LEVELS
+from trainbook.report.card import LEVELS, duration
 from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary
 from trainbook.report.curves import Curve
 from trainbook.report.seeds import Estimate
@@ -65,7 +65,7 @@ def what(comparison: Comparison) -> str:
 
 def place_text(comparison: Comparison, at: float) -> str:
     if comparison.by == "time":
-        return f"after {duration(at)}"
+        return f"after {_seconds(at)}"
     if comparison.by == "epochs":
         return f"at epoch {at:.3g}"
     return f"at step {at:,.0f}" if comparison.by == "steps" else f"after {at:,.0f} tokens"
@@ -77,14 +77,8 @@ def number(value: float | None) -> str:
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 or value == 0 else f"{value:.3g}"
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "–"
-    if seconds < 10:
-        return f"{seconds:.2g}s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
+def _seconds(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.2g}s" if seconds < 10 else duration(seconds)
 
 
 def _sentence(comparison: Comparison, pairing: Pairing) -> str:
@@ -319,7 +313,7 @@ def _print_runs(comparison: Comparison, console: Console) -> None:
         count = ["–" if row[name] is None else f"{row[name]:,.0f}" for name in ("steps", "tokens", "tokens_per_second")]
         if its_unit != unit:
             count[1:] = [f"{count[1]} {its_unit}", f"{count[2]} {its_unit}/s"]
-        cells = [row["name"], count[0], count[1], duration(row["seconds"]), count[2], number(row["final"])]
+        cells = [row["name"], count[0], count[1], _seconds(row["seconds"]), count[2], number(row["final"])]
         cells += [number(row["best"])] * has_best + [row["from"]] * is_mixed
         table.add_row(*cells)
     _keep_numbers_whole(table, console)

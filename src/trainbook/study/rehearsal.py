@@ -21,11 +21,12 @@ from trainbook.guard import JudgeReading, Ladder
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.build import ConfiguredJob, assemble
-from trainbook.loop.device import COMPILE_MIN_STEPS, memory_in_use, prepared_device
+from trainbook.loop.device import memory_in_use, prepared_device
 from trainbook.loop.guard_actions import NUM_SNAPSHOTS
 from trainbook.loop.oom_retry import OutOfMemoryRetry
 from trainbook.loop.run_io import Interrupts, RunIO
 from trainbook.loop.train import Training
+from trainbook.plan.traffic import COMPILE_MIN_STEPS
 from trainbook.runs import RunFolder
 from trainbook.tasks import task_class
 

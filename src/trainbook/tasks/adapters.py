@@ -7,10 +7,7 @@ so that adapters are never put beside other weights than those that they were tr
 from __future__ import annotations
 
 import hashlib
-import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,6 +19,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.families import is_targeted
 from trainbook.models import OutputLinear
 from trainbook.models.attention import FusedLinear, SplitLinear
+from trainbook.optim.optimizers import import_bitsandbytes, silent_bitsandbytes
 from trainbook.tasks.labels import LabelTask
 
 # Linear layers of 4 or 8 bits, by bitsandbytes: for frozen weights, beside which adapters are trained.
@@ -38,7 +36,7 @@ def is_transposed(part: nn.Module) -> bool:
 
 def quantize(part: nn.Module, bits: str, device: torch.device, compute_dtype: torch.dtype) -> nn.Module:
     """The same layer with a weight of few bits, on the device. NF4 with quantized scales, or LLM.int8()."""
-    library = bitsandbytes()
+    library = import_bitsandbytes("model.quantize_base")
     weight: torch.Tensor = part.weight.detach()  # pyright: ignore[reportAssignmentType, reportCallIssue]
     if is_transposed(part):
         weight = weight.t()
@@ -91,27 +89,6 @@ def unpacked(part: nn.Module, dtype: torch.dtype) -> nn.Module:
     if bias is not None:
         plain.bias = nn.Parameter(bias, requires_grad=False)
     return plain
-
-
-@contextmanager
-def silent_bitsandbytes() -> Iterator[None]:
-    """At its import it warns of kernels that would be faster on a CPU."""
-    logger = logging.getLogger("bitsandbytes")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-def bitsandbytes() -> Any:
-    with silent_bitsandbytes():
-        try:
-            import bitsandbytes as library
-        except ImportError:
-            raise MissingExtra("model.quantize_base", "bitsandbytes", "bitsandbytes") from None
-    return library
 
 
 FINGERPRINT = "frozen_weights"  # beside the names of parameters in what is saved

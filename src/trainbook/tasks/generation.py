@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -164,16 +163,9 @@ def _of_pretrained(config: Config) -> list[int]:
     except UserError:  # the folder is gone: its weights are in the run's own checkpoints
         return []
     if recipes.is_run(name):
-        return _numbers(_read(folder / "tokenizer" / FACTS_FILE).get("ends"))
-    return _numbers((_read(folder / GENERATION_CONFIG) or _read(folder / CONFIG)).get("eos_token_id"))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        read = json_text.read(path)
-    except (OSError, ValueError):
-        return {}
-    return read if isinstance(read, dict) else {}
+        return _numbers(json_text.read_object(folder / "tokenizer" / FACTS_FILE).get("ends"))
+    settings = json_text.read_object(folder / GENERATION_CONFIG) or json_text.read_object(folder / CONFIG)
+    return _numbers(settings.get("eos_token_id"))
 
 
 def _numbers(value: Any) -> list[int]:

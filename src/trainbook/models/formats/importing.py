@@ -249,7 +249,7 @@ class BaseSettings:
     @classmethod
     def read(cls, folder: Path, prefix: str = "") -> BaseSettings:
         """Of the files in a folder; a file that is missing or damaged says nothing."""
-        return cls(*(_read(folder / f"{prefix}{name}") for name in (CONFIG, GENERATION_CONFIG)))
+        return cls(*(json_text.read_object(folder / f"{prefix}{name}") for name in (CONFIG, GENERATION_CONFIG)))
 
     def write(self, folder: Path, prefix: str) -> None:
         for name, content in ((CONFIG, self.config), (GENERATION_CONFIG, self.generation)):
@@ -289,11 +289,3 @@ def _are_special(value: Any, special: Container[int]) -> bool:
 def _token(base: Any, own: int | None) -> Any:
     """The tokenizer's, unless it has none, or is one of several that the base names."""
     return base if own is None or (isinstance(base, list) and own in base) else own
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = json_text.read(path)
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
