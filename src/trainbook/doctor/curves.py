@@ -25,7 +25,8 @@ STARTS_BY = 3  # the step of the first row, at the latest, for it to be the loss
 LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAR_BELOW = 10.0  # times the size of the first loss, below zero
-FALLS_ON = 0.3  # of the whole fall, after the first quarter of a run: less is left to a loss that settles
+FALLS_ON = 0.8  # of the fall in the first half of a run, in the second: a loss that settles makes far less
+CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -49,17 +50,18 @@ def divergence_of(view: View) -> Divergence | None:
     smooth = running_median(losses, width)
     first, lowest, last = float(losses[0]), float(smooth.min()), float(np.median(tail))
     at = int(steps[int(smooth.argmin())])
-    found = Divergence(first, lowest, last, at, last > 1.1 * first)
+    unit = view.unit(first)
+    found = Divergence(first, lowest, last, at, last > first + 0.1 * unit)
     # On both scales: a single row that is low by chance is further out on a logarithmic one.
     deviations = min(_ratio(float(scaled(last) - scaled(first)), noise), _ratio(last - first, noise_of(losses)))
     if view.is_early:  # a run that has hardly begun: only what cannot be chance
-        return found if last > 1.5 * first and deviations > 8 else None
+        return found if last > first + 0.5 * unit and deviations > 8 else None
     if found.is_above_start and deviations > 4:
         return found
     fallen = max(first, float(np.median(losses[:3]))) - lowest
     error = OF_A_MEDIAN * noise * (1 / width + 1 / len(tail)) ** 0.5
     risen = float(scaled(last) - scaled(lowest))
-    is_given_back = fallen > 0.1 * abs(first) and last > lowest + 0.5 * fallen and at < 0.85 * steps[-1]
+    is_given_back = fallen > 0.1 * unit and last > lowest + 0.5 * fallen and at < 0.85 * steps[-1]
     return found if is_given_back and risen > SIGNIFICANT * error else None
 
 
@@ -93,19 +95,33 @@ def falls_throughout(view: View) -> bool:
         return False
     kept = thinned(len(steps), 100)
     line = robust_line(steps[kept], losses[kept])
-    return line.high < 0 and -line.high * (steps[-1] - steps[0]) > 0.03 * abs(float(np.median(losses)))
+    return line.high < 0 and -line.high * (steps[-1] - steps[0]) > 0.03 * view.unit(float(np.median(losses)))
 
 
 def falls_below_zero(view: View) -> tuple[float, float] | None:
     """The first and the last level of a loss that runs away below zero, as a score that is minimized does; None of one
-    that settles there, such as the negative log-likelihood of a density."""
+    that settles there, such as the negative log-likelihood of a density. Halves of a run are counted in the sum of its
+    learning rates: where they come down, any loss seems to settle."""
     steps, losses = view.losses()
     if len(losses) < FEW or losses[-1] >= 0:
         return None
     first, last = float(losses[0]), float(np.median(losses[-max(3, len(losses) // 10) :]))
     smooth = running_median(losses, max(3, len(losses) // 10) | 1)
-    falls_on = float(np.interp(0.25 * steps[-1], steps, smooth)) - last > FALLS_ON * (first - last)
+    at, rates = view.finite("learning_rate")
+    rates = np.interp(steps, at, rates) if len(at) else np.ones(len(steps))
+    way = np.cumsum(rates * np.diff(steps, prepend=0))
+    middle = float(np.interp(way[-1] / 2, way, smooth))
+    falls_on = middle - last > FALLS_ON * (first - middle)
     return (first, last) if last < -FAR_BELOW * max(1.0, abs(first)) and falls_on else None
+
+
+def fell_for_certain(view: View) -> bool:
+    """By far more than the noise of single rows: little of a loss may be much of what there is to learn, where it is a
+    sum with a large constant."""
+    losses = view.losses()[1]
+    late = losses[-max(3, len(losses) // 4) :]
+    first = min(float(losses[0]), float(np.median(losses[:3])))  # it may have shot up since
+    return first - float(np.median(late)) > CERTAIN * max(noise_of(losses), noise_of(late))
 
 
 class Standstill(NamedTuple):
@@ -120,7 +136,7 @@ def standstill_of(view: View) -> Standstill | None:
     None if anything was learned, or nobody can tell."""
     steps, losses = view.losses()
     evaluations = view.values("loss", "eval")
-    if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0:
+    if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0 or fell_for_certain(view):
         return None
     trained = float(np.median(losses[-max(3, len(losses) // 4) :]))
     is_evaluated = len(evaluations) >= 3
@@ -137,9 +153,10 @@ def standstill_of(view: View) -> Standstill | None:
 
 class Fall(NamedTuple):
     steps: tuple[float, float]
-    of_level: float  # of the loss where the stretch begins
+    of_level: float  # of the loss where the stretch begins; of what was learned, where that is below zero
     of_all: float  # of the improvement since the start
     is_certain: bool  # the stretch is short enough to be the end, and validation falls as well
+    told: str  # in per cent of the loss, or, where that goes below zero, in its own unit
 
     @property
     def is_fast(self) -> bool:
@@ -157,14 +174,16 @@ def fall_at_end(view: View) -> Fall | None:
     late = slice(-max(LATE, len(losses) // 4), None)
     kept = thinned(len(steps[late]), 100)
     line = robust_line(steps[late][kept], losses[late][kept])
-    level = abs(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
+    level = view.unit(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
     fall = min(-line.slope * (steps[-1] - steps[late][0]), level)
     if line.high >= 0 or fall <= 0 or level == 0:
         return None
     improved = max(float(losses[0] - np.median(losses[-3:])), fall)
     span = (float(steps[late][0]), float(steps[-1]))
     is_late = span[0] > SHORT_STRETCH * steps[-1]  # where rows are few, the stretch is much of the run
-    return Fall(span, fall / level, fall / improved, is_late and _validation_falls_fast(view, span[0]))
+    is_certain = is_late and _validation_falls_fast(view, span[0])
+    told = f"{fall / level:.1%}" if view.has_floor else f"{fall:.2g}"
+    return Fall(span, fall / level, fall / improved, is_certain, told)
 
 
 def learned_late(view: View) -> bool:
@@ -178,13 +197,14 @@ def learned_late(view: View) -> bool:
 
 
 def validation_gain(view: View) -> float | None:
-    """By how much of itself the validation loss fell over the last half of the run; below 0 where it rose. None: there
-    are too few evaluations to tell."""
+    """By how much of itself (of what was learned, where it goes below zero) the validation loss fell over the last half
+    of the run; below 0 where it rose. None: there are too few evaluations to tell."""
     at, losses = view.finite("loss", "eval")
     if len(losses) < 3:
         return None
     then = float(np.interp(at[-1] / 2, at, losses))
-    return (then - float(losses[-1])) / abs(then) if then else None
+    unit = view.unit(then)
+    return (then - float(losses[-1])) / unit if unit else None
 
 
 def validation_falls_on(view: View) -> bool:

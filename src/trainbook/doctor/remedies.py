@@ -203,6 +203,7 @@ class Chosen:
     values: np.ndarray
     higher_is_better: bool
     targets: float | None  # that an evaluation is a mean over
+    unit: float | None = None  # what a share is one of, instead of the value itself: that of a loss below zero
 
     @property
     def best(self) -> int:
@@ -222,14 +223,22 @@ class Chosen:
     @property
     def share_since(self) -> float:
         """The same as a share of the best value."""
-        best = abs(float(self.values[self.best]))
-        return self.loss_since / best if best else 0.0
+        unit = self.unit_at(self.best)
+        return self.loss_since / unit if unit else 0.0
+
+    def unit_at(self, place: int) -> float:
+        return abs(float(self.values[place])) if self.unit is None else self.unit
+
+    def is_better(self, value: float, than: float, *, by: float) -> bool:
+        """By more than this share."""
+        difference = value - than if self.higher_is_better else than - value
+        return difference > by * (abs(than) if self.unit is None else self.unit)
 
     @property
     def has_worsened(self) -> bool:
         """At least two evaluations since the best one, and the last is worse by more than noise."""
         return len(self.values) - 1 - self.best >= 2 and self.loss_since >= max(
-            WORSE * abs(float(self.values[self.best])), self.noise
+            WORSE * self.unit_at(self.best), self.noise
         )
 
     @property
@@ -248,9 +257,10 @@ class Chosen:
         if METRICS[self.metric].unit == "share":
             return f"validation {self.name} was {way} at step {self.best_step:,} ({best:.1%}) and is now {last:.1%}"
         height = "below" if self.higher_is_better else "above"
+        by = f"{self.share_since:.1%}" if self.unit is None else f"{self.loss_since:.2g}"
         return (
             f"validation {self.name} was {way} at step {self.best_step:,} ({best:.3g}) and is now "
-            f"{self.share_since:.1%} {height} that ({last:.3g})"
+            f"{by} {height} that ({last:.3g})"
         )
 
     @property
@@ -275,7 +285,8 @@ def _curve(view: View, metric: str) -> Chosen | None:
         return None
     targets = view.values("targets", "eval")
     count = float(np.median(targets)) if len(targets) else None
-    return Chosen(metric, steps, values, METRICS[metric].higher_is_better is True, count)
+    unit = view.unit(float(values.min())) if metric == "loss" and not view.has_floor else None
+    return Chosen(metric, steps, values, METRICS[metric].higher_is_better is True, count, unit)
 
 
 def keeps_the_best(view: View) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.statistics import thinned
+from trainbook.doctor.statistics import noise_of, running_median, thinned
 from trainbook.errors import ConfigError
 from trainbook.knobs.derive import batch_shape, task_name, warmup_steps
 from trainbook.knobs.sections.model_size import BUILT_IN
@@ -70,6 +70,24 @@ class View:
         """The plain loss where it is known beside extra terms, otherwise the loss."""
         name = "cross_entropy" if self.record.has("cross_entropy") else "loss"
         return self.finite(name)
+
+    @cached_property
+    def has_floor(self) -> bool:
+        """No loss is below zero: it may be compared with another by their ratio. A log-likelihood of a density, a score
+        or a reward goes below zero, which is then a level like any other."""
+        return all((values >= 0).all() for values in (self.losses()[1], self.values("loss", "eval")))
+
+    def unit(self, level: float) -> float:
+        """What a share of a loss at this level is a share of: the loss itself, or, where it goes below zero, what was
+        learned so far."""
+        return abs(level) if self.has_floor else self._learned
+
+    @cached_property
+    def _learned(self) -> float:
+        """The first loss less the lowest level; at least the noise of single rows."""
+        curves = [values for values in (self.losses()[1], self.values("loss", "eval")) if len(values)]
+        falls = [np.median(each[:3]) - running_median(each, max(3, len(each) // 10) | 1).min() for each in curves]
+        return float(max([*falls, *(noise_of(each) for each in curves)], default=0.0))
 
     # What the run was told
 

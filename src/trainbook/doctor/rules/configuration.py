@@ -69,7 +69,9 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
 
 
 def _by(fall: Fall | None) -> str:
-    return "" if fall is None else f", by {fall.of_level:.1%} in the last {int(fall.steps[1] - fall.steps[0]):,} steps"
+    if fall is None:
+        return ""
+    return f", by {fall.told} in the last {int(fall.steps[1] - fall.steps[0]):,} steps"
 
 
 def _falls_to_the_end(view: View) -> bool:

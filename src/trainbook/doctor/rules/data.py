@@ -141,7 +141,7 @@ def _jump_at_small_updates(view: View) -> str | None:
     ratios, usual = view.update_ratios()[1], highest_usual_rate(view)
     if not len(ratios) or np.median(ratios) > LARGE_UPDATE or usual is None or (view.peak_rate or 0.0) > 10 * usual:
         return None
-    lasting = [spike for spike in find_spikes(steps, losses) if spike[2] != "fast" or spike[1] > 1.5 * losses[0]]
+    lasting = [spike for spike in find_spikes(view) if spike[2] != "fast" or spike[1] > 1.5 * losses[0]]
     if lasting:
         at, highest, _ = max(lasting, key=lambda spike: spike[1])
         before = float(losses[steps < at][-1])

@@ -9,6 +9,7 @@ import numpy as np
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.statistics import running_median
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
@@ -17,6 +18,7 @@ from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
 MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
+MOST_OF_FALL = 0.9
 SCALED = 1e3  # a gradient norm this large throughout comes from the scale of the loss
 
 
@@ -141,8 +143,9 @@ def _highest(view: View, after: float) -> tuple[float, bool]:
     "gradients-grow",
     symptom="exploding gradients",
     looks_at="gradient norms late in the run against early ones",
-    thresholds="30 times as large as early in the run and as the first one; or above 1,000, and 3 times the first one. "
-    "A norm that is large from the start is a matter of the scale of the loss",
+    thresholds="30 times as large as early in the run, as the first one and as when the loss had made most of its "
+    "fall; or above 1,000, and 3 times both of the latter. A norm that is large from the start is a matter of the "
+    "scale of the loss, and one that grows only while the loss falls belongs to it, such as that of a density which narrows",
     source=f"reasoning; a factor of 70 elsewhere ({AUTOTRAINER})",
     fault="the learning rate far too high, unclipped",
     causes=("gradients-explode",),
@@ -154,8 +157,9 @@ def gradients_grow(view: View) -> Iterator[Finding]:
         return
     part = max(3, len(norms) // 4)
     before, after = float(np.median(norms[2 : 2 + part])), float(np.median(norms[-part:]))
-    # Norms that fell to nearly nothing and came back have not exploded: the first norm is a level to exceed as well.
-    first = float(norms[0])
+    # Norms that fell to nearly nothing and came back have not exploded: the first norm is a level to exceed as well. So
+    # is what they had grown to while the loss fell: a loss that gains by it is no worse for it.
+    first = max(float(norms[0]), _norm_when_learned(view, steps, norms))
     if after > 30 * max(before, first) or after > max(1e3, 3 * first):
         before = before if after > before else first
         evidence = f"the median gradient norm went from {before:.3g} to {after:.3g}"
@@ -169,6 +173,18 @@ def gradients_grow(view: View) -> Iterator[Finding]:
             before=before,
             after=after,
         )
+
+
+def _norm_when_learned(view: View, steps: np.ndarray, norms: np.ndarray) -> float:
+    """The median norm around the step where the loss had made 90 % of its fall, or since, if that is at the end."""
+    at, losses = view.losses()
+    if len(losses) < FEW:
+        return 0.0
+    smooth = running_median(losses, max(5, len(losses) // 10) | 1)
+    fallen = smooth <= smooth[0] - MOST_OF_FALL * (smooth[0] - smooth.min())
+    since = int(np.searchsorted(steps, at[int(np.argmax(fallen))]))
+    around = norms[max(0, since - 2) :][:5]
+    return float(np.median(around)) if smooth.min() < smooth[0] and len(around) else 0.0
 
 
 @rule(

@@ -18,6 +18,7 @@ from trainbook.doctor.curves import (
     fall_at_end,
     falls_below_zero,
     falls_throughout,
+    fell_for_certain,
     standstill_of,
     validation_falls_on,
     validation_has_stopped,
@@ -122,9 +123,10 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing
-    if view.is_early or (falls_throughout(view) and still is None):
+    is_unknown = view.record.origin == "fit" and fell_for_certain(view)  # how low such a loss can get
+    if view.is_early or ((falls_throughout(view) or is_unknown) and still is None):
         return
-    has_fallen = first <= 0 or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
+    has_fallen = not view.has_floor or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
     if still is None and has_fallen:
         return
     norms = view.curve("grad_norm")[1]
@@ -209,8 +211,8 @@ def _fine_tuning_learns_nothing(
     "loss-below-zero",
     symptom="exploding gradients",
     looks_at="a loss that falls below zero and does not settle",
-    thresholds=f"{FAR_BELOW:g} times the size of the first loss (at least 1) below zero, and {FALLS_ON:.0%} of the "
-    "fall after the first quarter of the run",
+    thresholds=f"{FAR_BELOW:g} times the size of the first loss (at least 1) below zero, and a fall in the second half "
+    f"of {FALLS_ON:.0%} of that in the first; halves by the sum of the learning rates",
     source="reasoning: a cross entropy or a squared error is never negative; other losses have a minimum that they "
     "settle at",
     fault="a loss with the wrong sign",
@@ -343,10 +345,11 @@ def plateau(view: View) -> Iterator[Finding]:
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
     level = float(np.median(losses[half]))
-    if level <= 0:
+    evaluations = view.values("loss", "eval")
+    if not len(evaluations) or level <= 0 or not view.has_floor:
         return
     fall = -line.slope * (steps[-1] - steps[half][0]) / level
-    gap = float(view.values("loss", "eval")[-1]) / level - 1
+    gap = float(evaluations[-1]) / level - 1
     if abs(fall) < 0.01 and gap < 0.1:
         evidence = (
             f"the loss has stayed at {level:.3g} over the last half of the run, and the validation loss is "
@@ -379,7 +382,7 @@ def still_improving(view: View) -> Iterator[Finding]:
     fall = fall_at_end(view)
     if fall is not None and fall.of_level > 0.01:
         first, last = fall.steps
-        evidence = f"the loss was still falling, by {fall.of_level:.1%} in the last {int(last - first):,} steps"
+        evidence = f"the loss was still falling, by {fall.told} in the last {int(last - first):,} steps"
         sure, remedy = 0.5, None
         if fall.is_fast:
             evidence += f": {fall.of_all:.0%} of the whole improvement"
@@ -395,7 +398,7 @@ def still_improving(view: View) -> Iterator[Finding]:
 def _has_little_left(view: View) -> bool:
     """The loss is a tiny share of what it was at the start; or a small one, and late steps gained next to nothing."""
     steps, losses = view.losses()
-    if len(losses) < FEW or steps[0] > STARTS_BY or losses[0] <= 0:
+    if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_floor:
         return False
     evaluations = view.values("loss", "eval")
     levels = evaluations if len(evaluations) >= 3 else losses
@@ -421,7 +424,8 @@ def _ends_at_its_best(view: View) -> bool:
 def _is_clearly_best(chosen: Chosen) -> bool:
     """The last evaluation, by a hundredth."""
     earlier, last = chosen.values[:-1], chosen.values[-1]
-    return last > earlier.max() * 1.01 if chosen.higher_is_better else last < earlier.min() * 0.99
+    best = float(earlier.max() if chosen.higher_is_better else earlier.min())
+    return chosen.is_better(float(last), best, by=0.01)
 
 
 @rule(

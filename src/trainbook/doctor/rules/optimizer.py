@@ -194,7 +194,7 @@ def resume_spike(view: View) -> Iterator[Finding]:
             continue
         jump = float(after.max() - np.median(before))
         larger = _larger_updates(view, at)
-        if jump < max(4 * noise, 0.05 * float(np.median(before))) and not (larger and larger > 2.5):
+        if jump < max(4 * noise, 0.05 * view.unit(float(np.median(before)))) and not (larger and larger > 2.5):
             continue
         evidence = f"after the resume at step {at:,} the loss reached {after.max():.3g}; it was {np.median(before):.3g}"
         if larger and larger > 2.5:

@@ -10,6 +10,7 @@ import numpy as np
 from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
 from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, usual_rates, without_repeats
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rules.stability import jumps_by_nature
 from trainbook.doctor.statistics import noise_of, robust_line
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
@@ -181,22 +182,29 @@ def few_updates(view: View) -> Iterator[Finding]:
         return
     half = steps > steps[-1] / 2
     line = robust_line(steps[half], losses[half])
-    fall = -line.slope * (steps[-1] - steps[half][0]) / float(np.median(losses[half]))
+    unit = view.unit(float(np.median(losses[half])))
+    fall = -line.slope * (steps[-1] - steps[half][0]) / unit if unit else 0.0
     at, evaluations = view.finite("loss", "eval")
     judged = evaluations[at >= steps[-1] / 2]
-    is_judged_better = len(judged) >= 3 and judged[-1] == judged.min() and judged[-1] < 0.98 * judged[0]
+    gained = float(judged[0] - judged[-1]) if len(judged) >= 3 and judged[-1] == judged.min() else 0.0
+    is_judged_better = gained > 0 and gained > 0.02 * view.unit(float(judged[0]))
     if (line.high < 0 and fall > 0.02) or is_judged_better:
-        evidence = f"the run has {view.total} updates, and the loss was still falling, by {fall:.0%} in the last half"
+        by = f"{fall:.0%}" if view.has_floor else f"{fall * unit:.2g}"
+        evidence = f"the run has {view.total} updates, and the loss was still falling, by {by} in the last half"
         span = (steps[half][0], steps[-1])
         yield finding("warning", "training-short", 0.65, evidence, steps=span, override=longer(view, 4.0), fall=fall)
+
+
+MANY = 0.1  # of all updates
 
 
 @rule(
     "guard-acted",
     symptom="instability",
     looks_at="what the guard did: skipped updates, rollbacks, a lower learning rate, quarantined samples",
-    thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out; "
-    "updates skipped because their loss was too low do not count, nor those that the guard then took for usual",
+    thresholds="any rollback or lowered learning rate; 3 skipped updates and 1 % of all; 10 % if no sample stood out, "
+    "or if the loss goes below zero and does not diverge; updates skipped because their loss was too low do not count, "
+    "nor those that the guard then took for usual",
     source="the guard's ladder: it lowers the learning rate only after milder measures failed",
     fault="the learning rate too high; poisoned samples",
     causes=("learning-rate-high", "bad-samples", "non-finite"),
@@ -221,13 +229,14 @@ def guard_acted(view: View) -> Iterator[Finding]:
         # No learning rate is too high because a loss fell, and no sample is bad because all are from some step on.
         usual = _taken_for_usual(view)
         count = float(skipped.max()) - sum(_is_below(event) or event["step"] in usual for event in view.events("skip"))
-        if count >= max(3, 0.01 * view.last_step):
+        least = MANY if jumps_by_nature(view) else 0.01
+        if count >= max(3, least * view.last_step):
             of_all = f" of {view.last_step:,}" if count <= view.last_step else ""  # more, where the guard rolled back
             evidence = f"{count:.0f}{of_all} updates were skipped"
             span = (0, view.last_step)
             if view.events("quarantine") and not view.quarantined:
                 said = f"{evidence}, and no sample in their batches stood out"
-                severity = "warning" if count > 0.1 * view.last_step else "info"
+                severity = "warning" if count > MANY * view.last_step else "info"
                 yield finding(severity, "learning-rate-high", 0.4, said, steps=span, override=lower_rate(view))
                 return
             yield finding("warning", "bad-samples", 0.5, evidence, steps=span, override=without_repeats(view))

@@ -60,7 +60,7 @@ def _shot_up(view: View) -> Iterator[Finding]:
         return
     early = losses[steps <= max(20, 0.05 * view.total)]
     first, highest = float(losses[0]), float(early.max())
-    if first <= 0 or highest < SHOT_UP * first:
+    if not view.has_floor or highest < SHOT_UP * first:
         return
     span = (steps[0], steps[len(early) - 1])
     evidence = (
@@ -75,7 +75,8 @@ def _shot_up(view: View) -> Iterator[Finding]:
     symptom="loss spikes",
     looks_at="losses far above their neighbours, and whether the loss recovers quickly, slowly or not",
     thresholds="6 robust deviations and 15 % above the preceding median; quickly: recovered within 3 logged rows; 3 "
-    "such spikes, the highest 50 % above the median, are a warning; in the first "
+    "such spikes, the highest 50 % above the median, are a warning, but nothing is said of them where the loss goes "
+    "below zero (a log-likelihood jumps by nature) and does not diverge; in the first "
     f"{EARLY} steps of a run that goes on only spikes to twice the first loss",
     source=f"spikes recover fast, slowly or not fully ({ML_ENGINEERING}); the tolerances are ours",
     fault="a batch of poisoned samples; the learning rate too high",
@@ -83,19 +84,22 @@ def _shot_up(view: View) -> Iterator[Finding]:
     needs=("loss",),
 )
 def spikes(view: View) -> Iterator[Finding]:
-    steps, losses = view.losses()
+    losses = view.losses()[1]
     if len(losses) < FEW:
         return
-    found = find_spikes(steps, losses)
+    found = find_spikes(view)
     if not found:
         return
     lasting = [spike for spike in found if spike[2] == "none"]
     slow = [spike for spike in found if spike[2] == "slow"]
     worst = max(found, key=lambda spike: spike[1])
-    if view.is_early and worst[1] < 2 * float(losses[0]):
+    if not (lasting or slow) and jumps_by_nature(view):
+        return
+    first, middle = float(losses[0]), float(np.median(losses[4:]))
+    if view.is_early and worst[1] < first + view.unit(first):
         return
     evidence = f"{_told(found)}; the highest loss is {worst[1]:.3g}, at step {worst[0]:,}"
-    is_high = worst[1] > 1.5 * float(np.median(losses[4:]))
+    is_high = worst[1] > middle + 0.5 * view.unit(middle)
     severity = "error" if lasting else "warning" if slow or (len(found) >= 3 and is_high) else "info"
     span = (found[0][0], found[-1][0])
     early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
@@ -140,6 +144,12 @@ def spikes(view: View) -> Iterator[Finding]:
         )
 
 
+def jumps_by_nature(view: View) -> bool:
+    """A log-likelihood that goes below zero costs a sample the square of its error in units of a spread that shrinks
+    while the model learns: some batches cost far more than the rest, in clean data too."""
+    return not view.has_floor and divergence_of(view) is None and not view.quarantined
+
+
 def _told(found: list[tuple[int, float, str]]) -> str:
     """How many spikes, and how the loss recovered from them."""
     words = {"fast": "recovered quickly", "slow": "recovered slowly", "none": "did not recover"}
@@ -154,8 +164,9 @@ def _told(found: list[tuple[int, float, str]]) -> str:
     return f"{len(found)} loss spikes; the loss {', '.join(told)}"
 
 
-def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float, str]]:
+def find_spikes(view: View) -> list[tuple[int, float, str]]:
     """Step, loss and recovery of each."""
+    steps, losses = view.losses()
     around = detrended(losses)
     # Small batches have long tails: what one row in twenty does is not news.
     noise = max(median_and_spread(around)[1], float(np.quantile(np.abs(around[4:]), 0.9)) / 1.64)
@@ -163,11 +174,11 @@ def find_spikes(steps: np.ndarray, losses: np.ndarray) -> list[tuple[int, float,
     row = 4
     while row < len(losses):
         before = float(np.median(losses[max(0, row - 8) : row]))
-        limit = before + max(6 * noise, 0.15 * abs(before))
+        limit = before + max(6 * noise, 0.15 * view.unit(before))
         if losses[row] <= limit:
             row += 1
             continue
-        level = before + max(3 * noise, 0.05 * abs(before))
+        level = before + max(3 * noise, 0.05 * view.unit(before))
         back = next((later for later in range(row + 1, len(losses)) if losses[later] <= level), None)
         how = "none" if back is None else "fast" if back - row <= 3 else "slow"
         if back is None and len(losses) - row < 3:

@@ -82,7 +82,7 @@ def _worse_from_the_start(view: View) -> str | None:
         return None
     then = float(np.median(losses[np.argsort(np.abs(steps - at[0]))[:5]]))
     first, epoch = float(losses[:3].max()), float(np.interp(at[0], epoch_steps, epochs))
-    if epoch > 1.0 or first <= 0 or evaluations[0] < 1.2 * first or then > 0.8 * first:
+    if epoch > 1.0 or not view.has_floor or evaluations[0] < 1.2 * first or then > 0.8 * first:
         return None
     return (
         f"at the first evaluation, {epoch:.2g} epochs into the run, the validation loss was {evaluations[0]:.3g}, "
@@ -143,7 +143,7 @@ def gap(view: View) -> Iterator[Finding]:
     late, error = float(last.mean()), float(last.std(ddof=1)) / len(last) ** 0.5
     above = float(evaluations[-1]) - late
     early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
-    if above > max(0.25 * late, 0.1, 3 * error) and above > early + 0.05:
+    if above > max(0.25 * view.unit(late), 0.1, 3 * error) and above > early + 0.05:
         evidence = f"the validation loss is {evaluations[-1]:.3g}; the {name} is {late:.3g}"
         yield finding(
             "info",
@@ -180,12 +180,13 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     turns = int((np.diff(np.sign(np.diff(around))) != 0).sum())
     level = float(np.median(late))
     jump = float(np.median(jumps))
-    if turns < 0.5 * (len(late) - 2) or jump < 0.02 * level:
+    unit = view.unit(level)
+    if turns < 0.5 * (len(late) - 2) or jump < 0.02 * unit:
         return
     targets = view.values("targets", "eval")
     few = float(np.median(targets)) if len(targets) else None
-    # Losses of samples differ by about 2 nats; those of a loss of unknown scale, by about twice their mean.
-    spread = 2.0 * max(1.0, level) if view.record.origin == "fit" else 2.0
+    # Losses of samples differ by about 2 nats; those of a loss of unknown scale, by about twice their unit.
+    spread = 2.0 * max(1.0, unit) if view.record.origin == "fit" else 2.0
     expected = None if few is None else spread / few**0.5
     evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
     span = (at[0], at[-1])
@@ -196,7 +197,7 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
         noun = counted(view.record.facts) if view.record.origin == "fit" else "targets"
         evidence += f"; this is within the noise of a mean over {few:,.0f} {noun}"
         override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
-        severity = "warning" if jump > 0.15 * level else "info"
+        severity = "warning" if jump > 0.15 * unit else "info"
         yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
     else:
         yield finding("warning", "learning-rate-high", 0.5, evidence, steps=span, override=lower_rate(view), jump=jump)
@@ -220,7 +221,8 @@ def metric_flat(view: View) -> Iterator[Finding]:
     if len(accuracies) < 4 or len(evaluations) < 4 or len(losses) < 8 or view.last_step < view.total / 2:
         return
     span = (at[0], at[-1])
-    fall = 1 - evaluations.min() / evaluations[0]
+    unit = view.unit(float(evaluations[0]))
+    fall = float(evaluations[0] - evaluations.min()) / unit if unit else 0.0
     moved = float(accuracies.max() - accuracies.min())
     # Of tokens, the commonest one is guessed for a long while before anything else.
     is_of_labels = view.task in ("classify", "tag", "classify_many", None)
