@@ -18,7 +18,7 @@ from trainbook.runs.columns import are_logged, are_numbers
 
 CLIP = "batch.max_grad_norm"
 MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
-MOST_OF_FALL = 0.9
+MOST_OF_FALL = 0.75
 SCALED = 1e3  # a gradient norm this large throughout comes from the scale of the loss
 
 
@@ -145,7 +145,8 @@ def _highest(view: View, after: float) -> tuple[float, bool]:
     looks_at="gradient norms late in the run against early ones",
     thresholds="30 times as large as early in the run, as the first one and as when the loss had made most of its "
     "fall; or above 1,000, and 3 times both of the latter. A norm that is large from the start is a matter of the "
-    "scale of the loss, and one that grows only while the loss falls belongs to it, such as that of a density which narrows",
+    "scale of the loss, and one that grows only while the loss falls belongs to it, such as that of a density which "
+    "narrows",
     source=f"reasoning; a factor of 70 elsewhere ({AUTOTRAINER})",
     fault="the learning rate far too high, unclipped",
     causes=("gradients-explode",),
@@ -176,7 +177,7 @@ def gradients_grow(view: View) -> Iterator[Finding]:
 
 
 def _norm_when_learned(view: View, steps: np.ndarray, norms: np.ndarray) -> float:
-    """The median norm around the step where the loss had made 90 % of its fall, or since, if that is at the end."""
+    """The median norm around the step where the loss had made three quarters of its fall, or since, if that is at the end."""
     at, losses = view.losses()
     if len(losses) < FEW:
         return 0.0
