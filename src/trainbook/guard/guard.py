@@ -18,7 +18,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Never
 
@@ -31,19 +30,19 @@ from trainbook.guard.judge import Judge, JudgeReading, Rejection
 from trainbook.guard.ladder import LONGEST_STRETCH, SMOOTHED, Adopt, Ladder, Observe, Policy, RollBack, Stop, Suspicion
 from trainbook.guard.snapshots import (
     BATCHES,
+    FROM_DEVICE_TO_HOST,
     Averages,
     HasState,
     SnapshotRing,
     StateTrial,
     copied,
+    fits_on_device,
     has_rates,
     highest_rate,
     lower_rates,
     size_of,
 )
-
-SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
-FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
+from trainbook.nearest import nearest
 
 logger = logging.getLogger("trainbook.guard")
 
@@ -198,20 +197,15 @@ class Guard:
             is_unsure = decision.trouble.kind == "data" and not self.objects
             unknown = " Or the model is: to have that tested, pass it and the optimizer to Guard(…)." * is_unsure
             raise Diverged(f"{decision.verdict}{unknown} The model has the weights of the last accepted update.")
-        if isinstance(decision, Adopt):
-            judge.adopt(decision.row)
-            self._tell("adapt", self.step, decision.reason)
-        elif isinstance(decision, Observe):
-            judge.observe(decision.updates, decision.row)
-            self._tell("observe", self.step, decision.reason)
+        if isinstance(decision, Adopt | Observe):
+            decision.tell(judge)
+            self._tell(decision.kind, self.step, decision.reason)
         elif isinstance(decision, RollBack):
             self._go_back(judge, decision)
 
     def _begin_trial(self, suspicion: Suspicion, reading: JudgeReading) -> bool:
         """False: there is no earlier state to compare with."""
-        found = self._ring.newest(suspicion.trouble.healthy_before) or self._ring.newest(
-            min(self._ring.steps, default=0)
-        )
+        found = self._ring.newest_or_oldest(suspicion.trouble.healthy_before)
         if found is None:
             return False
         target, earlier = found
@@ -307,8 +301,7 @@ class Guard:
         self._place_is_chosen = True
         if device.type != "cuda":
             return
-        memory = torch.cuda.get_device_properties(device).total_memory
-        if size * (self._ring.size + 1) > SHARE_OF_DEVICE * memory:
+        if not fits_on_device(size * (self._ring.size + 1), device):
             self._ring.device = torch.device("cpu")
             self.snapshot_steps *= FROM_DEVICE_TO_HOST
             logger.warning(
@@ -317,9 +310,7 @@ class Guard:
 
     def _go_back(self, judge: Judge, decision: RollBack) -> None:
         reason = decision.trouble.reason
-        found = self._ring.newest(decision.trouble.healthy_before)
-        if found is None and self._ring.steps:
-            found = self._ring.newest(self._ring.steps[0])
+        found = self._ring.newest_or_oldest(decision.trouble.healthy_before)
         if found is None:
             raise Diverged(
                 f"{reason}. There is no earlier state to roll back to: pass the model and the optimizer to Guard(…)."
@@ -387,8 +378,8 @@ def _check(
 ) -> None:
     known = [name for name, each in signature(Guard).parameters.items() if each.kind is each.KEYWORD_ONLY]
     for name in unknown:
-        near = get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Its keywords: {', '.join(known)}."
+        near = nearest(name, known)
+        hint = f"Did you mean {near}?" if near else f"Its keywords: {', '.join(known)}."
         raise TypeError(f"{name}: is not a keyword of Guard. {hint}")
     problems = []
     for each in objects:

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from trainbook.guard.judge import JudgeReading, Rejection, is_repeated
+from trainbook.guard.judge import Judge, JudgeReading, Rejection, is_repeated
 from trainbook.guard.window import MAD_TO_SIGMA
 
 LEAD = 8  # updates before the first rejection that may have caused it: spikes follow their cause by a few
@@ -93,6 +93,10 @@ class Adopt:
     row: Sequence[Rejection]
     reason: str
     rise: float = 0.0  # of the loss function itself, which another part was added to: the initial loss rises with it
+    kind = "adapt"  # of the event
+
+    def tell(self, judge: Judge) -> None:
+        judge.adopt(self.row, rise=self.rise)
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,10 @@ class Observe:
     updates: int
     reason: str
     row: Sequence[Rejection] = ()  # what was rejected before
+    kind = "observe"  # of the event
+
+    def tell(self, judge: Judge) -> None:
+        judge.observe(self.updates, self.row)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from trainbook.guard.ladder import Suspicion
 
+SHARE_OF_DEVICE = 0.1  # of its memory, that snapshots may take
+FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
+
 
 class SnapshotRing:
     """The last few snapshots, and one more: the newest up to a step that is known to be good."""
@@ -38,6 +41,10 @@ class SnapshotRing:
     def newest(self, at_most: int) -> tuple[int, Any] | None:
         fitting = [step for step in self._kept if step <= at_most]
         return (max(fitting), self._kept[max(fitting)]) if fitting else None
+
+    def newest_or_oldest(self, at_most: int) -> tuple[int, Any] | None:
+        """The newest up to a step; if there is none, the oldest of all."""
+        return self.newest(max(at_most, min(self._kept, default=0)))
 
     def forget_after(self, step: int) -> None:
         self._kept = {known: state for known, state in self._kept.items() if known <= step}
@@ -74,6 +81,11 @@ def size_of(value: Any) -> int:
     if isinstance(value, (list, tuple)):
         return sum(size_of(item) for item in value)
     return 0
+
+
+def fits_on_device(size: int, device: torch.device) -> bool:
+    """Whether snapshots of so many bytes may lie beside the model on a GPU."""
+    return size <= SHARE_OF_DEVICE * torch.cuda.get_device_properties(device).total_memory
 
 
 # A trial of two states: is the model worse than it was, or has the data changed?

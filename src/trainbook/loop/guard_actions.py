@@ -33,6 +33,7 @@ from trainbook.guard import (
     size_of,
 )
 from trainbook.guard.ladder import LONGEST_STRETCH
+from trainbook.guard.snapshots import FROM_DEVICE_TO_HOST, fits_on_device
 from trainbook.loop.blame import Blame
 from trainbook.loop.device import available_host_memory
 from trainbook.loop.job import Job, Log
@@ -43,8 +44,7 @@ from trainbook.loop.step import compute, undo
 from trainbook.runs.run_record import RunRecord, told_by
 
 NUM_SNAPSHOTS = 3
-SHARE_OF_DEVICE, SHARE_OF_HOST = 0.1, 0.25  # of all, and of available memory: what snapshots may take
-FROM_DEVICE_TO_HOST = 10  # copies to the host take long: so many times rarer
+SHARE_OF_HOST = 0.25  # of available memory, that snapshots may take
 HOPELESS = 50  # rejections in a row after which a run without a guard is given up: the model stays as it is in them
 WORSE = 0.5  # of what the loss rose by, that data from before must cost more, for the model to be worse
 
@@ -152,13 +152,10 @@ class GuardActions:
             decision = self._tested(step, decision, rate, reading.troubled_in_a_row)
         if isinstance(decision, Stop):
             raise Diverged(f"{decision.verdict} {self._advice(decision.trouble)}")
-        if isinstance(decision, Adopt):
-            self.state.judge.adopt(decision.row, rise=decision.rise)
-            changed = {"changed": "loss function"} if decision.rise else {}
-            self.log("adapt", step, reason=decision.reason, **changed)
-        if isinstance(decision, Observe):
-            self.state.judge.observe(decision.updates, decision.row)
-            self.log("observe", step, reason=decision.reason)
+        if isinstance(decision, Adopt | Observe):
+            decision.tell(self.state.judge)
+            changed = {"changed": "loss function"} if isinstance(decision, Adopt) and decision.rise else {}
+            self.log(decision.kind, step, reason=decision.reason, **changed)
         if isinstance(decision, RollBack):
             self._go_back(decision)
         was_used, self._feed_was_used = self._feed_was_used, False
@@ -302,9 +299,8 @@ class GuardActions:
             found = self.store.load(max(on_disk), unread=self.state.unread_parts)
             assert found is not None
             return found.step, found.state, "a checkpoint"
-        if self._ring is not None and self._ring.steps:
-            oldest = self._ring.newest(self._ring.steps[0])
-            assert oldest is not None
+        oldest = self._ring.newest_or_oldest(at_most) if self._ring is not None else None
+        if oldest is not None:
             return *oldest, "memory"
         raise Diverged("updates were rejected repeatedly, and there is no earlier state to roll back to.")
 
@@ -324,7 +320,7 @@ class GuardActions:
 
     def _room_for(self, size: int) -> str:
         device = self.state.device
-        if device.type == "cuda" and size <= SHARE_OF_DEVICE * torch.cuda.get_device_properties(device).total_memory:
+        if device.type == "cuda" and fits_on_device(size, device):
             return "device"
         on_host = size * self.state.strategy.ranks.local_world
         return "host" if on_host <= SHARE_OF_HOST * available_host_memory() else "nowhere"
