@@ -37,19 +37,9 @@ def read(path: Path) -> RunRecord:
     logged, counted_in = _logged(path, header, lines)
     rows = rows_of(logged)
     settings, names = knobs_in(read_mapping(path.parent / "hparams.yaml"))
-    facts = {"tool": "CSV", "steps_are": counted_in, "read_as": rows.read_as, "other_metrics": rows.other_names}
     is_only_a_log = path.name == "metrics.csv"  # then the folder has the run's name
-    return RunRecord(
-        name=path.resolve().parent.name if is_only_a_log else path.stem,
-        train=rows.train,
-        evaluations=rows.evaluations,
-        events=rows.events,
-        settings=settings,
-        facts=facts,
-        origin="csv",
-        names=names_for(names),
-        path=path,
-    )
+    name = path.resolve().parent.name if is_only_a_log else path.stem
+    return rows.record(path, "csv", name, settings, {"tool": "CSV", "steps_are": counted_in}, names_for(names))
 
 
 def _table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:

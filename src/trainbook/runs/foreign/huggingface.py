@@ -45,17 +45,7 @@ def read(path: Path) -> RunRecord | None:
     rows = rows_of(_logged(path, state["log_history"], facts))
     configs = _configs(path, state)
     settings, _ = knobs_in(*configs)
-    return RunRecord(
-        name=_name(path),
-        train=rows.train,
-        evaluations=rows.evaluations,
-        events=rows.events,
-        settings=settings,
-        facts={**facts, "read_as": rows.read_as, "other_metrics": rows.other_names},
-        origin="huggingface",
-        names=names_for({}, is_hugging_face=True),
-        path=path,
-    )
+    return rows.record(path, "huggingface", _name(path), settings, facts, names_for({}, is_hugging_face=True))
 
 
 def _read_state(path: Path) -> dict[str, Any] | None:

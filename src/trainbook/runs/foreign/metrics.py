@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from trainbook.errors import UserError
+from trainbook.runs.run_record import Origin, RunRecord
 from trainbook.runs.schema import METRICS, Split, bounded
 
 Row = dict[str, Any]
@@ -103,6 +105,19 @@ class ForeignRows:
     events: list[Row]
     read_as: dict[str, str]  # "train loss" -> the name that it was logged under
     other_names: list[str]  # kept in the rows under their own names
+
+    def record(
+        self,
+        path: Path,
+        origin: Origin,
+        name: str,
+        settings: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        names: Mapping[str, str],
+    ) -> RunRecord:
+        told = {**facts, "read_as": self.read_as, "other_metrics": self.other_names}
+        rows = (self.train, self.evaluations, self.events)
+        return RunRecord(name, *rows, settings, facts=told, origin=origin, names=names, path=path)
 
 
 def rows_of(logged: Logged) -> ForeignRows:

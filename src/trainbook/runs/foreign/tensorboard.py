@@ -134,18 +134,9 @@ def read(path: Path) -> RunRecord:
     rows = rows_of(logged)
     configs = settings_in(contents) + [read_mapping(file) for file in _hparams_files(path)]
     settings, names = knobs_in(*configs)
-    read_from = {"tool": "TensorBoard", "read_as": rows.read_as, "other_metrics": rows.other_names}
-    return RunRecord(
-        name=path.parent.name if path.is_file() else path.resolve().name,
-        train=rows.train,
-        evaluations=rows.evaluations,
-        events=rows.events,
-        settings=settings,
-        facts=read_from,
-        origin="tensorboard",
-        names=names_for(names, is_hugging_face=any(is_hugging_face(config) for config in configs)),
-        path=path,
-    )
+    name = path.parent.name if path.is_file() else path.resolve().name
+    theirs = names_for(names, is_hugging_face=any(is_hugging_face(config) for config in configs))
+    return rows.record(path, "tensorboard", name, settings, {"tool": "TensorBoard"}, theirs)
 
 
 @dataclass

@@ -75,17 +75,7 @@ def read(*logs: Path) -> RunRecord:
     rows = rows_of(logged)
     is_theirs = is_hugging_face(config)
     settings, names = knobs_in(of_hugging_face(config) if is_theirs else config)
-    return RunRecord(
-        name=name,
-        train=rows.train,
-        evaluations=rows.evaluations,
-        events=rows.events,
-        settings=settings,
-        facts={**facts, "read_as": rows.read_as, "other_metrics": rows.other_names},
-        origin="wandb",
-        names=names_for(names, is_hugging_face=is_theirs),
-        path=path,
-    )
+    return rows.record(path, "wandb", name, settings, facts, names_for(names, is_hugging_face=is_theirs))
 
 
 def _logged(path: Path, history: list[dict[str, Any]]) -> Logged:
