@@ -235,3 +235,63 @@ def test_no_warm_up_is_no_fault_of_a_run_that_begins_well():
     wild = set_to(update_ratio=lambda step: 0.3 if step < 10 else 0.02)
     high = run("schedule.warmup_steps=0", "optimizer.learning_rate=6e-3", each=wild)
     assert [each.cause for each in said(high, "warm-up")] == ["warmup-short"]
+
+
+# Evaluations that are noisy themselves
+
+
+def drawn(seed: int, rise: float = 0.0, evaluations: int = 10) -> RunRecord:
+    """A module whose evaluation draws at random: 400 samples, 32 in a batch, one evaluation every 40 steps."""
+    draw = np.random.default_rng(seed)
+
+    def level(step: int) -> float:
+        return 0.39 + 0.8 * math.exp(-step / 30)
+
+    steps = 40 * evaluations
+    rows = [
+        {
+            "step": step,
+            "split": "train",
+            "loss": level(step) + 0.1 * draw.standard_normal() - rise * step / steps,
+            "tokens": 32 * step,
+            "epoch": step / 50,
+        }
+        for step in [*range(1, 20), *range(20, steps + 1, 10)]
+    ]
+    judged = [
+        {
+            "step": step,
+            "split": "eval",
+            "loss": level(step) + 0.03 * draw.standard_normal() + rise * max(0, step - steps // 3) / steps,
+            "targets": 400,
+        }
+        for step in range(40, steps + 1, 40)
+    ]
+    return replace(MADE, train=rows, evaluations=judged, facts={"total_updates": steps})
+
+
+def until(record: RunRecord, step: int) -> RunRecord:
+    rows = ([row for row in each if row["step"] <= step] for each in (record.train, record.evaluations))
+    return replace(record, train=next(rows), evaluations=next(rows))
+
+
+def test_an_evaluation_that_draws_at_random_is_not_overfitting_at_any_time_of_a_run():
+    wrong = {
+        seed
+        for seed in range(40)
+        for step in range(120, 401, 40)
+        if {"overfitting", "dataset-tiny"} & blamed(until(drawn(seed), step))
+    }
+    assert len(wrong) <= 1
+
+
+@pytest.mark.parametrize("evaluations", [10, 40])
+def test_a_rise_beyond_the_noise_of_the_evaluation_is_overfitting(evaluations: int):
+    found = [seed for seed in range(20) if {"overfitting", "dataset-tiny"} & blamed(drawn(seed, 0.5, evaluations))]
+    assert len(found) >= 19
+
+
+def test_a_few_evaluations_that_rise_are_overfitting():
+    record = run(each=both(losses(lambda step: 2.0 - step / 120), set_to(epoch=lambda step: step / 60)))
+    judged = [{"step": 67 * place, "loss": loss} for place, loss in enumerate((0.35, 0.38, 0.45), 1)]
+    assert "overfitting" in blamed(replace(record, evaluations=judged))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.statistics import quantile_over_steps
+from trainbook.doctor.statistics import jitter_of, noise_of, quantile_over_steps
 from trainbook.doctor.view import View
 from trainbook.errors import TrainbookError
 from trainbook.knobs.aliases import by_path
@@ -192,6 +192,8 @@ def set_values(config: Config) -> dict[str, Any]:
 
 WORSE = 0.02  # of the best value: less is noise
 LEAST_NATS = 0.02
+IN_A_ROW = 4  # evaluations that become worse each time: by chance one row of 24
+FEWEST, SEVERAL = 4, 6  # evaluations: that their noise can be read from at all, and for certain
 SOLVED = 0.995
 RIGHT_THROUGHOUT = ("exact_match", "f1_macro", "entity_f1", "accuracy")  # the first that there is counts
 
@@ -204,6 +206,8 @@ class Chosen:
     higher_is_better: bool
     targets: float | None  # that an evaluation is a mean over
     unit: float | None = None  # what a share is one of, instead of the value itself: that of a loss below zero
+    jitter: float = 0.0  # the standard deviation of a single evaluation around the trend of all
+    may_draw: bool = False  # an evaluation of a module of the user's own may draw at random what it asks
 
     @property
     def best(self) -> int:
@@ -236,10 +240,22 @@ class Chosen:
 
     @property
     def has_worsened(self) -> bool:
-        """At least two evaluations since the best one, and the last is worse by more than noise."""
-        return len(self.values) - 1 - self.best >= 2 and self.loss_since >= max(
-            WORSE * self.unit_at(self.best), self.noise
-        )
+        """At least two evaluations since the best one, and the last is worse by more than noise. The best of many noisy
+        evaluations is good by chance, so it has to be clearly worse, and of more than a few not the last one alone.
+        Half as much will do where each evaluation since the best is worse than the one before, they are several, and
+        the same model evaluated again would give the same."""
+        since = self.values[self.best :] * (-1 if self.higher_is_better else 1)
+        if len(since) <= 2:
+            return False
+        by_chance = self.jitter * (2 + (2 * math.log(len(self.values))) ** 0.5)
+        if not self.may_draw and len(since) > IN_A_ROW and (np.diff(since) > 0).all():
+            by_chance /= 2
+        if self.loss_since < max(WORSE * self.unit_at(self.best), self.noise, by_chance):
+            return False
+        if len(self.values) < SEVERAL:
+            return True
+        late = since[-max(2, len(self.values) // 5) :]
+        return float(late.min() - since[0]) >= by_chance / 2
 
     @property
     def noise(self) -> float:
@@ -286,7 +302,29 @@ def _curve(view: View, metric: str) -> Chosen | None:
     targets = view.values("targets", "eval")
     count = float(np.median(targets)) if len(targets) else None
     unit = view.unit(float(values.min())) if metric == "loss" and not view.has_floor else None
-    return Chosen(metric, steps, values, METRICS[metric].higher_is_better is True, count, unit)
+    jitter = _jitter(view, values, count if metric == "loss" else None)
+    return Chosen(
+        metric,
+        steps,
+        values,
+        METRICS[metric].higher_is_better is True,
+        count,
+        unit,
+        jitter,
+        view.record.origin == "fit",
+    )
+
+
+def _jitter(view: View, values: np.ndarray, targets: float | None) -> float:
+    """From the evaluations themselves. Of a module of the user's own at least the error of a mean over so many samples,
+    as batches have it; half of it where there are enough evaluations to know their noise within a factor of two."""
+    measured = jitter_of(values) if len(values) >= FEWEST else 0.0
+    if view.record.origin != "fit" or not targets:
+        return measured
+    steps, counted = view.finite("tokens")  # of a module of the user's own, samples
+    batch = float(counted[-1] / steps[-1]) if len(counted) and steps[-1] else 0.0
+    of_samples = noise_of(view.losses()[1]) * (batch / targets) ** 0.5
+    return max(measured, of_samples if len(values) < SEVERAL else of_samples / 2)
 
 
 def keeps_the_best(view: View) -> bool:

@@ -21,6 +21,13 @@ def noise_of(values: np.ndarray) -> float:
     return median_and_spread(differences)[1] / 2**0.5 if len(differences) else 0.0
 
 
+def jitter_of(values: np.ndarray) -> float:
+    """The same, of a curve with few values that bends, such as one that falls and then rises: from how far each value
+    lies off the line through its neighbours."""
+    bends = np.diff(values, 2)
+    return float(NORMAL * np.median(np.abs(bends)) / 6**0.5) if len(bends) else 0.0
+
+
 def non_rising(values: np.ndarray) -> np.ndarray:
     """The curve that never rises and is nearest to the values (isotonic regression by pooling neighbours)."""
     pools: list[tuple[float, int]] = []  # mean, count

@@ -177,7 +177,7 @@ def gradients_grow(view: View) -> Iterator[Finding]:
 
 
 def _norm_when_learned(view: View, steps: np.ndarray, norms: np.ndarray) -> float:
-    """The median norm around the step where the loss had made three quarters of its fall, or since, if that is at the end."""
+    """The median norm around the step where the loss had made three quarters of its fall."""
     at, losses = view.losses()
     if len(losses) < FEW:
         return 0.0

@@ -28,10 +28,12 @@ SAME_WAY = (
     symptom="overfitting",
     looks_at="whether validation has become worse since its best while the training loss falls, by the metric that "
     "chooses the best model (evaluation.metric_for_best_model)",
-    thresholds="2 % and 0.02 nats (for a share, 2 standard errors) worse, at least two evaluations after the best; "
-    "10 % is an "
-    "error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the rise "
-    "exceeds the noise of the evaluation and the training loss fell significantly, or if the first evaluation is "
+    thresholds="2 % and 0.02 nats (for a share, 2 standard errors) worse, at least two evaluations after the best, and "
+    "by more than the evaluation's own noise, as evaluations lie off the line through their neighbours: about 4 of "
+    "its deviations (2 if four evaluations or more since the best are each worse than the one before, except for a "
+    "module of your own, which may draw at random), and of 6 evaluations or more the last fifth by half of that; 10 % "
+    "is an error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the "
+    "rise exceeds the noise of the evaluation and the training loss fell significantly, or if the first evaluation is "
     "within the first epoch and 20 % worse than the untrained model",
     source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
     "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
