@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from trainbook.knobs.bibliography import DATATROVE, GOPHER, OLMO_2, OLMO_CORE, PALM, TORCH_DATA_DOCS
-from trainbook.knobs.knob import Case, knob
+from trainbook.knobs.knob import Case, Section, knob
 from trainbook.knobs.sections.data_shape import DataShape
+from trainbook.knobs.sections.data_source import DataSource
 
 # Data that is left out of training.
 
 
-class DataLeftOut(DataShape):
+class DataLeftOut(Section):
     """Data that is left out of training."""
 
     repetition_filter: bool = knob(
@@ -112,7 +113,8 @@ class DataLeftOut(DataShape):
     )
 
 
-class DataKnobs(DataLeftOut):
+# Groups stand in the order of their knobs from the last to the first, as Python looks them up.
+class DataKnobs(DataLeftOut, DataShape, DataSource):
     """Where text comes from, how it is tokenized, and how tokens form samples."""
 
     shuffle: bool = knob(

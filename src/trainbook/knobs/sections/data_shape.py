@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from trainbook.knobs.bibliography import BERT, BPE, GPT_2, GPT_3, HF_CONFIGS, HF_TRUNCATION_DOCS, PACKING
-from trainbook.knobs.knob import Case, knob
-from trainbook.knobs.sections.data_source import DataSource
+from trainbook.knobs.knob import Case, Section, knob
 
 
-class DataShape(DataSource):
+class DataShape(Section):
     """How text is tokenized, and how tokens form samples."""
 
     tokenizer: str = knob(

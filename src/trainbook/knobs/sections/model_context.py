@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from trainbook.knobs.bibliography import BERT, GPT_2, HF_CONFIGS, LONGFORMER, MISTRAL_7B, T5
-from trainbook.knobs.knob import Case, SearchRange, knob
-from trainbook.knobs.sections.model_parts import ModelParts
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class ModelContext(ModelParts):
+class ModelContext(Section):
     """How far a network can see, and for how many tokens it has rows."""
 
     num_positions: int | None = knob(

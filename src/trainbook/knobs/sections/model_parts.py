@@ -35,11 +35,10 @@ from trainbook.knobs.bibliography import (
     TRANSFORMER,
     VIT_22B,
 )
-from trainbook.knobs.knob import Case, SearchRange, knob
-from trainbook.knobs.sections.model_size import ModelSize
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class ModelParts(ModelSize):
+class ModelParts(Section):
     """The parts of the network."""
 
     dropout: float = knob(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from trainbook.knobs.bibliography import HF_CONFIGS, LLAMA_3, POSITION_INTERPOLATION, QWEN_2_5, YARN
-from trainbook.knobs.knob import Case, knob
-from trainbook.knobs.sections.model_context import ModelContext
+from trainbook.knobs.knob import Case, Section, knob
 
 LLAMA_3_1, PUBLISHED = "Llama 3.1 and 3.2", "YaRN as published"
 
@@ -51,7 +50,7 @@ def _bound(
     )
 
 
-class ModelRope(ModelContext):
+class ModelRope(Section):
     """How rotary positions are scaled."""
 
     rope_scaling: Literal["none", "linear", "llama3", "yarn"] = knob(

@@ -13,11 +13,10 @@ from trainbook.knobs.bibliography import (
     MUTRANSFER,
     NANOGPT_MUP,
 )
-from trainbook.knobs.knob import Case, SearchRange, knob
-from trainbook.knobs.sections.model_rope import ModelRope
+from trainbook.knobs.knob import Case, SearchRange, Section, knob
 
 
-class ModelScaling(ModelRope):
+class ModelScaling(Section):
     """How initialization, learning rates and multipliers depend on width and depth."""
 
     parametrization: Literal["standard", "mup"] = knob(
