@@ -6,6 +6,7 @@ that happens to be hard is no news.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import numpy as np
 from trainbook.doctor.remedies import chosen_metric
 from trainbook.doctor.statistics import noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
+from trainbook.runs.columns import are_logged
 
 FEW = 16  # rows: with fewer a curve says nothing of what comes and goes
 LATE = 8  # rows at the end, at least, that a trend is read from
@@ -26,6 +28,7 @@ LEARNED, HARDLY_LEARNED = 0.03, 0.05  # of the first loss
 STOPPED = 0.005  # of the validation loss, that it falls by over the last half of a run: less is a plateau
 FAR_BELOW = 10.0  # times the size of the first loss, below zero
 FALLS_ON = 0.8  # of the fall in the first half of a run, in the second: a loss that settles makes far less
+BY_CHANCE = 0.01  # that the newest rows are all lost, as single ones were before
 CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
@@ -66,7 +69,7 @@ def divergence_of(view: View) -> Divergence | None:
 
 
 def _ratio(difference: float, noise: float) -> float:
-    return difference / noise if noise > 0 else float(np.inf * np.sign(difference))
+    return difference / noise if noise > 0 else math.copysign(math.inf, difference) if difference else 0.0
 
 
 def ends_in_nan(view: View) -> bool:
@@ -80,6 +83,23 @@ def starts_not_finite(view: View) -> bool:
     steps, values = view.curve("loss")
     in_rows = len(values) > 0 and steps[0] == 1 and not np.isfinite(values[0])
     return in_rows or any(event["step"] == 1 and has_no_loss(event) for event in view.events("skip"))
+
+
+def is_finite_again(view: View) -> bool:
+    """Losses or gradients were NaN or infinite, and then finite again, although nobody changed the weights or the
+    learning rate: neither is to blame. Of a run that goes on: also where the newest rows are of such batches again."""
+    if divergence_of(view) is not None or view.events("rollback", "remedy"):
+        return False
+    names = ("step", "loss", "grad_norm", "applied_updates")
+    _, losses, norms, applied = view.record.rows("train").columns(*names, need=["loss"])
+    is_lost = ~np.isfinite(losses) | (are_logged(norms) & ~np.isfinite(norms))
+    last = len(is_lost) - int(np.argmax(~is_lost[::-1]))  # the first of the rows at the end that are all lost
+    if is_lost.all() or len(is_lost) == last:
+        return not is_lost.all()
+    if view.events("skip") and are_logged(applied).all():  # the guard lets no other updates pass
+        return bool(applied[-1] > applied[last - 1])
+    share = float(is_lost[:last].mean())
+    return share ** (len(is_lost) - last) > BY_CHANCE
 
 
 def has_no_loss(skip: Mapping[str, Any]) -> bool:

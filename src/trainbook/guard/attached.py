@@ -15,8 +15,6 @@ from trainbook.guard.shuffling import is_shuffled
 from trainbook.guard.snapshots import HasState, Trainable, copied
 from trainbook.runs.jsonl import JsonlWriter
 
-EVENTS_FILE = "guard_events.jsonl"
-
 
 class Gate:
     """Turns the next `optimizer.step()` of the trainer into a no-op."""

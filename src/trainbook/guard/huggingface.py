@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.guard.attached import EVENTS_FILE, Attached, WithGuard
+from trainbook.guard.attached import Attached, WithGuard
 from trainbook.guard.guard import Guard
+from trainbook.runs.foreign import GUARD_EVENTS
 
 try:
     from transformers import TrainerCallback
@@ -63,7 +64,7 @@ class GuardCallback(WithGuard, TrainerCallback):
         _must_be_supported(args, optimizer)
         folder = Path(args.output_dir)
         schedulers = [] if lr_scheduler is None else [lr_scheduler]
-        events_file = folder / EVENTS_FILE if args.process_index == 0 else None
+        events_file = folder / GUARD_EVENTS if args.process_index == 0 else None
         scaler = getattr(optimizer, "scaler", None)
         self._attached = Attached(model, optimizer, schedulers, scaler, events_file, train_dataloader, self.options)
         if state.global_step > 0:

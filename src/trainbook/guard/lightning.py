@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.guard.attached import EVENTS_FILE, Attached, WithGuard
+from trainbook.guard.attached import Attached, WithGuard
+from trainbook.runs.foreign import GUARD_EVENTS
 
 SUPPORTED = {"SingleDeviceStrategy", "DDPStrategy"}
 NOT_SUPPORTED = {"DeepSpeedStrategy"}  # which is a DDPStrategy by name only
@@ -62,7 +63,7 @@ class GuardCallback(WithGuard, Callback):
             self._attached.close()
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         folder = Path(trainer.log_dir or trainer.default_root_dir)
-        events_file = folder / EVENTS_FILE if trainer.is_global_zero else None
+        events_file = folder / GUARD_EVENTS if trainer.is_global_zero else None
         optimizer = trainer.optimizers[0]
         self._attached = Attached(
             pl_module, optimizer, schedulers, _scaler(trainer), events_file, trainer.train_dataloader, self.options

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero, is_finite_again
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import running_median
@@ -107,6 +107,7 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
             return
     middle = float(np.median(norms[4:]))
     highest, is_lost = _highest(view, steps[3])
+    is_lost = is_lost and not is_finite_again(view)
     is_off = limit is None or limit > max(usual(CLIP)[1], highest)
     adaptive = view.setting("optimizer.type") == "stable_adamw" or view.setting("batch.clipping") == "zclip"
     if not is_off or adaptive:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor.curves import divergence_of, has_no_loss, starts_not_finite
+from trainbook.doctor.curves import has_no_loss, is_finite_again, starts_not_finite
 from trainbook.doctor.remedies import change, lower_rate
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import change_point, rank_correlation
@@ -21,7 +21,7 @@ OUT_OF_MEMORY = re.compile(
     r"out of (\w+ )?memory|OutOfMemory|MemoryError|(cannot|can't|unable to) allocate", re.IGNORECASE
 )
 
-NEWEST = 5  # rows
+PERSISTS = 3  # rows in a row that are NaN or infinite
 
 
 @rule(
@@ -29,7 +29,8 @@ NEWEST = 5  # rows
     symptom="NaN gradients",
     looks_at="losses and gradient norms that are NaN or infinite, and updates skipped because of them",
     thresholds="any; an error if the last loss or the last three norms are NaN or infinite; it names the data if the "
-    "first loss is, or if the guard skipped batches whose loss is and all went well between them",
+    "first loss is, or if losses are finite again without a lower learning rate, a rollback or a loss that diverges; "
+    "then the learning rate is not named for gradients either",
     source="the definition",
     fault="a NaN in the gradients",
     causes=("non-finite", "data-not-finite", "fp16-overflow", "learning-rate-high"),
@@ -65,17 +66,12 @@ def not_finite(view: View) -> Iterator[Finding]:
         evidence += ", before any update"
         yield finding("error", "data-not-finite", 0.93, evidence, steps=(steps[0], steps[-1]))
         return
-    without_loss = [event["step"] for event in view.events("skip") if has_no_loss(event)]
-    ratios = view.update_ratios()[1]
-    if _went_on_well(view, len(skipped)) and len(without_loss) > 0.9 * len(skipped):
-        evidence = (
-            f"the loss of {len(set(without_loss)):,} batches was NaN or infinite, first at step {min(without_loss):,}; "
-            "it was finite in the batches between them, so the weights are not to blame"
-        )
-        remedy = "Check inputs and targets for missing, NaN or infinite values; the guard skips such batches."
-        span = (steps[0], steps[-1])
-        yield finding("warning", "data-not-finite", 0.85, evidence, steps=span, remedy=remedy)
+    if is_finite_again(view):
+        yield _of_single_batches(view, steps, skipped)
         return
+    if view.events("skip") and not view.has_ended and not view.events("failure") and _lost_at_end(view) < PERSISTS:
+        return  # the guard has kept it out, and the next rows will tell
+    ratios = view.update_ratios()[1]
     if len(ratios) and np.median(ratios) > 0.03:
         sure = 0.5 if view.updates_follow_gradients else 0.7
         span = (_best_before(view, steps[0]), steps[-1])
@@ -87,13 +83,44 @@ def not_finite(view: View) -> Iterator[Finding]:
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
 
 
-def _went_on_well(view: View, skipped: int) -> bool:
-    """Most updates were applied, and neither did the loss diverge nor did the guard have to roll back."""
-    applied = view.values("applied_updates")
-    if not 0 < skipped < (float(applied.max()) if len(applied) else 0.0):
-        return False
-    newest = view.curve("loss")[1][-NEWEST:]  # the last one may be of a skipped batch
-    return divergence_of(view) is None and bool(np.isfinite(newest).any()) and not view.events("rollback")
+def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Finding:
+    """Where losses are finite before and after without another learning rate, it is neither that nor the weights."""
+    span = (steps[0], steps[-1])
+    is_guarded = "; the guard skips such batches." if skipped else "."
+    without_loss = {event["step"] for event in view.events("skip") if has_no_loss(event)}
+    at, losses = view.curve("loss")
+    rows = at[~np.isfinite(losses)].astype(int)
+    if len(without_loss) > 0.9 * len(set(skipped)) and skipped:
+        evidence = (
+            f"the loss of {len(without_loss):,} batches was NaN or infinite, first at step {min(without_loss):,}; "
+            "it was finite in the batches between them, so the weights are not to blame"
+        )
+    elif not skipped and len(rows):
+        evidence = (
+            f"the loss was NaN or infinite in {len(rows):,} logged row{'s' * (len(rows) > 1)}, first at step "
+            f"{rows[0]:,}; it was finite again without a lower learning rate, so the weights are not to blame"
+        )
+    else:
+        evidence = (
+            f"the gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}; losses were finite "
+            "before and after without a lower learning rate"
+        )
+        remedy = (
+            "Check the data of these batches, and the loss function for what has no finite gradient: a square root or "
+            f"a norm of 0, a division by 0, a logarithm of 0{is_guarded}"
+        )
+        return finding("warning", "non-finite", 0.6, evidence, steps=span, remedy=remedy)
+    remedy = (
+        "Check inputs and targets for missing, NaN or infinite values, and the loss function for a division by zero or "
+        f"the logarithm of zero{is_guarded}"
+    )
+    return finding("warning", "data-not-finite", 0.85, evidence, steps=span, remedy=remedy)
+
+
+def _lost_at_end(view: View) -> int:
+    """How many of the newest rows in a row have a loss that is NaN or infinite."""
+    is_lost = ~np.isfinite(view.curve("loss")[1])
+    return int(np.argmin(is_lost[::-1])) if not is_lost.all() else len(is_lost)
 
 
 def _was_not_finite(event: Mapping[str, Any]) -> bool:

@@ -5,13 +5,15 @@ All are read by their file formats alone: a laptop with a copied log needs no pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from trainbook.runs import jsonl
 from trainbook.runs.foreign import csv, huggingface, tensorboard, wandb
 from trainbook.runs.foreign.vocabulary import by_hand, foreign_override, in_their_words
 from trainbook.runs.run_record import RunRecord
 
-__all__ = ["LOOKED_FOR", "by_hand", "foreign_override", "in_their_words", "read_foreign"]
+__all__ = ["GUARD_EVENTS", "LOOKED_FOR", "by_hand", "foreign_override", "in_their_words", "read_foreign"]
 
 LOOKED_FOR = (
     "a Trainbook run folder, a trainer_state.json of the Hugging Face Trainer (or a folder that holds one), "
@@ -20,9 +22,26 @@ LOOKED_FOR = (
 )
 
 
+GUARD_EVENTS = "guard_events.jsonl"  # that the guard's callbacks write beside the log
+
+
 def read_foreign(path: Path) -> RunRecord | None:
     """The run at `path`; None if its format is unknown."""
-    return _read_folder(path) if path.is_dir() else _read_file(path)
+    record = _read_folder(path) if path.is_dir() else _read_file(path)
+    return record if record is None else _with_guard_events(record, record.path or path)
+
+
+def _with_guard_events(record: RunRecord, log: Path) -> RunRecord:
+    """With what the guard did, by the trainer's own steps."""
+    beside = log if log.is_dir() else log.parent
+    above = beside.parent if beside.name.startswith("checkpoint-") else beside
+    file = next((place / GUARD_EVENTS for place in (beside, above) if (place / GUARD_EVENTS).is_file()), None)
+    if file is None:
+        return record
+    last = record.rows("train").last_step
+    steps = [{**event, "step": event.get("global_step", event.get("step"))} for event in jsonl.scan(file)[0]]
+    events = [event for event in steps if isinstance(event["step"], int) and event["step"] <= last and "kind" in event]
+    return replace(record, events=sorted([*record.events, *events], key=lambda event: event["step"]))
 
 
 def _read_file(path: Path) -> RunRecord | None:

@@ -1,0 +1,86 @@
+"""A NaN among finite losses: whose fault it is, and whose it cannot be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.doctor.test_fit_runs import causes, fitted, learned, skips
+
+from trainbook.doctor import diagnose
+from trainbook.doctor.causes import remedy_of
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import RunRecord
+
+NAN = math.nan
+
+
+def no_rate_is_advised(record: RunRecord) -> bool:
+    found = diagnose(record).findings
+    return not any("learning" in remedy_of(each).lower() or "lr=" in str(each.override) for each in found) and not any(
+        "learning_rate" in str(each.override) for each in found
+    )
+
+
+def guarded(last: int) -> RunRecord:
+    """Half of all batches have a NaN loss, and so by chance the last rows; the guard lets the others pass."""
+    lost = [step for step in range(3, last + 1) if step % 2 or (step > last - 30 and step % 5 == 0)]
+    record = fitted(loss=lambda step: NAN if step in lost else learned(step))
+    rows = [{**row, "applied_updates": row["step"] - sum(s <= row["step"] for s in lost)} for row in record.train]
+    rows = [row for row in rows if row["step"] <= last]
+    judged = [row for row in record.evaluations if row["step"] <= last]
+    return replace(record, train=rows, evaluations=judged, events=skips(*lost), facts={"total_updates": 200})
+
+
+@pytest.mark.parametrize("last", [60, 200])
+def test_batches_with_a_nan_loss_are_a_matter_of_the_data_also_while_the_newest_rows_are_such(last: int):
+    record = guarded(last)
+    assert all(not math.isfinite(row["loss"]) for row in record.train[-5:])
+    assert causes(record)[0] == "data-not-finite"
+    assert no_rate_is_advised(record)
+
+
+def test_a_guarded_run_is_not_blamed_before_anything_is_known_after_its_first_nan():
+    record = fitted(loss=lambda step: NAN if step == 120 else learned(step))
+    rows = [row for row in record.train if row["step"] <= 120]
+    record = replace(record, train=rows, events=skips(120), facts={"total_updates": 200})
+    assert not {"non-finite", "learning-rate-high"} & set(causes(record))
+
+
+def test_a_nan_gradient_among_finite_losses_is_not_the_learning_rate():
+    record = replace(fitted(loss=learned, skipped_updates=1), events=skips(150, loss=0.5))
+    first = diagnose(record).findings[0]
+    assert first.cause == "non-finite" and first.override is None
+    assert "losses were finite before and after" in first.evidence
+    assert no_rate_is_advised(record)
+
+
+def log(folder: Path, *lost: int, until: int = 400) -> Path:
+    """As Lightning writes it, with the guard's events beside it."""
+    lines = [f"{step // 40},{step},{NAN if step in lost else learned(step // 2)}" for step in range(4, until, 5)]
+    (folder / "metrics.csv").write_text("\n".join(["epoch,step,train_loss", *lines]) + "\n")
+    (folder / "hparams.yaml").write_text("lr: 0.005\n")
+    return folder
+
+
+def test_another_trainers_log_with_a_nan_in_it_names_the_data(tmp_path: Path):
+    record = open_record(log(tmp_path, 84))
+    assert causes(record)[0] == "data-not-finite" and no_rate_is_advised(record)
+    assert "in 1 logged row, first at step 84" in diagnose(record).findings[0].evidence
+    lost = open_record(log(tmp_path, *range(84, 400)))
+    assert causes(lost)[0] == "non-finite" and not no_rate_is_advised(lost)
+
+
+def test_what_the_guard_wrote_beside_another_trainers_log_is_evidence(tmp_path: Path):
+    event = {"kind": "skip", "reason": "the loss is NaN", "cause": "not_finite", "loss": "NaN", "grad_norm": "NaN"}
+    steps = (17, 51, 82, 112, 9000)  # the last one is of another run
+    lines = [json.dumps({**event, "step": step + 3, "global_step": step}) + "\n" for step in steps]
+    (log(tmp_path) / "guard_events.jsonl").write_text("".join(lines))
+    for what in (tmp_path, tmp_path / "metrics.csv"):
+        record = open_record(what)
+        assert [each["step"] for each in record.events if each["kind"] == "skip"] == [17, 51, 82, 112]
+        first = diagnose(record).findings[0]
+        assert first.cause == "data-not-finite" and first.evidence.startswith("the loss of 4 batches was NaN")
