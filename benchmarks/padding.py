@@ -22,7 +22,7 @@ from torch import Tensor
 
 from trainbook.data import DataBundle
 from trainbook.data import build as build_data
-from trainbook.data.loader import BatchPlan
+from trainbook.data.batches.plan import BatchPlan
 from trainbook.knobs import Config, load
 from trainbook.loop.build import assemble, request_of
 from trainbook.loop.device import prepared_device

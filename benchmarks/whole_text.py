@@ -19,10 +19,10 @@ import numpy as np
 import tokenizers as library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
+from trainbook.data.prepare.writing import TOKENS_FILE, Encoding, write_side
 from trainbook.data.sources.files import File
 from trainbook.data.sources.long import LongDocument
 from trainbook.data.tokenizers import CharTokenizer, Tokenizer, load_tokenizer, train_bpe
-from trainbook.data.writing import TOKENS_FILE, Encoding, write_side
 
 SAMPLE_CHARACTERS = 1_000_000
 VOCABULARY = 4000

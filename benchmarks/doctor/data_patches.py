@@ -13,7 +13,7 @@ import torch
 from patching import Patch, Place, replaced, together
 from torch import Tensor
 
-from trainbook.data import loader
+from trainbook.data.batches import plan
 from trainbook.loop import build
 from trainbook.tasks import causal, labels, masked
 from trainbook.tasks.losses import IGNORED
@@ -26,7 +26,7 @@ COLLATES = (
 )
 HIDE = Place(masked.MaskedCollate, "hide")
 LOADER = Place(build, "prefetch")
-ORDER = Place(loader.BatchPlan, "_indices")
+ORDER = Place(plan.BatchPlan, "_indices")
 EVALUATED = Place(build, "eval_batches")
 TOKEN_SUMS = Place(TokenTask, "evaluation_sums")
 CLASS_SUMS = Place(labels.Classify, "evaluation_sums")
@@ -200,7 +200,7 @@ def evaluated_on_a_few(count: int, seed: int) -> Patch:
         def a_few(dataset: Any, *parts: Any, **options: Any) -> Any:
             chosen = draw.choice(dataset.num_samples, size=min(count, dataset.num_samples), replace=False)
             ids = dataset.ids(np.sort(chosen), np.zeros(len(chosen), dtype=np.int64))
-            yield loader._batch(
+            yield plan._batch(
                 dataset, ids, np.full(len(ids), -1), np.arange(len(ids)), len(ids), None, epoch=0.0, step=0
             )
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from tests.check.conftest import failing, outcomes
 from torch import nn
 
-from trainbook.data import feed
+from trainbook.data.batches import feed
 from trainbook.loop import state
 from trainbook.tasks.causal import CausalLanguageModel
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.data.batches import Ragged
-from trainbook.data.frame import framed
+from trainbook.data.batches.filling import Ragged
+from trainbook.data.samples.frame import framed
 
 
 def ragged(*parts: list[int]) -> Ragged:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data.batches import bucketed_order
+from trainbook.data.batches.filling import bucketed_order
 
 
 def order(lengths: np.ndarray, block: int, first: int = 0, targets: np.ndarray | None = None, seed: int = 0):

@@ -9,10 +9,10 @@ import pytest
 
 from trainbook.data.builtin import synthetic, texts
 from trainbook.data.builtin.texts import Builtin, installed_file
-from trainbook.data.chat import PLAIN, Chat
-from trainbook.data.fields import FieldSpec
-from trainbook.data.records import Document
 from trainbook.data.sources import open_source
+from trainbook.data.sources.chat import PLAIN, Chat
+from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.records import Document
 from trainbook.errors import DataError, UserError
 
 ALWAYS = os.environ.get("CI") == "true"  # there, what these tests need must be installed

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from trainbook.data import DataBundle
-from trainbook.data.cache import cache_root
-from trainbook.data.cached import hash_stream
+from trainbook.data.prepare.cache import cache_root
+from trainbook.data.prepare.cached import hash_stream
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 
@@ -224,7 +224,7 @@ def test_an_entry_that_was_never_finished_is_not_used_and_goes_away(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as during:
-        during.setattr("trainbook.data.folder_cache.FolderCache._put", die)
+        during.setattr("trainbook.data.prepare.folder_cache.FolderCache._put", die)
         during.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             build_from(folder)
@@ -273,7 +273,7 @@ def test_processes_that_start_together_share_one_whole_entry(folder: Path, tmp_p
 def test_where_locks_do_not_work_the_slower_process_uses_what_is_there(
     build_from: BuildFrom, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.cache as cache
+    import trainbook.data.prepare.cache as cache
 
     real = cache.encode
     nested: list[str] = []

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from trainbook.data import DataBundle
-from trainbook.data.chat import CHATML, PLAIN, Chat, encode_with_specials, messages_of, open_chat, special_tokens
+from trainbook.data.sources.chat import (
+    CHATML,
+    PLAIN,
+    Chat,
+    encode_with_specials,
+    messages_of,
+    open_chat,
+    special_tokens,
+)
 from trainbook.data.tokenizers import ByteTokenizer, tokenizer_config, train_bpe
 from trainbook.errors import DataError
 

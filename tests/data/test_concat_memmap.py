@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.data.cached import ConcatMemmap
+from trainbook.data.prepare.cached import ConcatMemmap
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.frame import Frame
-from trainbook.data.samples import DocumentTable
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import Samples, TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 

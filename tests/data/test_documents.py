@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainbook.data.samples import DocumentTable, excerpt
+from trainbook.data.samples.base import DocumentTable, excerpt
 from trainbook.data.tokenizers import ByteTokenizer
 
 TEXTS = ["one\ntwo\nthree\n", '{"not": "split"}\nx', "tail\nof it"]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from trainbook.data.batches import Batch
-from trainbook.data.datasets import TokenWindows
-from trainbook.data.feed import prefetch
-from trainbook.data.frame import Frame
-from trainbook.data.loader import BatchPlan
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.batches.filling import Batch
+from trainbook.data.batches.plan import BatchPlan
+from trainbook.data.samples.datasets import TokenWindows
+from trainbook.data.samples.frame import Frame
 from trainbook.errors import DataError, MissingExtra
 
 # Newer Pythons warn of every fork in a process with threads, and torch has threads.
@@ -121,10 +121,10 @@ def test_the_main_process_still_hears_its_signals(plan: BatchPlan) -> None:
 def test_a_process_that_fails_with_its_feed_open_still_exits(tmp_path: Path) -> None:
     program = """
 import numpy as np
-from trainbook.data.datasets import TokenWindows
-from trainbook.data.feed import prefetch
-from trainbook.data.frame import Frame
-from trainbook.data.loader import BatchPlan
+from trainbook.data.samples.datasets import TokenWindows
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.samples.frame import Frame
+from trainbook.data.batches.plan import BatchPlan
 feed = prefetch(BatchPlan(TokenWindows(np.arange(500), Frame(8, shift=1)), 4, 0, True), len_of_ids, num_workers=2)
 print(next(feed), flush=True)
 raise SystemExit(3)

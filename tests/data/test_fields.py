@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from trainbook.data import Frame, Request, open_sources
-from trainbook.data.chat import PLAIN, Chat
-from trainbook.data.fields import FieldSpec, find_fields, make_document
-from trainbook.data.records import DataRecord, Document
-from trainbook.data.values import in_order
+from trainbook.data.sources.chat import PLAIN, Chat
+from trainbook.data.sources.fields import FieldSpec, find_fields, make_document
+from trainbook.data.sources.records import DataRecord, Document
+from trainbook.data.sources.values import in_order
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
 

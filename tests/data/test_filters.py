@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from trainbook.data import BatchPlan, Request, open_records
-from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.frame import Frame
-from trainbook.data.samples import DocumentTable
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
 

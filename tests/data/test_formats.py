@@ -10,9 +10,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from trainbook.data.fields import FieldSpec
-from trainbook.data.records import Document, LabelKind
 from trainbook.data.sources import Source, open_source
+from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.records import Document, LabelKind
 from trainbook.errors import DataError, MissingExtra
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data import filters
-from trainbook.data.filters import Verdicts, broken_rule
+from trainbook.data.prepare import filters
+from trainbook.data.prepare.filters import Verdicts, broken_rule
 
 
 def plain_shares(text: str) -> dict[str, float]:

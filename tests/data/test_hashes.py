@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.data.hashes import Hashes
+from trainbook.data.prepare.hashes import Hashes
 
 LONG_AGO = 1_600_000_000
 
@@ -23,7 +23,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(hashlib, "file_digest", file_digest)
     # A file has just been written in a test, and its inode changed: taken as settled all the same.
-    monkeypatch.setattr("trainbook.data.hashes.SETTLED_NANOSECONDS", -(10**12))
+    monkeypatch.setattr("trainbook.data.prepare.hashes.SETTLED_NANOSECONDS", -(10**12))
     return names
 
 
@@ -58,7 +58,7 @@ def test_another_text_of_the_same_length_and_time_is_noticed(tmp_path: Path, rea
 def test_a_file_that_was_written_just_now_is_not_remembered(
     tmp_path: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainbook.data.hashes.SETTLED_NANOSECONDS", 10**15)
+    monkeypatch.setattr("trainbook.data.prepare.hashes.SETTLED_NANOSECONDS", 10**15)
     file = tmp_path / "a.txt"
     file.write_bytes(b"abc")
     hashes = Hashes(tmp_path / "cache")

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data.batches import Batch
-from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.feed import prefetch
-from trainbook.data.frame import Frame
-from trainbook.data.loader import BatchPlan, Padding
-from trainbook.data.samples import DocumentTable
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.batches.filling import Batch
+from trainbook.data.batches.plan import BatchPlan, Padding
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame
 from trainbook.errors import DataError
 
 PADDINGS: list[Padding] = ["longest", "max_length", "bucketed", "packed"]

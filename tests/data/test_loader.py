@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data.batches import Batch, Ragged
-from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.frame import Frame
-from trainbook.data.loader import BatchPlan, Padding, eval_batches, evaluation_order, samples_in_epochs
-from trainbook.data.samples import DocumentTable
+from trainbook.data.batches.filling import Batch, Ragged
+from trainbook.data.batches.plan import BatchPlan, Padding, eval_batches, evaluation_order, samples_in_epochs
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import Samples, TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame
 
 PADDINGS: list[Padding] = ["longest", "max_length", "bucketed", "packed"]
 

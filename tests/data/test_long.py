@@ -17,11 +17,11 @@ import pytest
 from tests.data.tokenizer_kinds import make_kind
 
 from trainbook.data import DataBundle
-from trainbook.data.records import Document
+from trainbook.data.prepare.split import Split
 from trainbook.data.sources import open_source
 from trainbook.data.sources.files import File
 from trainbook.data.sources.long import LongDocument
-from trainbook.data.split import Split
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import train_bpe
 from trainbook.data.tokenizers.training import DistinctWords
 from trainbook.errors import DataError
@@ -119,8 +119,8 @@ def test_tokens_samples_and_split_are_those_of_a_text_that_was_held(
     knobs = {"tokenizer": name, "validation_ratio": ratio, "max_seq_length": 16}
     whole = build_from(path, **knobs)
     shrink()
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 300)
-    monkeypatch.setattr("trainbook.data.writing.BATCH_CHARACTERS", 1000)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 300)
+    monkeypatch.setattr("trainbook.data.prepare.writing.BATCH_CHARACTERS", 1000)
     monkeypatch.setattr("trainbook.data.sources.long.BLOCK_BYTES", 3001)
     (tmp_path / "cache").rename(tmp_path / "first-cache")
     streamed = build_from(path, **knobs)
@@ -137,8 +137,8 @@ def test_a_large_text_is_prepared_without_being_held(
 ) -> None:
     monkeypatch.setattr("trainbook.data.sources.formats.LONG_BYTES", 1 << 18)
     monkeypatch.setattr("trainbook.data.sources.long.BLOCK_BYTES", 1 << 16)
-    monkeypatch.setattr("trainbook.data.writing.BATCH_CHARACTERS", 1 << 16)
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 1 << 14)
+    monkeypatch.setattr("trainbook.data.prepare.writing.BATCH_CHARACTERS", 1 << 16)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 1 << 14)
     path = tmp_path / "text.txt"
     with path.open("w") as stream:
         for _ in range(20):
@@ -159,8 +159,8 @@ def test_a_text_that_cannot_be_cut_is_refused_before_it_takes_the_memory(
     path.write_text("a" * 5000)
     make_kind("gpt_2").save(str(tmp_path / "tokenizer.json"))
     shrink()
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
-    monkeypatch.setattr("trainbook.data.writing.LONGEST_UNCUT", 1000)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 10)
+    monkeypatch.setattr("trainbook.data.prepare.writing.LONGEST_UNCUT", 1000)
     with pytest.raises(DataError, match=r"text\.txt: this text is too long .* characters without a place to cut"):
         build_from(path, tokenizer=str(tmp_path / "tokenizer.json"), max_seq_length=16)
 
@@ -171,7 +171,7 @@ def test_a_document_that_is_too_long_for_the_gopher_filter_is_refused(
     path = tmp_path / "text.txt"
     path.write_text("Some words, none twice in a row.\n" * 20)
     shrink()
-    monkeypatch.setattr("trainbook.data.split.JUDGED_BYTES", 100)
+    monkeypatch.setattr("trainbook.data.prepare.split.JUDGED_BYTES", 100)
     with pytest.raises(DataError, match=r"data\.gopher_filter: .* one document, of 594 bytes"):
         build_from(path, gopher_filter=True, max_seq_length=16)
 
@@ -212,7 +212,7 @@ def test_a_run_says_that_its_bpe_was_trained_on_less_text(
     path.write_text("\n".join(" ".join(f"{draw.getrandbits(40):010x}" for _ in range(10)) for _ in range(3000)))
     monkeypatch.setattr("trainbook.data.tokenizers.training.PIECE_CHARACTERS", 5000)
     monkeypatch.setattr("trainbook.data.tokenizers.training.SHORT_CHARACTERS", 1000)
-    monkeypatch.setattr("trainbook.data.corpus.DistinctWords", lambda: DistinctWords(50_000))
+    monkeypatch.setattr("trainbook.data.prepare.corpus.DistinctWords", lambda: DistinctWords(50_000))
     data = build_from(path, tokenizer="bpe", vocab_size=300, max_seq_length=16)
     sample = data.summary["tokenizer_sample"]
     assert 30_000 < sample["characters"] < 100_000 and sample["of"] == path.stat().st_size

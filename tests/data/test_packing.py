@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainbook.data import batches
-from trainbook.data.batches import PackedRows, pack
+from trainbook.data.batches import filling
+from trainbook.data.batches.filling import PackedRows, pack
 
 
 def contents(rows: PackedRows) -> list[list[int]]:
@@ -53,7 +53,7 @@ def test_two_limits_are_used_up_to_the_tighter_one() -> None:
 
 
 def test_rows_stay_open_from_chunk_to_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CHUNK", 16)
+    monkeypatch.setattr(filling, "CHUNK", 16)
     lengths = long_tail(2000, 512)
     assert lengths.sum() / (len(pack(lengths, 512, 0)) * 512) > 0.95
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainbook.data.datasets import LOOKED_AT, TokenWindows, is_in_step
-from trainbook.data.frame import Frame
+from trainbook.data.samples.datasets import LOOKED_AT, TokenWindows, is_in_step
+from trainbook.data.samples.frame import Frame
 
 CAUSAL = Frame(32, shift=1)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from trainbook.data import BatchPlan, DataBundle
-from trainbook.data.quarantine import entry_of, find, open_quarantine, read_entries, write_entries
+from trainbook.data.samples.quarantine import entry_of, find, open_quarantine, read_entries, write_entries
 from trainbook.errors import DataError
 from trainbook.runs import Manifest, RunFolder
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainbook.data.values import Ranges
+from trainbook.data.sources.values import Ranges
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda pair: (pair[0], sum(pair))), max_size=12)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainbook.data.filters import (
+from trainbook.data.prepare.filters import (
     MAX_PERIOD,
     MIN_REPETITIONS,
     LongestRepeat,

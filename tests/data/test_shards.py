@@ -16,10 +16,10 @@ import pytest
 from tests.data.workers import in_workers
 
 from trainbook.data import DataBundle, Frame, Request, build
-from trainbook.data.cached import ConcatMemmap
-from trainbook.data.corpus import decide
-from trainbook.data.folder_cache import SourcePart
-from trainbook.data.hashes import Hashes
+from trainbook.data.prepare.cached import ConcatMemmap
+from trainbook.data.prepare.corpus import decide
+from trainbook.data.prepare.folder_cache import SourcePart
+from trainbook.data.prepare.hashes import Hashes
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
@@ -29,7 +29,7 @@ BuildFrom = Callable[..., DataBundle]
 
 @pytest.fixture(autouse=True)
 def _a_part_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 0)
+    monkeypatch.setattr("trainbook.data.prepare.folder_cache.SMALL_BYTES", 0)
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_only_a_shard_that_changed_or_came_is_tokenized_anew(
 def test_what_was_done_before_a_kill_is_not_done_again(
     build_from: BuildFrom, shards: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.cache as cache
+    import trainbook.data.prepare.cache as cache
 
     real, calls = cache.encode, []
 
@@ -125,7 +125,7 @@ def test_what_was_done_before_a_kill_is_not_done_again(
 def test_processes_share_the_shards_and_get_the_same_data(
     build_from: BuildFrom, shards: Path, tmp_path: Path, world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.cache as cache
+    import trainbook.data.prepare.cache as cache
 
     done: list[tuple[int, str]] = []
     real = cache._Preparation._encode
@@ -186,7 +186,7 @@ def test_neither_the_order_of_listing_nor_small_files_together_change_anything(
     first = build_from(shards)
     real = os.walk
     monkeypatch.setattr(os, "walk", lambda top: ((at, below, files[::-1]) for at, below, files in real(top)))
-    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 1 << 20)
+    monkeypatch.setattr("trainbook.data.prepare.folder_cache.SMALL_BYTES", 1 << 20)
     shutil.rmtree(tmp_path / "cache")
     second = build_from(shards)
     assert second.fingerprint == first.fingerprint
@@ -195,8 +195,8 @@ def test_neither_the_order_of_listing_nor_small_files_together_change_anything(
 def test_small_files_are_prepared_together_and_a_new_one_touches_its_neighbours_only(
     build_from: BuildFrom, tmp_path: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 1 << 18)
-    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_TOGETHER", 8)
+    monkeypatch.setattr("trainbook.data.prepare.folder_cache.SMALL_BYTES", 1 << 18)
+    monkeypatch.setattr("trainbook.data.prepare.folder_cache.SMALL_TOGETHER", 8)
     folder = tmp_path / "small"
     folder.mkdir()
     for number in range(0, 400, 2):
@@ -347,7 +347,7 @@ def test_a_bad_line_in_one_shard_is_named_and_the_other_shards_are_not_lost(
 def test_a_tokenizer_is_trained_on_a_sample_that_stays_when_shards_are_added(
     build_from: BuildFrom, shards: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import trainbook.data.corpus as decide
+    import trainbook.data.prepare.corpus as decide
 
     monkeypatch.setattr(decide, "BPE_CHARACTERS", 1500)
     first = build_from(shards, tokenizer="bpe", vocab_size=300, validation_ratio=0.0)
@@ -402,7 +402,7 @@ def test_a_shard_that_grows_after_it_was_surveyed_is_said_to_have_changed(
         path.write_text(path.read_text(encoding="utf-8") + '{"text": "one more"}\n', encoding="utf-8")
         return decide(*given)
 
-    monkeypatch.setattr("trainbook.data.cache.decide", grow_and_decide)
+    monkeypatch.setattr("trainbook.data.prepare.cache.decide", grow_and_decide)
     with pytest.raises(DataError, match="changed while it was being read"):
         build_from(shards)
 

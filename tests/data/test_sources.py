@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trainbook.data.fields import FieldSpec
 from trainbook.data.sources import open_source
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.data.sources.reader import FileReader
 from trainbook.errors import DataError
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from trainbook.data.fields import FieldSpec
-from trainbook.data.records import Document
+from trainbook.data.prepare.split import Split, open_splits, split, survey
 from trainbook.data.sources import open_source
-from trainbook.data.split import Split, open_splits, split, survey
+from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.records import Document
 
 
 def sides(documents: list[Document], ratio: float) -> tuple[set[str], set[str]]:

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from trainbook.data.fields import FieldSpec
-from trainbook.data.records import Document
-from trainbook.data.samples import StoredTable
+from trainbook.data.prepare.writing import Encoding, learned_marks, word_marks, write_side
+from trainbook.data.samples.base import StoredTable
+from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import ByteTokenizer, CharTokenizer, Tokenizer, train_bpe
 from trainbook.data.tokenizers.cuts import in_pieces
-from trainbook.data.writing import Encoding, learned_marks, word_marks, write_side
 from trainbook.errors import DataError
 
 DOCUMENTS = [Document("one", "a.txt"), Document("twö", "b.txt", 4), Document("x", "c.jsonl:7", 0)]
@@ -52,7 +52,7 @@ def test_a_text_in_pieces_is_the_text_and_encodes_as_the_whole(long_text: str) -
 
 
 def test_a_long_document_written_in_pieces_is_still_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 10)
     text = "a line\nanother line\n" * 20
     tokens, facts = written(tmp_path, ByteTokenizer(), [Document(text, "a"), Document("end", "b")])
     assert tokens.tolist() == [*text.encode(), 256, *b"end"]
@@ -77,7 +77,7 @@ def test_targets_have_a_stream_and_a_table_of_their_own(tmp_path: Path) -> None:
 def test_a_pair_is_one_also_where_its_text_is_written_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 10)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 10)
     documents = [Document("a line\nanother line\nmore\n" * 5, "1", 0, target=f"{number}") for number in range(3)]
     write_side(tmp_path, documents, Encoding(ByteTokenizer(), "uint16", FieldSpec("pairs")))
     assert np.load(tmp_path / "targets.npy").tolist() == [[0, 1], [1, 1], [2, 1]]

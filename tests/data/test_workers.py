@@ -5,7 +5,7 @@ import threading
 import pytest
 from tests.data.workers import Together, in_workers
 
-from trainbook.data.workers import SINGLE_WORKER, of_the_first, share_out
+from trainbook.data.prepare.workers import SINGLE_WORKER, of_the_first, share_out
 from trainbook.errors import DataError, MissingExtra
 
 
@@ -30,7 +30,7 @@ def test_one_alone_does_everything() -> None:
 
 
 def test_the_first_is_heard_while_it_makes_something_in_one_long_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainbook.data.workers.BEAT_SECONDS", 0.001)
+    monkeypatch.setattr("trainbook.data.prepare.workers.BEAT_SECONDS", 0.001)
     heard = threading.Event()
 
     def work(workers: Together) -> bool:

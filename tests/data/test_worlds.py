@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from trainbook.data import BatchPlan, DataBundle, eval_batches
-from trainbook.data.batches import Batch, Ragged
-from trainbook.data.cached import ConcatMemmap
+from trainbook.data.batches.filling import Batch, Ragged
+from trainbook.data.prepare.cached import ConcatMemmap
 
 KINDS: dict[str, dict[str, Any]] = {
     "windows": {"samples": "windows"},
@@ -29,7 +29,7 @@ STEPS = range(12)
 def bundle(
     request: pytest.FixtureRequest, build_from: Callable[..., DataBundle], tmp_path: Path, monkeypatch: Any
 ) -> DataBundle:
-    monkeypatch.setattr("trainbook.data.folder_cache.SMALL_BYTES", 0)
+    monkeypatch.setattr("trainbook.data.prepare.folder_cache.SMALL_BYTES", 0)
     folder = tmp_path / "shards"
     folder.mkdir()
     draw = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from trainbook.data.workers import share_out
+from trainbook.data.prepare.workers import share_out
 from trainbook.errors import DataError, RunError
 from trainbook.loop import data_workers as workers_module
 from trainbook.loop.data_workers import StoreWorkers, _that_share

@@ -289,7 +289,7 @@ def test_a_borrowed_padding_token_is_told(model, tmp_path: Path):
 
 @pytest.mark.parametrize("kind", ["ours", "hf"])
 def test_a_text_begins_as_the_tokenizer_begins_it(model, tmp_path: Path, kind: str):
-    from trainbook.data.loader import eval_batches
+    from trainbook.data.batches.plan import eval_batches
     from trainbook.knobs import load
     from trainbook.loop.build import build as build_job
 

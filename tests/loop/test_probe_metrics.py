@@ -9,10 +9,10 @@ import pytest
 import torch
 from tests.loop.test_step_metrics import CPU, FACTS, FP32, batch_of, config_of, make
 
-from trainbook.data.batches import Ragged
-from trainbook.data.datasets import TokenWindows
-from trainbook.data.frame import Frame
-from trainbook.data.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
+from trainbook.data.batches.filling import Ragged
+from trainbook.data.samples.datasets import TokenWindows
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
 from trainbook.loop import facts, step_metrics
 from trainbook.loop.facts import duplicate_share, entropy, overlap, token_shift, weight_scale
 from trainbook.loop.progress import RowsSeen, of_batch

@@ -14,7 +14,7 @@ import torch
 from tests.loop.waiting import Counted, nothing_waits
 from torch import Tensor, nn
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import DataKnobs
 from trainbook.knobs.sections.model import ModelKnobs

@@ -180,7 +180,7 @@ def test_a_cache_is_not_read_or_written_through_links(lab: Any, precious: Path):
 
 
 def test_an_index_that_names_parts_elsewhere_is_not_believed(lab: Any, precious: Path):
-    from trainbook.data.folder_cache import read_checked, write_checked
+    from trainbook.data.prepare.folder_cache import read_checked, write_checked
 
     lab.train("training.max_steps=2", "schedule.warmup_steps=1", name="first")
     index = next((lab.root / "cache" / "tokens").glob("*/index.json"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import DataKnobs
 from trainbook.knobs.sections.model import ModelKnobs

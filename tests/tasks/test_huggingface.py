@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.conftest import later, needs
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.data.tokenizers import LibraryBackedTokenizer
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import Config, load

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.tasks.layout import RowLayout, parts
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.knobs import Config
 from trainbook.knobs.sections.data import DataKnobs
 from trainbook.knobs.sections.model import ModelKnobs

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.tasks.losses import IGNORED
 from trainbook.tasks.masked import SpanCollate, corrupt, corrupted_lengths, noise_counts, noise_mask, raw_length
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainbook.data.frame import READ_BY_TASK
+from trainbook.data.samples.frame import READ_BY_TASK
 from trainbook.knobs.laws import TASKS
 from trainbook.tasks import NATIVE
 from trainbook.tasks.metrics import OF_TASK

@@ -9,12 +9,12 @@ from torch import nn
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.subject import CheckSubject
-from trainbook.data.chat import special_tokens
-from trainbook.data.corpus import SYMBOLS
 from trainbook.data.linear import words_of
+from trainbook.data.prepare.corpus import SYMBOLS
 from trainbook.data.report.duplicates import groups, near_duplicates
 from trainbook.data.report.gather import SplitReport
 from trainbook.data.report.lengths import coverage, encode, padding_waste, recommend
+from trainbook.data.sources.chat import special_tokens
 from trainbook.data.tokenizers import CharTokenizer, Tokenizer, WordTokenizer, tokenizer_config, train_bpe
 from trainbook.knobs.derive import batch_shape, has_windows, max_target_length
 from trainbook.loop.build import request_of

@@ -13,9 +13,9 @@ from trainbook.check.parameters import Watching
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.subject import CheckSubject
 from trainbook.checkpoints import CheckpointStore
-from trainbook.data.batches import Batch
-from trainbook.data.feed import prefetch
-from trainbook.data.loader import BatchPlan, eval_batches
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.batches.filling import Batch
+from trainbook.data.batches.plan import BatchPlan, eval_batches
 from trainbook.loop.build import assemble
 from trainbook.loop.evaluate import evaluate
 from trainbook.loop.job import Job

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.subject import CheckSubject, with_rows
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.tasks.causal import CausalTask
 from trainbook.tasks.seq2seq import Seq2SeqTask
 

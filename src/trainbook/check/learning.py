@@ -12,7 +12,7 @@ import torch
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
 from trainbook.check.subject import CheckSubject, untouched
-from trainbook.data.batches import Batch, Ragged
+from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.loop.step import train_step
 from trainbook.tasks import StepBatch
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.data import Request, open_sources
-from trainbook.data.corpus import training_texts
-from trainbook.data.fields import TEXT_ONLY
-from trainbook.data.hashes import generator
-from trainbook.data.records import Complain, DataRecord, Document
+from trainbook.data.prepare.corpus import training_texts
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.prepare.split import divided, survey, text_digest
 from trainbook.data.report.duplicates import ExactDuplicates
 from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.sources import Source
+from trainbook.data.sources.fields import TEXT_ONLY
+from trainbook.data.sources.records import Complain, DataRecord, Document
 from trainbook.data.sources.source import bad_record
-from trainbook.data.split import divided, survey, text_digest
 from trainbook.data.tokenizers import Tokenizer, tokenizer_config, train_bpe
 from trainbook.errors import DataError
 from trainbook.knobs.architectures import SIZES

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from trainbook.check.sample import POSITIONS, CheckSample, comparable, read_sample, shrunk
 from trainbook.data import Batch, BatchPlan, DataBundle
 from trainbook.data import build as build_data
-from trainbook.data.records import RecordKind
+from trainbook.data.sources.records import RecordKind
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import batch_shape

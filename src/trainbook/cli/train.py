@@ -182,7 +182,7 @@ def try_out(
 
 def _data(loaded: Loaded) -> list[str]:
     from trainbook.data import open_sources
-    from trainbook.data.frame import reading_request
+    from trainbook.data.samples.frame import reading_request
     from trainbook.data.tokenizers import tokenizer_config
     from trainbook.knobs.derive import task_name
     from trainbook.loop.data_paths import check_paths
@@ -217,8 +217,8 @@ def _tokenizer(loaded: Loaded, source: Source) -> str:
 
 def _head(source: Source) -> str:
     """Reads the first records as training will; of a text file, the first bytes."""
-    from trainbook.data.records import DataRecord
     from trainbook.data.sources.reader import FileReader
+    from trainbook.data.sources.records import DataRecord
     from trainbook.errors import DataError
 
     reader = source.reader

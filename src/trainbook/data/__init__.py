@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data import quarantine
-from trainbook.data.batches import Batch, Ragged
-from trainbook.data.cache import prepare
-from trainbook.data.cached import CachedCorpus
-from trainbook.data.chat import open_chat
-from trainbook.data.corpus import Corpus
-from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.fields import FieldSpec
-from trainbook.data.frame import Frame, Request
-from trainbook.data.loader import BatchPlan, eval_batches, samples_in_epochs
-from trainbook.data.records import Document, LabelKind, RecordKind
+from trainbook.data.batches.filling import Batch, Ragged
+from trainbook.data.batches.plan import BatchPlan, eval_batches, samples_in_epochs
+from trainbook.data.prepare.cache import prepare_corpus
+from trainbook.data.prepare.cached import CachedCorpus
+from trainbook.data.prepare.corpus import Corpus
+from trainbook.data.prepare.split import Splits, open_splits
+from trainbook.data.prepare.workers import SINGLE_WORKER, DataWorkers
+from trainbook.data.samples import quarantine
+from trainbook.data.samples.datasets import Samples, TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame, Request
 from trainbook.data.sources import Source, open_source
+from trainbook.data.sources.chat import open_chat
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.data.sources.opening import BUILTIN_PREFIX
 from trainbook.data.sources.reader import FileReader
-from trainbook.data.split import Splits, open_splits
+from trainbook.data.sources.records import Document, LabelKind, RecordKind
 from trainbook.data.tokenizers import Tokenizer, check_specials, check_vocab_size, load_tokenizer, tokenizer_config
-from trainbook.data.workers import SINGLE_WORKER, DataWorkers
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
 
@@ -74,7 +74,7 @@ def build(data: DataKnobs, seed: int, request: Request, workers: DataWorkers = S
     # Only a tokenizer that was brought puts something before a text by itself.
     begins = request.begins and config["kind"] == "file" and sample_kind(data, request) == "windows"
     corpus = Corpus(source, validation, data.validation_ratio, config, data.gopher_filter, begins)
-    cached = prepare(corpus, data.cache_dir, workers)
+    cached = prepare_corpus(corpus, data.cache_dir, workers)
     check_vocab_size(data.tokenizer, data.vocab_size, cached.tokenizer)
     check_specials(data.tokenizer, request.specials, cached.tokenizer)
 

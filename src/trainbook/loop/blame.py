@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.quarantine import write_entries
+from trainbook.data.samples.quarantine import write_entries
 from trainbook.guard.judge import Rejection
 from trainbook.guard.ladder import LEAD, Trouble
 from trainbook.guard.window import EDGE, MAD_TO_SIGMA

@@ -15,8 +15,8 @@ import torch
 
 from trainbook.data import DataBundle, Request
 from trainbook.data import build as build_data
-from trainbook.data.feed import prefetch
-from trainbook.data.loader import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.batches.plan import BatchPlan, eval_batches, num_eval_batches, samples_in_epochs
 from trainbook.data.tokenizers import check_same_tokens, load_tokenizer
 from trainbook.data.tokenizers.files import NAMES
 from trainbook.errors import DataError, MissingExtra, RunFolderError

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.data import DataBundle
-from trainbook.data.cache import cache_root
-from trainbook.data.workers import SINGLE_WORKER, DataWorkers
+from trainbook.data.prepare.cache import cache_root
+from trainbook.data.prepare.workers import SINGLE_WORKER, DataWorkers
 from trainbook.errors import RunError, UserError
 from trainbook.knobs import Config
 from trainbook.parallel import Ranks

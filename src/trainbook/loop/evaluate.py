@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from trainbook.data import DataBundle
-from trainbook.data.batches import Batch
-from trainbook.data.loader import eval_batches, num_eval_batches
+from trainbook.data.batches.filling import Batch
+from trainbook.data.batches.plan import eval_batches, num_eval_batches
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length
 from trainbook.loop.state import TrainState

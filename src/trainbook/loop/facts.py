@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from trainbook.data import DataBundle, Document, Request, Samples, open_records
-from trainbook.data.filters import repeats_in
 from trainbook.data.linear import baseline_accuracy
-from trainbook.data.records import jensen_shannon, row_hashes, span_hashes
-from trainbook.data.values import Ranges
+from trainbook.data.prepare.filters import repeats_in
+from trainbook.data.sources.records import jensen_shannon, row_hashes, span_hashes
+from trainbook.data.sources.values import Ranges
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.step_metrics import layer_of

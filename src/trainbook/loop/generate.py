@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 from trainbook.data import Tokenizer
-from trainbook.data.chat import chat_with, encode_with_specials, special_tokens
+from trainbook.data.sources.chat import chat_with, encode_with_specials, special_tokens
 from trainbook.data.tokenizers.around import template
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config

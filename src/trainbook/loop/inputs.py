@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from trainbook.data.fields import (
+from trainbook.data.sources import open_source
+from trainbook.data.sources.fields import (
     CLASS_NAMES,
     CLASSES_NAMES,
     FIRST_RECORDS,
@@ -25,9 +26,8 @@ from trainbook.data.fields import (
     make_document,
     preferring,
 )
-from trainbook.data.records import DataRecord
-from trainbook.data.sources import open_source
-from trainbook.data.values import is_list, kind_of, text_of
+from trainbook.data.sources.records import DataRecord
+from trainbook.data.sources.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
 

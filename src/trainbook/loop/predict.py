@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from trainbook.data.fields import FieldSpec
-from trainbook.data.samples import EXCERPT_CHARACTERS
+from trainbook.data.samples.base import EXCERPT_CHARACTERS
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.errors import UserError
 from trainbook.knobs.derive import batch_shape
 from trainbook.loop.device import choose_device, prepared_device

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainbook.data import DataBundle
-from trainbook.data.batches import Batch, Ragged
-from trainbook.data.frame import Frame
+from trainbook.data.batches.filling import Batch, Ragged
+from trainbook.data.prepare.writing import word_marks
+from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers.around import template
-from trainbook.data.writing import word_marks
 from trainbook.errors import UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.data.split import SPLIT_VERSION
+from trainbook.data.prepare.split import SPLIT_VERSION
 from trainbook.tasks import StepBatch
 
 

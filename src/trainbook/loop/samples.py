@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.data.loader import BatchPlan
-from trainbook.data.quarantine import entry_of
+from trainbook.data.batches.plan import BatchPlan
+from trainbook.data.samples.quarantine import entry_of
 from trainbook.loop.state import TrainState
 from trainbook.tasks import Collate, to_device
 from trainbook.tasks.task import evaluating

@@ -14,7 +14,7 @@ from trainbook.bounded.files import open_bytes, read_text
 from trainbook.checkpoints import CheckpointStore, LoadedCheckpoint
 from trainbook.checkpoints.catalogue import step_name, write_index
 from trainbook.contained import must_stay_inside
-from trainbook.data.quarantine import write_entries
+from trainbook.data.samples.quarantine import write_entries
 from trainbook.errors import CheckpointError, NewerRun, RunFolderError
 from trainbook.knobs import Loaded, difference, dump, dump_changes
 from trainbook.knobs.aliases import by_path

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from trainbook.checkpoints import LoadedCheckpoint
-from trainbook.data.split import SPLIT_VERSION
+from trainbook.data.prepare.split import SPLIT_VERSION
 from trainbook.errors import CheckpointError, Interrupted, ResumeError, RunError, UserError
 from trainbook.loop import step_metrics
 from trainbook.loop.device import gpu_utilisation, memory_in_use

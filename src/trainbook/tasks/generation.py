@@ -11,7 +11,7 @@ from torch import Tensor
 
 from trainbook.bounded import json_text
 from trainbook.data import Tokenizer
-from trainbook.data.chat import chat_with
+from trainbook.data.sources.chat import chat_with
 from trainbook.errors import UserError
 from trainbook.knobs import recipes
 from trainbook.knobs.config import Config

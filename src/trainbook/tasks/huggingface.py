@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from trainbook.bounded import json_text
 from trainbook.data import Tokenizer
-from trainbook.data.frame import Frame
+from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers.around import template
 from trainbook.errors import MissingExtra, UserError
 from trainbook.knobs.config import Config

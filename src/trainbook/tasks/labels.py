@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainbook.data import DataBundle, Tokenizer
-from trainbook.data.batches import Batch
-from trainbook.data.frame import Frame
+from trainbook.data.batches.filling import Batch
+from trainbook.data.samples.frame import Frame
 from trainbook.knobs.config import Config
 from trainbook.models import OutputLinear, Transformer, build_bert, initialize
 from trainbook.tasks import metrics as measures

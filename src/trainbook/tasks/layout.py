@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainbook.data.batches import Batch, Ragged, places_in
-from trainbook.data.records import row_hashes
+from trainbook.data.batches.filling import Batch, Ragged, places_in
+from trainbook.data.sources.records import row_hashes
 
 
 @dataclass(frozen=True)

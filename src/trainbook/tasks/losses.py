@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from trainbook.data.records import GOLDEN, mixed
+from trainbook.data.sources.records import GOLDEN, mixed
 
 IGNORED = -100  # a target with this value is not one
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.data import DataBundle, Tokenizer
-from trainbook.data.batches import Batch, Ragged, places_in
-from trainbook.data.frame import Frame
-from trainbook.data.records import row_hashes
+from trainbook.data.batches.filling import Batch, Ragged, places_in
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.records import row_hashes
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length

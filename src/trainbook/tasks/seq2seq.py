@@ -9,8 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from trainbook.data import DataBundle, Tokenizer
-from trainbook.data.batches import Batch
-from trainbook.data.frame import Frame
+from trainbook.data.batches.filling import Batch
+from trainbook.data.samples.frame import Frame
 from trainbook.errors import DataError
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import max_target_length

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.data import DataBundle, Tokenizer
-from trainbook.data.batches import Batch
-from trainbook.data.frame import Frame
-from trainbook.data.records import LabelKind, RecordKind
+from trainbook.data.batches.filling import Batch
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.records import LabelKind, RecordKind
 from trainbook.knobs.config import Config
 from trainbook.models.formats.importing import BaseSettings
 from trainbook.tasks.layout import StepBatch

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from trainbook.data.frame import Frame
-from trainbook.data.records import Document
 from trainbook.data.report.build import report
 from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.report.lengths import encode
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import ByteTokenizer, Tokenizer
 from trainbook.knobs import load
 

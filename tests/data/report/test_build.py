@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainbook.data.frame import Frame
-from trainbook.data.records import Document
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import ByteTokenizer
 from trainbook.runs.jsonl import dumps
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from trainbook.data.frame import reading_request
-from trainbook.data.records import Document
+from trainbook.data.prepare.split import survey
 from trainbook.data.report.build import report_on
 from trainbook.data.report.contradictions import contradictions
-from trainbook.data.split import survey
+from trainbook.data.samples.frame import reading_request
+from trainbook.data.sources.records import Document
 from trainbook.knobs import load
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trainbook.data.prepare.split import text_digest
 from trainbook.data.report.duplicates import ExactDuplicates
-from trainbook.data.split import text_digest
 
 
 def copies_of(texts: str, name: str) -> ExactDuplicates:

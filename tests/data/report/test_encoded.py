@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainbook.data.records import Document
 from trainbook.data.report import lengths
 from trainbook.data.report.gather import SplitReport, gather
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import ByteTokenizer
 
 TOKENIZER = ByteTokenizer()
@@ -30,7 +30,7 @@ def test_a_text_in_pieces_is_counted_as_the_whole_is(monkeypatch: pytest.MonkeyP
     texts = ("short one", long, "and another", long[:7000])
     whole = lengths.encode(side_of(*texts).sample, TOKENIZER)
     monkeypatch.setattr(lengths, "BATCH_CHARACTERS", 500)
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 300)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 300)
     parts = lengths.encode(side_of(*texts).sample, TOKENIZER)
     assert parts.lengths == whole.lengths
     assert (parts.counts(257) != whole.counts(257)).nnz == 0

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from trainbook.data.records import Document
 from trainbook.data.report.findings import MAX_FINDINGS, overrides
+from trainbook.data.sources.records import Document
 from trainbook.finding import ORDER
 from trainbook.knobs import load
 

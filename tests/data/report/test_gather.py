@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trainbook.data.records import Document
 from trainbook.data.report.gather import gather
+from trainbook.data.sources.records import Document
 
 
 def documents(*texts: str) -> list[Document]:

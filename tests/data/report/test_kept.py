@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from trainbook.data.records import Document
 from trainbook.data.report import kept
 from trainbook.data.report.gather import StrippedDigest, gather
+from trainbook.data.sources.records import Document
 
 
 def documents(*texts: str) -> list[Document]:

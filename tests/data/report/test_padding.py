@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainbook.data.datasets import TokenDocuments
-from trainbook.data.frame import Frame
-from trainbook.data.loader import BatchPlan
+from trainbook.data.batches.plan import BatchPlan
 from trainbook.data.report.lengths import STRATEGIES, best_strategy, padding_waste
-from trainbook.data.samples import DocumentTable
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import TokenDocuments
+from trainbook.data.samples.frame import Frame
 
 
 def samples_of(lengths: np.ndarray, max_positions: int, targets: np.ndarray | None = None, most: int = 0):

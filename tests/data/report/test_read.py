@@ -46,10 +46,10 @@ def test_a_long_text_is_never_held_whole_and_the_report_is_the_same(
     monkeypatch.setattr(LongDocument, "text", property(refuse))
     monkeypatch.setattr(plain, "LONG_BYTES", 1000)
     monkeypatch.setattr(long, "BLOCK_BYTES", 3000)
-    monkeypatch.setattr("trainbook.data.split.TOLD_BYTES", 3000)
+    monkeypatch.setattr("trainbook.data.prepare.split.TOLD_BYTES", 3000)
     monkeypatch.setattr(lengths, "BATCH_CHARACTERS", 2000)
     monkeypatch.setattr("trainbook.data.report.gather.EXCERPTED", 2000)
-    monkeypatch.setattr("trainbook.data.writing.PIECE_CHARACTERS", 1000)
+    monkeypatch.setattr("trainbook.data.prepare.writing.PIECE_CHARACTERS", 1000)
     told: list[int] = []
 
     class Counts(Silent):

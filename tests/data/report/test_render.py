@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from trainbook.data.records import Document
 from trainbook.data.report.render import bar, render, size
+from trainbook.data.sources.records import Document
 from trainbook.terminal import new_console
 
 

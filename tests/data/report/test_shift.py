@@ -9,8 +9,8 @@ import pytest
 from scipy import spatial, stats
 from sklearn.metrics import roc_auc_score
 
-from trainbook.data.records import jensen_shannon
 from trainbook.data.report import shift
+from trainbook.data.sources.records import jensen_shannon
 
 WORDS = [f"word{number}" for number in range(300)]
 

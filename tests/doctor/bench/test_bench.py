@@ -218,7 +218,7 @@ def test_checkpoints_stay_where_they_are_asked_for(files: texts.Files, tmp_path:
 def batch() -> Any:
     import numpy as np
 
-    from trainbook.data.batches import Batch, Ragged
+    from trainbook.data.batches.filling import Batch, Ragged
 
     tokens = Ragged(np.array([1, 2, 3, 4, 5, 6, 7]), np.array([4, 3]))
     rest: dict[str, Any] = {"targets": None, "labels": None, "marks": None, "equally_long": False}

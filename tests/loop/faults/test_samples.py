@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainbook.data.datasets import Samples, TokenDocuments, TokenWindows
-from trainbook.data.feed import prefetch
-from trainbook.data.frame import Frame
-from trainbook.data.hashes import generator
-from trainbook.data.loader import BatchPlan
-from trainbook.data.samples import DocumentTable
+from trainbook.data.batches.feed import prefetch
+from trainbook.data.batches.plan import BatchPlan
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import Samples, TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import Frame
 from trainbook.data.tokenizers.plain import ByteTokenizer
 from trainbook.loop.faults.faults import LOOKED_AT, Patched, draw_labels, repeat_tokens
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from trainbook.data.builtin import synthetic, texts
 from trainbook.data.builtin.texts import BUILTIN_PREFIX, Builtin
-from trainbook.data.fields import FieldSpec
-from trainbook.data.records import RecordKind
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.data.sources.reader import Reader
+from trainbook.data.sources.records import RecordKind
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainbook.data.builtin.texts import Builtin
-from trainbook.data.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.data.sources.reader import Reader
+from trainbook.data.sources.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.errors import DataError
 
 OPTIONS = {"size": "2000", "length": "8", "seed": "0"}

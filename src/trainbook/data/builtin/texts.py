@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trainbook.data.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.data.sources.files import File, decode, files_below
 from trainbook.data.sources.formats import read_text, read_text_leniently
 from trainbook.data.sources.reader import FileReader, Reader, ReadFile
+from trainbook.data.sources.records import Complain, DataRecord, LabelKind, RecordKind
 from trainbook.errors import DataError, MissingExtra
 
 # What a built-in set says of itself.

@@ -9,11 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from trainbook.data import Request, open_sources, sample_kind
-from trainbook.data.chat import special_tokens
-from trainbook.data.corpus import SYMBOLS, training_texts
-from trainbook.data.fields import FieldSpec
-from trainbook.data.filters import RULE
-from trainbook.data.frame import Frame
+from trainbook.data.prepare.corpus import SYMBOLS, training_texts
+from trainbook.data.prepare.filters import RULE
+from trainbook.data.prepare.split import open_splits, pieces_for
 from trainbook.data.report import duplicates, lengths, memory, shift
 from trainbook.data.report.contradictions import contradictions
 from trainbook.data.report.findings import findings
@@ -23,9 +21,11 @@ from trainbook.data.report.labels import describe_labels
 from trainbook.data.report.languages import describe_languages
 from trainbook.data.report.leftovers import describe_leftovers
 from trainbook.data.report.lengths import encode
-from trainbook.data.samples import EXCERPT_CHARACTERS
+from trainbook.data.samples.base import EXCERPT_CHARACTERS
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.chat import special_tokens
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.data.sources.source import BadRecords, Source
-from trainbook.data.split import open_splits, pieces_for
 from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.records import Document
-from trainbook.data.split import Survey, text_digest
+from trainbook.data.prepare.split import Survey, text_digest
+from trainbook.data.sources.records import Document
 
 MAX_EXAMPLES = 10
 

@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trainbook.bounded import json_text
-from trainbook.data.hashes import generator
 from trainbook.data.linear import words_of
-from trainbook.data.records import GOLDEN, mixed
+from trainbook.data.prepare.hashes import generator
 from trainbook.data.report.memory import scratch_file
+from trainbook.data.sources.records import GOLDEN, mixed
 
 # Documents with the same text, found among any number of them: sixteen bytes of each stay in memory.
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainbook.data.hashes import generator
-from trainbook.data.records import Document
+from trainbook.data.prepare.hashes import generator
 from trainbook.data.report.duplicates import ExactDuplicates
 from trainbook.data.report.kept import EXCERPTED, Excerpt, KeptSample, KeptView, Seen
 from trainbook.data.report.labels import Label
 from trainbook.data.report.lengths import Encoded
+from trainbook.data.sources.records import Document
 from trainbook.data.sources.source import BadRecords
 
 REPLACEMENT = "\ufffd"  # what a decoder leaves where bytes were no text

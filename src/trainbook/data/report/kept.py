@@ -14,8 +14,8 @@ from typing import IO, Generic, TypeVar, overload
 
 import numpy as np
 
-from trainbook.data.records import Document
 from trainbook.data.report.memory import scratch_file
+from trainbook.data.sources.records import Document
 
 MEMORY_CHARACTERS = 1 << 24  # of the sample that stay in memory
 SAMPLE_CHARACTERS = 1 << 28  # of the sample at most

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.batches import bucketed_order, pack
-from trainbook.data.chat import encode_with_specials
-from trainbook.data.filters import LongestRepeat, Repeat, find_repeats
-from trainbook.data.hashes import generator
+from trainbook.data.batches.filling import bucketed_order, pack
+from trainbook.data.prepare.filters import LongestRepeat, Repeat, find_repeats
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.prepare.writing import pieces_of
 from trainbook.data.report.kept import KeptSample
-from trainbook.data.samples import EXCERPT_CHARACTERS
+from trainbook.data.samples.base import EXCERPT_CHARACTERS
+from trainbook.data.sources.chat import encode_with_specials
 from trainbook.data.tokenizers import Tokenizer
-from trainbook.data.writing import pieces_of
 
 # Powers of two are what kernels like best; shorter ones are for records of a line or two.
 STANDARD_LENGTHS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)

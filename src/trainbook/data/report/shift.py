@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy import sparse, stats
 
-from trainbook.data.hashes import generator
 from trainbook.data.linear import SplitClassifier, words_of
-from trainbook.data.records import jensen_shannon
+from trainbook.data.prepare.hashes import generator
 from trainbook.data.report.labels import Label, class_counts
+from trainbook.data.sources.records import jensen_shannon
 from trainbook.errors import MissingExtra
 
 Sparse = Any  # scipy.sparse.csr_array, whose type hints do not say all that it can do

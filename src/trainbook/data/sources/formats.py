@@ -9,10 +9,10 @@ from io import BufferedReader
 from typing import Any
 
 from trainbook.bounded import arrow, json_text, tables
-from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import LONGEST_LINE_BYTES, File, bounded_lines, decode
 from trainbook.data.sources.long import LongDocument
-from trainbook.data.values import kind_of
+from trainbook.data.sources.records import Complain, DataRecord
+from trainbook.data.sources.values import kind_of
 from trainbook.errors import BeyondBounds, DataError
 
 # Parquet files, and the Arrow files of Hugging Face datasets: rows with types.

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.records import Document
 from trainbook.data.sources.files import File, is_compressed, not_utf8
+from trainbook.data.sources.records import Document
 
 BLOCK_BYTES = 1 << 22  # what is read at a time
 

@@ -15,12 +15,12 @@ from typing import Any
 from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name
 from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
-from trainbook.data.fields import TEXT_ONLY, FieldSpec
-from trainbook.data.records import Complain, DataRecord
+from trainbook.data.sources.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.sources.files import File, decode, files_below
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
+from trainbook.data.sources.records import Complain, DataRecord
 from trainbook.data.sources.source import Source
-from trainbook.data.values import kind_of
+from trainbook.data.sources.values import kind_of
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean, nearest
 from trainbook.python_path import is_python_path, load_object, own_failure

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trainbook.bounded.files import SUFFIXES as COMPRESSED
-from trainbook.data.records import Complain, DataRecord
 from trainbook.data.sources.files import File, inner_name, is_compressed
 from trainbook.data.sources.formats import (
     header_of,
@@ -24,6 +23,7 @@ from trainbook.data.sources.formats import (
     read_text_leniently,
     read_tsv,
 )
+from trainbook.data.sources.records import Complain, DataRecord
 from trainbook.errors import DataError
 
 _EMPTY = "is empty"

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trainbook.data.fields import FIRST_RECORDS, TEXT_ONLY, Fields, FieldSpec, find_fields, make_document
-from trainbook.data.records import DataRecord, Document
+from trainbook.data.sources.fields import FIRST_RECORDS, TEXT_ONLY, Fields, FieldSpec, find_fields, make_document
 from trainbook.data.sources.reader import Reader
+from trainbook.data.sources.records import DataRecord, Document
 from trainbook.errors import DataError
 
 NEEDED = {

@@ -24,11 +24,11 @@ from torch import Tensor, nn
 
 from trainbook.checkpoints import CheckpointStore, catalogue
 from trainbook.checkpoints.folder import Marker
-from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.frame import counted
-from trainbook.data.hashes import generator
-from trainbook.data.loader import BatchPlan
-from trainbook.data.samples import Samples
+from trainbook.data.batches.plan import BatchPlan
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.samples.base import Samples
+from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
+from trainbook.data.samples.frame import counted
 from trainbook.loop.faults.kinds import KINDS, OF_SAMPLES, Fault
 from trainbook.loop.state import TrainState
 from trainbook.tracking import Mirror, Trackers

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from trainbook.data.batches import Batch
-from trainbook.data.loader import BatchPlan
+from trainbook.data.batches.filling import Batch
+from trainbook.data.batches.plan import BatchPlan
 
 
 def prefetch(

@@ -16,9 +16,9 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_text
 from trainbook.bounded.yaml_text import MOST_BYTES
-from trainbook.data.records import Document
+from trainbook.data.sources.records import Document
+from trainbook.data.sources.values import is_list, kind_of, text_of
 from trainbook.data.tokenizers import END_OF_TEXT, Tokenizer, load_tokenizer
-from trainbook.data.values import is_list, kind_of, text_of
 from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
 

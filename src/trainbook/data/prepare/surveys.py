@@ -14,10 +14,10 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import opened_arrays
 from trainbook.contained import replacing
-from trainbook.data.folder_cache import SourcePart
-from trainbook.data.records import Document
+from trainbook.data.prepare.folder_cache import SourcePart
+from trainbook.data.prepare.split import Survey, Symbols, alphabet_of_texts, survey
+from trainbook.data.sources.records import Document
 from trainbook.data.sources.source import Passed
-from trainbook.data.split import Survey, Symbols, alphabet_of_texts, survey
 
 # What a damaged file raises, whichever part of it is damaged.
 DAMAGED = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.data.fields import FieldSpec
-from trainbook.data.filters import Verdicts
-from trainbook.data.records import Document
+from trainbook.data.prepare.filters import Verdicts
+from trainbook.data.prepare.workers import shown
 from trainbook.data.sources import Source
+from trainbook.data.sources.fields import FieldSpec
 from trainbook.data.sources.long import LongDocument
+from trainbook.data.sources.records import Document
 from trainbook.data.sources.source import Passed
 from trainbook.data.tokenizers.cuts import BETWEEN_WORDS, in_pieces
-from trainbook.data.workers import shown
 from trainbook.errors import DataError
 
 MIN_DOCUMENTS = 10  # fewer texts than this are cut, each at the same share of its length

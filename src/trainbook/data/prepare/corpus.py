@@ -12,14 +12,9 @@ from typing import Any
 import numpy as np
 
 from trainbook.bounded.arrays import load_array
-from trainbook.data import filters
-from trainbook.data.chat import check_prompts, special_tokens
-from trainbook.data.fields import FieldSpec
-from trainbook.data.folder_cache import SourcePart, digest_of
-from trainbook.data.records import Document
-from trainbook.data.sources import Source
-from trainbook.data.sources.long import LongDocument
-from trainbook.data.split import (
+from trainbook.data.prepare import filters
+from trainbook.data.prepare.folder_cache import SourcePart, digest_of
+from trainbook.data.prepare.split import (
     Split,
     Survey,
     Symbols,
@@ -31,7 +26,15 @@ from trainbook.data.split import (
     parts_of,
     side_of,
 )
-from trainbook.data.surveys import Counts
+from trainbook.data.prepare.surveys import Counts
+from trainbook.data.prepare.workers import DataWorkers, stage
+from trainbook.data.prepare.writing import MARKS_TYPE, Encoding
+from trainbook.data.sources import Source
+from trainbook.data.sources.chat import check_prompts, special_tokens
+from trainbook.data.sources.fields import FieldSpec
+from trainbook.data.sources.long import LongDocument
+from trainbook.data.sources.records import Document
+from trainbook.data.sources.values import in_order
 from trainbook.data.tokenizers import (
     ByteTokenizer,
     CharTokenizer,
@@ -42,9 +45,6 @@ from trainbook.data.tokenizers import (
 )
 from trainbook.data.tokenizers.around import template
 from trainbook.data.tokenizers.training import DistinctWords, training_pieces
-from trainbook.data.values import in_order
-from trainbook.data.workers import DataWorkers, stage
-from trainbook.data.writing import MARKS_TYPE, Encoding
 from trainbook.errors import DataError
 
 TOKENIZER_FOLDER = "tokenizer"

@@ -6,13 +6,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainbook.data.batches import Ragged
-from trainbook.data.filters import CHUNK, RULE, has_repeat, repeats_in
-from trainbook.data.frame import Frame, counted, framed
-from trainbook.data.hashes import generator
-from trainbook.data.samples import DocumentTable, Samples, Stream, excerpt
+from trainbook.data.batches.filling import Ragged
+from trainbook.data.prepare.filters import CHUNK, RULE, has_repeat, repeats_in
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.samples.base import DocumentTable, Samples, Stream, excerpt
+from trainbook.data.samples.frame import Frame, counted, framed
+from trainbook.data.sources.values import Ranges
 from trainbook.data.tokenizers import Tokenizer
-from trainbook.data.values import Ranges
 from trainbook.errors import DataError
 
 # Text with a fixed period (records of equal width, lines with the same number of words), cut at equal distances.

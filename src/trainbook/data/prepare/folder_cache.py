@@ -14,12 +14,12 @@ from typing import Any
 
 from trainbook.bounded import json_text
 from trainbook.contained import is_plain_name, must_stay_inside, replacing
-from trainbook.data.fields import Fields
-from trainbook.data.hashes import Hashes
+from trainbook.data.prepare.hashes import Hashes
+from trainbook.data.prepare.workers import DataWorkers, share_out
 from trainbook.data.sources import Source
+from trainbook.data.sources.fields import Fields
 from trainbook.data.sources.files import File, hashed
 from trainbook.data.sources.reader import FileReader, Reader
-from trainbook.data.workers import DataWorkers, share_out
 from trainbook.errors import DataError, LeadsOut
 
 FACTS_FILE = "facts.json"

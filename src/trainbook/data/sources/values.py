@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.bounded import json_text
-from trainbook.data.records import DataRecord
+from trainbook.data.sources.records import DataRecord
 from trainbook.errors import DataError
 
 LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold

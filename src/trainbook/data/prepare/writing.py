@@ -12,11 +12,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from trainbook.data.chat import encode_with_specials
-from trainbook.data.fields import TEXT_ONLY, FieldSpec
-from trainbook.data.records import Document
-from trainbook.data.samples import ORIGINS_FILE, TABLE_FILE
+from trainbook.data.samples.base import ORIGINS_FILE, TABLE_FILE
+from trainbook.data.sources.chat import encode_with_specials
+from trainbook.data.sources.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.sources.long import LongDocument
+from trainbook.data.sources.records import Document
 from trainbook.data.tokenizers import Tokenizer
 from trainbook.data.tokenizers.cuts import CannotCut, in_pieces
 from trainbook.errors import DataError

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from trainbook.data.batches import Batch, bucketed_order, pack
-from trainbook.data.hashes import generator
-from trainbook.data.samples import Samples
-from trainbook.data.values import Ranges
+from trainbook.data.batches.filling import Batch, bucketed_order, pack
+from trainbook.data.prepare.hashes import generator
+from trainbook.data.samples.base import Samples
+from trainbook.data.sources.values import Ranges
 from trainbook.errors import DataError
 
 Padding = Literal["longest", "max_length", "bucketed", "packed"]

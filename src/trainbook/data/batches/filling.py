@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainbook.data.hashes import generator
+from trainbook.data.prepare.hashes import generator
 
 
 @dataclass

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trainbook.data.records import DataRecord, Document, LabelKind, RecordKind
-from trainbook.data.values import (
+from trainbook.data.sources.records import DataRecord, Document, LabelKind, RecordKind
+from trainbook.data.sources.values import (
     NO_HEADER,
     class_of,
     classes_of,
@@ -24,7 +24,7 @@ from trainbook.errors import DataError
 from trainbook.nearest import did_you_mean
 
 if TYPE_CHECKING:
-    from trainbook.data.chat import Chat
+    from trainbook.data.sources.chat import Chat
 
 # A field of one of these names, in any case, is what the name says, if no other of them is there.
 TEXT_NAMES = ("text", "content", "sentence", "document", "review", "body", "passage", "comment", "tweet", "code")
@@ -340,7 +340,7 @@ def _find_conversation(search: _Search, wanted: FieldSpec) -> Fields:
 
 
 def _conversation(record: DataRecord, fields: Fields) -> list[dict[str, str]]:
-    from trainbook.data.chat import messages_of
+    from trainbook.data.sources.chat import messages_of
 
     if "conversation" in fields.roles:
         return messages_of(_value(record, fields, "conversation"), fields.roles["conversation"])

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.contained import link_must_stay_inside, open_no_link
-from trainbook.data import filters
-from trainbook.data.cached import CachedCorpus, total
-from trainbook.data.corpus import TOKENIZER_FOLDER, Corpus, CorpusPlan, PartOffset, decide, with_offsets
-from trainbook.data.filters import Left
-from trainbook.data.folder_cache import (
+from trainbook.data.prepare import filters
+from trainbook.data.prepare.cached import CachedCorpus, total
+from trainbook.data.prepare.corpus import TOKENIZER_FOLDER, Corpus, CorpusPlan, PartOffset, decide, with_offsets
+from trainbook.data.prepare.filters import Left
+from trainbook.data.prepare.folder_cache import (
     FolderCache,
     SourcePart,
     contents_of,
@@ -36,14 +36,14 @@ from trainbook.data.folder_cache import (
     read_checked,
     write_checked,
 )
-from trainbook.data.hashes import Hashes
+from trainbook.data.prepare.hashes import Hashes
+from trainbook.data.prepare.split import must_leave_something
+from trainbook.data.prepare.surveys import Counts, joined_survey, read_counts, write_survey
+from trainbook.data.prepare.workers import SINGLE_WORKER, DataWorkers, Stage, of_the_first, share_out, stage
+from trainbook.data.prepare.writing import Encoding, write_side, write_sides
 from trainbook.data.sources import Source
 from trainbook.data.sources.reader import FileReader
-from trainbook.data.split import must_leave_something
-from trainbook.data.surveys import Counts, joined_survey, read_counts, write_survey
 from trainbook.data.tokenizers import load_tokenizer
-from trainbook.data.workers import SINGLE_WORKER, DataWorkers, Stage, of_the_first, share_out, stage
-from trainbook.data.writing import Encoding, write_side, write_sides
 from trainbook.errors import DataError
 
 # One part of a corpus as tokens.
@@ -94,7 +94,7 @@ def cache_root(cache_dir: str | None) -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "trainbook"
 
 
-def prepare(corpus: Corpus, cache_dir: str | None, workers: DataWorkers = SINGLE_WORKER) -> CachedCorpus:
+def prepare_corpus(corpus: Corpus, cache_dir: str | None, workers: DataWorkers = SINGLE_WORKER) -> CachedCorpus:
     """The tokens of a corpus, from the cache where it has them. Several processes share what is to be done."""
     preparation = _Preparation(corpus, cache_root(cache_dir), workers)
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from trainbook.data.batches import Ragged
+from trainbook.data.batches.filling import Ragged
 
 # What a task asks of each record: a text; a text with a label; words with a tag each; an input text with a target
 # text; a conversation, of which only some parts are learned.

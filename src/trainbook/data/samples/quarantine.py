@@ -19,8 +19,8 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_text
 from trainbook.contained import link_must_stay_inside
-from trainbook.data.datasets import TokenDocuments, TokenWindows
-from trainbook.data.samples import Samples
+from trainbook.data.samples.base import Samples
+from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
 from trainbook.errors import DataError
 from trainbook.nearest import nearest
 from trainbook.runs import RunFolder, write_text_atomically

@@ -12,10 +12,8 @@ from typing import Any, cast
 import numpy as np
 
 from trainbook.bounded.arrays import load_array
-from trainbook.data.folder_cache import digest_of
-from trainbook.data.samples import TABLE_FILE, DocumentTable, StoredTable
-from trainbook.data.tokenizers import Tokenizer
-from trainbook.data.writing import (
+from trainbook.data.prepare.folder_cache import digest_of
+from trainbook.data.prepare.writing import (
     LABELS_FILE,
     MARKS_FILE,
     MARKS_TYPE,
@@ -24,6 +22,8 @@ from trainbook.data.writing import (
     TOKENS_FILE,
     Encoding,
 )
+from trainbook.data.samples.base import TABLE_FILE, DocumentTable, StoredTable
+from trainbook.data.tokenizers import Tokenizer
 
 # Many files of numbers, read as one long array: only what is asked for, and never many files open at a time.
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trainbook.data.batches import Ragged
-from trainbook.data.records import LabelKind, RecordKind
+from trainbook.data.batches.filling import Ragged
+from trainbook.data.sources.records import LabelKind, RecordKind
 from trainbook.data.tokenizers import Tokenizer
 
 

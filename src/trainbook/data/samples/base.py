@@ -16,10 +16,10 @@ import numpy as np
 from trainbook.bounded import json_text
 from trainbook.bounded.arrays import load_array
 from trainbook.bounded.files import open_bytes
-from trainbook.data.batches import Ragged
-from trainbook.data.frame import Frame
+from trainbook.data.batches.filling import Ragged
+from trainbook.data.samples.frame import Frame
+from trainbook.data.sources.values import Ranges
 from trainbook.data.tokenizers import Tokenizer
-from trainbook.data.values import Ranges
 
 # Where each document lies in a stream of tokens, and where it came from.
 

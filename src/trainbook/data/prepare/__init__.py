@@ -1,0 +1,1 @@
+"""From documents to a corpus: filtered, split, tokenized in parts by all processes together, and kept in a cache."""

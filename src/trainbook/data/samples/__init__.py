@@ -1,0 +1,1 @@
+"""From a corpus to samples: windows of a token stream, or one document each."""
