@@ -328,13 +328,7 @@ def side_of(source: Source, plan: Split, side: int) -> Iterator[Document]:
 
 def parts_of(source: Source, plan: Split) -> Iterator[tuple[int, Document]]:
     """Each document, or each part of one that is cut, with its side: 0 is training, 1 validation."""
-    if plan.is_validation is None:
-        for document in source.documents():
-            cut = document.cut(int(document.num_characters * (1 - plan.ratio)))
-            yield from ((side, part) for side, part in enumerate(cut) if part is not None)
-        return
-    sides = plan.is_validation.astype(int).tolist()
     for index, document in enumerate(source.documents()):
-        if index >= len(sides):
+        if plan.is_validation is not None and index >= len(plan.is_validation):
             raise DataError(f"{source.knob}: '{source.name}' {source.reader.changed}")
-        yield sides[index], document
+        yield from ((side, part) for side, part in enumerate(plan.parts(index, document)) if part is not None)
