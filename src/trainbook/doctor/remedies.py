@@ -60,18 +60,43 @@ def lower_rate(view: View) -> str | None:
 
 def raise_rate(view: View) -> str | None:
     """Three times what it is, or the usual learning rate if that is higher still. Where none is known, by as much as
-    updates are too small, but not beyond the highest usual one."""
-    rate, known, highest = view.peak_rate, usual_rates(view), highest_usual_rate(view)
-    if rate is None:
+    updates are too small. Never beyond the highest usual one: a learning rate that is there already is not too low."""
+    rate, known, highest = view.peak_rate, usual_rates(view), rates_in_use(view)[1]
+    if rate is None or rate >= highest:
         return None
     if known is not None:
-        return change(view, RATE, _rounded(max(rate * 3, known[0])))
+        return change(view, RATE, _rounded(min(max(rate * 3, known[0]), highest)))
     steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(steps, ratios, 0.5) if len(ratios) else 0.0
     wanted = rate * min(MOST_RAISED, USUAL_UPDATE / ratio) if ratio > 0 else 0.0
-    if highest is not None:
-        wanted = min(wanted, highest)
-    return change(view, RATE, _rounded(max(rate * 3, float(f"{wanted:.1g}"))))
+    return change(view, RATE, _rounded(min(max(rate * 3, float(f"{wanted:.1g}")), highest)))
+
+
+NOT_THE_RATE = (
+    "The learning rate is not low: check that gradients reach all layers and are not nearly zero, as where units are "
+    "dead or saturated, and that the weights do not start very large."
+)
+
+
+def is_high_enough(view: View) -> bool:
+    """Of a module of the user's own: the learning rate is as high as is usual for any, so to raise it is no advice."""
+    return view.record.origin == "fit" and view.peak_rate is not None and view.peak_rate >= rates_in_use(view)[1]
+
+
+def rates_in_use(view: View) -> tuple[float, float]:
+    """The lowest and the highest learning rate that is usual for anything that this run may be: a log of another tool
+    may not say which optimizer it had, nor whether the model was pretrained."""
+    known = usual_rates(view)
+    cases = {case.when: float(case.value) for case in by_path()[RATE].knob.cases}
+    optimizer = view.setting("optimizer.type")
+    if known is None and optimizer == "muon":  # its learning rate is of another kind, and has no usual value here
+        return 0.0, math.inf
+    low, high = known if known is not None else _as_range(_usual_rate(view))
+    if view.record.origin in ("trainbook", "fit"):
+        return low, high
+    if optimizer is None and not view.is_transformer:
+        high = max(high, *cases.values())
+    return min(low, cases["fine-tuning all weights"]), high
 
 
 def usual_rates(view: View) -> tuple[float, float] | None:
@@ -79,7 +104,10 @@ def usual_rates(view: View) -> tuple[float, float] | None:
     one where the size of the model settles it. They are those of transformers; for other models none is known."""
     if not view.is_transformer:
         return None
-    found = _usual_rate(view)
+    return _as_range(_usual_rate(view))
+
+
+def _as_range(found: float | tuple[float, float]) -> tuple[float, float]:
     return found if isinstance(found, tuple) else (found, found)
 
 
@@ -88,8 +116,7 @@ def highest_usual_rate(view: View) -> float | None:
     the highest that is usual for any model."""
     if view.record.origin != "fit" or view.setting("optimizer.type", "adamw") in ("sgd", "muon"):
         return None
-    found = _usual_rate(view)
-    return found[1] if isinstance(found, tuple) else found
+    return _as_range(_usual_rate(view))[1]
 
 
 def _usual_rate(view: View) -> float | tuple[float, float]:
@@ -130,9 +157,14 @@ def longer(view: View, factor: float = 2.0) -> str | None:
     return None
 
 
-def shorter(view: View, steps: float) -> str | None:
-    steps = max(1, int(steps))
-    return change(view, "training.max_steps", steps) if view.last_step > steps else None
+def until(view: View, step: float) -> str | None:
+    """A run that ends at this step, in the unit that its log counts in; where epochs are counted from 0, epoch 6 is the
+    seventh."""
+    step = max(1, int(step))
+    if view.step_name != "epoch":
+        return change(view, "training.max_steps", step)
+    first = view.record.rows("train").series("loss")[0][:1]
+    return change(view, "training.num_train_epochs", float(step + (1 if len(first) and first[0] == 0 else 0)))
 
 
 def _between(points: dict[float, float], size: float) -> float:

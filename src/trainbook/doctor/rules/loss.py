@@ -24,13 +24,16 @@ from trainbook.doctor.curves import (
     validation_has_stopped,
 )
 from trainbook.doctor.remedies import (
+    NOT_THE_RATE,
     Chosen,
     change,
     chosen_metric,
+    is_high_enough,
     is_solved,
     longer,
     lower_rate,
     raise_rate,
+    rates_in_use,
     usual_rates,
 )
 from trainbook.doctor.rule import finding, rule
@@ -46,6 +49,7 @@ BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was 
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
 LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from the range of a new model's outputs
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
+FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PAIRS = "Check that each input is paired with its own target, in the data and in the loss function."
 
@@ -105,15 +109,23 @@ def _usual_spread(view: View) -> float:
     "not-decreasing",
     symptom="loss not decreasing",
     looks_at="how far the loss has fallen, and how large the updates are",
-    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % name the learning "
-    "rate, others "
-    "the targets, after half of the run or 1,000 steps; in fine-tuning, a final loss above 95 % of the loss of "
-    "guessing; of a module of your own, also a validation loss that ends less than 3 % below the first training loss, "
-    "however high the loss was in between; there, a loss above 10,000 with a median gradient norm above 1,000 names "
-    "the scale of the targets",
+    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % name the learning rate "
+    "(the latter gradients that vanish, if a module of your own has the highest usual one), others the targets, after "
+    "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
+    f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
+    "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first training "
+    "loss, however high the loss was in between; there, a loss above 10,000 with a median gradient norm above 1,000 "
+    "names the scale of the targets",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
-    causes=("learning-rate-low", "learning-rate-high", "targets-unscaled", "labels-random", "base-untrained"),
+    causes=(
+        "learning-rate-low",
+        "learning-rate-high",
+        "gradients-vanish",
+        "targets-unscaled",
+        "labels-random",
+        "base-untrained",
+    ),
     needs=("loss",),
 )
 def not_decreasing(view: View) -> Iterator[Finding]:
@@ -142,7 +154,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
         if divergence_of(view) is None:
-            yield finding("error", "learning-rate-low", 0.35, evidence, steps=(0, steps[-1]), override=raise_rate(view))
+            yield _stands_still(view, evidence, (0, steps[-1]))
     elif still is not None and ratio >= 1e-4 and ratios.max() > HUGE_UPDATE:
         said = f"{evidence}; the largest update was {ratios.max():.2g} times as large as the weights"
         span = (0, steps[-1])
@@ -158,6 +170,9 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             override=lower_rate(view),
             update_ratio=ratio,
         )
+    elif ratio < 1e-4 and is_high_enough(view):
+        said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
+        yield finding("error", "gradients-vanish", 0.6, said, steps=(0, steps[-1]), remedy=NOT_THE_RATE)
     elif ratio < 1e-4:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding(
@@ -180,6 +195,20 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             is_by_exclusion=True,
             update_ratio=ratio,
         )
+
+
+def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Finding:
+    """Of a log that does not tell how large the updates are: by the learning rate, if that is known."""
+    rate, (low, high) = view.peak_rate, rates_in_use(view)
+    if rate is None or rate < low / FAR_OFF:
+        return finding("error", "learning-rate-low", 0.35, evidence, steps=span, override=raise_rate(view))
+    low, high = usual_rates(view) or (low, high)
+    usual = f"{low:.2g} to {high:.2g} is usual" if low < high else f"{high:.2g} is usual"
+    if rate > FAR_OFF * high:
+        said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
+        return finding("error", "learning-rate-high", 0.5, said, steps=span, override=lower_rate(view))
+    said = f"{evidence}, although the learning rate is not low ({rate:.2g}; {usual})"
+    return finding("error", "labels-random", 0.5, said, steps=span, remedy=PAIRS, is_by_exclusion=True)
 
 
 def _fine_tuning_learns_nothing(
@@ -409,6 +438,8 @@ def _has_little_left(view: View) -> bool:
 
 def _longer_or_faster(view: View) -> str:
     rate, known = view.peak_rate, usual_rates(view)
+    if rate is not None and rate >= rates_in_use(view)[1]:
+        return "Train longer."
     if rate is None or known is None or rate >= known[0]:
         return "Train longer, or with a higher learning rate."
     return f"Train longer, or with a higher learning rate: {known[0]:.2g} is usual for this optimizer and model."

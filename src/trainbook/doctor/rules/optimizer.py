@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.curves import divergence_of, ends_in_nan, falls_throughout, standstill_of
-from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual_rates
+from trainbook.doctor.remedies import NOT_THE_RATE, change, is_high_enough, lower_rate, raise_rate, usual_rates
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import detrended, median_and_spread, quantile_over_steps
 from trainbook.doctor.view import EARLY, View
@@ -28,7 +28,7 @@ USUAL_DECAY = 0.1
     source=f"a rough heuristic is 0.001 ({CS231N}); thirty times that is our threshold, because small models and "
     "first steps are well above it",
     fault="the learning rate 30 times too high or 1,000 times too low",
-    causes=("learning-rate-high", "learning-rate-low"),
+    causes=("learning-rate-high", "learning-rate-low", "gradients-vanish"),
     needs=("update_ratio",),
 )
 def update_size(view: View) -> Iterator[Finding]:
@@ -53,6 +53,9 @@ def update_size(view: View) -> Iterator[Finding]:
             override=lower_rate(view),
             update_ratio=ratio,
         )
+    elif ratio < 1e-5 and is_high_enough(view):
+        said = f"{evidence}; the learning rate is {view.peak_rate:.2g}"
+        yield finding("warning", "gradients-vanish", 0.6, said, steps=span, remedy=NOT_THE_RATE, update_ratio=ratio)
     elif ratio < 1e-5:
         yield finding(
             "warning", "learning-rate-low", 0.75, evidence, steps=span, override=raise_rate(view), update_ratio=ratio

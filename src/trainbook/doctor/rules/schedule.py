@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
-from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, usual_rates, without_repeats
+from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, until, usual_rates, without_repeats
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.stability import jumps_by_nature
 from trainbook.doctor.statistics import noise_of, robust_line
@@ -47,7 +47,7 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
             f"the learning rate reached {last:.2g} at step {int(steps[first]):,} and stayed there for {int(idle):,} of "
             f"{view.total:,} steps"
         )
-        override = change(view, "training.max_steps", int(steps[first])) if view.setting("training.max_steps") else None
+        override = until(view, steps[first]) if view.setting("training.max_steps") else None
         yield finding(
             "warning",
             "schedule-ends-early",
@@ -117,7 +117,7 @@ def warm_up(view: View) -> Iterator[Finding]:
     known = usual_rates(view)
     enough = min(max(5, 0.005 * view.total), 0.1 * view.total)
     is_a_trial = view.total < 2 * SHORTEST_WARMUP  # of whether it works at all
-    if is_a_trial or warmup >= enough:
+    if is_a_trial or warmup >= enough or view.step_name == "epoch":  # whose updates nobody counted
         return
     if known is not None and not 0.5 * known[0] <= rate < NO_WARMUP_HELPS * known[1]:
         return
@@ -180,6 +180,8 @@ def few_updates(view: View) -> Iterator[Finding]:
         return
     if ends_in_nan(view) or divergence_of(view) is not None or is_solved(view) or validation_has_stopped(view):
         return
+    if view.step_name == "epoch":
+        return  # how many updates these are is not known
     half = steps > steps[-1] / 2
     line = robust_line(steps[half], losses[half])
     unit = view.unit(float(np.median(losses[half])))

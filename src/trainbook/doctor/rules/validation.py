@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.curves import STARTS_BY, standstill_of
-from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate
+from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
@@ -118,7 +118,7 @@ def _against_overfitting(view: View, best: int) -> str | None:
     dropout = view.setting("model.dropout")
     if dropout is not None and dropout < 0.1 and (changed := change(view, "model.dropout", 0.1)):
         return changed
-    shorter = change(view, "training.max_steps", best) if best else None
+    shorter = until(view, best) if best else None
     return shorter or change(view, "evaluation.early_stopping_patience", 3)
 
 

@@ -1,0 +1,78 @@
+"""What is advised stays within what the doctor itself calls usual, and in the unit of the log."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.doctor.test_fit_runs import fitted, found
+
+from trainbook.doctor import diagnose
+from trainbook.doctor.remedies import raise_rate
+from trainbook.doctor.view import View
+from trainbook.runs.record import open_record
+from trainbook.runs.run_record import RunRecord
+
+
+def stuck(rate: float, origin: str = "huggingface", **settings: object) -> RunRecord:
+    """300 steps of another tool at the loss of guessing."""
+    noise = np.random.default_rng(0)
+    rows = [
+        {"step": step, "loss": 1.1 + 0.02 * noise.standard_normal(), "learning_rate": rate} for step in range(5, 301, 5)
+    ]
+    judged = [{"step": step, "loss": 1.099} for step in range(50, 301, 50)]
+    known = {"optimizer.learning_rate": rate, **settings}
+    return RunRecord("theirs", rows, judged, settings=known, origin=origin)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("origin", ["huggingface", "csv", "wandb"])
+@pytest.mark.parametrize("rate", [2e-5, 1e-3, 3e-3])
+def test_a_loss_at_the_level_of_guessing_names_the_targets_where_the_learning_rate_is_usual(origin: str, rate: float):
+    first = diagnose(stuck(rate, origin, **{"optimizer.type": "adamw"})).findings[0]
+    assert first.cause == "labels-random" and first.override is None
+    assert "the learning rate is not low" in first.evidence and "paired with its own target" in str(first.remedy)
+
+
+def test_a_learning_rate_far_below_the_usual_is_named():
+    first = diagnose(stuck(3e-7)).findings[0]
+    assert first.cause == "learning-rate-low" and first.override == "learning_rate=6e-05"
+
+
+@pytest.mark.parametrize("origin", ["huggingface", "csv", "wandb", "fit"])
+def test_following_the_advice_never_leads_beyond_the_usual_learning_rates(origin: str):
+    rate = 1e-7
+    for _ in range(40):
+        advice = raise_rate(View(stuck(rate, origin, **{"optimizer.type": "adamw"})))
+        if advice is None:
+            break
+        assert rate < float(advice.partition("=")[2]) <= 1e-3
+        rate = float(advice.partition("=")[2])
+    assert rate == pytest.approx(1e-3, rel=0.06)
+
+
+def test_tiny_updates_at_a_usual_learning_rate_are_not_blamed_on_it():
+    record = fitted("optimizer.learning_rate=1e-3", loss=lambda step: 2.0, update_ratio=2e-7)
+    assert found(record, "learning-rate-low") is None
+    vanish = found(record, "gradients-vanish")
+    assert vanish is not None and "The learning rate is not low" in str(vanish.remedy)
+
+
+@pytest.mark.parametrize(("first", "wanted"), [(1, "epochs=6"), (0, "epochs=7")])
+def test_a_log_that_counts_epochs_is_advised_in_epochs(tmp_path: Path, first: int, wanted: str):
+    def row(epoch: int) -> str:
+        return f"{epoch},{2 * math.exp(-epoch / 8)},{0.6 + 0.05 * abs(epoch - 6)}"
+
+    file = tmp_path / "over.csv"
+    file.write_text("\n".join(["epoch,train_loss,val_loss", *map(row, range(first, 30))]) + "\n")
+    over = found(open_record(file), "overfitting")
+    assert over is not None and over.override == wanted and "lowest at epoch 6" in over.evidence
+
+
+def test_nobody_calls_epochs_updates(tmp_path: Path):
+    file = tmp_path / "short.csv"
+    rows = [f"{epoch},{2 - epoch / 40},{2 - epoch / 50}" for epoch in range(1, 21)]
+    file.write_text("\n".join(["epoch,train_loss,val_loss", *rows]) + "\n")
+    told = [text for each in diagnose(open_record(file)).findings for text in (each.evidence, *each.also)]
+    assert told and not any("update" in text for text in told)
