@@ -5,7 +5,7 @@ from pathlib import Path
 
 from trainbook.data.prepare.split import survey
 from trainbook.data.report.build import report_on
-from trainbook.data.report.contradictions import contradictions
+from trainbook.data.report.labels import contradictions
 from trainbook.data.samples.frame import reading_request
 from trainbook.data.sources.records import Document
 from trainbook.knobs import load

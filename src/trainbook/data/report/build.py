@@ -13,11 +13,10 @@ from trainbook.data.prepare.corpus import SYMBOLS, training_texts
 from trainbook.data.prepare.filters import RULE
 from trainbook.data.prepare.split import open_splits, pieces_for
 from trainbook.data.report import duplicates, lengths, memory, shift
-from trainbook.data.report.contradictions import contradictions
 from trainbook.data.report.findings import findings
 from trainbook.data.report.gather import SplitReport, gather
 from trainbook.data.report.kept import KeptView
-from trainbook.data.report.labels import describe_labels
+from trainbook.data.report.labels import contradictions, describe_labels
 from trainbook.data.report.languages import describe_languages
 from trainbook.data.report.leftovers import describe_leftovers
 from trainbook.data.report.lengths import encode

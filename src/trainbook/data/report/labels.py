@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from trainbook.data.prepare.split import Survey, text_digest
+from trainbook.data.sources.records import Document
 
 Label = str | float | tuple[str, ...]
 
@@ -46,3 +50,58 @@ def class_counts(labels: Sequence[Label], tags: Counter[str] | None = None) -> t
     several = any(isinstance(label, tuple) for label in labels)
     names = (name for label in labels for name in (label if isinstance(label, tuple) else (str(label),)))
     return ("classes" if several else "class"), Counter(names)
+
+
+# Equal texts with different labels: at least one of the labels is wrong, or the text alone does not decide it.
+
+
+MAX_EXAMPLES = 10
+
+
+@dataclass
+class Contradictions:
+    """Of all documents, both sides together. Classes only: equal texts may well have several scores, or targets."""
+
+    texts: int = 0
+    documents: int = 0  # with one of these texts
+    of: int = 0  # all documents with a label
+    digests: frozenset[bytes] = frozenset()  # of some of the texts, to find examples by
+    _first: dict[bytes, tuple[str, str]] = field(default_factory=dict)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    def look_at(self, document: Document, place: str) -> None:
+        """Told of each document in turn, it keeps examples."""
+        if not self.digests or (digest := text_digest(document.text)) not in self.digests:
+            return
+        label = ", ".join(document.classes)
+        before, its_label = self._first.setdefault(digest, (place, label))
+        known = {example["one"] for example in self.examples}
+        if its_label != label and before not in known and len(self.examples) < MAX_EXAMPLES:
+            self.examples.append({"one": before, "label": its_label, "other": place, "other_label": label})
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"texts": self.texts, "documents": self.documents, "of": self.of, "examples": self.examples}
+
+
+def contradictions(surveys: Sequence[Survey]) -> Contradictions | None:
+    """None where there are no classes."""
+    numbers: dict[tuple[str, ...], int] = {}
+    labels = []
+    for seen in surveys:
+        its = np.array([numbers.setdefault(names, len(numbers)) for names in seen.class_sets], dtype=np.int64)
+        labels.append(its[seen.class_numbers])
+    if not any(numbers):
+        return None
+    digests, of_each = np.concatenate([seen.digests for seen in surveys]), np.concatenate(labels)
+    order = np.lexsort((of_each, digests[:, 1], digests[:, 0]))
+    digests, of_each = digests[order], of_each[order]
+    begins = np.ones(len(order), dtype=bool)
+    begins[1:] = (digests[1:] != digests[:-1]).any(axis=1)
+    text = np.cumsum(begins) - 1
+    differs = np.zeros(text[-1] + 1 if len(text) else 0, dtype=bool)
+    differs[text[1:][~begins[1:] & (of_each[1:] != of_each[:-1])]] = True
+    some = digests[begins][differs][: 10 * MAX_EXAMPLES]
+    return Contradictions(
+        int(differs.sum()), int(differs[text].sum()), len(order), frozenset(row.tobytes() for row in some)
+    )
