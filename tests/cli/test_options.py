@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from typer.testing import CliRunner
 
@@ -121,3 +124,10 @@ def test_every_name_of_a_knob_or_section_is_an_option():
 def test_help_names_no_type_for_a_flag(verb):
     text = CliRunner().invoke(app, [*verb, "--help"], env={"COLUMNS": "120"}).output
     assert "--help" in text and "<bool>" not in text
+
+
+def test_help_names_the_command_also_when_it_is_run_as_a_module():
+    ended = subprocess.run(
+        [sys.executable, "-m", "trainbook", "doctor", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "Usage: trainbook doctor" in ended.stdout

@@ -353,3 +353,9 @@ def test_missing_fields_of_training_and_validation_data_are_told_in_one_message(
     first, second = str(told.value).splitlines()
     assert "train.csv:2: has no field 'txt' (data.text_field)" in first and "its fields are: 'a', 'b'" in first
     assert "dev.csv:2: has no field 'txt' (data.text_field)" in second and "its fields are: 'c', 'd'" in second
+
+
+def test_a_decimal_comma_is_told_how_to_write_it() -> None:
+    for value, wanted in (("3,5", "3.5"), ("-1.234,50", "-1234.50")):
+        assert message(NUMBER, {"text": "x", "label": value}).endswith(f"Write decimals with a point: {wanted}.")
+    assert "point" not in message(NUMBER, {"text": "x", "label": "1,2,3"})

@@ -304,3 +304,15 @@ def test_targets_of_a_large_scale_are_named_where_nothing_was_learned():
     for clipped, norm in ((1.0, 1e6), (0.0, 1e6)):
         record = fitted(loss=lambda step: 5e10, grad_norm=norm, clipped=clipped, validation=lambda step: 5e10 - step)
         assert causes(record)[0] == "targets-unscaled" and "labels-random" not in causes(record)
+
+
+def test_nobody_is_sent_to_trainbook_data_for_data_that_it_cannot_read():
+    jumps = fitted(loss=lambda step: learned(step) + 3 * (step in (60, 100, 150)), validation=learned)
+    for record in (jumps, replace(jumps, origin="huggingface")):
+        bad = found(record, "bad-samples")
+        assert bad is not None and "trainbook data" not in str(bad.remedy) and "highest" in str(bad.remedy)
+
+
+def test_a_run_that_learned_nothing_is_reminded_of_shapes_that_are_broadcast():
+    random = found(fitted(loss=lambda step: 1.4, validation=lambda step: 1.4), "labels-random")
+    assert random is not None and "(N, 1) against (N,)" in str(random.remedy)

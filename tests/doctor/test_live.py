@@ -94,6 +94,13 @@ def test_what_is_said_can_be_written_as_json():
     assert json.loads(json.dumps(said)) == said
 
 
+def test_what_follows_from_a_likelier_cause_is_left_to_the_card():
+    ill = set_to(update_ratio=0.05, target_match={"0": 1.0, "1": 0.1, "2": 0.1})
+    everything = {each.cause: each for each in diagnose(run(each=ill)).findings}
+    assert everything["learning-rate-high"].explained_by == "targets-not-shifted"
+    assert [event["cause_id"] for event in doctor_on_call(each=ill)[1]] == ["targets-not-shifted"]
+
+
 def test_what_came_after_the_step_that_a_run_goes_back_to_is_forgotten():
     doctor, _ = doctor_on_call()
     doctor.go_back(100)

@@ -84,3 +84,12 @@ def test_what_the_guard_wrote_beside_another_trainers_log_is_evidence(tmp_path: 
         assert [each["step"] for each in record.events if each["kind"] == "skip"] == [17, 51, 82, 112]
         first = diagnose(record).findings[0]
         assert first.cause == "data-not-finite" and first.evidence.startswith("the loss of 4 batches was NaN")
+
+
+def test_validation_losses_that_are_all_nan_are_told_and_break_no_rule():
+    record = fitted(loss=lambda step: 1.0, validation=lambda step: NAN)
+    diagnosis = diagnose(record)
+    assert not [needs for needs in diagnosis.not_judged.values() if needs[0].startswith("failed")]
+    first = diagnosis.findings[0]
+    assert first.cause == "data-not-finite" and "validation data" in remedy_of(first)
+    assert "NaN or infinite in every evaluation" in first.evidence and "no best model" in first.evidence

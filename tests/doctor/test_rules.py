@@ -293,6 +293,12 @@ CASES = [
         lambda: run(facts={"token_shift": 0.045}, each_evaluation=set_to(loss=5.0)),
     ),
     Case(
+        "classes-not-judged",
+        "classes-unjudged",
+        lambda: run(facts={"unjudged_classes": ["mixed"]}),
+        lambda: run(facts={"unjudged_classes": []}),
+    ),
+    Case(
         "sides-not-alike",
         "validation-drift",
         lambda: run(facts={"label_shift": 0.5}),
@@ -759,6 +765,7 @@ def test_a_healthy_run_is_left_alone():
         "slow-rank",
         "below-baseline",
         "classes-not-predicted",
+        "classes-not-judged",
         "constant-prediction",
     }
 

@@ -114,7 +114,7 @@ def test_the_best_is_the_one_by_the_chosen_metric(written: Written):
 
 def test_evaluations_that_are_all_nan_do_not_break_the_card(written: Written):
     written.train({1: 5.0}).evaluate([{"step": 2, "loss": math.nan, "perplexity": math.nan, "best": False}])
-    assert written.lines()["best"] == "loss nan, perplexity nan at step 2"
+    assert written.lines()["best"] == "none: no evaluation has a finite loss, so no best model was kept"
 
 
 def test_rejected_updates_resumes_and_the_failure_are_told(written: Written):

@@ -80,7 +80,7 @@ NOBODY_READS = 128 + signal.SIGPIPE  # as a shell says of a program that a close
 def run() -> None:
     try:
         with guarded_streams():
-            app()
+            app(prog_name="trainbook")  # also as python -m trainbook
     except SystemExit as end:  # click and rich exit with 1, which would say that the command failed
         if isinstance(end.__context__, BrokenPipeError):
             sys.exit(NOBODY_READS)

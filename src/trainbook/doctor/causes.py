@@ -14,13 +14,24 @@ class Cause:
     remedy: str  # what helps
     knob: str | None = None  # the one that treats it; its page says what raising and lowering it do
     explains: frozenset[str] = frozenset()  # causes that look true where this one is: they follow from it
+    remedy_elsewhere: str | None = None  # what helps where the data was not read by this package
     is_observed: bool = False  # the sentence only states what was logged: there is nothing to be unsure of
 
 
 def _cause(
-    name: str, sentence: str, remedy: str, knob: str | None = None, explains: str = "", is_observed: bool = False
+    name: str,
+    sentence: str,
+    remedy: str,
+    knob: str | None = None,
+    explains: str = "",
+    *,
+    elsewhere: str | None = None,
+    is_observed: bool = False,
 ) -> Cause:
-    return Cause(name, sentence, remedy, knob, frozenset(explains.split()), is_observed)
+    return Cause(name, sentence, remedy, knob, frozenset(explains.split()), elsewhere, is_observed)
+
+
+PAIRS = "Check that each input is paired with its own target, in the data and in the loss function"
 
 
 # What a curve looks like when something else is wrong: direct evidence of that comes before any of these.
@@ -191,6 +202,7 @@ _ALL = (
         "Look at the training data with `trainbook data`, and check that inputs and labels are shuffled together.",
         None,
         CURVES + "learning-rate-low model-small training-short gradients-vanish metric-flat overfitting dataset-tiny",
+        elsewhere=f"{PAIRS}.",
     ),
     _cause(
         "targets-unscaled",
@@ -233,6 +245,7 @@ _ALL = (
         "Remove the duplicates: `trainbook data` lists them.",
         None,
         CURVES + "overfitting dataset-tiny evaluation-on-train",
+        elsewhere="Remove the duplicates.",
     ),
     _cause(
         "batches-repeat",
@@ -248,6 +261,8 @@ _ALL = (
         "quarantine.jsonl.",
         "data.repetition_filter",
         "clipping-off gradients-explode",
+        elsewhere="Look at the samples of the batches whose loss is highest, and exclude those that are broken; "
+        "otherwise clip gradients, or use a loss that outliers weigh less in.",
     ),
     _cause(
         "dataset-tiny",
@@ -312,6 +327,13 @@ _ALL = (
         "labels may be wrong. If these classes are rare, get more samples of them or repeat them in the training data.",
         "evaluation.metric_for_best_model",
         "baseline-missed",
+    ),
+    _cause(
+        "classes-unjudged",
+        "Some classes do not occur in the validation split, so no score tells how well they are predicted.",
+        "Hold out samples of every class: give a stratified file as data.validation, or hold out more.",
+        "data.validation",
+        is_observed=True,
     ),
     # The model
     _cause(

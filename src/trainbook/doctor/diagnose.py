@@ -147,7 +147,7 @@ def diagnose(record: RunRecord) -> Diagnosis:
             continue
         try:
             with np.errstate(all="ignore"):
-                found += [_in_unit(replace(each, rule=rule.name), view) for each in rule.judge(view)]
+                found += [_for_this_run(replace(each, rule=rule.name), view) for each in rule.judge(view)]
         except Lacking as lack:
             not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
@@ -155,8 +155,12 @@ def diagnose(record: RunRecord) -> Diagnosis:
     return Diagnosis(without_contradictions(once_each(ranked(found)), view), not_judged)
 
 
-def _in_unit(finding: Finding, view: View) -> Finding:
-    """Rules speak of steps; where a log counts nothing but epochs, those are what they mean."""
+def _for_this_run(finding: Finding, view: View) -> Finding:
+    """Rules speak of steps; where a log counts nothing but epochs, those are what they mean. Of data that this package
+    did not read, `trainbook data` can tell nothing."""
+    cause = CAUSES[finding.cause]
+    if finding.remedy is None and view.record.origin != "trainbook" and cause.remedy_elsewhere:
+        finding = replace(finding, remedy=cause.remedy_elsewhere)
     if view.step_name == "step":
         return finding
     told = {"evidence": finding.evidence, "remedy": finding.remedy}
@@ -234,9 +238,11 @@ def _explained(findings: list[Finding]) -> list[Finding]:
     result = []
     for each in findings:
         if each.cause in explained:
-            is_settled = confidence[_root(each.cause, explained)] >= SURE or each.severity == "info"
+            root = _root(each.cause, explained)
+            is_settled = confidence[root] >= SURE or each.severity == "info"
             told: Severity = "info" if is_settled else "warning"
-            result.append(replace(each, confidence=EXPLAINED * each.confidence, severity=told))
+            lower = EXPLAINED * each.confidence
+            result.append(replace(each, confidence=lower, severity=told, explained_by=root))
         elif each.confidence == confidence[each.cause]:
             result.append(replace(each, severity=raised[each.cause]))
         else:

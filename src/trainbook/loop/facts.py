@@ -88,6 +88,9 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         width = max(map(len, shares))
         a, b = (np.pad(share, (0, width - len(share))) for share in shares)
         facts["label_shift"] = float(np.abs(a - b).sum() / 2)
+        facts["unjudged_classes"] = [
+            name for place, name in enumerate(data.label_names) if a[place] > 0 and b[place] == 0
+        ]
     return facts
 
 

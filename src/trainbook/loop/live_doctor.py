@@ -23,7 +23,8 @@ class FindingLog(Protocol):
 
 
 class LiveDoctor:
-    """Reports each cause once, and again only if it has become more severe; also after a resume."""
+    """Reports each cause once, and again only if it has become more severe; also after a resume. What follows from a
+    likelier cause is left to the card: during the run the first advice is enough."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class LiveDoctor:
                 log("notice", step, reason=f"the doctor failed on this run: {type(error).__name__}: {error}")
             return
         for each in found:
-            if each.severity in SPOKEN and (each.cause, each.severity) not in self.told:
+            if each.severity in SPOKEN and not each.explained_by and (each.cause, each.severity) not in self.told:
                 self._note_told(each.cause, each.severity)
                 log("finding", step, **as_event(record, each))
 

@@ -29,7 +29,8 @@ class Result:
 
     @property
     def best(self) -> dict[str, Any] | None:
-        """The evaluation row that is best by `evaluation.metric_for_best_model`."""
+        """The evaluation row that is best by `evaluation.metric_for_best_model`: `step`, `loss` and other metrics by
+        name, beside `split`, `segment` and `time`. None without evaluations, or if none has a finite value."""
         rows = self.run.metrics("eval").with_true("best")
         return self._named(rows[-1]) if rows else None
 

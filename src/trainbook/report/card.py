@@ -72,13 +72,11 @@ def make_card(run: RunFolder) -> Card:
         card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
     if evaluations:
         chosen = evaluations.with_true("best")  # by the metric that was chosen
-        best = chosen[-1] if chosen else evaluations[_lowest_loss(evaluations)]
+        lowest = _lowest_loss(evaluations)
+        best = chosen[-1] if chosen else None if lowest is None else evaluations[lowest]
         text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
         card.lines.append(("validation", text))
-        detail = ", ".join(
-            f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(best)
-        )
-        card.lines.append(("best", f"{detail} at step {best['step']:,}"))
+        card.lines.append(("best", _best(best)))
     diagnosis = _diagnosis(run)
     card.lines += _verdict(diagnosis)
     card.lines += _slowest(train)
@@ -161,10 +159,17 @@ def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> 
 SLOW = 1.5  # times the median of all: a rank that the others wait for
 
 
-def _lowest_loss(rows: TableRows) -> int:
-    """The place of the first row that has it; NaN is above all numbers."""
+def _lowest_loss(rows: TableRows) -> int | None:
+    """The place of the first row that has it; None if no evaluation has a finite loss."""
     losses = np.concatenate([losses for (losses,) in rows.blocks("loss")])
-    return int(np.nanargmin(losses)) if not np.isnan(losses).all() else 0
+    return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf))) if np.isfinite(losses).any() else None
+
+
+def _best(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "none: no evaluation has a finite loss, so no best model was kept"
+    told = (f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(row))
+    return f"{', '.join(told)} at step {row['step']:,}"
 
 
 def _slowest(rows: TableRows) -> list[tuple[str, str]]:

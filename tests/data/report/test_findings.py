@@ -142,6 +142,15 @@ def test_classes_that_cannot_be_learned_are_errors(report_of, texts):
     assert "'c'" in missing["label_missing"]["text"]
 
 
+def test_classes_that_cannot_be_judged_or_are_no_names_are_warnings(report_of, texts):
+    found = by_rule(report_of(labelled(texts(40, 1), "abc"), labelled(texts(20, 2), "ab")))
+    assert found["label_unjudged"]["severity"] == "warning" and "'c'" in found["label_unjudged"]["text"]
+    documents = [Document(text, str(at), 0, label=("yes", "no", "N/A")[at % 3]) for at, text in enumerate(texts(30, 1))]
+    found = by_rule(report_of(documents))
+    assert "'N/A'" in found["label_unknown"]["text"]
+    assert not {"label_unjudged", "label_unknown"} & set(by_rule(report_of(labelled(texts(60, 1), "ab"))))
+
+
 def test_long_repeats_are_a_warning_and_rulers_a_note(report_of, texts):
     long = by_rule(report_of([*texts(10, 1), "=" * 400]))["repeated_tokens"]
     ruler = by_rule(report_of([*texts(10, 1), "=" * 40]))["repeated_tokens"]

@@ -100,6 +100,11 @@ def label_shift(facts: Facts) -> Iterator[Facts]:
     if labels.get("missing_in_train"):
         names = listed(labels["missing_in_train"])
         yield finding("label_missing", "error", f"Validation has classes that do not occur in training: {names}.")
+    if labels.get("missing_in_validation"):
+        names = listed(labels["missing_in_validation"])
+        text = f"Training has classes that do not occur in validation: {names}. No score will tell how well they are "
+        text += "predicted: give a stratified file as data.validation, or hold out more."
+        yield finding("label_unjudged", "warning", text)
     if labels["p_value"] >= UNCORRECTED:
         return
     tests = (
@@ -123,6 +128,7 @@ def label_shift(facts: Facts) -> Iterator[Facts]:
 
 MAX_FINDINGS = 12
 RARE_CLASS = 10  # documents
+MISSING = ("", "n/a", "na", "nan", "none", "null", "nil", "-", "--", "?", "missing", "<na>", "#n/a")  # no names
 FAR_NUMBER = 10.0  # standard deviations from the mean
 WHOLE_WINDOW = 256  # tokens: a repeat this long fills a window of its own
 TASKS_OF_WINDOWS = ("causal", "masked", "span")  # others need each record as it is
@@ -282,6 +288,9 @@ def _labels(facts: Facts) -> Iterator[Facts]:
         text = f"{classes:,} different classes for {facts['sides']['train']['documents']:,} documents: is"
         yield finding("too_many_classes", "error", f"{text} '{facts['fields'].get('label')}' really the label?")
         return
+    if missing := [name for name in labels["counts"] if name.strip().lower() in MISSING]:
+        text = f"A class is called {listed(missing)}: if that means that the label is missing, leave these {what} out."
+        yield finding("label_unknown", "warning", text)
     rare = [name for name, count in labels["counts"].items() if count < RARE_CLASS]
     text = f"Always predicting '{labels['majority']}' is right for {share:.1%} of the {what}: the baseline to beat"
     if labels["kind"] == "classes":

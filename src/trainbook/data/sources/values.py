@@ -15,6 +15,7 @@ from trainbook.data.sources.records import DataRecord
 from trainbook.errors import DataError
 
 LARGEST_NUMBER = 3.4028234663852886e38  # that 32 bits can hold
+DECIMAL_COMMA = re.compile(r"[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+")
 MOST_DIGITS = 100  # of a class that is still taken for a number when classes are put in order
 
 
@@ -113,7 +114,9 @@ def number_of(value: Any, field: str) -> float:
     if not is_number(value):
         shown = repr(value) if isinstance(value, str | float) else kind_of(value)
         shown = "a number that is too large" if isinstance(value, int) and not isinstance(value, bool) else shown
-        raise DataError(f"the field '{field}' must be a finite number, but got {shown}.")
+        comma = DECIMAL_COMMA.fullmatch(value.strip()) if isinstance(value, str) else None
+        hint = f" Write decimals with a point: {comma[0].replace('.', '').replace(',', '.')}." if comma else ""
+        raise DataError(f"the field '{field}' must be a finite number, but got {shown}.{hint}")
     if abs(number := float(value)) > LARGEST_NUMBER:
         raise DataError(
             f"the field '{field}' must be a number of at most {LARGEST_NUMBER:.7g}, the largest that 32 bits can hold, "

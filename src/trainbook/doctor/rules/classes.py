@@ -131,6 +131,25 @@ def _for_missed_classes(view: View, row: dict[str, Any], gain: float | None) -> 
     return None, LOOK_AT_LABELS if has_stopped else f"{LOOK_AT_LABELS} Train longer only if neither is the case."
 
 
+@rule(
+    "classes-not-judged",
+    symptom="fluctuating validation",
+    looks_at="classes of the training data that the validation split has no sample of",
+    thresholds="any",
+    source="the definition: the mean F1 is one over the classes that occur in the validation split or are predicted",
+    fault="a rare class that is only in the training data",
+    causes=("classes-unjudged",),
+    needs=("start:unjudged_classes",),
+)
+def classes_not_judged(view: View) -> Iterator[Finding]:
+    names = list(view.fact("unjudged_classes"))
+    if not names:
+        return
+    told = ", ".join(f"'{name}'" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    evidence = f"{told} {'is' if len(names) == 1 else 'are'} in the training data, but not in the validation split"
+    yield finding("warning", "classes-unjudged", 0.95, evidence, classes=names)
+
+
 LEARNED, NEVER_GOOD = 0.95, 0.4  # of the loss of guessing by frequency: between them validation was at its best
 AS_LOW = 0.85  # of the validation loss at its best, for a training loss that is about the same
 

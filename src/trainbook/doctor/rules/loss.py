@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.causes import PAIRS
 from trainbook.doctor.curves import (
     FALLS_ON,
     FAR_BELOW,
@@ -51,7 +52,7 @@ LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from 
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
-PAIRS = "Check that each input is paired with its own target, in the data and in the loss function."
+SHAPES = "; and that predictions and targets have the same shape: (N, 1) against (N,) is silently broadcast to (N, N)."
 
 
 @rule(
@@ -113,9 +114,9 @@ def _usual_spread(view: View) -> float:
     "(the latter gradients that vanish, if a module of your own has the highest usual one), others the targets, after "
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
     f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
-    "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first training "
-    "loss, however high the loss was in between; there, a loss above 10,000 with a median gradient norm above 1,000 "
-    "names the scale of the targets",
+    "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
+    "training loss, however high the loss was in between; there, a loss above 10,000 with a median gradient norm above "
+    "1,000 names the scale of the targets",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=(
@@ -191,7 +192,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             0.5,
             said,
             steps=(0, steps[-1]),
-            remedy=PAIRS if view.record.origin == "fit" else None,
+            remedy=PAIRS + SHAPES if view.record.origin == "fit" else None,
             is_by_exclusion=True,
             update_ratio=ratio,
         )
@@ -208,7 +209,7 @@ def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Findi
         said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
         return finding("error", "learning-rate-high", 0.5, said, steps=span, override=lower_rate(view))
     said = f"{evidence}, although the learning rate is not low ({rate:.2g}; {usual})"
-    return finding("error", "labels-random", 0.5, said, steps=span, remedy=PAIRS, is_by_exclusion=True)
+    return finding("error", "labels-random", 0.5, said, steps=span, is_by_exclusion=True)
 
 
 def _fine_tuning_learns_nothing(

@@ -27,16 +27,21 @@ PERSISTS = 3  # rows in a row that are NaN or infinite
 @rule(
     "not-finite",
     symptom="NaN gradients",
-    looks_at="losses and gradient norms that are NaN or infinite, and updates skipped because of them",
+    looks_at="losses and gradient norms that are NaN or infinite, updates skipped because of them, and evaluations",
     thresholds="any; an error if the last loss or the last three norms are NaN or infinite; it names the data if the "
     "first loss is, or if losses are finite again without a lower learning rate, a rollback or a loss that diverges; "
-    "then the learning rate is not named for gradients either",
+    "then the learning rate is not named for gradients either; of evaluations, if training losses are finite",
     source="the definition",
     fault="a NaN in the gradients",
     causes=("non-finite", "data-not-finite", "fp16-overflow", "learning-rate-high"),
     needs=("loss",),
 )
 def not_finite(view: View) -> Iterator[Finding]:
+    yield from _training_not_finite(view)
+    yield from _validation_not_finite(view)
+
+
+def _training_not_finite(view: View) -> Iterator[Finding]:
     bad = [
         steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms))]
         for steps, losses, norms in view.record.rows("train").blocks("step", "loss", "grad_norm")
@@ -81,6 +86,20 @@ def not_finite(view: View) -> Iterator[Finding]:
     is_ours = view.record.origin in ("trainbook", "fit")
     override = (guarded or lower_rate(view)) if is_ours else (lower_rate(view) or guarded)
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
+
+
+def _validation_not_finite(view: View) -> Iterator[Finding]:
+    """While training losses are finite: then the weights are, and the validation data or its loss is to blame."""
+    (at, evaluations), losses = view.curve("loss", "eval"), view.curve("loss")[1]
+    is_lost = ~np.isfinite(evaluations)
+    is_trained = len(losses) > 0 and (np.isfinite(losses[-1]) or is_finite_again(view))
+    if not is_lost.any() or not is_trained:
+        return
+    where = "every evaluation" if is_lost.all() else f"{int(is_lost.sum()):,} of {len(is_lost):,} evaluations"
+    evidence = f"the validation loss is NaN or infinite in {where}, although training losses are finite"
+    evidence += "; so there is no best model" if is_lost.all() else ""
+    remedy = "Check the inputs and targets of the validation data for missing, NaN or infinite values."
+    yield finding("warning", "data-not-finite", 0.85, evidence, steps=(at[is_lost][0], at[-1]), remedy=remedy)
 
 
 def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Finding:
