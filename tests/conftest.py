@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,14 @@ import pytest
 LONGEST_FIRST = ("parallel", "e2e", "study", "loop", "cli", "guard", "plan")
 
 WORDS = ("alpha", "beta", "gamma", "delta", "and", "the", "of", "run", "x", "seven")
+
+
+def pytest_configure() -> None:
+    """A shell in the background ignores interruptions, and so would all processes that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
