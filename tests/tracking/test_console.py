@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from trainbook.runs.schema import fixed
 from trainbook.tracking import ConsoleTracker
-from trainbook.tracking.console import StatusLine, clock, fixed, number_parts
+from trainbook.tracking.console import StatusLine, clock, number_parts
 
 
 def row(step: int, time: float = 0.0, **values: Any) -> dict[str, Any]:
@@ -125,7 +126,15 @@ def test_a_dumb_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0.00"), (999.999, "1000.00"), (2.5e9, "2.500e+09"), (-math.inf, "-inf"), (math.nan, "nan")],
+    [
+        (0.0, "0.00"),
+        (0.005, "0.01"),
+        (3.2e-9, "3.200e-09"),
+        (999.999, "1000.00"),
+        (2.5e9, "2.500e+09"),
+        (-math.inf, "-inf"),
+        (math.nan, "nan"),
+    ],
 )
 def test_numbers_stay_readable(value: float, text: str):
     assert fixed(value, 2) == text

@@ -22,7 +22,7 @@ from trainbook.runs import Manifest, RunFolder, jsonl, write_text_atomically
 from trainbook.runs.columns import are_numbers
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import counted
-from trainbook.runs.schema import Metric, judgements
+from trainbook.runs.schema import Metric, fixed, judgements
 from trainbook.runs.table import TableRows
 
 LEVELS = "▁▂▃▄▅▆▇█"
@@ -69,12 +69,12 @@ def make_card(run: RunFolder) -> Card:
         card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {duration(seconds)}"))
         speed = last["tokens"] / max(seconds, 1e-9)
         card.lines.append(("speed", f"{_speed(speed)} {unit} per second of training"))
-        card.lines.append(("train", f"{_curve(train)}  {_number(train[0]['loss'])} → {_number(last['loss'])}"))
+        card.lines.append(("train", f"{_curve(train)}  {fixed(train[0]['loss'], 4)} → {fixed(last['loss'], 4)}"))
     if evaluations:
         chosen = evaluations.with_true("best")  # by the metric that was chosen
         lowest = _lowest_loss(evaluations)
         best = chosen[-1] if chosen else None if lowest is None else evaluations[lowest]
-        text = f"{_curve(evaluations)}  {_number(evaluations[0]['loss'])} → {_number(evaluations[-1]['loss'])}"
+        text = f"{_curve(evaluations)}  {fixed(evaluations[0]['loss'], 4)} → {fixed(evaluations[-1]['loss'], 4)}"
         card.lines.append(("validation", text))
         card.lines.append(("best", _best(best)))
     diagnosis = _diagnosis(run)
@@ -262,15 +262,11 @@ def duration(seconds: float) -> str:
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else str(value)
-
-
 def _shown(metric: Metric, value: float) -> str:
     if metric.name == "perplexity":
         return f"{value:,.2f}"
     is_share = metric.unit == "share" or metric.name.endswith("error_rate")
-    return f"{value:.1%}" if is_share and math.isfinite(value) else _number(value)
+    return f"{value:.1%}" if is_share and math.isfinite(value) else fixed(value, 4)
 
 
 def _curve(rows: TableRows) -> str:

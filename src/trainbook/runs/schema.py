@@ -287,6 +287,12 @@ METRICS = _by_name(
 )
 
 
+def fixed(value: float, decimals: int) -> str:
+    """Fixed point while that is readable: neither ten digits nor nothing but zeros. NaN stays nan."""
+    is_readable = 0.5 * 10**-decimals <= abs(value) < 1e6 or value == 0 or not math.isfinite(value)
+    return f"{value:.{decimals}f}" if is_readable else f"{value:.3e}"
+
+
 def judgements(row: Mapping[str, Any]) -> list[tuple[Metric, float]]:
     """The metrics of an evaluation row that measure quality, in the order of the table."""
     own = (metric for metric in METRICS.values() if metric.splits == EVAL and metric.unit not in ("seconds", "flag"))

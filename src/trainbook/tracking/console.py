@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions
 from rich.live import Live
 from rich.text import Text
 
-from trainbook.runs.schema import EVENTS, judgements
+from trainbook.runs.schema import EVENTS, fixed, judgements
 from trainbook.terminal import new_console
 
 # The line at the bottom of a terminal: step, bar, numbers and time left, on one line at any width.
@@ -143,11 +143,6 @@ def evaluation_line(row: Mapping[str, Any]) -> str:
     if row.get("best"):
         parts.append("best")
     return "  ".join(parts)
-
-
-def fixed(value: float, decimals: int) -> str:
-    """Fixed point while that is readable; NaN stays nan."""
-    return f"{value:.3e}" if abs(value) >= 1e6 and abs(value) != float("inf") else f"{value:.{decimals}f}"
 
 
 def clock(seconds: float) -> str:
