@@ -15,7 +15,7 @@ from trainbook.loop import train as train_module
 from trainbook.models import core, parameters
 from trainbook.parallel.strategy import Strategy
 from trainbook.precision import Precision
-from trainbook.tasks import causal, labels
+from trainbook.tasks import causal, labels, tokens
 
 GPT = Place(causal, "build_gpt")
 BLOCK = Place(core.Block, "forward")
@@ -29,7 +29,7 @@ OPTIMIZER_STATE = Place(state, "load_optimizer_state")
 TOTAL = Place(Strategy, "total")
 STEP = Place(train_module, "train_step")
 AFTER_STEP = Place(train_module.Training, "after_step")
-TOKEN_LOGITS = Place(causal.CausalLanguageModel, "read_out")
+TOKEN_LOGITS = Place(tokens.BuiltInTokenTask, "read_out")
 CLASS_LOGITS = Place(labels._Native, "logits")
 PLACES = (
     *(
