@@ -34,6 +34,11 @@ def test_a_folder_is_an_os_error_as_with_open(tmp_path: Path):
         files.read_text(tmp_path)
 
 
+def test_each_of_the_three_line_ends_is_one(tmp_path: Path):
+    (tmp_path / "lines").write_bytes(b"windows\r\n\r\nold mac\rlinux\nend")
+    assert files.read_text(tmp_path / "lines") == "windows\n\nold mac\nlinux\nend"
+
+
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path):
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 40)  # of which nothing lies on the disk

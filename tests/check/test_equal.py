@@ -64,6 +64,21 @@ def test_weights_that_are_not_loaded_are_found(bench, monkeypatch):
     assert outcome.status == "failed" and "weights or buffers" in outcome.cause
 
 
+def test_on_a_processor_the_last_bit_of_a_weight_counts(bench, monkeypatch):
+    """As where a state is saved in fewer bits than it was trained with."""
+    real = state.load_saved_state
+
+    def load(task, saved):
+        found = real(task, saved)
+        with torch.no_grad():
+            for parameter in task.parameters():
+                parameter.copy_(torch.nextafter(parameter, parameter + 1))
+        return found
+
+    monkeypatch.setattr(state, "load_saved_state", load)
+    assert outcomes(bench.subject(), "resume")["resume"].status == "failed"
+
+
 class Counting(nn.Module):
     """Remembers how often it was called, where no checkpoint looks."""
 

@@ -179,6 +179,12 @@ def test_sentences_of_a_conll_file_end_at_blank_lines(tmp_path: Path) -> None:
     )
 
 
+def test_a_word_that_is_a_hash_is_no_comment_within_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "d.conll").write_text("# a comment\nwe O\n#1 CARD\n# SYM\n\n")
+    (found,) = open_source(str(tmp_path / "d.conll"), FieldSpec("tagged")).documents()
+    assert (found.words, found.tags) == (("we", "#1", "#"), ("O", "CARD", "SYM"))
+
+
 # Parquet and Hugging Face datasets
 
 

@@ -564,3 +564,11 @@ def test_the_word_tokenizer_is_saved_and_is_the_same_in_the_library(tmp_path: Pa
     assert loaded.fingerprint == WORDS.fingerprint and loaded.vocab_size == WORDS.vocab_size
     text = "h e l l  o zz\nHH OW1"
     assert loaded.encode(text).tolist() == WORDS.encode(text).tolist() == WORDS.to_library().encode(text).ids
+
+
+def test_every_byte_beyond_ascii_is_part_of_a_word() -> None:
+    tokenizer = ByteTokenizer()
+    glued, ends_in_letter = tokenizer.joined_words()
+    for word in ("À", "naïve", "Ā", "日本", "€uro"):  # Ā ends in the byte 0x80, and À begins with 0xC3
+        assert glued[tokenizer.encode(word)].all() and ends_in_letter[tokenizer.encode(word)].all(), word
+    assert not glued[tokenizer.encode(" ,.\n")].any() and not glued[tokenizer.end_of_text]

@@ -61,3 +61,7 @@ def test_a_copy_for_another_device_is_a_copy_even_if_it_is_the_same_one():
 def test_the_size_is_that_of_all_tensors():
     state = {"one": torch.zeros(3, dtype=torch.float32), "more": [torch.zeros(2, dtype=torch.int64), ("text", 5)]}
     assert size_of(state) == 3 * 4 + 2 * 8
+
+
+def test_the_snapshot_of_the_very_step_that_is_known_to_be_good_is_spared():
+    assert ring_of(0, 10, 20, 30, 40, 50, spare=10).steps == [10, 30, 40, 50]

@@ -205,3 +205,9 @@ def test_the_number_of_heads_says_where_it_comes_from(tmp_path: Path) -> None:
     old = tmp_path / "config.yaml"  # of a run before the rule: it has the number in it
     old.write_text("model: {hidden_size: 768, num_attention_heads: 6}\n", encoding="utf-8")
     assert load(old).config.model.num_attention_heads == 6
+
+
+@pytest.mark.parametrize(("width", "heads"), [(88, 1), (156, 2), (510, 5)])
+def test_heads_are_of_the_width_that_is_nearest_to_64_by_ratio(width: int, heads: int) -> None:
+    """Of 510, 102 is 1.6 times 64 and 34 less than half of it, though 34 is nearer by difference."""
+    assert default_heads(width) == heads

@@ -13,7 +13,7 @@ from trainbook.data.batches.filling import Ragged
 from trainbook.data.samples.datasets import TokenWindows
 from trainbook.data.samples.frame import Frame
 from trainbook.data.sources.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
-from trainbook.loop import facts, step_metrics
+from trainbook.loop import facts, progress, step_metrics
 from trainbook.loop.facts import duplicate_share, entropy, overlap, token_shift, weight_scale
 from trainbook.loop.progress import RowsSeen, of_batch
 from trainbook.loop.step_metrics import probe
@@ -129,6 +129,24 @@ def test_a_single_row_that_comes_again_is_no_batch_that_comes_again():
     seen.note(step([1]))
     seen.note(step([1]))
     assert seen.read() == {"repeated_rows": 0.5, "repeated_batches": 0.0}
+
+
+def test_a_resumed_run_forgets_the_older_rows_first_as_one_that_went_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(progress, "MOST_REMEMBERED", 4)
+    first = RowsSeen()
+    for rows in ([1, 2, 3, 4], [5, 6]):  # the second batch begins a new generation
+        first.note(step(rows))
+    second = RowsSeen()
+    second.load_state_dict(first.state_dict())
+    for seen in (first, second):
+        seen.read()
+        for rows in ([7, 8], [9, 10], [5, 6]):  # 5 and 6 are younger than 1 to 4, and still known
+            seen.note(step(rows))
+    assert (
+        second.read()
+        == first.read()
+        == {"repeated_rows": pytest.approx(1 / 3), "repeated_batches": pytest.approx(1 / 3)}
+    )
 
 
 def ragged(*rows: list[int]) -> Ragged:

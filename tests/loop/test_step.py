@@ -63,6 +63,13 @@ def test_the_reported_loss_is_the_mean_over_all_targets_of_the_global_batch(lab)
     assert float(report.losses["cross_entropy"]) == pytest.approx(total / batch.num_targets, rel=1e-6)
 
 
+def test_the_reported_losses_hold_no_graph(lab):
+    """Rows are read many steps later: a graph would keep the activations of each of them until then."""
+    job = lab.build("batch.global_batch_size=8", "batch.per_device_train_batch_size=2")
+    report = train_step(job.state, next(job.feed(0, 1)))
+    assert not any(loss.requires_grad for loss in report.losses.values()) and not report.grad_norm.requires_grad
+
+
 def test_the_reported_norm_is_the_one_before_clipping(lab):
     loose, tight = lab.build("batch.max_grad_norm=null"), lab.build("batch.max_grad_norm=1e-3")
     reports = [train_step(job.state, next(job.feed(0, 1))) for job in (loose, tight)]

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
+import torch.distributed as dist
 
 from trainbook.errors import UserError
 from trainbook.parallel import RankEnv, find_rank_env
-from trainbook.parallel.ranks import DEFAULT_PORT, first_host
+from trainbook.parallel.ranks import DEFAULT_PORT, SIDE_GROUP_LIMIT, Ranks, first_host
 
 SLURM = {
     "SLURM_PROCID": "5",
@@ -155,3 +159,13 @@ def test_what_cannot_be_a_place_is_told_with_its_name(environment: dict[str, str
     with pytest.raises(UserError) as told:
         find_rank_env(environment)
     assert str(told.value) == message
+
+
+@pytest.mark.parametrize("limit", [timedelta(seconds=30), 2 * SIDE_GROUP_LIMIT])
+def test_who_writes_a_checkpoint_is_given_as_long_as_who_computes_or_longer(
+    limit: timedelta, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(dist, "new_group", lambda **given: asked.update(given))
+    assert Ranks(RankEnv(rank=0, world=2), limit=limit).side_group.world == 2
+    assert asked["timeout"] == max(limit, SIDE_GROUP_LIMIT)

@@ -29,6 +29,12 @@ def test_a_training_loss_is_the_mean_over_the_tenth_before_the_place():
     assert between.at(50.5) == 3.0  # none there: the straight line
 
 
+def test_the_tenth_is_of_the_way_since_the_first_row():
+    """As of a run that began at another run's checkpoint, or of a log whose first rows are lost."""
+    curve = Curve(np.arange(1000.0, 1101.0), np.arange(101.0), is_noisy=True)
+    assert curve.at(1100) == pytest.approx(95)  # the rows of 1,090 to 1,100, not of 990 to 1,100
+
+
 def test_rows_without_the_metric_or_without_a_number_are_left_out():
     run = record({"step": 1, "loss": 3.0}, {"step": 2}, {"step": 3, "loss": math.nan}, {"step": 4, "loss": 1.0})
     curve = curve_of(run, "loss", "train", "steps")

@@ -108,6 +108,16 @@ def test_a_column_of_very_many_rows_is_an_even_selection(monkeypatch: pytest.Mon
     assert steps.tolist() == list(range(1, 96, 10))
 
 
+def test_a_selection_of_rows_is_even_across_blocks(tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("trainbook.runs.table.MOST_ROWS", 10)
+    run = made(tmp_path)
+    write(run.metrics_file, plain(95))
+    rows = run.metrics()
+    assert len(list(rows.blocks("step"))) > 2
+    (steps,) = rows.columns("step")
+    assert steps.tolist() == list(range(1, 96, 10))
+
+
 def test_a_file_that_grows_keeps_its_blocks(tmp_path: Path, small_blocks: None, monkeypatch: pytest.MonkeyPatch):
     run = made(tmp_path)
     write(run.metrics_file, plain(60))

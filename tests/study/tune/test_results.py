@@ -680,3 +680,13 @@ def test_a_base_that_fails_ends_the_study_at_once(ask: Asks) -> None:
 def test_a_base_that_diverges_is_only_a_trial_that_did(ask: Asks) -> None:
     facts = facts_of(ask(budget=8), lambda trial, values: None if trial.kind == "base" else bowl()(trial, values))
     assert facts["base"]["state"] == "infeasible" and facts["difference"] is None and facts["best"] is not None
+
+
+def test_of_a_trial_that_may_be_pruned_only_its_expected_share_is_set_aside(ask: Asks) -> None:
+    base = Trial(0, "base", {}, state="done", loss=1.0, tokens=1000)
+    under_way = [Trial(number, "search", {}, state="running", tokens=0) for number in range(1, 5)]
+    whole, pruned = (ask(budget="4000 tokens", seeds=0, pruning=pruning) for pruning in ("none", "asha"))
+    assert expected_share("asha") < 0.5
+    assert is_spent(whole, [base, *under_way]) and not is_spent(pruned, [base, *under_way])
+    begun = [replace(each, tokens=1000) for each in under_way[:3]]
+    assert is_spent(pruned, [base, *begun]), "what they have taken beyond that counts as it is"
