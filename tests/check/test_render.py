@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from io import StringIO
 
+from trainbook.check.render import render
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, passed
 from trainbook.check.run import CheckReport
-from trainbook.cli.check import render
 from trainbook.terminal import new_console
 
 LONG = "a text of many words that has to go on in the next line of a terminal that is only 80 columns wide"

@@ -295,3 +295,15 @@ def test_a_few_evaluations_that_rise_are_overfitting():
     record = run(each=both(losses(lambda step: 2.0 - step / 120), set_to(epoch=lambda step: step / 60)))
     judged = [{"step": 67 * place, "loss": loss} for place, loss in enumerate((0.35, 0.38, 0.45), 1)]
     assert "overfitting" in blamed(replace(record, evaluations=judged))
+
+
+def test_validation_and_training_that_rise_together_are_no_small_dataset():
+    """As where a term of the loss gets more weight on the way."""
+    epochs = np.linspace(0, 6, 200)
+    level = np.where(epochs < 3, 2.0 - 0.5 * epochs, 0.9)
+    train = [
+        {"step": at + 1, "split": "train", "loss": float(level[at]), "epoch": float(epochs[at])} for at in range(200)
+    ]
+    evaluations = [{"step": at, "split": "eval", "loss": float(level[at - 1])} for at in range(20, 201, 20)]
+    record = replace(MADE, train=train, evaluations=evaluations, facts={"total_updates": 200})
+    assert not {"overfitting", "dataset-tiny"} & blamed(record)

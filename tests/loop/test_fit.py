@@ -285,7 +285,8 @@ def test_a_loss_function_that_gets_another_part_is_followed_and_the_doctor_compa
     data = DataLoader(TensorDataset(*made_data(400)), batch_size=8, shuffle=shuffle)
     name = f"changed-{shuffle}-{added:g}"
     options: dict[str, Any] = {"max_steps": 240, "learning_rate": 3e-3}
-    changed = fit(lab, name, data, loss=loss, **options)
+    validation = DataLoader(TensorDataset(*made_data(80)), batch_size=16)
+    changed = fit(lab, name, data, loss=loss, eval_data=validation, eval_steps=20, **options)
     plain = fit(lab, f"plain-{name}", data, **options)
     events = [event["kind"] for event in lab.open(name).events()]
     assert events.count("skip") < 20 and "rollback" not in events  # ten in a row, at the next reading

@@ -151,6 +151,14 @@ class Standstill(NamedTuple):
     is_clear: bool  # the loss has not fallen at all; otherwise by very little, and validation by nothing
 
 
+def training_since(view: View, step: int) -> tuple[float, float]:
+    """The training loss around this step, and at the end."""
+    steps, losses = view.losses()
+    if not len(losses):
+        return math.nan, math.nan
+    return float(np.median(losses[np.argsort(np.abs(steps - step))[:5]])), float(np.median(losses[-5:]))
+
+
 def standstill_of(view: View) -> Standstill | None:
     """Of a run that ended no better than it began, even if the loss shot up after the first step and came back since:
     None if anything was learned, or nobody can tell."""

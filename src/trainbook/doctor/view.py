@@ -23,7 +23,10 @@ MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 def since_the_loss_changed(record: RunRecord) -> RunRecord:
     """Where the guard found that the loss function changed, losses and gradients from before it are of another one."""
     changes = [event["step"] for event in record.events if event.get("changed") == "loss function"]
-    return replace(record, train=record.rows("train").after(max(changes))) if changes else record
+    if not changes:
+        return record
+    train, evaluations = (record.rows(split).after(max(changes)) for split in ("train", "eval"))
+    return replace(record, train=train, evaluations=evaluations)
 
 
 class View:

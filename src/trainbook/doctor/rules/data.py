@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of, training_since
 from trainbook.doctor.remedies import change, chosen_metric, highest_usual_rate
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.rules.stability import find_spikes
@@ -272,7 +272,7 @@ def first_gap(view: View) -> float | None:
     symptom="overfitting",
     looks_at="the number of epochs",
     thresholds="20 epochs from scratch or 10 in fine-tuning; a warning if validation was best two or more evaluations "
-    "ago and is worse by more than noise, and then from 4 epochs on",
+    "ago and is worse by more than noise while the training loss has not risen, and then from 4 epochs on",
     source="the usual range of training.num_train_epochs; up to 4 epochs are about as good as new data "
     f"({REPEATED_DATA})",
     fault="a training set of a few hundred rows",
@@ -286,6 +286,9 @@ def many_epochs(view: View) -> Iterator[Finding]:
         return  # not for want of data
     chosen = chosen_metric(view)
     rises = chosen is not None and len(chosen.values) >= 3 and chosen.has_worsened
+    if chosen is not None and rises:
+        then, now = training_since(view, chosen.best_step)
+        rises = not now > then  # training got worse as well: that is not for want of data
     if not len(epochs) or epochs.max() < (4.0 if rises else limit):
         return
     evidence = f"{epochs.max():.0f} epochs over the training data"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import STARTS_BY, standstill_of
+from trainbook.doctor.curves import STARTS_BY, standstill_of, training_since
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
@@ -50,11 +50,11 @@ def validation_rises(view: View) -> Iterator[Finding]:
         yield from _overconfident(view, chosen)
         return
     at, best = chosen.steps, chosen.best_step
-    then, now = losses[np.argsort(np.abs(steps - best))[:5]], losses[-5:]
-    if np.median(now) > np.median(then) or (view.record.origin == "fit" and standstill_of(view) is not None):
+    then, now = training_since(view, best)
+    if now > then or (view.record.origin == "fit" and standstill_of(view) is not None):
         return  # training got worse as well, or is where it began: that is not overfitting
     rise = chosen.share_since
-    evidence = f"{chosen.told()}, while the training loss went from {np.median(then):.3g} to {np.median(now):.3g}"
+    evidence = f"{chosen.told()}, while the training loss went from {then:.3g} to {now:.3g}"
     span = (best, at[-1])
     epochs = view.values("epoch")
     if said := _worse_from_the_start(view):
