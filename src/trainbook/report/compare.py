@@ -278,7 +278,7 @@ def _mean_at(curves: Sequence[Curve], where: float) -> float:
 
 
 def _estimate(reference: Group, other: Group, at: float) -> Estimate | None:
-    """By seed where both sides have two seeds or more in common, else of the two groups."""
+    """By seed where both sides have the same seeds, two or more; else of the two groups."""
     ours, theirs = (
         {side.seed: side.curve.at(at) for side in group.sides if side.curve is not None} for group in (reference, other)
     )
