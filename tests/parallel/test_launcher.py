@@ -29,9 +29,17 @@ LAUNCH += "sys.exit(run_processes([sys.executable, 'worker.py', *sys.argv[1:]], 
 BEGIN = """
 import os, signal, sys, time
 rank = int(os.environ["RANK"])
-def write(name, text):
-    with open(f"{name}-{rank}", "a") as stream:
-        stream.write(text + "\\n")
+def write(name, text):  # whole or not at all: others wait for the file
+    path = f"{name}-{rank}"
+    so_far = open(path).read() if os.path.exists(path) else ""
+    with open(path + ".part", "w") as stream:
+        stream.write(so_far + text + "\\n")
+    os.replace(path + ".part", path)
+def alive(process):
+    try:
+        return open(f"/proc/{process}/stat").read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 """
 # As a run does it: the first signal saves, which takes a while for the first rank only; the second ends at once.
 SAVES_WHEN_ASKED = """
@@ -197,7 +205,7 @@ if rank == 1:
 while not os.path.exists("child-1"):
     time.sleep(0.01)
 child = int(open("child-1").read())
-while os.path.exists(f"/proc/{child}") and open(f"/proc/{child}/stat").read().rpartition(")")[2].split()[0] != "Z":
+while alive(child):
     time.sleep(0.01)
 write("ended", "by itself")
 """
