@@ -113,9 +113,26 @@ def test_a_learning_rate_without_weight_decay_is_named_where_nothing_was_learned
 
 
 def test_a_loss_that_swings_with_the_epoch_names_the_order_and_not_the_learning_rate():
-    record = fitted(loss=lambda step: learned(step) * math.exp(math.sin(2 * math.pi * step / 40)), validation=learned)
-    first = diagnose(record).findings[0]
+    def epoch(step: int) -> float:
+        return step / 43  # so that more than four places of an epoch have rows
+
+    def swinging(step: int) -> float:
+        return learned(step) * math.exp(math.sin(2 * math.pi * epoch(step)))
+
+    first = diagnose(fitted(loss=swinging, validation=learned, epoch=epoch)).findings[0]
     assert first.cause == "data-unshuffled" and "the loss rises and falls with each epoch" in first.evidence
+
+
+def test_hard_batches_that_come_again_in_each_epoch_are_no_order():
+    """A list of independent batches: each costs the same in every epoch, and some cost ten times as much."""
+
+    def of_batch(draw: np.random.Generator) -> RunRecord:
+        costs = np.exp(1.2 * draw.standard_normal(50))
+        record = fitted(loss=lambda step: learned(step) * costs[step % 50], epoch=lambda step: step / 50)
+        return replace(record, facts={**record.facts, "in_order": True})
+
+    draw = np.random.default_rng(0)
+    assert not [True for _ in range(20) if "data-unshuffled" in causes(of_batch(draw))]
 
 
 def test_one_class_after_the_other_names_the_order_and_not_the_learning_rate():
@@ -274,6 +291,15 @@ def test_validation_that_is_worse_than_an_untrained_model_from_the_first_epoch_o
     assert all(each.severity == "info" for each in findings if each.cause == "overfitting")
     later = fitted(loss=learned, validation=lambda step: 0.5 if step == 20 else 10 - 8 * math.exp(-step / 60))
     assert causes(later)[0] == "overfitting"
+
+
+def test_frozen_layers_come_before_unrelated_targets_where_nothing_was_learned():
+    record = fitted(loss=lambda _: 1.39, update_ratio=1e-3)
+    assert causes(record)[0] == "labels-random"
+    frozen = {**record.facts, "num_parameters": 1000, "num_trained": 300}
+    first, second = diagnose(replace(record, facts=frozen)).findings[:2]
+    assert first.cause == "layers-frozen" and first.severity == "error"
+    assert second.cause == "labels-random" and second.confidence < first.confidence
 
 
 @pytest.mark.parametrize("in_order", [True, False])

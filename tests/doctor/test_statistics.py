@@ -113,3 +113,11 @@ def test_a_wave_with_the_period_of_an_epoch_is_told_from_noise():
     wave = wave_of_epochs(epochs, falling * noise[0] * np.exp(np.sin(2 * np.pi * epochs)))
     assert wave is not None and wave.by_chance < 1e-6 and wave.swing == pytest.approx(np.exp(2), rel=0.3)
     assert wave_of_epochs(epochs[:15], falling[:15]) is None
+
+
+def test_batches_that_cost_the_same_in_each_epoch_are_no_wave():
+    draw, epochs = np.random.default_rng(1), 0.5 + np.arange(100) / 20
+    hard = [np.exp(2 * draw.standard_t(2, size=20)).clip(1e-9, 1e9) for _ in range(300)]
+    noise = np.exp(0.05 * draw.standard_normal(100))
+    chances = [wave.by_chance for costs in hard if (wave := wave_of_epochs(epochs, noise * np.tile(costs, 5)))]
+    assert len(chances) == 300 and np.mean(np.array(chances) < 0.1) == pytest.approx(0.1, abs=0.05)

@@ -133,18 +133,25 @@ class Wave(NamedTuple):
 
 def wave_of_epochs(epochs: np.ndarray, values: np.ndarray) -> Wave | None:
     """Of positive values around a cubic trend of their logarithms, the wave with the period of an epoch, and its F
-    test; None if there are too few to tell."""
+    test; None if there are too few to tell.
+
+    A batch that is hard is hard in every epoch, so the values of one place in the epoch count as one; and their ranks
+    are tested, since a few hard batches must not make a wave."""
     if len(values) < 16 or epochs[-1] - epochs[0] < 3 or np.median(np.diff(epochs)) > 0.35 or values.min() <= 0:
         return None
     logs = np.log(values)
     span = (epochs - epochs.mean()) / (epochs[-1] - epochs[0])
     trend = np.stack([span**power for power in range(4)], axis=1)
-    whole = np.column_stack([trend, np.cos(2 * np.pi * epochs), np.sin(2 * np.pi * epochs)])
-    coefficients = np.linalg.lstsq(whole, logs, rcond=None)[0]
-    left = float(((logs - whole @ coefficients) ** 2).sum())
-    without = float(((logs - trend @ np.linalg.lstsq(trend, logs, rcond=None)[0]) ** 2).sum())
-    by_chance = (left / without) ** ((len(logs) - whole.shape[1]) / 2) if without > 0 else 1.0
-    return Wave(float(np.exp(2 * np.hypot(*coefficients[-2:]))), by_chance)
+    around = logs - trend @ np.linalg.lstsq(trend, logs, rcond=None)[0]
+    places, of_place = np.unique((epochs % 1.0).round(4) % 1.0, return_inverse=True)
+    means = np.bincount(of_place, around) / np.bincount(of_place)
+    wave = np.column_stack([np.ones(len(places)), np.cos(2 * np.pi * places), np.sin(2 * np.pi * places)])
+    height = np.hypot(*np.linalg.lstsq(wave, means, rcond=None)[0][1:])
+    ranks = np.argsort(np.argsort(means)).astype(float)
+    left = float(((ranks - wave @ np.linalg.lstsq(wave, ranks, rcond=None)[0]) ** 2).sum())
+    without = float(((ranks - ranks.mean()) ** 2).sum())
+    by_chance = (left / without) ** ((len(places) - 3) / 2) if without > 0 and len(places) > 3 else 1.0
+    return Wave(float(np.exp(2 * height)), by_chance)
 
 
 def thinned(count: int, most: int) -> np.ndarray:

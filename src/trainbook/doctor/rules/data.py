@@ -20,6 +20,7 @@ from trainbook.runs.columns import are_logged
 CHANCE = 1e-4  # of a wave in the losses of shuffled data
 LEAST_SWING = 1.3  # the highest of the wave over its lowest
 LARGE_UPDATE = 0.03  # of the norm of the weights
+LASTING = 4  # rows at another level: more than a hard batch or two
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
 
@@ -141,13 +142,23 @@ def _jump_at_small_updates(view: View) -> str | None:
     ratios, usual = view.update_ratios()[1], highest_usual_rate(view)
     if not len(ratios) or np.median(ratios) > LARGE_UPDATE or usual is None or (view.peak_rate or 0.0) > 10 * usual:
         return None
-    lasting = [spike for spike in find_spikes(view) if spike[2] != "fast" or spike[1] > 1.5 * losses[0]]
+    lasting = [spike for spike in find_spikes(view) if _lasts(view, spike[0])]
     if lasting:
         at, highest, _ = max(lasting, key=lambda spike: spike[1])
         before = float(losses[steps < at][-1])
         return f"jumps from {before:.3g} to {highest:.3g} at step {at:,}"
     found = divergence_of(view)
     return None if found is None else f"rose from {found.lowest:.3g} at step {found.at:,} to {found.last:.3g}"
+
+
+def _lasts(view: View, step: int) -> bool:
+    """Whether the rows after a jump stay up: one hard batch is followed by usual ones. A loss that rises to no more
+    than the first loss may still be on its way down from it."""
+    steps, losses = view.losses()
+    before = float(np.median(losses[steps < step][-LASTING:]))
+    after = losses[steps >= step][:LASTING]
+    least = max(float(np.median(losses[:LASTING])), (before + float(losses[steps == step][0])) / 2)
+    return len(after) == LASTING and float(after.min()) > least
 
 
 def _alike_batches(steps: np.ndarray, losses: np.ndarray) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero, is_finite_again
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero, is_finite_again, standstill_of
 from trainbook.doctor.remedies import change, lower_rate, usual
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import running_median
@@ -276,7 +276,8 @@ def _without_gradient(view: View) -> list[str]:
     "parameters-frozen",
     symptom="underfitting",
     looks_at="the share of parameters with requires_grad=False in a module of your own that learned little",
-    thresholds=f"{MOST_FROZEN:.0%} of the parameters, and a loss that ends above {LITTLE_LEARNED:.0%} of the first one",
+    thresholds=f"{MOST_FROZEN:.0%} of the parameters, and a loss that ends above {LITTLE_LEARNED:.0%} of the first "
+    "one; a warning if nothing was learned at all",
     source="reasoning: freezing may be intended, so it is only mentioned, and only where it may be the reason",
     fault="all layers but the last one frozen",
     causes=("layers-frozen",),
@@ -298,10 +299,11 @@ def parameters_frozen(view: View) -> Iterator[Finding]:
         f"{of_all - trained:,} of {of_all:,} parameters ({1 - trained / of_all:.0%}) are frozen; the first loss was "
         f"{first:.3g}, and the {name} is {last:.3g}"
     )
+    learned_nothing = standstill_of(view) is not None
     yield finding(
-        "info",
+        "warning" if learned_nothing else "info",
         "layers-frozen",
-        0.5,
+        0.6 if learned_nothing else 0.5,
         evidence,
         steps=(0, view.last_step),
         remedy="If they are not frozen on purpose, train them as well: parameter.requires_grad_(True).",
