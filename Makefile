@@ -11,8 +11,9 @@ train: $(VENV)/installed
 	$(BIN)/trainbook train gpt-tiny
 
 # One thread a worker: tests are many small models, and threads would only wait for each other. A file is one worker's,
-# so that what its tests share is made once; files come in the order of tests/conftest.py.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# so that what its tests share is made once; files come in the order of tests/conftest.py. What Python compiles is kept,
+# also where the environment says not to: hundreds of processes import it.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/installed-test
 	$(PYTEST) -m "not slow and not gpu" tests

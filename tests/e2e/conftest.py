@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import forked
 
 import trainbook
 
@@ -48,7 +49,10 @@ run()
 
 
 class Shell:
-    """The command line, as a user has it: one process a command, in a folder of its own."""
+    """The command line, as a user has it: one process a command, in a folder of its own.
+
+    Processes are forked from one that has imported everything, unless they are to be `fresh`: a new Python.
+    """
 
     def __init__(self, root: Path, text: str) -> None:
         self.root = root
@@ -63,9 +67,11 @@ class Shell:
         }
         self.small = ("gpt-tiny", "data.source=text.txt", *SMALL)
 
-    def start(self, *arguments: str, program: str | None = None, **options: Any) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, program: str | None = None, fresh: bool = False, **options: Any
+    ) -> subprocess.Popen[str]:
         command = [sys.executable, *(("-c", program) if program else ("-m", "trainbook")), *arguments]
-        return subprocess.Popen(
+        return (subprocess.Popen if fresh else forked.Popen)(
             command,
             cwd=self.root,
             env={**self.environment, **options.pop("environment", {})},
@@ -125,7 +131,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, make_text: Callable[..., str
 @pytest.fixture(scope="session")
 def whole(shell: Shell) -> str:
     """The name of a run that nothing interrupted."""
-    ended = shell.train("whole", "--quiet")
+    ended = shell.train("whole", "--quiet", fresh=True)
     assert ended.returncode == 0, ended.stderr
     return "whole"
 

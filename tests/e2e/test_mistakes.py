@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_a_typo_costs_a_second_and_leaves_nothing(shell):
     (shell.root / "my.yaml").write_text("optimizer:\n  lerning_rate: 1e-3\ntraining:\n  max_steps: 5\n")
-    ended = shell.run("train", "my.yaml", "model.hidden_size=abc", "--name", "typo")
+    ended = shell.run("train", "my.yaml", "model.hidden_size=abc", "--name", "typo", fresh=True)
     assert ended.returncode == 2 and ended.stdout == ""
     assert ended.stderr.startswith("error: 2 problems\n")
     assert "my.yaml:2  optimizer.lerning_rate: no such knob. Did you mean optimizer.learning_rate?" in ended.stderr

@@ -37,7 +37,7 @@ COMMANDS = commands("docs/tour.md")
 def test_the_python_of_the_readme_runs(shell, tmp_path: Path, number: int):
     script = tmp_path / "shown.py"
     script.write_text(blocks("README.md", "python")[number])
-    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')")
+    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')", fresh=True)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -46,7 +46,7 @@ def test_the_python_of_the_readme_runs(shell, tmp_path: Path, number: int):
 def test_the_python_of_the_tour_runs(shell, tmp_path: Path, number: int):
     script = tmp_path / "shown.py"
     script.write_text(blocks("docs/tour.md", "python")[number])
-    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')")
+    ended = shell.run(program=f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('shown.py')", fresh=True)
     assert ended.returncode == 0, ended.stderr
 
 

@@ -8,9 +8,9 @@ import time
 import pytest
 
 
-def stop(shell, started, command: tuple[str, ...], number: signal.Signals, name: str, step: int) -> int:
+def stop(shell, started, command: tuple[str, ...], number: signal.Signals, name: str, step: int, **how: bool) -> int:
     """Send the signal once this step is written; the step at which the run stopped."""
-    process = shell.start(*command)
+    process = shell.start(*command, **how)
     started.append(process)
     assert shell.wait_for_row("run", step, process)
     process.send_signal(number)
@@ -31,7 +31,7 @@ def stop(shell, started, command: tuple[str, ...], number: signal.Signals, name:
 
 
 def test_a_signal_saves_at_that_step_and_the_run_goes_on_bit_for_bit(shell, whole, started):
-    first = stop(shell, started, ("train", *shell.small, "--name", "run"), signal.SIGINT, "Ctrl-C", 17)
+    first = stop(shell, started, ("train", *shell.small, "--name", "run"), signal.SIGINT, "Ctrl-C", 17, fresh=True)
     second = stop(shell, started, ("resume", "runs/run"), signal.SIGTERM, "SIGTERM", first + 5)
     again = shell.run("resume", "run")
     assert again.returncode == 0, again.stderr
