@@ -13,6 +13,7 @@ from torch import Tensor
 
 from trainbook.guard import Judge
 from trainbook.guard.judge import LEDGER_ROWS
+from trainbook.guard.window import REFRESH
 
 CPU = torch.device("cpu")
 NAN, INF = math.nan, math.inf
@@ -207,22 +208,60 @@ def far(judge: Judge, deviations: float) -> tuple[float, float]:
     return found[0], found[1]
 
 
-def test_both_together_are_rejected_where_one_in_a_thousand_would_be_if_they_always_rose_together():
-    """With the exponential tails of a Laplace distribution."""
-    limit = math.log(0.5 / 1e-3) / math.sqrt(2)
+def both_of(each: float) -> tuple[float, float]:
+    """A loss and a gradient norm that rise and fall together."""
+    return 3 + 0.1 * each, math.exp(0.3 * each)
+
+
+def rising_together() -> Judge:
+    judge = Judge(CPU)
+    assert all(verdict(judge, *both_of(each)) for each in np.random.default_rng(0).standard_normal(200))
+    return judge
+
+
+def test_how_far_both_may_be_above_the_usual_depends_on_whether_they_rise_together():
+    """4.4 deviations: one update in a thousand, if they always do and have the tails of a Laplace distribution."""
     judge = experienced()
+    assert not verdict(judge, *far(judge, 3.4)) and verdict(judge, *far(judge, 3.2))
+    judge, limit = rising_together(), math.log(0.5 / 1e-3) / math.sqrt(2)
     assert not verdict(judge, *far(judge, limit + 0.1)) and verdict(judge, *far(judge, limit - 0.1))
 
 
+def test_before_anything_is_known_loss_and_norm_are_taken_to_rise_together():
+    assert float(Judge(CPU)._together()) == pytest.approx(0.44)
+
+
+def test_what_the_run_says_of_loss_and_norm_is_saved_and_taken_back():
+    judge, other = experienced(), Judge(CPU)
+    other.load_state_dict(judge.state_dict())
+    assert float(other._together()) == float(judge._together()) == pytest.approx(0.33)
+    other, state = Judge(CPU), judge.state_dict()
+    kept = {name: value for name, value in state["window"].items() if name != "concordance"}
+    other.load_state_dict({**state, "window": kept})  # of an older version
+    assert float(other._together()) == pytest.approx(0.44)
+    before = judge.window.concordance
+    while judge.judged % REFRESH != REFRESH - 1:
+        assert verdict(judge, 3.0)
+    assert not verdict(judge, NAN)  # the window is looked at all the same
+    judge.take_back()
+    assert torch.equal(judge.window.concordance, before)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_healthy_updates_with_long_tails_that_rise_together_are_rarely_rejected(seed: int):
+    judge, draw = Judge(CPU), np.random.default_rng(seed)
+    rejected = [not verdict(judge, 3 * math.exp(0.03 * z), math.exp(0.3 * z)) for z in draw.laplace(size=1000)]
+    assert np.mean(rejected) <= 0.003
+
+
 def test_what_is_doubtful_is_accepted_but_does_not_change_what_is_usual():
-    judge, twin = experienced(), experienced()
-    for number in range(100):
-        pair = LOSSES[number], NORMS[number]
-        assert verdict(judge, *pair) and verdict(twin, *pair)
+    judge, twin = rising_together(), rising_together()
+    for number, each in enumerate(np.random.default_rng(1).standard_normal(100)):
+        assert verdict(judge, *both_of(each)) and verdict(twin, *both_of(each))
         if number % 5 == 0:
             assert verdict(judge, *far(judge, 4.0))
     assert torch.equal(judge.window.values, twin.window.values)
-    torch.testing.assert_close(judge.window.levels, twin.window.levels, rtol=0, atol=1e-3)
+    torch.testing.assert_close(judge.window.levels, twin.window.levels, rtol=0, atol=0.02)
 
 
 def test_without_a_threshold_only_what_is_not_finite_is_rejected():

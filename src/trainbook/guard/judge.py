@@ -20,10 +20,12 @@ LEAST_SPREADS = (0.01, math.log(10) / 10)
 # The same for what is below: a loss must fall to half. Less is how learning looks where it stood still before.
 LEAST_BELOW = (0.05, math.log(10) / 10)
 DEVIATIONS = "standard deviations"
-# Of the threshold, what is enough where loss and gradient norm are both that far above. They rise together in healthy
-# runs, too: if they always did, and had exponential tails on both sides, one update in a thousand would be beyond 4.4
-# standard deviations.
-TOGETHER = 0.44
+USUAL_THRESHOLD = 10.0
+# Of the threshold, what is enough where loss and gradient norm are both that far above: 3.3 standard deviations where
+# they vary independently, 4.4 where they rise and fall together. If they always did, and had exponential tails, one
+# update in a thousand would be beyond that. How it is in this run is seen from its recent updates.
+TOGETHER = (0.33, 0.44)
+CONCORDANT = (0.2, 0.5)  # of RobustWindow.concordance, from independent to together
 DOUBTFUL = 1 / 3  # of the threshold, from which on both together say nothing of what is usual, though they are accepted
 UNTRAINED = 0.5  # of the threshold is enough for a loss above the one that the run began with
 BEGINNING = 4  # losses that the run began with
@@ -64,7 +66,7 @@ class Rejection:
         for name, value in (("loss", self.loss), ("gradient norm", self.grad_norm)):
             if not math.isfinite(value):
                 return f"the {name} is {'NaN' if math.isnan(value) else 'infinite'}"
-        if min(self.loss_deviation, self.grad_norm_deviation) > TOGETHER * max(abs(self.loss_deviation), 1.0):
+        if min(self.loss_deviation, self.grad_norm_deviation) > TOGETHER[0] * max(abs(self.loss_deviation), 1.0):
             both = f"the loss ({self.loss:.4g}) and the gradient norm ({self.grad_norm:.4g})"
             by = f"{self.loss_deviation:.1f} and {self.grad_norm_deviation:.1f} {DEVIATIONS}"
             return f"{both} are {by} above recent values"
@@ -102,6 +104,7 @@ class JudgeState(NamedTuple):
     deviations: Tensor
     bands: Tensor
     tails: Tensor
+    concordance: Tensor
 
 
 class Judge:
@@ -115,7 +118,7 @@ class Judge:
         device: torch.device,
         *,
         enabled: bool = True,
-        threshold: float | None = 10.0,
+        threshold: float | None = USUAL_THRESHOLD,
         window: int = 128,
         agree: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
@@ -149,7 +152,9 @@ class Judge:
             signals = self.agree(signals)
         # The tensors of these are replaced and never written to, so that they can be taken back.
         window = self.window
-        self._before = JudgeState(self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails)
+        self._before = JudgeState(
+            self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails, window.concordance
+        )
         self.judged += 1
         finite = signals.isfinite()
         distances = self.window.distances(torch.stack([signals, self.beginning]))
@@ -198,9 +203,15 @@ class Judge:
         untrained = is_worse_than_untrained
         distances = torch.stack(
             # A small gradient harms nobody.
-            [loss, norm, torch.minimum(loss, norm) / TOGETHER, torch.where(untrained, loss / UNTRAINED, loss)]
+            [loss, norm, torch.minimum(loss, norm) / self._together(), torch.where(untrained, loss / UNTRAINED, loss)]
         )
         return distances.amax() / self._threshold
+
+    def _together(self) -> Tensor:
+        """Of the threshold, what is enough for loss and norm together."""
+        (least, most), (low, high) = TOGETHER, CONCORDANT
+        share = ((self.window.concordance - low) / (high - low)).clamp(0.0, 1.0)
+        return least + (most - least) * share
 
     def _write_down(self, signals: Tensor, rejected: Tensor, overflow: Tensor) -> None:
         place = self.counts[:1] % LEDGER_ROWS
@@ -215,7 +226,9 @@ class Judge:
     def take_back(self) -> None:
         """Forget the last update, which was rejected: it is computed and judged again."""
         assert self._before is not None
-        self.judged, self.counts, self.evidence, self.deviations, self.window.bands, self.window.tails = self._before
+        before = self._before
+        self.judged, self.counts, self.evidence, self.deviations = before[:4]
+        self.window.bands, self.window.tails, self.window.concordance = before[4:]
         self.ledger.index_fill_(0, self.counts[:1] % LEDGER_ROWS, 0.0)
 
     def read(self) -> JudgeReading:

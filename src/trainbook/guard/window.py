@@ -88,6 +88,9 @@ class RobustWindow:
         self.bands[0, :, 1:] = math.inf
         self.tails = torch.zeros(LEVELS, num_signals, device=device)  # what one standard deviation of the tail is
         self.tails[0] = math.inf
+        # Of the first two signals: how often both rose or both fell from one value to the next, less how often they
+        # went opposite ways, as a share. They are taken to move together until enough has been seen.
+        self.concordance = torch.ones((), device=device)
         self.width = torch.ones(num_signals, device=device)  # of the bands, in standard deviations
         below = least_spreads if least_below is None else least_below
         self.least_spreads = torch.tensor([[*least_spreads] * 2, [*below] * 2], device=device)  # above, below
@@ -189,9 +192,13 @@ class RobustWindow:
         tails[0] = torch.where(known >= self.enough, tail, tails[0])
         tails[-1] = torch.where(self.count >= SLOW, tails[0], tails[-1])
         self.tails = tails
+        changes = self.values.diff(dim=-1)  # one of them from the newest to the oldest, which does not matter
+        sides = torch.where(changes.isfinite(), changes, 0.0).sign()
+        same = (sides[0] * sides[min(1, self.num_signals - 1)]).sum() / (known[0] - 1)
+        self.concordance = torch.where(known[0] >= self.enough, same, self.concordance)
 
     def state_dict(self) -> dict[str, Tensor]:
-        names = ("values", "surprises", "levels", "count", "bands", "tails", "width")
+        names = ("values", "surprises", "levels", "count", "bands", "tails", "width", "concordance")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
@@ -208,7 +215,8 @@ class RobustWindow:
         if "bands" in state:
             for name in ("levels", "bands", "width"):
                 getattr(self, name).copy_(state[name])
-            self.tails.copy_(state.get("tails", self.tails))  # not known to an older version: so until the next look
+            for name in ("tails", "concordance"):  # not known to an older version: so until the next look
+                getattr(self, name).copy_(state.get(name, getattr(self, name)))
         else:  # of a version that knew one level
             self.levels[0], self.bands[0] = state["level"].to(self.levels), state["band"].to(self.bands)
 

@@ -13,10 +13,10 @@ import numpy as np
 from trainbook.errors import UserError
 from trainbook.nearest import did_you_mean
 from trainbook.report.curves import By, Curve, curve_of, seconds_of, speed_of, steps_of, tokens_of
-from trainbook.report.seeds import Estimate, corrected, of_groups, of_pairs
 from trainbook.runs.foreign.metrics import place
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.schema import METRICS
+from trainbook.study.seeds import Estimate, corrected, of_groups, of_pairs
 
 SEED = "training.seed"
 # What is seen, kept or waited for, and how; runs that differ only in these and the seed are repeats of one thing.

@@ -13,9 +13,9 @@ from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS, duration
 from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary
 from trainbook.report.curves import Curve
-from trainbook.report.seeds import Estimate
 from trainbook.runs.run_record import counted
 from trainbook.runs.schema import METRICS
+from trainbook.study.seeds import Estimate
 
 if TYPE_CHECKING:
     from rich.console import Console

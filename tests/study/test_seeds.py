@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from trainbook.report import seeds
-from trainbook.report.seeds import corrected, of_groups, of_pairs
+from trainbook.study import seeds
+from trainbook.study.seeds import corrected, of_groups, of_pairs
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8, 12])
