@@ -79,6 +79,14 @@ def _plain_cpu_kernels() -> None:
         torch.backends.mkldnn.enabled = False
 
 
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks and workers that this process starts have torch and Trainbook imported from the beginning."""
+    from tests import forked
+
+    monkeypatch.setattr("trainbook.supervisor.subprocess.Popen", forked.Popen)
+
+
 def numbers(seed: int) -> Iterator[int]:
     """The same on every machine and Python: a linear congruential generator's upper bits."""
     state = seed

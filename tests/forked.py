@@ -25,6 +25,7 @@ import threading
 import time
 import types
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ IMPORTED = (
     "trainbook.report",
     "trainbook.study.workers",
 )
+OF_EXTRAS = ("optuna", "sqlalchemy")
 CANNOT = ("executable", "preexec_fn", "shell", "gid", "gids", "uid")  # be asked of a process that is forked
 SET_CHILD_SUBREAPER = 36  # of prctl: an orphan among the descendants becomes a child of this process
 PATH = "PYTHONPATH"
@@ -204,7 +206,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)
     own = {str(Path(__file__).parent), *os.environ[PATH].split(os.pathsep)}
     beside = [entry for entry in sys.path if entry not in own]
-    for name in IMPORTED:
+    for name in (*IMPORTED, *(name for name in OF_EXTRAS if find_spec(name))):
         importlib.import_module(name)
     gc.collect()
     gc.freeze()

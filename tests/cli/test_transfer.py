@@ -110,6 +110,7 @@ def test_a_picture_that_cannot_be_written_takes_no_answer_with_it(
     assert set(json.loads(told.stdout)["arms"]) == {"standard", "mup"} if how else "mup" in told.stdout
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str):
     asked = (recipe, "--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs)
     told = run(*asked)
@@ -130,6 +131,7 @@ def test_what_a_small_model_finds_is_written_for_the_large_one(lab, recipe: str)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_another_large_width_needs_no_new_search_if_the_base_is_named(lab, recipe: str):
     named = ("model.parametrization=mup", "model.base_hidden_size=16")
     asked = ("--proxy", "8", "--budget", "3", "--seeds", "1", "--name", "p", "--runs-dir", lab.runs, "--json")

@@ -71,11 +71,13 @@ def counts(child: ChildRun) -> CellOutcome:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_workers")
 def test_all_of_them_are_trained_by_several_workers(tmp_path: Path):
     found = dict(side_by_side(counts, children(tmp_path), workers=2))
     assert {seed: outcome.loss for seed, outcome in found.items()} == {seed: seed for seed in range(NUMBER)}
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_when_one_fails_no_more_begin_than_are_under_way(tmp_path: Path):
     with pytest.raises(ValueError, match="of the first run") as failed:
         list(side_by_side(first_fails, children(tmp_path), workers=2))
@@ -106,6 +108,7 @@ def test_what_a_worker_fails_with_is_told_as_it_was(error: TrainbookError):
     assert getattr(told, "is_heard", None) == getattr(error, "is_heard", None)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_whoever_asks_for_no_more_has_what_is_under_way_stopped(tmp_path: Path):
     answers = side_by_side(all_but_the_first_never_end, children(tmp_path), workers=2)
     assert next(answers)[0] == 0

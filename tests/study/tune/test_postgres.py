@@ -22,7 +22,7 @@ from trainbook.study.tune.run import Study
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Order, Trial
 
-pytestmark = pytest.mark.usefixtures("objectives_on_path")
+pytestmark = pytest.mark.usefixtures("objectives_on_path", "forked_workers")
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from trainbook.study.tune.trial import Trial
 from trainbook.study.tune.workers import Workers
 from trainbook.study.workers import devices, environment
 
-pytestmark = pytest.mark.usefixtures("objectives_on_path")
+pytestmark = pytest.mark.usefixtures("objectives_on_path", "forked_workers")
 
 
 def study(question: StudyQuestion, tmp_path: Path, objective: str) -> Study:
