@@ -9,22 +9,28 @@ from typing import Any
 import pytest
 import torch
 from tests.conftest import Lab
-from tests.parallel.strategy_cases import overrides
+from tests.parallel import strategy_cases
+from tests.parallel.strategy_cases import LONG
 from tests.parallel.worker import nan_on_one_rank
 from tests.parallel.world import run_world
 
 from trainbook.checkpoints import CheckpointStore
 from trainbook.loop.export import export_run
 
-STOP_AT = 10  # of 21 steps; where several ranks ask each other whether to stop, so that all worlds stop there
+STOP_AT = 10  # of 13 steps; where several ranks ask each other whether to stop, so that all worlds stop there
 SINGLE, DDP, FSDP = ({"distributed.strategy": name} for name in ("single", "ddp", "fsdp"))
 HYBRID = {**FSDP, "distributed.shard_over": 2}
 # Chance takes part: each rank has its own, which must come again.
-DAMAGED_AT = 20  # the checkpoint of which a bit is flipped, so that the one before is taken
+SAVED_AT, DAMAGED_AT = 5, 10  # the checkpoint of which a bit is flipped, so that the one before is taken
 # Updates are rejected until the run goes back, to a checkpoint: there is no room for copies in memory.
-GOES_BACK = {"guard.max_consecutive_skips": 4, "checkpoint.save_steps": 5, "checkpoint.save_total_limit": 9}
+GOES_BACK = {**LONG, "guard.max_consecutive_skips": 4, "checkpoint.save_total_limit": 9}
 NAN_ROW, BACK_TO = [15, 16, 17, 18], 5
+SHORT = {"training.num_train_epochs": "null", "training.max_steps": 2, "schedule.warmup_steps": 1}
 WITH_CHANCE = {"model.dropout": 0.1, "data.padding": "bucketed"}
+
+
+def overrides(settings: Mapping[str, Any]) -> list[str]:
+    return strategy_cases.overrides({"checkpoint.save_steps": SAVED_AT, **settings})
 
 
 class Worlds:
@@ -53,9 +59,9 @@ class Worlds:
             ended = case.get("ends", ended)
             assert all(each["ended"].startswith(ended) for each in self.seen[case["name"]]), self.seen[case["name"]]
 
-    def must_be_as_if_nothing_had_happened(self, run: str) -> None:
+    def must_be_as_if_nothing_had_happened(self, run: str, resumed_at: int = STOP_AT) -> None:
         (resumed,) = self.lab.events("resume", run)
-        assert resumed["step"] == STOP_AT
+        assert resumed["step"] == resumed_at
         theirs, ours = self.lab.rows("whole"), self.lab.rows(run)
         assert [row["step"] for row in ours] == [row["step"] for row in theirs]
         for name in ("tokens", "epoch", "learning_rate", "applied_updates"):
@@ -108,7 +114,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
         worlds.case("flipped", "flipped begun", FSDP, stop_at=DAMAGED_AT),
         worlds.case("flipped", "flipped", FSDP, flip=damaged),
         worlds.case("full", "full", FSDP, full_disk_at=DAMAGED_AT, ends=failure),
-        worlds.case("weighed", "weighed", {**FSDP, "model.hidden_size": 64}, weigh_saves=1),
+        worlds.case("weighed", "weighed", {**FSDP, **SHORT, "model.hidden_size": 64}, weigh_saves=1),
         worlds.case("back", "back", back, nan_at=NAN_ROW, no_snapshots=1),
     ]
     worlds.run(2, *cases)
@@ -136,16 +142,18 @@ def test_each_process_has_chance_of_its_own(two: Worlds):
 def test_a_bit_that_is_flipped_in_any_ranks_file_is_noticed_and_all_take_the_older_checkpoint(two: Worlds):
     (told,) = two.lab.events("checkpoint_damaged", "flipped")
     assert told["step"] == DAMAGED_AT and "optimizer-00002-of-00002.safetensors has changed" in told["reason"]
-    two.must_be_as_if_nothing_had_happened("flipped")
+    two.must_be_as_if_nothing_had_happened("flipped", SAVED_AT)
 
 
 def test_a_rank_that_cannot_write_ends_all_with_one_message_and_the_older_checkpoint_is_whole(two: Worlds):
     checkpoints = two.lab.open("full").checkpoints
     (message,) = {each["ended"] for each in two.seen["full"]}
     assert f"to {checkpoints}/step-{DAMAGED_AT:08d}: on rank 1, the disk is full (No space left on device)" in message
-    assert message.endswith(f"The last complete checkpoint is that of step 10, {checkpoints}/step-00000010.")
-    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", "step-00000010"]
-    assert two.lab.state("full")["loop"]["step"] == 10
+    assert message.endswith(
+        f"The last complete checkpoint is that of step {SAVED_AT}, {checkpoints}/step-{SAVED_AT:08d}."
+    )
+    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", f"step-{SAVED_AT:08d}"]
+    assert two.lab.state("full")["loop"]["step"] == SAVED_AT
     assert [event["reason"] for event in two.lab.events("failure", "full")] == [message]
 
 
@@ -216,6 +224,6 @@ def test_a_rank_that_dies_while_it_saves_costs_that_checkpoint_alone(tmp_path_fa
     with pytest.raises(AssertionError, match=r"RuntimeError: .*gloo"):  # what the other says at once, and leaves
         worlds.run(2, worlds.case("dies", "dies", FSDP, die_at=DAMAGED_AT))
     checkpoints = worlds.lab.open("dies").checkpoints
-    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", f"step-{STOP_AT:08d}"]
+    assert sorted(each.name for each in checkpoints.iterdir()) == ["index.json", f"step-{SAVED_AT:08d}"]
     worlds.go_on_alone("dies")
-    worlds.must_be_as_if_nothing_had_happened("dies")
+    worlds.must_be_as_if_nothing_had_happened("dies", SAVED_AT)

@@ -207,10 +207,12 @@ class Collectives:
         self.seen: list[list[str]] = []
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """In steps: what is recorded by PyTorch's own profiler, whoever asked for it."""
+    def counting(self, steps: Sequence[int]) -> Iterator[None]:
+        """In these steps: what is recorded by PyTorch's own profiler, whoever asked for it."""
 
         def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+            if number not in steps:
+                return step()
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
                 report = step()
             events = [event.name for event in profiler.events() or () if event.name.startswith("gloo:")]
@@ -245,7 +247,7 @@ def run(case: dict[str, Any], runs: Path, ranks: Any) -> dict[str, Any]:
     elif case.get("weigh"):
         around = around_steps(weighing(seen))
     elif case.get("count"):
-        around = collectives.counting()
+        around = collectives.counting(case["count"])
     elif case.get("on_host"):  # what is refused on a CPU, because it saves nothing there
         around = patch("trainbook.parallel.deepspeed.must_suit_engine")
     try:
@@ -271,6 +273,7 @@ def main(folder: Path, log: Path, environment: dict[str, str], run_case: Callabl
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
     os.environ.update(environment)
+    os.fsync = lambda fd: None  # a kill, unlike a power cut, loses nothing that was written
     torch.set_num_threads(1)
     number, case = 0, given(folder, 0, starter)
     with joined(find_rank_env(), load(case["config"], case["overrides"]).config.distributed, "cpu") as ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ class Numbers(worker.Collectives):
     """Of each step: what is held, and [kind, numbers that are brought together or added up] of each collective."""
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self, steps: Sequence[int]) -> Iterator[None]:
         def change(number: int, state: Any, step: Callable[[], Any]) -> Any:
+            if number not in steps:
+                return step()
             cpu = torch.profiler.ProfilerActivity.CPU
             with torch.profiler.profile(activities=[cpu], record_shapes=True) as profiler:
                 report = step()

@@ -41,12 +41,12 @@ class Counted:
     def __init__(self, folder: Path) -> None:
         self.lab = Lab(folder)
         cases: list[dict[str, Any]] = [
-            {"name": name, "config": self.lab.config(), "overrides": [*SHARED, *knobs], "count": 1}
+            {"name": name, "config": self.lab.config(), "overrides": [*SHARED, *knobs], "count": [3]}
             for name, knobs in STRATEGIES.items()
         ]
         # DDP arranges its buckets in the second step; in the last one, a row is written.
         self.seen = {
-            name: [rank["collectives"][2] for rank in ranks]
+            name: [rank["collectives"][0] for rank in ranks]
             for name, ranks in run_world(2, cases, folder, counting.run).items()
         }
 
