@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -31,12 +30,6 @@ def _assert_same(left: Any, right: Any, place: str = "state") -> None:
 
 def _bits(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test cuts the power, so none needs the disk's word; that fsync is called, and when, has its own test."""
-    monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
 @pytest.fixture

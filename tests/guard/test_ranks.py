@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch.distributed as dist
+from tests import forked
 
 import trainbook
 
@@ -70,9 +71,7 @@ def test_what_one_process_must_not_apply_none_applies(tmp_path: Path, strategy: 
     environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-c", PROGRAM]
     running = [
-        subprocess.Popen(
-            [*arguments, rank, str(tmp_path), strategy], env=environment, stderr=subprocess.PIPE, text=True
-        )
+        forked.Popen([*arguments, rank, str(tmp_path), strategy], env=environment, stderr=subprocess.PIPE, text=True)
         for rank in ("0", "1")
     ]
     told = [process.communicate(timeout=120)[1] for process in running]

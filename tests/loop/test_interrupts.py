@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 
 import pytest
+from tests import forked
 
 from trainbook.loop.run_io import ECHO_SECONDS, SIGNALS, Interrupts
 
@@ -53,7 +53,7 @@ def test_the_second_signal_ends_the_process_at_once():
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    time.sleep(60)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    ended = forked.run([sys.executable, "-c", program])
     assert ended.returncode == 130
     assert "stopped at once; the last complete checkpoint is kept" in ended.stderr
 
@@ -69,7 +69,7 @@ def test_a_hang_up_is_ignored_under_nohup_and_nothing_else_ever_is(ignored, stop
         f"    os.kill(os.getpid(), signal.{ignored})\n"
         "    print(interrupts.requested is not None)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50)
+    ended = forked.run([sys.executable, "-c", program])
     assert ended.stdout.strip() == str(stops)
 
 
