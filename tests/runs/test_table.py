@@ -303,3 +303,26 @@ def test_an_empty_table_has_no_rows():
     rows = Table.of([]).rows()
     assert len(rows) == 0 and list(rows) == [] and rows == [] and rows.last_step == 0
     assert [len(part) for part in rows.columns("step", "loss")] == [0, 0] and not rows.has("loss")
+
+
+def test_a_row_that_is_asked_for_again_is_not_read_again_and_is_nobody_elses(tmp_path: Path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "loss": 1e200 * step}) + "\n" for step in range(1, 5)))
+    rows = Table.read(path, lambda row: None).rows()
+    read, real = [], jsonl.row_of
+    monkeypatch.setattr(jsonl, "row_of", lambda line, law: read.append(line) or real(line, law))
+    first = rows.at([2, 0])
+    assert [row["step"] for row in first] == [3, 1] and first[0]["loss"] == math.inf
+    first[0]["step"] = 99
+    assert [row["step"] for row in rows.at([0, 2])] == [1, 3] and len(read) == 2
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_no_more_rows_are_kept_than_there_is_room_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("trainbook.runs.table.KEPT_BYTES", 50)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step, "loss": 1.5}) + "\n" for step in range(1, 9)))
+    table = Table.read(path, lambda row: None)
+    assert [row["step"] for row in table.rows()] == list(range(1, 9))
+    assert len(table._kept) == 2
+    assert [row["step"] for row in table.rows()] == list(range(1, 9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, overload
 
@@ -20,6 +20,7 @@ from trainbook.runs.columns import ABSENT, absent, are_flags, are_logged, are_nu
 from trainbook.runs.schema import bounded_row
 
 MOST_ROWS = 2_000_000  # of several columns together; of more rows an even selection
+KEPT_BYTES = 2**20  # of lines of which the rows are kept
 Pick = Callable[[int], np.ndarray]  # of so many values, the indices of those that are wanted, in their order
 
 
@@ -30,6 +31,8 @@ class Table:
         self.blocks = list(found)
         self._rows = rows
         self._source: tuple[Path, Law] | None = None
+        self._kept: dict[tuple[int, int], Row] = {}  # rows as mappings, which the rules of the doctor ask for in turn
+        self._room = KEPT_BYTES
 
     @classmethod
     def read(cls, path: Path, broken_law: Law) -> Table:
@@ -64,16 +67,28 @@ class Table:
 
     def rows_of(self, number: int, wanted: np.ndarray) -> Iterator[Row]:
         """Rows of a block, by their places in it."""
+        places = wanted.tolist()
+        if all((number, place) in self._kept for place in places):
+            yield from (dict(self._kept[number, place]) for place in places)
+            return
+        for place, (row, size) in zip(places, self._read_rows(number, places), strict=True):
+            found = bounded_row(row)
+            if size <= self._room and (number, place) not in self._kept:
+                self._kept[number, place], self._room = dict(found), self._room - size
+            yield found
+
+    def _read_rows(self, number: int, places: Sequence[int]) -> Iterator[tuple[Row, int]]:
+        """Each with the bytes of its line."""
         if self._source is None:
-            yield from (bounded_row(self._rows[place]) for place in wanted.tolist())
+            yield from ((self._rows[place], 50 * len(self._rows[place])) for place in places)
             return
         block = self.blocks[number]
         starts = self._read(number, lambda block: block.starts_of_rows())
         steps = self.column(number, "step", None)
         with open_bytes(self._source[0]) as file:
             file.seek(block.start)
-            content = file.read(block.end - block.start) if len(wanted) > 16 else b""
-            for place in wanted.tolist():
+            content = file.read(block.end - block.start) if len(places) > 16 else b""
+            for place in places:
                 start = int(starts[place])
                 if content:
                     line = content[start : content.find(b"\n", start)]
@@ -83,7 +98,7 @@ class Table:
                 row, _ = jsonl.row_of(line, self._source[1])
                 if row is None or row["step"] != steps[place]:
                     raise RunFolderError(f"{self._source[0]} was rewritten while it was read. Try again.")
-                yield bounded_row(row)
+                yield row, len(line)
 
     def _read(self, number: int, part: Callable[[RowBlock | StoredBlock], Any]) -> Any:
         """What a damaged or deleted file of the cache held is read from the rows again."""
@@ -133,10 +148,9 @@ class TableRows(Sequence[Row]):
     def at(self, places: Iterable[int]) -> list[Row]:
         """The rows of these places, in their order."""
         found = []
-        for place in places:
-            number = bisect.bisect_right(self._ends, place)
-            within = place - (self._ends[number - 1] if number else 0)
-            found += self._table.rows_of(number, self._places(number)[within : within + 1])
+        for number, of_block in groupby(places, lambda place: bisect.bisect_right(self._ends, place)):
+            before = self._ends[number - 1] if number else 0
+            found += self._table.rows_of(number, self._places(number)[[place - before for place in of_block]])
         return found
 
     def __iter__(self) -> Iterator[Row]:
