@@ -70,7 +70,7 @@ def test_bad_trials_are_stopped_early_and_go_on_from_where_they_paused(terminal:
         (["--budget", "some"], "--budget: must be a number of trials"),
         (["--method", "grid"], "--method: must be one of sobol, random, zoom, one-at-a-time, tpe, gp"),
         (["--ray", "10.0.0.1:6379"], "--ray: tasks on other machines cannot reach a file on this one"),
-        (["--workers", "0"], "--workers: must be a whole number >= 1, but got 0"),
+        (["--workers", "0"], "--workers: must be a whole number >= 1 or auto, but got 0"),
         (["--name", "../s"], "a study's name must begin with a letter or digit"),
         (["--name", "."], "a study's name must begin with a letter or digit"),
         (["optimizer.learning_rat=1"], "Did you mean optimizer.learning_rate?"),

@@ -10,6 +10,7 @@ import sys
 import typer
 
 from trainbook.cli import (
+    ablate,
     check,
     compare,
     convert,
@@ -50,6 +51,7 @@ app.command("doctor", cls=KnobsAllowed, epilog=doctor.EXAMPLES)(doctor.doctor)
 app.command("plan", cls=KnobsAllowed, epilog=plan.EXAMPLES)(plan.plan)
 app.command("data", cls=KnobsAllowed, epilog=data.EXAMPLES)(data.data)
 app.command("tune", cls=KnobsAllowed, epilog=tune.EXAMPLES)(tune.tune)
+app.command("ablate", cls=KnobsAllowed, epilog=ablate.EXAMPLES)(ablate.ablate)
 app.command("transfer", cls=KnobsAllowed, epilog=transfer.EXAMPLES)(transfer.transfer)
 app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(compare.compare)
 

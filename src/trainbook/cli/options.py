@@ -30,6 +30,7 @@ COMES_FIRST = {
     "doctor": ("a run, a log, a recipe or a configuration file", "first-try"),
     "data": ("the data, a recipe or a configuration file", "reviews.csv"),
     "tune": ("a study file or a recipe", "gpt-tiny"),
+    "ablate": ("a study file", "study.yaml"),
 }
 
 LARGEST = 2**31 - 1  # of what is counted
@@ -37,7 +38,6 @@ LARGEST_FLOAT = 1e30
 BOUNDS = {
     "seed": 2**63 - 1,  # any number that a generator takes
     "seeds": 1_000,
-    "workers": 1_024,  # processes that this machine would have to start
     "nproc": 1_024,
     "world": 1_000_000,
     "steps": 10_000_000,  # as training.max_steps

@@ -12,7 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar
 
 import typer
 
-from trainbook.errors import ConfigError, Interrupted, OutOfMemory, TrainbookError
+from trainbook.errors import ConfigError, Interrupted, OutOfMemory, TrainbookError, UserError
 from trainbook.runs.jsonl import dumps
 from trainbook.terminal import echo, folded
 
@@ -25,7 +25,35 @@ Overrides = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print no progress and no summary card.")]
+MOST_WORKERS = 1_024  # processes that this machine would have to start
 RunsDir = Annotated[Path, typer.Option("--runs-dir", help="The folder that holds the runs.")]
+
+
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        "--workers",
+        metavar="N|auto",
+        help="The number of parallel runs. With several GPUs, each worker uses one. auto: eight for each GPU, or one "
+        "for each core.",
+    ),
+]
+
+
+def worker_count(asked: str | None) -> int | None:
+    if asked is None:
+        return None
+    if asked == "auto":
+        from trainbook.study.workers import automatic_workers
+
+        return automatic_workers()
+    if not asked.isdecimal() or int(asked) < 1:
+        raise UserError(f"--workers: must be a whole number >= 1 or auto, but got {asked}.")
+    if len(asked) > 9 or int(asked) > MOST_WORKERS:
+        raise UserError(f"--workers: must be at most {MOST_WORKERS}, but got {asked}.")
+    return int(asked)
+
+
 AcceptChanges = Annotated[
     bool, typer.Option("--accept-changes", help="Resume with changed knobs that affect the rest of the run.")
 ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, Recipe, RunsDir, Trust, reports_errors
+from trainbook.cli.shared import AsJson, Overrides, Recipe, RunsDir, Trust, Workers, reports_errors, worker_count
 from trainbook.errors import UserError
 from trainbook.terminal import echo
 
@@ -89,9 +89,6 @@ Seeds = Annotated[
         help="Runs of each setting. Default: 3 in a check, 1 per learning rate, 3 for each of a proxy's best.",
     ),
 ]
-Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, help="With --rates and --proxy: the number of parallel runs.")
-]
 Budget = Annotated[
     str | None, typer.Option("--budget", help="With --proxy: the budget, as in trainbook tune. Default: 32 trials.")
 ]
@@ -138,14 +135,14 @@ def transfer(
     _require_trust(recipe, changes)
     say = (lambda line: None) if as_json else (lambda line: echo(line, err=True))
     if proxy is not None:
-        options = {"budget": budget, "method": method, "seeds": seeds, "workers": workers}
+        options = {"budget": budget, "method": method, "seeds": seeds, "workers": worker_count(workers)}
         answer = find_with_proxy(recipe, changes, proxy, name, runs_dir, as_json, **options)
     elif coordinate_check:
         answer = _check(_family(recipe, changes, "width", sizes), steps or 5, seeds or 3, rate, say)
     else:
         family = _family(recipe, changes, by or "width", sizes)
         study = _rate_study(family, learning_rates, runs_dir / (name or _default_name(recipe, runs_dir)))
-        answer = _run(replace(study, seeds=seeds or 1, workers=workers or 1, say=say))
+        answer = _run(replace(study, seeds=seeds or 1, workers=worker_count(workers) or 1, say=say))
     _tell(answer, question, as_json)  # first: a picture that cannot be written takes no answer with it
     if picture is not None:
         from trainbook.charts import study as charts

@@ -7,12 +7,14 @@ import os
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainbook.bounded import json_text
 from trainbook.terminal import echo
 
 if TYPE_CHECKING:
+    from trainbook.knobs import Loaded
+    from trainbook.study.tune.trial import Planning
     from trainbook.study.tune.trial_run import TrialOutcome, TrialTask
 
 OURS = "trainbook.cli.trial:train_trial"
@@ -43,7 +45,6 @@ def main() -> int:
     from trainbook.python_path import load_object
     from trainbook.study.space import BASE
     from trainbook.study.tune.ledger import opened
-    from trainbook.study.tune.study_file import StudyQuestion
     from trainbook.study.tune.worker import MayBeUnwell, Worker
     from trainbook.study.workers import Stopping
 
@@ -60,12 +61,12 @@ def main() -> int:
         with opened(told["storage"], asked.folder.name, asked.lease) as ledger:
             ledger.database.is_asked_to_stop = stopping.is_asked
             objective = stopping.breaking_into(load_object(asked.objective, "--objective"))
-            question = StudyQuestion.from_json(ledger.question(), load(asked.folder / BASE), BASE)
+            planning = _planning(ledger.question(), load(asked.folder / BASE))
             if asked.objective == OURS:
                 import_module("trainbook.loop.build")  # PyTorch with it: the first trial's time is not that of starting
             worker = Worker(
                 ledger,
-                question,
+                planning,
                 asked.folder,
                 objective,
                 asked.worker,
@@ -82,6 +83,19 @@ def main() -> int:
     except TrainbookError as error:
         echo(f"error: {error}", err=True)
         return error.exit_code
+
+
+def _planning(facts: dict[str, Any], loaded: Loaded) -> Planning:
+    """Of the kind of study that the ledger has."""
+    from trainbook.study.ablate.planning import Ablating
+    from trainbook.study.ablate.study_file import KIND, AblateQuestion
+    from trainbook.study.space import BASE
+    from trainbook.study.tune.planning import Tuning
+    from trainbook.study.tune.study_file import StudyQuestion
+
+    if facts.get("kind") == KIND:
+        return Ablating(AblateQuestion.from_json(facts, loaded, BASE))
+    return Tuning(StudyQuestion.from_json(facts, loaded, BASE))
 
 
 def _first_line() -> bytes:

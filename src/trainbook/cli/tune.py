@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, reports_errors
+from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, Workers, reports_errors, worker_count
 from trainbook.terminal import echo, folded, without_password
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ Seeds = Annotated[
         help="How often the base and the best trials that are better than it, up to three, are repeated at the "
         "end, each time with a new seed; 0: never. Default: 3.",
     ),
-]
-Workers = Annotated[
-    int | None,
-    typer.Option("--workers", help="The number of parallel trials. With several GPUs, each worker uses one."),
 ]
 Storage = Annotated[
     str | None,
@@ -127,7 +123,7 @@ def tune(
     from trainbook.study.tune.study_file import read_question
 
     changes = overrides_from_arguments(overrides or [])
-    options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": workers}
+    options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": worker_count(workers)}
     no_study = _NoStudy(rate_range, for_batch, measured, picture)
     if no_study.is_asked_for(study, {**options, "name": name, "storage": storage, "ray": ray}):
         return no_study.tell(study, changes, as_json)

@@ -25,6 +25,8 @@ from trainbook.supervisor import STOPS, Supervisor, python_module
 PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 PREFIXES = ("SLURM_", "TORCHELASTIC_", "TRAINBOOK_NOTE", "PMI_", "OMPI_")
 
+RUNS_PER_GPU = 8  # small ones; more gain little, and each holds half a gigabyte for CUDA alone
+
 Given = TypeVar("Given")
 Answer = TypeVar("Answer")
 
@@ -46,6 +48,14 @@ def devices(given: Mapping[str, str] = os.environ) -> list[str]:
         return [each for each in seen.split(",") if each]
     # Without torch, which takes seconds to load and would hold memory on each of them.
     return [str(each) for each in range(len(list(Path("/dev").glob("nvidia[0-9]*"))))]
+
+
+def automatic_workers(given: Mapping[str, str] = os.environ) -> int:
+    """As many runs at a time as keep this machine busy: small models leave most of a GPU idle, and a run whose memory
+    is not enough beside others has the GPU to itself. Without a GPU, one for each core that we may use."""
+    if visible := devices(given):
+        return RUNS_PER_GPU * len(visible)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def workers_per_device(workers: int) -> int:

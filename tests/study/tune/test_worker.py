@@ -11,7 +11,7 @@ from tests.study.tune.conftest import Asks
 
 from trainbook.errors import DataError, Interrupted
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
-from trainbook.study.tune.planning import next_order
+from trainbook.study.tune.planning import Tuning, next_order
 from trainbook.study.tune.pruning import RUNGS, bracket_of
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Trial
@@ -32,7 +32,7 @@ def work(
     folder: Path = Path("unused"),
 ) -> list[Trial]:
     ledger.open(question.as_json())
-    Worker(ledger, question, folder, objective, "w").work()
+    Worker(ledger, Tuning(question), folder, objective, "w").work()
     return ledger.trials()
 
 
@@ -84,7 +84,7 @@ def test_a_trial_that_is_taken_over_is_not_judged_again_where_it_was(ledger: Led
         seen.extend([task.until] if task.trial.number == taken.number else [])
         return TrialOutcome(1.0)
 
-    Worker(ledger, question, Path("unused"), objective, "w").work()
+    Worker(ledger, Tuning(question), Path("unused"), objective, "w").work()
     assert seen == [RUNGS[1], 1.0]
     kept = [each.loss for each in ledger.reports() if (each.number, each.rung) == (taken.number, RUNGS[0])]
     assert kept == [3.0]
@@ -123,7 +123,7 @@ def test_a_worker_that_is_asked_to_stop_does_so_between_rungs_and_gives_the_tria
         asked.extend([True] if task.until < 1 else [])
         return TrialOutcome(1.0)
 
-    worker = Worker(ledger, question, Path("unused"), objective, "w", is_asked_to_stop=lambda: bool(asked))
+    worker = Worker(ledger, Tuning(question), Path("unused"), objective, "w", is_asked_to_stop=lambda: bool(asked))
     with pytest.raises(Interrupted):
         worker.work()
     assert [each.state for each in ledger.trials()][:2] == ["done", "waiting"] and len(asked) == 1
@@ -132,7 +132,7 @@ def test_a_worker_that_is_asked_to_stop_does_so_between_rungs_and_gives_the_tria
 def test_of_a_gpu_that_several_share_each_trial_has_its_part(ledger: Ledger, ask: Asks) -> None:
     question = ask(budget=4, seeds=0)
     ledger.open(question.as_json())
-    Worker(ledger, question, Path("unused"), lambda task: TrialOutcome(1.0), "w", share=0.25).work()
+    Worker(ledger, Tuning(question), Path("unused"), lambda task: TrialOutcome(1.0), "w", share=0.25).work()
     assert all(each.gpu_seconds == pytest.approx(each.seconds / 4) and each.seconds > 0 for each in ledger.trials())
 
 

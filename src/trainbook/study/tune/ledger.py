@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 60.0
 Extend = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+IsMore = Callable[[str, Any, Any], bool]  # whether a study may go on with the new value of a name, in place of the old
 MOST_ATTEMPTS = 3  # a trial that takes its workers down with it is not lent for ever
 
 
@@ -42,8 +43,9 @@ class Ledger:
 
     # The study
 
-    def open(self, question: Mapping[str, Any], extend: Extend = dict) -> bool:
-        """Begin the study, or resume it: the question has to be the same, but for more budget or seeds.
+    def open(self, question: Mapping[str, Any], extend: Extend = dict, is_more: IsMore | None = None) -> bool:
+        """Begin the study, or resume it: the question has to be the same, but for more budget or seeds, or what
+        `is_more` allows of a name, its old and its new value.
 
         True: it is extended; `extend` makes the plan of the larger study from the one so far. Trials that were dropped
         because the budget was spent are waiting again.
@@ -65,7 +67,7 @@ class Ledger:
                 break
             except self._errors.IntegrityError:  # another one began it at the same moment
                 continue
-        if not is_extended(json_text.loads(before), json_text.loads(text), self.study):
+        if not is_extended(json_text.loads(before), json_text.loads(text), self.study, is_more):
             return False
         self._transact(lambda connection: self._extend(connection, text, extend))
         return True
@@ -341,19 +343,17 @@ def sqlite_url(path: Path) -> str:
 # A resumed study has to ask the question it was begun with; it may only be given more budget and more seeds
 
 
-def is_extended(before: Mapping[str, Any], now: Mapping[str, Any], study: str) -> bool:
-    """Whether it has more budget or more seeds than before. ResumeError: anything else has changed."""
+def is_extended(before: Mapping[str, Any], now: Mapping[str, Any], study: str, is_more: IsMore | None = None) -> bool:
+    """Whether it has more than before, such as budget or seeds. ResumeError: anything else has changed."""
     old, new = _flat(before), _flat(now)
     changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-    refused = [name for name in changed if not _is_more(name, old.get(name), new.get(name))]
+    refused = [name for name in changed if not (is_more or _is_more)(name, old.get(name), new.get(name))]
     if not refused:
         return bool(changed)
     lines = [f"the study {study} was started with other settings:"]
     lines += [f"  {name}: {_shown(old.get(name))} -> {_shown(new.get(name))}" for name in refused]
-    lines.append(
-        "Use the old values, or start a new study under another --name. A study can be extended by a larger budget in "
-        "the same unit, or by more seeds."
-    )
+    more = "a larger budget in the same unit, or by more seeds" if is_more is None else "more seeds, arms or data sets"
+    lines.append(f"Use the old values, or start a new study under another --name. A study can be extended by {more}.")
     raise ResumeError("\n".join(lines))
 
 

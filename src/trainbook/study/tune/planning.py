@@ -66,6 +66,37 @@ def extended(question: StudyQuestion, kept: Mapping[str, Any]) -> dict[str, Any]
     return make_plan(question, int(question.budget.amount), space=Space.from_json(kept["space"])).as_json()
 
 
+@dataclass(frozen=True)
+class Tuning:
+    """The Planning of a search."""
+
+    question: StudyQuestion
+
+    @property
+    def metric(self) -> str:
+        return self.question.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.question.higher_is_better
+
+    @property
+    def pruning(self) -> str:
+        return self.question.pruning
+
+    def next_order(self, trials: Sequence[Trial], plan: Mapping[str, Any] | None) -> Order:
+        return next_order(self.question, trials, plan)
+
+    def is_spent(self, trials: Sequence[Trial]) -> bool:
+        return is_spent(self.question, trials)
+
+    def keeps(self, trials: Sequence[Trial]) -> set[int]:
+        """What may be the best of its arm. A repetition is there to judge it, and takes nothing from it by a lucky
+        seed."""
+        arms = range(self.question.roles.num_arms)
+        return {each.number for arm in arms for each in may_be_believed(self.question, trials, arm)}
+
+
 def next_order(question: StudyQuestion, trials: Sequence[Trial], kept: Mapping[str, Any] | None) -> Order:
     arms = question.roles.arms
     if not trials:

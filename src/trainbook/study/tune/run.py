@@ -13,20 +13,22 @@ from __future__ import annotations
 import re
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
+from trainbook.knobs import Loaded
 from trainbook.runs import make_folder
 from trainbook.study.space import BASE, keep_base, trial_guard, trials_text
 from trainbook.study.tune.database import FIRST_PATIENCE
 from trainbook.study.tune.ledger import Ledger, opened, sqlite_url
-from trainbook.study.tune.planning import Plan, extended, first_plan, next_order
+from trainbook.study.tune.planning import Plan, Tuning, extended, first_plan
 from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.trial import Trial
+from trainbook.study.tune.trial import Planning, Trial
 from trainbook.study.tune.trial_run import TRIALS
 from trainbook.study.tune.workers import LOGS, RayWorkers, Workers
 from trainbook.supervisor import Signals, signal_name
@@ -40,11 +42,22 @@ OURS = {BASE, LEDGER, f"{LEDGER}-journal", f"{LEDGER}-wal", f"{LEDGER}-shm", TRI
 Watch = Callable[[Sequence[Trial], dict[str, Any] | None], None]
 
 
+class Question(Protocol):
+    @property
+    def loaded(self) -> Loaded: ...
+    @property
+    def workers(self) -> int: ...
+    def as_json(self) -> dict[str, Any]: ...
+
+
+Asked = TypeVar("Asked", bound=Question)
+
+
 @dataclass
-class Study:
+class RunningStudy(ABC, Generic[Asked]):
     """Where a study is, and how its workers are started."""
 
-    question: StudyQuestion
+    question: Asked
     folder: Path
     storage: str | None = None  # another database than the folder's own
     command: Sequence[str] = ()  # of a worker; it is told the folder, the database and its own name
@@ -56,6 +69,21 @@ class Study:
     _is_cut_off: bool = False  # what was under way had no time to save
     _failures: list[str] = field(default_factory=list)  # reasons of the last trials, as long as they are the same
     _seen: set[int] = field(default_factory=set)  # trials that have ended
+
+    kind: ClassVar[str]  # with its article
+
+    @property
+    @abstractmethod
+    def planning(self) -> Planning: ...
+
+    @property
+    @abstractmethod
+    def size(self) -> str:
+        """What an extended study has more of, in words."""
+
+    @abstractmethod
+    def open(self, ledger: Ledger) -> bool:
+        """Write down the question, or find it. True: the study is extended."""
 
     @property
     def name(self) -> str:
@@ -70,7 +98,7 @@ class Study:
         holds = make_folder(self.folder)
         goes_on = BASE in holds and bool(holds & {LEDGER, TRIALS})  # a study of another kind has a base too
         if holds and not goes_on and not holds <= OURS:
-            raise RunFolderError(f"{self.folder} exists and is not a tuning study: choose another --name.")
+            raise RunFolderError(f"{self.folder} exists and is not {self.kind}: choose another --name.")
         for part in (TRIALS, LOGS):
             make_folder(self.folder / part)
         had_trials = self._has_trials  # before the ledger is asked: whoever has begun one was in the ledger by then
@@ -80,10 +108,10 @@ class Study:
                     f"{self.folder / TRIALS} holds runs that are not in the study's ledger: use the --storage they "
                     f"were started with, choose another --name, or remove {self.folder}."
                 )
-            is_extended = ledger.open(self.question.as_json(), lambda plan: extended(self.question, plan))
+            is_extended = self.open(ledger)
             again = ledger.try_failed_again()
         if is_extended:
-            self._tell(f"the study is extended: {self.question.budget}, {self.question.seeds} seeds")
+            self._tell(f"the study is extended: {self.size}")
         if again:
             self._tell(f"retrying {again} failed trial{'s' if again > 1 else ''}")
         keep_base(self.folder / BASE, trials_text(self.question.loaded), self._has_trials)
@@ -113,15 +141,6 @@ class Study:
             self._show(trials, plan)
         return self._whole(trials, plan)
 
-    def answer(self, trials: list[Trial]) -> dict[str, Any]:
-        """What the whole study tells, in words, figures and a recipe; its files are written."""
-        from trainbook.study.tune.conclusion import finish
-
-        with opened(self.url, self.name) as ledger:
-            plan = ledger.plan()
-        assert plan is not None, "a study that has ended had a plan"
-        return finish(self.question, plan, trials, self.folder)
-
     def _workers(self) -> Workers | RayWorkers:
         given = (self.folder, self.url, self.question.workers, self.command, self.lease_seconds)
         return Workers(*given) if self.ray is None else RayWorkers(*given, address=self.ray)
@@ -129,7 +148,7 @@ class Study:
     def _whole(self, trials: list[Trial], plan: dict[str, Any] | None) -> list[Trial]:
         """The trials, if there is nothing left to do; whatever was asked or happened meanwhile."""
         left = sum(not each.is_over for each in trials)
-        order = None if left else next_order(self.question, trials, plan)
+        order = None if left else self.planning.next_order(trials, plan)
         if order is not None and not order.trials and not order.refused:
             return trials
         ended = len(trials) - left
@@ -201,6 +220,33 @@ class Study:
     def _show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
         with suppress(OSError):
             self.watch(trials, plan)
+
+
+@dataclass
+class Study(RunningStudy[StudyQuestion]):
+    """A search for good values."""
+
+    kind = "a tuning study"
+
+    @property
+    def planning(self) -> Planning:
+        return Tuning(self.question)
+
+    @property
+    def size(self) -> str:
+        return f"{self.question.budget}, {self.question.seeds} seeds"
+
+    def open(self, ledger: Ledger) -> bool:
+        return ledger.open(self.question.as_json(), lambda plan: extended(self.question, plan))
+
+    def answer(self, trials: list[Trial]) -> dict[str, Any]:
+        """What the whole study tells, in words, figures and a recipe; its files are written."""
+        from trainbook.study.tune.conclusion import finish
+
+        with opened(self.url, self.name) as ledger:
+            plan = ledger.plan()
+        assert plan is not None, "a study that has ended had a plan"
+        return finish(self.question, plan, trials, self.folder)
 
 
 def _what_happened(code: int) -> str:

@@ -103,23 +103,23 @@ def read_question(source: str | Path, overrides: Sequence[str] = (), **options: 
         if name not in KEYS:
             near = nearest(name, KEYS)
             hint = f"Did you mean {near}?" if near else f"A study has {', '.join(KEYS)}."
-            problems.append(Problem(_place(where, entry), name, "unknown key.", hint))
+            problems.append(Problem(place_of(where, entry), name, "unknown key.", hint))
     roles = read_roles(entries, where, problems)
     settings = {name: _setting(name, entries, options, where, problems) for name in DEFAULTS}
     if problems:
         raise ConfigError(problems)
     base = str(entries["base"].value) if "base" in entries else where
-    source = _base_beside(entries["base"], where) if "base" in entries else source
+    source = base_beside(entries["base"], where) if "base" in entries else source
     fixed = roles.fixed_overrides(overrides)
     try:
-        loaded = _load_base(source, base, [*fixed, *overrides])
+        loaded = load_base(source, base, [*fixed, *overrides])
     except ConfigError as error:
         raise ConfigError([_at_its_line(each, fixed, overrides, roles, where) for each in error.problems]) from None
     roles.must_not_meet(loaded, [override.partition("=")[0].strip() for override in overrides])
     roles.must_be_met(loaded)
-    metric = _metric(entries, loaded, where)
+    metric = metric_of(entries, loaded, where)
     question = StudyQuestion(base, loaded, roles, metric, **settings)
-    place = "--budget" if options.get("budget") is not None else _place(where, entries.get("budget"))
+    place = "--budget" if options.get("budget") is not None else place_of(where, entries.get("budget"))
     _must_be_enough(question, place)
     _must_be_lawful_at_the_ends(question, where)
     return question
@@ -152,7 +152,7 @@ def _setting(
     option = options.get(name)
     entry = entries.get(name)
     value = option if option is not None else entry.value if entry is not None else DEFAULTS[name]
-    place = f"--{name}" if option is not None else _place(where, entry)
+    place = f"--{name}" if option is not None else place_of(where, entry)
     if name == "budget":
         try:
             return parse_budget(value)
@@ -175,12 +175,12 @@ def _setting(
     return value
 
 
-def _base_beside(entry: YamlEntry, where: str) -> str | Path:
+def base_beside(entry: YamlEntry, where: str) -> str | Path:
     """The base that a study names: a recipe, or a file beside the study, or where we are."""
     base = entry.value
     if not isinstance(base, str):
         message = f"must be a recipe's name or a configuration file, but got {show(base)}."
-        raise ConfigError([Problem(_place(where, entry), "base", message)])
+        raise ConfigError([Problem(place_of(where, entry), "base", message)])
     if base in recipes.names():
         return base
     for path in (Path(where).parent / base, Path(base)):
@@ -189,7 +189,7 @@ def _base_beside(entry: YamlEntry, where: str) -> str | Path:
     try:
         return recipes.path(base)  # raises: says what was probably meant
     except UserError as error:
-        raise ConfigError([Problem(_place(where, entry), "base", str(error))]) from None
+        raise ConfigError([Problem(place_of(where, entry), "base", str(error))]) from None
 
 
 def _at_its_line(problem: Problem, fixed: Sequence[str], overrides: Sequence[str], roles: Roles, where: str) -> Problem:
@@ -200,7 +200,7 @@ def _at_its_line(problem: Problem, fixed: Sequence[str], overrides: Sequence[str
     return replace(problem, where=", ".join(dict.fromkeys(parts)))
 
 
-def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loaded:
+def load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loaded:
     loaded = load(source, overrides)
     require_length(loaded)
     if loaded.config.evaluation.eval_strategy == "no":
@@ -211,17 +211,17 @@ def _load_base(source: str | Path, base: str, overrides: Sequence[str]) -> Loade
     return loaded
 
 
-def _metric(entries: dict[str, YamlEntry], loaded: Loaded, where: str) -> str:
+def metric_of(entries: dict[str, YamlEntry], loaded: Loaded, where: str) -> str:
     entry = entries.get("metric")
     name = loaded.config.evaluation.metric_for_best_model if entry is None else str(entry.value)
     if name in METRICS and METRICS[name].higher_is_better is not None and "eval" in METRICS[name].splits:
         if entry is not None:
-            _must_be_had(name, loaded, _place(where, entry))
+            _must_be_had(name, loaded, place_of(where, entry))
         return name
     known = [each.name for each in METRICS.values() if each.higher_is_better is not None and "eval" in each.splits]
     near = nearest(name, known)
     hint = f"Did you mean {near}?" if near else ""
-    raise ConfigError([Problem(_place(where, entry), "metric", f"no evaluation has a metric {show(name)}.", hint)])
+    raise ConfigError([Problem(place_of(where, entry), "metric", f"no evaluation has a metric {show(name)}.", hint)])
 
 
 def _must_be_had(metric: str, loaded: Loaded, place: str) -> None:
@@ -294,5 +294,5 @@ def load_values(loaded: Loaded, values: dict[str, Any]) -> Loaded:
     return load(Path(BASE), overrides, text=base_text(loaded))
 
 
-def _place(where: str, entry: YamlEntry | None) -> str:
+def place_of(where: str, entry: YamlEntry | None) -> str:
     return f"{where}:{entry.line}" if entry is not None and entry.line else where

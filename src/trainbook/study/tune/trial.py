@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from trainbook.bounded import json_text
 
@@ -81,3 +81,20 @@ class Order:
 
 Planner = Callable[[Sequence[Trial], Mapping[str, Any] | None], Order]
 Spent = Callable[[Sequence[Trial]], bool]
+
+
+class Planning(Protocol):
+    """What a study asks for, one trial after the other: all that its workers know of it. Any of them may ask, and all
+    get the same answer."""
+
+    @property
+    def metric(self) -> str: ...
+    @property
+    def higher_is_better(self) -> bool: ...
+    @property
+    def pruning(self) -> str: ...
+    def next_order(self, trials: Sequence[Trial], plan: Mapping[str, Any] | None) -> Order: ...
+    def is_spent(self, trials: Sequence[Trial]) -> bool: ...
+    def keeps(self, trials: Sequence[Trial]) -> set[int]:
+        """The trials whose weights stay on the disk, by number."""
+        ...

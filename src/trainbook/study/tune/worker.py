@@ -16,10 +16,8 @@ from pathlib import Path
 from trainbook.errors import Interrupted, TrainbookError
 from trainbook.runs import RunFolder
 from trainbook.study.tune.ledger import Ledger
-from trainbook.study.tune.planning import is_spent, may_be_believed, next_order
 from trainbook.study.tune.pruning import bracket_of, goes_on, rungs_of
-from trainbook.study.tune.study_file import StudyQuestion
-from trainbook.study.tune.trial import WAIT, Trial
+from trainbook.study.tune.trial import WAIT, Planning, Trial
 from trainbook.study.tune.trial_run import TRIALS, Busy, Failed, Objective, TrialTask
 from trainbook.terminal import echo
 
@@ -38,7 +36,7 @@ class Worker:
     def __init__(
         self,
         ledger: Ledger,
-        question: StudyQuestion,
+        planning: Planning,
         folder: Path,
         objective: Objective,
         name: str | None = None,
@@ -47,7 +45,7 @@ class Worker:
         interrupt: Callable[[], None] = lambda: None,
     ) -> None:
         """`share` is that of a GPU; `interrupt` ends the training under way, saved."""
-        self.ledger, self.question, self.folder, self.objective = ledger, question, folder, objective
+        self.ledger, self.planning, self.folder, self.objective = ledger, planning, folder, objective
         self.name, self.share = name or worker_name(), share
         self.is_asked_to_stop, self.interrupt = is_asked_to_stop, interrupt
         self._busy: set[int] = set()  # trials in whose folders others were still at work
@@ -60,12 +58,7 @@ class Worker:
         ended = 0
         while most is None or ended < most:
             self._stop_if_asked()
-            taken = self.ledger.take(
-                self.name,
-                lambda trials, plan: next_order(self.question, trials, plan),
-                lambda trials: is_spent(self.question, trials),
-                self._busy,
-            )
+            taken = self.ledger.take(self.name, self.planning.next_order, self.planning.is_spent, self._busy)
             if taken is None:
                 return True
             if taken == WAIT:
@@ -100,13 +93,9 @@ class Worker:
         return False
 
     def _make_room(self) -> None:
-        """Of what has ended, what may be the best of its arm keeps its weights: those of all would fill a disk.
-
-        A repetition is there to judge it, and takes nothing from it by a lucky seed.
-        """
+        """Of what has ended, only what the study still wants keeps its weights: those of all would fill a disk."""
         trials = self.ledger.trials()
-        arms = range(self.question.roles.num_arms)
-        kept = {each.number for arm in arms for each in may_be_believed(self.question, trials, arm)}
+        kept = self.planning.keeps(trials)
         ended = [each for each in trials if each.state in ("done", "pruned", "infeasible")]
         for each in ended:
             if each.run is not None and each.number not in kept:
@@ -120,13 +109,13 @@ class Worker:
     def _train(self, trial: Trial) -> Trial:
         rungs = self._rungs(trial)
         judged = {each.rung for each in self.ledger.reports() if each.number == trial.number} if rungs else set()
-        sign = -1 if self.question.higher_is_better else 1
+        sign = -1 if self.planning.higher_is_better else 1
         for rung in (*rungs, 1.0):
             if rung in judged:  # by the worker that had it before
                 continue
             self._stop_if_asked()
             try:
-                outcome = self.objective(TrialTask(trial, self.folder, self.question.metric, rung, self.share < 1))
+                outcome = self.objective(TrialTask(trial, self.folder, self.planning.metric, rung, self.share < 1))
             except (Interrupted, KeyboardInterrupt, Busy, Failed):
                 raise
             except TrainbookError as error:  # of one trial: the others may be well
@@ -138,7 +127,7 @@ class Worker:
             if outcome.loss is None or not math.isfinite(outcome.loss):
                 if rung < 1.0:  # the worst there: the best third is one of all that came so far
                     self.ledger.report(trial, rung, math.nan, self._rivals(trial))
-                reason = outcome.reason or f"its {self.question.metric} is {outcome.loss}"
+                reason = outcome.reason or f"its {self.planning.metric} is {outcome.loss}"
                 return replace(trial, state="infeasible", loss=None, reason=reason)
             if rung < 1.0:
                 others = [sign * each for each in self.ledger.report(trial, rung, outcome.loss, self._rivals(trial))]
@@ -151,14 +140,14 @@ class Worker:
 
     def _rungs(self, trial: Trial) -> tuple[float, ...]:
         """Where the trial pauses."""
-        pruning = self.question.pruning
+        pruning = self.planning.pruning
         if trial.kind != "search" or pruning == "none":
             return ()
         return rungs_of(pruning, self._arm(trial).index(trial.number))
 
     def _rivals(self, trial: Trial) -> set[int]:
         """Whom it is compared with at a rung: those of its arm and its bracket."""
-        pruning, arm = self.question.pruning, self._arm(trial)
+        pruning, arm = self.planning.pruning, self._arm(trial)
         mine = bracket_of(pruning, arm.index(trial.number))
         return {number for place, number in enumerate(arm) if bracket_of(pruning, place) == mine}
 

@@ -1,0 +1,208 @@
+"""What an ablation found, in sentences; the recipe of it, and its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainbook.errors import MissingExtra, RunError
+from trainbook.knobs import Loaded
+from trainbook.runs import write_text_atomically
+from trainbook.runs.jsonl import dumps
+from trainbook.study.ablate.results import results
+from trainbook.study.ablate.statistics import smallest_effect
+from trainbook.study.ablate.study_file import CONTROL, RATE, AblateQuestion
+from trainbook.study.space import base_text
+from trainbook.study.tune.trial import Trial
+
+ANSWER, RECIPE, WORDS = "ablation.json", "best.yaml", "conclusion.md"
+NOTABLE = 0.05  # of speed or memory: a smaller change is not worth a sentence
+MOST_SEEDS = 1_000  # that are counted up to, to see epsilon
+
+Facts = dict[str, Any]
+
+
+def conclude(facts: Facts) -> list[str]:
+    """Sentences: a verdict for each arm, then what limits the answer."""
+    if not any(each["losses"] for each in facts["control"]["by_data"]):
+        return [_nothing(facts)]
+    lines = [_verdict(each, facts) for each in facts["arms"]]
+    lines += [line for each in facts["arms"] for line in _also(each)]
+    lines += [line for each in (facts["control"], *facts["arms"]) for line in _edges(each, facts)]
+    lines += [line for each in (facts["control"], *facts["arms"]) for line in _trouble(each)]
+    if len(facts["data"]) > 1:
+        lines.append(
+            f"An effect is the mean over {len(facts['data'])} data sets, which count equally; its interval is for "
+            "these, not for others."
+        )
+    return lines
+
+
+def _verdict(arm: Facts, facts: Facts) -> str:
+    effect, name = arm["effect"], arm["name"]
+    if effect is None:
+        return f"{name}: no evidence either way, because fewer than two seeds ended with a {facts['metric']}."
+    number = _amount(effect["mean"], facts)
+    pairs = f"{effect['pairs']} pairs of runs"
+    interval = f"95 % interval {_amount(effect['low'], facts)} to {_amount(effect['high'], facts)}, {pairs}"
+    if arm["verdict"] in ("better", "worse"):
+        arms = f" after Holm's correction for {len(facts['arms'])} arms" if len(facts["arms"]) > 1 else ""
+        return (
+            f"{name} is {arm['verdict']} than the control: {facts['metric']} {number} ({interval}; p = "
+            f"{arm['p_corrected']:.2g}{arms}; sign-flip test p = {effect['p_flips']:.2g})."
+        )
+    if arm["verdict"] == "equivalent":
+        within = f"90 % interval {_amount(effect['low_90'], facts)} to {_amount(effect['high_90'], facts)}, {pairs}"
+        return f"{name} is equivalent to the control within {_size(facts['epsilon'], facts)}: {number} ({within})."
+    return f"{name}: no evidence either way: {number} ({interval}). {_what_it_takes(arm, facts)}"
+
+
+def _what_it_takes(arm: Facts, facts: Facts) -> str:
+    seen = arm["smallest_effect"]
+    if seen is None or not math.isfinite(seen):
+        return "More seeds are needed."
+    line = f"With these seeds, an effect of {_size(seen, facts)} is found in 80 % of studies"
+    needed = seeds_for(facts["epsilon"], arm["noise"], len(facts["data"]), len(facts["arms"]))
+    if needed is None:
+        return f"{line}; one of {_size(facts['epsilon'], facts)} takes more than {MOST_SEEDS:,} seeds."
+    if needed > len(facts["seeds"]):
+        return f"{line}; to find one of {_size(facts['epsilon'], facts)} takes about {needed} seeds."
+    return f"{line}."
+
+
+def seeds_for(effect: float, noise: float, data_sets: int, arms: int) -> int | None:
+    """How many seeds see an effect of this size; None: more than anybody will train."""
+    if not noise:
+        return 2
+    # The effect that is seen falls with the square root of the seeds, once there are many.
+    many = 32
+    seeds = max(2, math.ceil(many * (smallest_effect(noise, many, data_sets, arms) / effect) ** 2))
+    while seeds <= MOST_SEEDS and smallest_effect(noise, seeds, data_sets, arms) > effect:
+        seeds += max(1, seeds // 16)
+    return seeds if seeds <= MOST_SEEDS else None
+
+
+def _also(arm: Facts) -> list[str]:
+    """What it costs or saves besides."""
+    found = []
+    for key, what in (("tokens_per_second_ratio", "tokens per second"), ("peak_bytes_ratio", "peak memory")):
+        ratios = [each[key] for each in arm["by_data"] if each[key] is not None]
+        if ratios and abs(math.log(_middle(ratios))) > math.log1p(NOTABLE):
+            found.append(f"{arm['name']} has {_middle(ratios):.2f} times the control's {what}.")
+    ratios = [each["tokens_to_target"]["ratio"] for each in arm["by_data"]]
+    known = [each for each in ratios if each is not None]
+    if known and abs(math.log(_middle(known))) > math.log1p(NOTABLE):
+        found.append(
+            f"{arm['name']} needs {_middle(known):.2f} times the control's tokens to reach the control's final loss."
+        )
+    return found
+
+
+def _edges(arm: Facts, facts: Facts) -> list[str]:
+    found = [each for each in arm["by_data"] if each["edge"]]
+    if not found:
+        return []
+    places = ", ".join(f"{each['data']} ({each['edge']}, {each['rate']:g})" for each in found)
+    name = "the control" if arm["name"] == CONTROL else arm["name"]
+    return [
+        f"The best learning rate of {name} was an outermost one of those tried on {places}: a better one may lie "
+        "beyond. Repeat the study with a wider range of rates."
+    ]
+
+
+def _trouble(arm: Facts) -> list[str]:
+    found = []
+    for each in arm["by_data"]:
+        for state, words in (("diverged", "diverged"), ("failed", "failed for other reasons")):
+            if each[state]:
+                found.append(f"{arm['name']}: {each[state]} of {each['runs']} runs on {each['data']} {words}.")
+        if not each["runs"]:
+            found.append(f"{arm['name']} could not be trained on {each['data']} at any of the learning rates.")
+    return found
+
+
+def _nothing(facts: Facts) -> str:
+    reasons = [each["reason"] for each in facts["trials"] if each["reason"]]
+    said = f" The first trial reported: {reasons[0]}." if reasons else ""
+    return f"No run of the control ended with a value of {facts['metric']}.{said}"
+
+
+def _amount(value: float, facts: Facts) -> str:
+    """With its sign."""
+    return f"{100 * value:+.2f} %" if facts["scale"] == "share" else f"{value:+.4f}"
+
+
+def _size(value: float, facts: Facts) -> str:
+    return f"{100 * value:.2g} %" if facts["scale"] == "share" else f"{value:.2g}"
+
+
+def _middle(values: list[float]) -> float:
+    """The geometric mean of ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+# The end of a study
+
+
+def finish(question: AblateQuestion, plan: Mapping[str, Any], trials: list[Trial], folder: Path) -> Facts:
+    """The answer for programs. RunError: no run of the control ended with a loss."""
+    facts = {"study": folder.name, **results(question, plan, trials, folder)}
+    best = best_arm(facts)
+    facts |= {"conclusion": conclude(facts), "best": best["name"], "recipe": None, "pictures": [], "remarks": []}
+    try:
+        recipe = folder / RECIPE
+        write_text_atomically(recipe, recipe_text(facts, question.loaded, folder.name))
+        facts["recipe"] = str(recipe)
+        _write(facts, folder)
+        if not any(each["losses"] for each in facts["control"]["by_data"]):
+            raise RunError(facts["conclusion"][0])
+        # What took hours is written by now: a picture that cannot be drawn is no reason to lose it.
+        facts["pictures"], facts["remarks"] = _pictures(facts, folder)
+        _write(facts, folder)
+    except OSError as error:
+        raise RunError(
+            f"the answer cannot be written into {folder}: {error.strerror or error}. All runs are kept: fix this and "
+            "run the same command again."
+        ) from None
+    return facts
+
+
+def best_arm(facts: Facts) -> Facts:
+    """The better one with the largest effect; the control, if there is none."""
+    sign = -1 if facts["higher_is_better"] else 1
+    better = [each for each in facts["arms"] if each["verdict"] == "better"]
+    return min(better, key=lambda each: sign * each["effect"]["mean"], default=facts["control"])
+
+
+def recipe_text(facts: Facts, loaded: Loaded, study: str) -> str:
+    best = best_arm(facts)
+    lines = [f"# Found by trainbook ablate: study {study}.", "#", *(f"# {line}" for line in conclude(facts))]
+    if best["name"] == CONTROL:
+        lines += ["#", "# No arm is better than the base: these are its values."]
+    values = dict(best.get("values", {}))
+    rates = {each["rate"] for each in best["by_data"]}
+    if len(rates) == 1:
+        values[RATE] = rates.pop()
+    else:
+        each = ", ".join(f"{each['rate']:g} on {each['data']}" for each in best["by_data"])
+        lines += ["#", f"# The best learning rates are {each}; the base's own is kept here."]
+    return "\n".join([*lines, "", base_text(loaded, values)])
+
+
+def _write(facts: Facts, folder: Path) -> None:
+    write_text_atomically(folder / ANSWER, dumps(facts) + "\n")
+    write_text_atomically(folder / WORDS, "\n\n".join([f"# Ablation {folder.name}", *facts["conclusion"], ""]))
+
+
+def _pictures(facts: Facts, folder: Path) -> tuple[list[str], list[str]]:
+    """Those that can be drawn, and remarks on what could not."""
+    try:
+        from trainbook.charts.ablation import draw_ablation
+
+        return [str(path) for path in draw_ablation(facts, folder)], []
+    except MissingExtra:
+        return [], ["no figures: they need pip install 'trainbook[charts]'"]
+    except Exception as error:
+        return [], [f"the figures could not be drawn: {type(error).__name__}: {error}"]

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.study.ablate.conftest import ARMS, DATA, Asks, carried_out
+
+from trainbook.errors import RunError
+from trainbook.knobs import load
+from trainbook.study.ablate.conclusion import conclude, finish, seeds_for
+from trainbook.study.ablate.outcomes import Point, RunOutcome
+from trainbook.study.ablate.planning import Cell
+from trainbook.study.ablate.results import results
+from trainbook.study.ablate.statistics import smallest_effect
+
+
+def truth(cell: Cell, rate: float, seed: int) -> float:
+    """momentum is better by 5 %; epsilon makes no difference. A seed is good or bad for all arms alike."""
+    luck = 0.05 * float(np.random.default_rng(seed).standard_normal())
+    own = 0.002 * float(np.random.default_rng([seed, len(cell[0]), len(cell[1])]).standard_normal())
+    return (2.0 if cell[1] == "one" else 4.0) * (0.95 if cell[0] == "momentum" else 1.0) * (1 + own) + luck + rate
+
+
+def facts_of(ask: Asks, text: str = ARMS + DATA, folder: Path = Path("none"), **options: object) -> dict:
+    question = ask(text, **options)
+    trials, plan = carried_out(question, truth)
+    return results(question, plan, trials, folder)
+
+
+def test_effects_are_shares_of_the_control_and_the_verdicts_those_of_the_truth(ask: Asks):
+    facts = facts_of(ask)
+    better, same = facts["arms"]
+    assert (better["name"], better["verdict"]) == ("momentum", "better")
+    assert better["effect"]["mean"] == pytest.approx(-0.05, abs=0.003) and better["effect"]["pairs"] == 10
+    assert better["effect"]["low"] < -0.05 + 0.003 and better["effect"]["high"] < 0
+    assert (same["name"], same["verdict"]) == ("epsilon", "equivalent")
+    assert better["probability_of_improvement"][0] > 0.8
+    assert [each["mean"] for each in facts["control"]["by_data"]] == pytest.approx([2, 4], abs=0.1)
+    assert facts["cost"]["runs"] == len(facts["trials"]) == 60
+
+
+def test_pairs_take_away_the_luck_of_a_seed(ask: Asks):
+    """Its standard deviation between seeds is 10 times that of the differences."""
+    momentum = facts_of(ask)["arms"][0]
+    assert momentum["by_data"][0]["deviation"] / 2 > 5 * momentum["noise"]
+
+
+def test_a_best_rate_at_an_edge_is_told(ask: Asks):
+    facts = facts_of(ask)  # the truth's best rate is the lowest
+    assert facts["control"]["by_data"][0]["edge"] == "lowest"
+    assert any("best learning rate of the control was an outermost one" in line for line in conclude(facts))
+
+
+def test_an_arm_that_cannot_be_trained_is_no_evidence(ask: Asks):
+    question = ask()
+    trials, plan = carried_out(
+        question, lambda cell, rate, seed: None if cell[0] == "epsilon" else truth(cell, rate, seed)
+    )
+    facts = results(question, plan, trials, Path("none"))
+    assert facts["arms"][1]["verdict"] == "no evidence" and facts["arms"][1]["effect"] is None
+    said = conclude(facts)
+    assert any(line.startswith("epsilon: no evidence either way, because fewer than two seeds") for line in said)
+    assert any(line == "epsilon could not be trained on one at any of the learning rates." for line in said)
+
+
+def test_no_evidence_says_what_the_design_could_see_and_how_many_seeds_it_takes(ask: Asks):
+    def noisy(cell: Cell, rate: float, seed: int) -> float:
+        return 2 + 0.05 * float(np.random.default_rng([seed, len(cell[0])]).standard_normal()) + rate
+
+    question = ask(ARMS)
+    facts = results(question, *reversed(carried_out(question, noisy)), Path("none"))  # pyright: ignore
+    line = conclude(facts)[0]
+    assert (
+        line.startswith("momentum: no evidence either way")
+        and "is found in 80 % of studies; to find one of 1 %" in line
+    )
+
+
+def test_the_seeds_that_an_effect_takes_see_it(ask: Asks):
+    for noise_, data_sets, arms in ((0.008, 2, 2), (0.02, 1, 1), (0.03, 3, 5)):
+        seeds = seeds_for(0.01, noise_, data_sets, arms)
+        assert seeds is not None and smallest_effect(noise_, seeds, data_sets, arms) <= 0.01
+    assert seeds_for(0.01, 1.0, 1, 1) is None and seeds_for(0.01, 0.0, 1, 1) == 2
+
+
+def test_the_answer_is_written_with_a_recipe_that_loads_and_pictures(ask: Asks, tmp_path: Path):
+    pytest.importorskip("matplotlib")
+    question = ask()
+    trials, plan = carried_out(question, truth)
+    folder = tmp_path / "study"
+    folder.mkdir()
+    facts = finish(question, plan, trials, folder)
+    assert facts["best"] == "momentum" and load(Path(facts["recipe"])).config.optimizer.beta1 == 0.8
+    assert load(Path(facts["recipe"])).config.optimizer.learning_rate == question.rates[0]
+    assert [Path(each).name for each in facts["pictures"]] == ["effects.png", "rates.png"] and not facts["remarks"]
+    assert json.loads((folder / "ablation.json").read_text())["best"] == "momentum"
+    assert "momentum is better than the control: loss -" in (folder / "conclusion.md").read_text()
+
+
+def test_a_study_whose_control_never_ends_with_a_loss_fails_and_says_why(ask: Asks, tmp_path: Path):
+    question = ask()
+    trials, plan = carried_out(question, lambda cell, rate, seed: None)
+    with pytest.raises(
+        RunError, match=r"No run of the control ended with a value of loss. The first trial reported: div"
+    ):
+        finish(question, plan, trials, tmp_path)
+
+
+def test_the_first_evaluation_that_reaches_a_target_on_a_straight_line():
+    points = (Point(10, 100, 1.0, 3.0), Point(20, 200, 2.0, 2.0), Point(30, 300, 3.0, 2.5))
+    outcome = RunOutcome(points, 5.0, None, None, 0, 0)
+    assert outcome.reaches(2.5, 1) == Point(20, 150, 1.5, 2.5) and outcome.best(1) == 2.0
+    assert outcome.reaches(1.0, 1) is None and outcome.reaches(4.0, 1) == points[0]
+    assert outcome.reaches(2.9, -1) == points[0] and math.isinf(RunOutcome((), 1, None, None, 0, 0).best(1))
