@@ -308,7 +308,7 @@ def test_an_empty_table_has_no_rows():
 def test_a_row_that_is_asked_for_again_is_not_read_again_and_is_nobody_elses(tmp_path: Path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "loss": 1e200 * step}) + "\n" for step in range(1, 5)))
-    rows = Table.read(path, lambda row: None).rows()
+    rows = Table.read(path, lambda row: "").rows()
     read, real = [], jsonl.row_of
     monkeypatch.setattr(jsonl, "row_of", lambda line, law: read.append(line) or real(line, law))
     first = rows.at([2, 0])
@@ -322,7 +322,7 @@ def test_no_more_rows_are_kept_than_there_is_room_for(tmp_path: Path, monkeypatc
     monkeypatch.setattr("trainbook.runs.table.KEPT_BYTES", 50)
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step, "loss": 1.5}) + "\n" for step in range(1, 9)))
-    table = Table.read(path, lambda row: None)
+    table = Table.read(path, lambda row: "")
     assert [row["step"] for row in table.rows()] == list(range(1, 9))
     assert len(table._kept) == 2
     assert [row["step"] for row in table.rows()] == list(range(1, 9))

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests import forked
 from tests.conftest import slow
 
 from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, RunError, TrainbookError
@@ -86,6 +87,7 @@ def test_when_one_fails_no_more_begin_than_are_under_way(tmp_path: Path):
     assert seeds_in(tmp_path) <= {0, 1, 2}
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_worker_that_dies_is_an_error_and_the_others_come_to_their_end(tmp_path: Path):
     with pytest.raises(RunError, match="a worker died"):
         list(side_by_side(first_dies, children(tmp_path)[:2], workers=2))
@@ -177,7 +179,7 @@ def test_workers_end_with_who_started_them(tmp_path: Path):
         "from trainbook.study.workers import side_by_side\n"
         f"list(side_by_side(never_ends, children(Path({str(tmp_path)!r})), workers=2))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
+    process = forked.Popen([sys.executable, "-c", script], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
     pids: list[str] = []
     while process.poll() is None and not (len(pids) == 2 and all(pids)):
         time.sleep(0.01)
