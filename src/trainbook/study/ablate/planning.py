@@ -102,9 +102,13 @@ def best_rate(question: AblateQuestion, trials: Sequence[Trial], arm: int) -> fl
     if len(searched) < wanted or not all(each.is_over for each in searched):
         return None
     sign = -1 if question.higher_is_better else 1
-    feasible = {rate: statistics.fmean(values) for rate, values in losses.items() if values and None not in values}
-    feasible = {rate: mean for rate, mean in feasible.items() if math.isfinite(mean)}
-    return min(feasible, key=lambda rate: sign * feasible[rate], default=None)
+    means = {
+        rate: statistics.fmean(math.inf if each is None else sign * each for each in values)
+        for rate, values in losses.items()
+        if values
+    }
+    best = min(means, key=lambda rate: means[rate], default=None)
+    return best if best is not None and math.isfinite(means[best]) else None
 
 
 def by_rate(question: AblateQuestion, trials: Sequence[Trial], arm: int) -> dict[float, list[float | None]]:
