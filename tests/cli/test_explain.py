@@ -98,3 +98,18 @@ def test_the_version_is_said(terminal):
     import trainbook
 
     assert terminal("--version").stdout == f"trainbook {trainbook.__version__}\n"
+
+
+def test_techniques_and_symptoms_are_explained_and_a_slip_names_the_nearest(terminal):
+    shown = terminal("explain", "loss spike").output
+    assert (
+        "What the doctor looks for" in shown
+        and "The learning rate is too high." in shown
+        and "more with --all" in shown
+    )
+    assert len(terminal("explain", "loss spike", "--all").output) > len(shown)
+    facts = terminal.json("explain", "CUDA out of memory", "--json")
+    assert facts["topic"] == "out of memory" and {"cause", "sentence", "remedy", "knob"} == set(facts["causes"][0])
+    assert "model.norm=rmsnorm" in terminal("explain", "rmsnorm").output
+    assert "training.label_smoothing" in terminal("explain", "label smoothing").output
+    assert "Did you mean overfitting?" in terminal("explain", "overfiting", code=2).output

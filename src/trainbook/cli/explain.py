@@ -20,6 +20,8 @@ EXAMPLES = """[bold]Examples[/bold]
 
 trainbook explain learning_rate
 
+trainbook explain "loss spikes"
+
 trainbook explain my.yaml optimizer.learning_rate=3e-4
 """
 
@@ -29,7 +31,8 @@ def explain(
     what: Annotated[
         str | None,
         typer.Argument(
-            help="A knob (hyperparameter) by any of its names, a section, a recipe, or a YAML or Python file.",
+            help="A knob (hyperparameter) by any of its names, a technique (rmsnorm), a symptom (loss spikes), a "
+            "section, a recipe, or a YAML or Python file.",
             show_default=False,
         ),
     ] = None,
@@ -37,13 +40,16 @@ def explain(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of configuration files, for editors.")
     ] = False,
-    everything: Annotated[bool, typer.Option("--all", help="For a configuration: show the defaults too.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="For a configuration: show the defaults too; for a symptom, all of its knobs.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Explain what a knob (hyperparameter) does and when to change it, or where a configuration's values come from."""
+    """Explain a knob (hyperparameter), a technique or a symptom, or where a configuration's values come from."""
     from trainbook.errors import UserError
     from trainbook.knobs import explain_knob, explain_section, json_schema, recipes, section_types
-    from trainbook.knobs.explain import render_knob, render_section
+    from trainbook.knobs.explain import render_knob, render_section, render_topic
+    from trainbook.knobs.topics import knob_in_words
 
     is_a_configuration = what is not None and (
         what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what)
@@ -61,8 +67,32 @@ def explain(
         _answer(explain_section(what), render_section, as_json)
     elif is_a_configuration:
         _explain_file(what, overrides or [], everything, as_json)
+    elif (topic := _topic(what)) is not None:
+        _answer(topic, lambda facts, console: render_topic(facts, console, everything), as_json)
     else:
-        _answer(explain_knob(what), render_knob, as_json)
+        _answer(explain_knob(knob_in_words(what) or what), render_knob, as_json)
+
+
+def _topic(name: str) -> dict[str, Any] | None:
+    """A technique or a symptom, if it is no knob; of a symptom, with the causes that the doctor looks for."""
+    from trainbook.knobs.aliases import SPECIAL, knobs_named
+    from trainbook.knobs.topics import explain_topic, knob_in_words
+
+    if name in SPECIAL or knobs_named(name) or knob_in_words(name):
+        return None
+    facts = explain_topic(name)
+    if facts is not None and facts["kind"] == "symptom":
+        from trainbook.doctor.causes import CAUSES
+        from trainbook.doctor.rule import all_rules
+
+        named = dict.fromkeys(
+            cause for rule in all_rules().values() if rule.symptom == facts["topic"] for cause in rule.causes
+        )
+        facts["causes"] = [
+            {"cause": name, "sentence": CAUSES[name].sentence, "remedy": CAUSES[name].remedy, "knob": CAUSES[name].knob}
+            for name in named
+        ]
+    return facts
 
 
 def _explain_file(source: str, overrides: list[str], everything: bool, as_json: bool) -> None:

@@ -13,11 +13,15 @@ from trainbook.knobs.dumping import origin_text, yaml_value
 from trainbook.knobs.laws import laws_of
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.resume import resume_rule
+from trainbook.knobs.topics import topics
 from trainbook.knobs.values import choices, law_text, show
+from trainbook.nearest import nearest
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+MOST_KNOBS = 10  # of a symptom, the most important first
 
 
 def explain_knob(name: str) -> dict[str, Any]:
@@ -125,6 +129,8 @@ def _one_knob(name: str) -> Declaration:
         raise UserError(f"{name}: stands for several knobs. Name one of {', '.join(paths)}.")
     head, _, rest = name.rpartition(".")
     meant = did_you_mean(rest, section_named(head.split(".")[0]) if head else None)
+    if not meant and (near := nearest(name.lower(), topics())):
+        meant = f"Did you mean {near}?"
     raise UserError(f"{name}: no such knob." + (f" {meant}" if meant else ""))
 
 
@@ -168,6 +174,41 @@ def render_knob(facts: dict[str, Any], console: Console) -> None:
         console.print(Text(facts["correction"]))
     console.print()
     _pairs(console, _references(facts))
+
+
+def render_topic(facts: dict[str, Any], console: Console, everything: bool = False) -> None:
+    from rich.text import Text
+
+    console.print(Text.assemble((facts["topic"], "bold"), f"  {facts['kind']}"))
+    console.print(Text(facts["what"]))
+    if facts.get("causes"):
+        _heading(console, "What the doctor looks for")
+        for each in facts["causes"]:
+            console.print(Text(each["sentence"]))
+            _pairs(console, [("  →", each["remedy"])])
+    _heading(console, "Knobs")
+    shown = facts["knobs"] if everything else facts["knobs"][:MOST_KNOBS]
+    _pairs(console, [(_setting_of(each), _about(each)) for each in shown], style="cyan")
+    if len(shown) < len(facts["knobs"]):
+        console.print(Text(f"{len(facts['knobs']) - len(shown)} more with --all", style="dim"))
+    if facts["sources"]:
+        console.print()
+        _pairs(console, [("sources", "; ".join(facts["sources"]))])
+    console.print()
+    see = facts["knobs"][0]["path"] if facts["knobs"] else "learning_rate"
+    nexts = [("next", f"trainbook explain {see}")]
+    if facts["kind"] == "symptom":
+        nexts.insert(0, ("next", "trainbook doctor RUN names the most likely cause in a run, with its evidence"))
+    _pairs(console, nexts)
+
+
+def _setting_of(facts: dict[str, Any]) -> str:
+    return facts["path"] if facts["value"] is None else f"{facts['path']}={facts['value']}"
+
+
+def _about(facts: dict[str, Any]) -> str:
+    default = f"default {yaml_value(facts['default'])}"
+    return f"{facts['what']} Raised: {facts['raised']} Lowered: {facts['lowered']} ({default})"
 
 
 def _effects(facts: dict[str, Any]) -> list[tuple[str, str]]:
