@@ -138,7 +138,12 @@ def test_everything_that_is_wrong_is_told_at_once(beside: Beside):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", ":1: is not JSON: "), ("[1]", "must be a JSON object"), (None, ": no such file")],
+    [
+        ("{", ":1: is not JSON: "),
+        ('{"a', "Unterminated string starting at column 2."),
+        ("[1]", "must be a JSON object"),
+        (None, ": no such file"),
+    ],
 )
 def test_a_file_that_cannot_be_read_is_a_mistake_of_the_user(beside: Beside, text: str | None, message: str):
     if text is None:

@@ -258,7 +258,8 @@ def _parsed(content: str, shown: str) -> Any:
         raise DataError(str(error)) from None
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise DataError(f"{shown}: must be a JSON object, but got {error.msg} at {at}.") from None
+        what = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
+        raise DataError(f"{shown}: must be a JSON object, but got {what} at {at}.") from None
 
 
 def _object(value: Any, shown: str) -> dict[str, Any]:

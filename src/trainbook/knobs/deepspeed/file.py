@@ -218,7 +218,8 @@ def _parsed(path: Path) -> dict[str, Any]:
     try:
         found = json_text.loads(read_file(path), str(path))
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}:{error.lineno}: is not JSON: {error.msg}.") from None
+        what = error.msg.removesuffix(" at")  # as in "Unterminated string starting at"
+        raise UserError(f"{path}:{error.lineno}: is not JSON: {what} at column {error.colno}.") from None
     if not isinstance(found, dict):
         raise UserError(f"{path}: must be a JSON object, but got {show(found)}.")
     return found
