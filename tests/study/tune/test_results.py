@@ -271,7 +271,7 @@ def test_one_trial_is_told_as_one(ask: Asks) -> None:
     trials[2] = replace(trials[2], state="failed", loss=None)
     told = " ".join(conclude(read(question, Plan.from_json(plan), trials)))
     assert "1 trial failed for other reasons and is left out." in told
-    assert "1 trial ended with a loss, and shares of importance" in told
+    assert "1 trial besides the base ended with a loss, and shares of importance" in told
 
 
 def test_what_diverged_is_counted_and_is_in_no_number(ask: Asks) -> None:
@@ -307,7 +307,7 @@ def test_the_knob_that_decides_nearly_all_is_found_to(ask: Asks) -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"budget": 20}, "19 trials ended with a loss, and shares of importance need 30"),
+        ({"budget": 20}, "19 trials besides the base ended with a loss, and shares of importance need 30"),
         ({"budget": 40, "pruning": "asha"}, "pruned trials are missing"),
         ({"budget": 40, "method": "zoom"}, "zoom follows its own results"),
         ({"budget": 40, "method": "one-at-a-time"}, "one-at-a-time changes one knob at a time"),
@@ -457,7 +457,7 @@ def test_the_recipe_says_that_nothing_was_better_than_the_base_where_values_are_
 def test_importance_is_read_from_one_compared_value_at_a_time(ask: Asks) -> None:
     text = ARMS.replace("{learning_rate: }", "{learning_rate: , beta1: }")
     few = facts_of(ask(text, budget=50, seeds=0), dominated)  # 24 of each
-    assert few["importance"] is None and "24 trials ended with a loss" in few["importance_refused"]
+    assert few["importance"] is None and "24 trials besides the base ended with a loss" in few["importance_refused"]
     assert "for each value that is compared" in few["importance_refused"]
     enough = facts_of(ask(text, budget=66, seeds=0), dominated)
     assert enough["importance"][RATE] > 0.8 and all(arm["importance"] for arm in enough["arms"])

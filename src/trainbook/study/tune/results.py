@@ -249,7 +249,7 @@ def importance(
         return None, "pruned trials are missing from it, and shares of importance need a study without pruning"
     if len(ended) < LEAST:
         each = " for each value that is compared" if len(question.roles.arms) > 1 else ""
-        count = f"{len(ended)} trial{'' if len(ended) == 1 else 's'}"
+        count = f"{len(ended)} trial{'' if len(ended) == 1 else 's'} besides the base"
         return None, f"{count} ended with a loss, and shares of importance need {LEAST}{each}"
     if len(plan.space) < 2:
         return None, "only one knob was searched"
