@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,17 +11,19 @@ import pytest
 from tests.doctor.records import run, set_to
 
 from trainbook.doctor import diagnose
+from trainbook.doctor.diagnose import Diagnosis
 from trainbook.doctor.view import View
+from trainbook.finding import Finding
 from trainbook.loop import live_doctor
 from trainbook.loop.live_doctor import MOST_ROWS, NEWEST, LiveDoctor
 
 HIGH = "optimizer.learning_rate=0.9"
 
 
-def test_a_finding_is_written_when_it_is_first_seen_and_shown_in_a_line(lab: Any):
+def test_a_finding_is_written_when_it_is_seen_twice_and_shown_in_a_line(lab: Any):
     lab.train(HIGH, name="hot")
     found = lab.events("finding", "hot")
-    assert found and found[0]["step"] == 6, "at the first evaluation"
+    assert found and found[0]["step"] == 12, "at the second evaluation"
     first = next(event for event in found if event["cause_id"] == "learning-rate-high")
     assert first["severity"] == "error"
     assert first["override"] == "optimizer.learning_rate=0.001" and 0 < first["confidence"] < 1
@@ -82,6 +85,72 @@ def doctor_on_call(**options: Any) -> tuple[LiveDoctor, list[dict[str, Any]]]:
     said: list[dict[str, Any]] = []
     doctor.report_new(200, lambda kind, step=None, **fields: said.append({"kind": kind, "step": step, **fields}))
     return doctor, said
+
+
+def looks(*seen: list[Finding], total: int = 1000, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, str, str]]:
+    """What is said while looks at steps 10, 20, ... find these."""
+    record = run()
+    assert record.config is not None
+    doctor = LiveDoctor(record.name, record.config, [], [{"kind": "start", "step": 0, "total_updates": total}])
+    said: list[tuple[str, int, str, str]] = []
+
+    def log(kind: str, step: int | None = None, **fields: Any) -> None:
+        assert step is not None and fields["reason"]
+        said.append((kind, step, fields["cause_id"], fields["severity"]))
+
+    for at, found in enumerate(seen, 1):
+        monkeypatch.setattr(live_doctor, "diagnose", lambda record, found=found: Diagnosis(found))
+        doctor.report_new(10 * at, log)
+    return said
+
+
+HOT = Finding("divergence", "error", "learning-rate-high", 0.7, "the loss is 3")
+WARM = replace(HOT, severity="warning")
+COOL = replace(HOT, severity="info")
+LOST = Finding("not-finite", "error", "non-finite", 0.9, "the loss was NaN")
+
+
+def test_what_only_one_look_finds_is_not_said(monkeypatch: pytest.MonkeyPatch):
+    assert looks([HOT], [], [HOT], [], monkeypatch=monkeypatch) == []
+    assert looks([HOT], [HOT], [HOT], monkeypatch=monkeypatch) == [("finding", 20, "learning-rate-high", "error")]
+
+
+def test_of_two_looks_the_milder_one_is_said_first(monkeypatch: pytest.MonkeyPatch):
+    said = looks([WARM], [HOT], [HOT], [WARM], monkeypatch=monkeypatch)
+    assert [each[1:] for each in said] == [(20, "learning-rate-high", "warning"), (30, "learning-rate-high", "error")]
+
+
+def test_what_two_looks_no_longer_find_is_withdrawn_and_may_come_back(monkeypatch: pytest.MonkeyPatch):
+    said = looks([HOT], [HOT], [], [HOT], [COOL], [], [HOT], [HOT], monkeypatch=monkeypatch)
+    assert [each[:2] for each in said] == [("finding", 20), ("withdrawn", 60), ("finding", 80)]
+
+
+def test_nan_is_said_at_once(monkeypatch: pytest.MonkeyPatch):
+    assert looks([LOST], monkeypatch=monkeypatch) == [("finding", 10, "non-finite", "error")]
+
+
+def test_the_last_look_agrees_with_the_card(monkeypatch: pytest.MonkeyPatch):
+    said = looks([HOT], [HOT], [LOST, replace(WARM, cause="overfitting")], total=30, monkeypatch=monkeypatch)
+    assert [each[:3] for each in said[1:]] == [
+        ("finding", 30, "non-finite"),
+        ("finding", 30, "overfitting"),
+        ("withdrawn", 30, "learning-rate-high"),
+    ]
+
+
+def test_what_a_likelier_cause_explains_is_not_withdrawn(monkeypatch: pytest.MonkeyPatch):
+    explained = replace(COOL, explained_by="targets-not-shifted")
+    said = looks([HOT], [HOT], [explained], [explained], monkeypatch=monkeypatch)
+    assert [each[0] for each in said] == ["finding"]
+
+
+def test_a_resumed_run_knows_what_was_withdrawn():
+    record = run()
+    assert record.config is not None
+    told = {"kind": "finding", "step": 20, "cause_id": "learning-rate-high", "severity": "error"}
+    events = [told, {**told, "kind": "withdrawn", "step": 40}]
+    assert set(LiveDoctor(record.name, record.config, [], events[:1]).told) == {"learning-rate-high"}
+    assert not LiveDoctor(record.name, record.config, [], events).told
 
 
 def test_of_a_healthy_run_nothing_is_said():

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 from trainbook.doctor import CAUSES, Finding, diagnose
+from trainbook.finding import ORDER, Severity
 from trainbook.knobs.config import Config
 from trainbook.runs.foreign.vocabulary import where_to_set
 from trainbook.runs.run_record import RunRecord, told_by
 from trainbook.runs.schema import Split
 
 SPOKEN = ("error", "warning")
+AT_ONCE = ("not-finite", "guard-acted", "out-of-memory", "silent-corruption")  # rules that count what has happened
 MOST_ROWS = 2000  # that are kept of each split; beyond, every other one is let go, and from then on not kept
 NEWEST = 20  # rows that are always there
 
@@ -22,9 +26,18 @@ class FindingLog(Protocol):
     def __call__(self, kind: str, step: int | None = None, **fields: Any) -> None: ...
 
 
+class Told(NamedTuple):
+    severity: Severity
+    step: int | None
+    looks_without: int = 0  # in a row, since it was last seen
+
+
 class LiveDoctor:
     """Reports each cause once, and again only if it has become more severe; also after a resume. What follows from a
-    likelier cause is left to the card: during the run the first advice is enough."""
+    likelier cause is left to the card: during the run the first advice is enough.
+
+    A part of a curve may look like anything: a cause is reported when two looks in a row have found it, and withdrawn
+    when two in a row have not. The last look agrees with the card, so it needs no second one."""
 
     def __init__(
         self,
@@ -41,10 +54,14 @@ class LiveDoctor:
         self._kept: dict[Split, list[tuple[int, Row]]] = {"train": [], "eval": []}  # each with its number
         self._every: dict[Split, int] = {"train": 1, "eval": 1}
         self.events: list[Row] = list(events)
-        self.told: set[tuple[str | None, str | None]] = set()  # cause, severity
+        self.told: dict[str, Told] = {}  # by cause
+        self._suspected: dict[str, Severity] = {}  # cause and severity, of the look before
+        self._has_failed = False
         for event in self.events:
-            if event["kind"] == "finding":
-                self._note_told(event.get("cause_id"), event.get("severity"))
+            if event["kind"] == "finding" and "cause_id" in event:
+                self.told[event["cause_id"]] = Told(event["severity"], event.get("step"))
+            elif event["kind"] == "withdrawn":
+                self.told.pop(event["cause_id"], None)
         for row in rows:
             self.note(row["split"], row)
 
@@ -69,25 +86,42 @@ class LiveDoctor:
         """Forget the rows after a step that the run rolled back to."""
         for split, kept in self._kept.items():
             self._kept[split] = [each for each in kept if each[1]["step"] <= step]
+        self._suspected = {}
 
     def report_new(self, step: int, log: FindingLog) -> None:
-        """Log new findings. An error here does not stop the run."""
+        """Log what is new, and what no longer holds. An error here does not stop the run."""
         try:
             record = self._record()
             found = diagnose(record).findings
         except Exception as error:
-            if not any(key == ("doctor", None) for key in self.told):
-                self.told.add(("doctor", None))
+            if not self._has_failed:
+                self._has_failed = True
                 log("notice", step, reason=f"the doctor failed on this run: {type(error).__name__}: {error}")
             return
-        for each in found:
-            if each.severity in SPOKEN and not each.explained_by and (each.cause, each.severity) not in self.told:
-                self._note_told(each.cause, each.severity)
-                log("finding", step, **as_event(record, each))
+        skipped = record.train[-1].get("skipped_updates") or 0 if len(record.train) else 0  # and made up for
+        is_last = step - skipped >= (record.facts.get("total_updates") or math.inf)
+        spoken = {each.cause: each for each in found if each.severity in SPOKEN and not each.explained_by}
+        for cause, each in spoken.items():
+            is_sure = is_last or each.rule in AT_ONCE
+            severity = each.severity if is_sure else _milder(each.severity, self._suspected.get(cause))
+            told = self.told.get(cause)
+            if severity is not None and (told is None or ORDER[severity] < ORDER[told.severity]):
+                self.told[cause] = Told(severity, step)
+                log("finding", step, **as_event(record, replace(each, severity=severity)))
+        self._suspected = {cause: each.severity for cause, each in spoken.items()}
+        self._withdraw(
+            step, {each.cause for each in found if each.severity in SPOKEN or each.explained_by}, log, is_last
+        )
 
-    def _note_told(self, cause: str | None, severity: str | None) -> None:
-        """What was told as an error is not told as a warning later."""
-        self.told |= {(cause, severity), (cause, "warning")}
+    def _withdraw(self, step: int, holding: set[str], log: FindingLog, is_last: bool) -> None:
+        for cause, told in list(self.told.items()):
+            without = 0 if cause in holding else told.looks_without + 1
+            self.told[cause] = told._replace(looks_without=without)
+            if without >= 2 or (without and is_last):
+                del self.told[cause]
+                since = "" if told.step is None else f" at step {told.step:,}"
+                reason = f"{CAUSES[cause].sentence} This {told.severity}{since} no longer holds."
+                log("withdrawn", step, reason=reason, cause_id=cause, severity=told.severity)
 
     def _record(self) -> RunRecord:
         facts: Row = {"recipe": self.recipe, "determinism": {"world": self.world}}
@@ -96,6 +130,11 @@ class LiveDoctor:
                 facts |= {key: value for key, value in event.items() if key not in ("kind", "step", "segment", "time")}
         rows, (origin, settings, config) = self.rows, self.told_by_config
         return RunRecord(self.name, rows["train"], rows["eval"], self.events, settings, config, facts, origin)
+
+
+def _milder(now: Severity, before: Severity | None) -> Severity | None:
+    """Of two looks in a row; None if only one of them found it."""
+    return None if before is None else max(now, before, key=lambda severity: ORDER[severity])
 
 
 def as_event(record: RunRecord, finding: Finding) -> dict[str, Any]:

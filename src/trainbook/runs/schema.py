@@ -327,6 +327,7 @@ EVENTS = {
         EventKind("tracker", "a tracker failed, fell behind or lost rows; the run is not affected", "warning"),
         EventKind("notice", "for information"),
         EventKind("finding", "the doctor found a symptom, with a likely cause and a change to try", "warning"),
+        EventKind("withdrawn", "an earlier finding of the doctor no longer holds"),
         EventKind("finish", "the run finished", shown=False),
         EventKind("failure", "the run failed", "error"),
     )
