@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trainbook.doctor.remedies import chosen_metric
-from trainbook.doctor.statistics import noise_of, rank_correlation, robust_line, running_median, thinned
+from trainbook.doctor.statistics import jitter_of, noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
 from trainbook.runs.columns import are_logged
 
@@ -30,6 +30,8 @@ FAR_BELOW = 10.0  # times the size of the first loss, below zero
 FALLS_ON = 0.8  # of the fall in the first half of a run, in the second: a loss that settles makes far less
 BY_CHANCE = 0.01  # that the newest rows are all lost, as single ones were before
 CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
+AT_FIRST = 5  # rows: the loss before anything was learned
+UNNOTICED = 1 / 3  # of the loss: where it may have fallen by this much within the noise of batches, nobody can tell
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -65,7 +67,18 @@ def divergence_of(view: View) -> Divergence | None:
     error = OF_A_MEDIAN * noise * (1 / width + 1 / len(tail)) ** 0.5
     risen = float(scaled(last) - scaled(lowest))
     is_given_back = fallen > 0.1 * unit and last > lowest + 0.5 * fallen and at < 0.85 * steps[-1]
-    return found if is_given_back and risen > SIGNIFICANT * error else None
+    if not is_given_back or risen < SIGNIFICANT * error:
+        return None
+    # A rise no larger than what single rows differ by: validation knows better.
+    of_rows = max(noise, noise_of(scaled(losses[len(losses) // 2 :])))
+    return None if risen < 4 * of_rows and _is_best_since(view, steps[-len(tail)]) else found
+
+
+def _is_best_since(view: View, step: float) -> bool:
+    """Validation: an evaluation after this step is the lowest of several, and nearly each is lower than the one
+    before."""
+    at, evaluations = view.finite("loss", "eval")
+    return len(evaluations) >= 3 and at[-1] >= step and loss_falls_on(view)
 
 
 def _ratio(difference: float, noise: float) -> float:
@@ -120,10 +133,13 @@ def falls_throughout(view: View) -> bool:
 
 def falls_below_zero(view: View) -> tuple[float, float] | None:
     """The first and the last level of a loss that runs away below zero, as a score that is minimized does; None of one
-    that settles there, such as the negative log-likelihood of a density. Halves of a run are counted in the sum of its
-    learning rates: where they come down, any loss seems to settle."""
+    that settles there, such as the negative log-likelihood of a density, in training or in validation. Halves of a run
+    are counted in the sum of its learning rates: where they come down, any loss seems to settle."""
     steps, losses = view.losses()
     if len(losses) < FEW or losses[-1] >= 0:
+        return None
+    evaluations, gain = view.values("loss", "eval"), validation_gain(view)
+    if gain is not None and gain < STOPPED and evaluations[-1] < 0:
         return None
     first, last = float(losses[0]), float(np.median(losses[-max(3, len(losses) // 10) :]))
     smooth = running_median(losses, max(3, len(losses) // 10) | 1)
@@ -142,6 +158,34 @@ def fell_for_certain(view: View) -> bool:
     late = losses[-max(3, len(losses) // 4) :]
     first = min(float(losses[0]), float(np.median(losses[:3])))  # it may have shot up since
     return first - float(np.median(late)) > CERTAIN * max(noise_of(losses), noise_of(late))
+
+
+def may_have_fallen(view: View) -> bool:
+    """Far, and unnoticed, since the losses of single batches differ so much: a few rows of the start and of the end are
+    all there is, and their medians have errors. With heavy tails, those of a few hundred batches are not enough."""
+    losses = view.losses()[1]
+    if len(losses) < LATE or losses.min() <= 0:
+        return False
+    logs = np.log(losses)
+    early, late = logs[:AT_FIRST], logs[-max(AT_FIRST, len(logs) // 4) :]
+    error = OF_A_MEDIAN * noise_of(logs) * (1 / len(early) + 1 / len(late)) ** 0.5
+    return float(np.median(early) - np.median(late)) + 2 * error > -math.log(1 - UNNOTICED)
+
+
+def shot_up_at_first(view: View) -> bool:
+    """The loss rose right after the first row, by more than the noise of batches."""
+    losses = view.losses()[1]
+    noise = noise_of(np.log(losses[len(losses) // 2 :]))
+    return bool(np.log(np.median(losses[1:6]) / losses[0]) > 3 * noise)
+
+
+def validation_fell(view: View) -> bool:
+    """Since the first evaluation, and by more than evaluations differ."""
+    evaluations = view.values("loss", "eval")
+    if len(evaluations) < 3:
+        return False
+    first, last = float(evaluations[0]), float(np.median(evaluations[-3:]))
+    return first - last > max(LEARNED * view.unit(first), 3 * jitter_of(evaluations))
 
 
 class Standstill(NamedTuple):
@@ -166,12 +210,15 @@ def standstill_of(view: View) -> Standstill | None:
     evaluations = view.values("loss", "eval")
     if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0 or fell_for_certain(view):
         return None
+    shot_up = shot_up_at_first(view)
+    if not shot_up and (may_have_fallen(view) or validation_fell(view)):
+        return None
     trained = float(np.median(losses[-max(3, len(losses) // 4) :]))
     is_evaluated = len(evaluations) >= 3
-    first, last = float(losses[0]), float(np.median(evaluations[-3:])) if is_evaluated else trained
+    # After it shot up, nothing but the first row is the start.
+    first = float(losses[0]) if shot_up else float(np.median(losses[:AT_FIRST]))
+    last = float(np.median(evaluations[-3:])) if is_evaluated else trained
     name = "validation loss" if is_evaluated else "training loss"
-    late = np.log(losses[len(losses) // 2 :])
-    shot_up = np.log(np.median(losses[1:6]) / first) > 3 * noise_of(late)
     if min(last, trained) >= (1 - LEARNED) * first and (shot_up or (is_evaluated and not falls_throughout(view))):
         return Standstill(first, last, name, True)
     is_flat = is_evaluated and evaluations.min() >= (1 - LEARNED) * evaluations[0]
@@ -202,7 +249,8 @@ def fall_at_end(view: View) -> Fall | None:
     late = slice(-max(LATE, len(losses) // 4), None)
     kept = thinned(len(steps[late]), 100)
     line = robust_line(steps[late][kept], losses[late][kept])
-    level = view.unit(float(np.median(losses[late][:3])))  # where the stretch begins: it may end at next to nothing
+    begins = float(np.median(losses[late][:3]))  # where the stretch begins: it may end at next to nothing
+    level = begins if view.has_floor else view.unit(begins)
     fall = min(-line.slope * (steps[-1] - steps[late][0]), level)
     if line.high >= 0 or fall <= 0 or level == 0:
         return None
@@ -242,6 +290,18 @@ def validation_falls_on(view: View) -> bool:
     if len(losses) < 5 or rank_correlation(at, losses) > -0.9:
         return False
     return float(np.interp(at[-1] / 2, at, losses) - losses[-1]) > 0.1 * float(losses[0] - losses[-1])
+
+
+def loss_falls_on(view: View) -> bool:
+    """In the last half of the run so far: of evaluations, each is lower than the one before, but for their noise; where
+    there are none, the trend of the training loss falls for certain."""
+    at, evaluations = view.finite("loss", "eval")
+    if len(evaluations) >= 3:
+        late = evaluations[at >= at[-1] / 2] if len(evaluations) > 4 else evaluations
+        return bool(late[-1] == evaluations.min() and rank_correlation(np.arange(len(late)), late) < -0.6)
+    steps, losses = view.losses()
+    half = slice(len(losses) // 2, None)
+    return len(losses) >= 2 * LATE and robust_line(steps[half], losses[half]).high < 0
 
 
 def validation_has_stopped(view: View) -> bool:

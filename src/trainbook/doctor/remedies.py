@@ -74,7 +74,8 @@ def raise_rate(view: View) -> str | None:
 
 NOT_THE_RATE = (
     "The learning rate is not low: check that gradients reach all layers and are not nearly zero, as where units are "
-    "dead or saturated, and that the weights do not start very large."
+    "dead or saturated, and that the weights do not start very large. If the loss is already at its floor, nothing is "
+    "wrong."
 )
 
 
@@ -239,6 +240,7 @@ class Chosen:
     targets: float | None  # that an evaluation is a mean over
     unit: float | None = None  # what a share is one of, instead of the value itself: that of a loss below zero
     jitter: float = 0.0  # the standard deviation of a single evaluation around the trend of all
+    least: float = 0.0  # a difference that is worth a word, of a loss: it may have come near zero
     may_draw: bool = False  # an evaluation of a module of the user's own may draw at random what it asks
 
     @property
@@ -282,7 +284,7 @@ class Chosen:
         by_chance = self.jitter * (2 + (2 * math.log(len(self.values))) ** 0.5)
         if not self.may_draw and len(since) > IN_A_ROW and (np.diff(since) > 0).all():
             by_chance /= 2
-        if self.loss_since < max(WORSE * self.unit_at(self.best), self.noise, by_chance):
+        if self.loss_since < max(WORSE * self.unit_at(self.best), self.least, self.noise, by_chance):
             return False
         if len(self.values) < SEVERAL:
             return True
@@ -343,6 +345,7 @@ def _curve(view: View, metric: str) -> Chosen | None:
         count,
         unit,
         jitter,
+        WORSE * view.unit(float(values.min())) if metric == "loss" else 0.0,
         view.record.origin == "fit",
     )
 

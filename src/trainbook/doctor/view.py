@@ -17,6 +17,7 @@ from trainbook.runs.run_record import RunRecord
 NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
 EARLY = 100  # steps
+SMALL_SHARE = 0.05  # of what was learned
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
@@ -82,8 +83,9 @@ class View:
 
     def unit(self, level: float) -> float:
         """What a share of a loss at this level is a share of: the loss itself, or, where it goes below zero, what was
-        learned so far."""
-        return abs(level) if self.has_floor else self._learned
+        learned so far. A loss that comes near zero has not become more sensitive by that: the unit never falls below a
+        small share of what was learned."""
+        return max(abs(level), SMALL_SHARE * self._learned) if self.has_floor else self._learned
 
     @cached_property
     def _learned(self) -> float:
@@ -131,8 +133,9 @@ class View:
 
     @property
     def has_ended(self) -> bool:
-        """It reached the end that was planned."""
-        return self.last_step >= 0.98 * self.total > 0
+        """It reached the end that was planned; skipped updates are made up for."""
+        skipped = self.values("skipped_updates")[-1:].sum()
+        return self.last_step - skipped >= 0.98 * self.total > 0
 
     @property
     def is_early(self) -> bool:

@@ -20,8 +20,11 @@ from trainbook.doctor.curves import (
     falls_below_zero,
     falls_throughout,
     fell_for_certain,
+    may_have_fallen,
+    shot_up_at_first,
     standstill_of,
     validation_falls_on,
+    validation_fell,
     validation_has_stopped,
 )
 from trainbook.doctor.remedies import (
@@ -53,15 +56,16 @@ NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not wor
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 SHAPES = "; and that predictions and targets have the same shape: (N, 1) against (N,) is silently broadcast to (N, N)."
+FLOOR = " A model that was trained before may be as good as it gets: then nothing is wrong."
 
 
 @rule(
     "loss-at-start",
     symptom="loss not decreasing",
     looks_at="the first loss of a model trained from scratch, against the loss of a uniform guess",
-    thresholds="15 % and 0.2 nats above or below it (T5: twice as high, and 2.5 nats above); a factor equal to the "
-    "number of "
-    "gradient accumulation steps names the accumulation",
+    thresholds="15 % and 0.2 nats above or below it (T5 with tied embeddings: above the loss of a model that predicts "
+    "the token it reads with a logit of the root of the width, whatever the vocabulary); a factor equal to the number "
+    "of gradient accumulation steps names the accumulation",
     source=f"a softmax should start at ln V ({RECIPE}); the tolerances are ours",
     fault="initial weights 10 times too large; the loss multiplied by the accumulation steps",
     causes=("init-large", "accumulation-wrong", "targets-not-shifted"),
@@ -82,9 +86,12 @@ def loss_at_start(view: View) -> Iterator[Finding]:
                 evidence = f"{said}: a factor of {first / expected:.3g}, with {count} gradient accumulation steps"
                 yield finding("error", "accumulation-wrong", 0.85, evidence, steps=(1, steps[0]), **numbers)
                 return
-    # T5's embeddings begin 50 times as large, and tied to the output they make it answer with what it reads.
-    allowed = max(expected, 2.5) if view.setting("model.type") == "t5" else 0.15 * expected + 0.2
-    if first > expected + allowed:
+    highest = expected + 0.15 * expected + 0.2
+    if view.setting("model.type") == "t5" and view.setting("model.tie_embeddings") is not False:
+        # T5's embeddings begin with a deviation of 1. Tied to the output, they make it answer with the token that it
+        # reads: with a logit of up to the root of the width, where all others are about 0.
+        highest = float(np.logaddexp(highest, (view.setting("model.hidden_size") or 768) ** 0.5))
+    if first > highest:
         override = change(view, "model.initializer_range", _usual_spread(view))
         sure = 0.85 if first > 1.4 * expected else 0.6
         yield finding(
@@ -110,8 +117,10 @@ def _usual_spread(view: View) -> float:
     "not-decreasing",
     symptom="loss not decreasing",
     looks_at="how far the loss has fallen, and how large the updates are",
-    thresholds="less than 3 % below the start; updates above 1 % of the weights or below 0.01 % name the learning rate "
-    "(the latter gradients that vanish, if a module of your own has the highest usual one), others the targets, after "
+    thresholds="less than 3 % below the start, where a fall by a third could not hide in the noise of batches, and the "
+    "validation loss has not fallen either; updates above 1 % of the weights or below 0.01 % name the learning rate "
+    "(the latter gradients that vanish, if a module of your own has the highest usual one, and is an info if it has a "
+    "usual one and validation has not become worse: its loss may be as low as it gets), others the targets, after "
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
     f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
     "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
@@ -142,6 +151,11 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     has_fallen = not view.has_floor or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
     if still is None and has_fallen:
         return
+    is_told_by_guessing = prior is not None  # where it is known, the start has not to be read from noisy batches
+    if not (still or is_told_by_guessing or shot_up_at_first(view)) and (
+        may_have_fallen(view) or validation_fell(view)
+    ):
+        return
     norms = view.curve("grad_norm")[1]
     if len(norms) and not np.isfinite(norms).mean() > 0.5:  # what was never applied says nothing about the rate
         return
@@ -150,7 +164,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
     if still is not None:
         evidence = f"nothing was learned in {int(steps[-1]):,} steps: the {still.name} is {still.last:.3g}, and the "
-        evidence += f"first training loss was {still.first:.3g}"
+        evidence += f"training loss started at {still.first:.3g}"
     if view.is_fine_tuning:
         yield from _fine_tuning_learns_nothing(view, evidence, last, ratio, (0, steps[-1]))
     elif ratio is None:
@@ -173,7 +187,20 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         )
     elif ratio < 1e-4 and is_high_enough(view):
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
-        yield finding("error", "gradients-vanish", 0.6, said, steps=(0, steps[-1]), remedy=NOT_THE_RATE)
+        # The updates of SGD are as small as its gradients, and those are small at a minimum too.
+        severity, sure = ("warning", 0.4) if view.setting("optimizer.type") == "sgd" else ("error", 0.6)
+        yield finding(severity, "gradients-vanish", sure, said, steps=(0, steps[-1]), remedy=NOT_THE_RATE)
+    elif ratio < 1e-4 and _may_be_at_its_floor(view):
+        said = (
+            f"the loss stays at {last:.3g} over {int(steps[-1]):,} steps, and an update changes the weights by "
+            f"{ratio:.2g} (usual: 0.001): either the loss is already at its floor, as in fine-tuning a good model, or "
+            f"the learning rate of {view.peak_rate:.2g} is too low"
+        )
+        remedy = "Raise the learning rate if a lower loss is possible; otherwise nothing is wrong."
+        override, span = raise_rate(view), (0, steps[-1])
+        yield finding(
+            "info", "learning-rate-low", 0.4, said, steps=span, override=override, remedy=remedy, update_ratio=ratio
+        )
     elif ratio < 1e-4:
         said = f"{evidence}; an update changes the weights by {ratio:.2g} (usual: 0.001)"
         yield finding(
@@ -192,10 +219,19 @@ def not_decreasing(view: View) -> Iterator[Finding]:
             0.5,
             said,
             steps=(0, steps[-1]),
-            remedy=PAIRS + SHAPES if view.record.origin == "fit" else None,
+            remedy=PAIRS + SHAPES + FLOOR if view.record.origin == "fit" else None,
             is_by_exclusion=True,
             update_ratio=ratio,
         )
+
+
+def _may_be_at_its_floor(view: View) -> bool:
+    """Of a module of the user's own, whose lowest loss nobody knows: its learning rate is a usual one, and validation
+    is no worse for it."""
+    evaluations, rate = view.values("loss", "eval"), view.peak_rate
+    if view.record.origin != "fit" or rate is None or not rates_in_use(view)[0] <= rate <= rates_in_use(view)[1]:
+        return False
+    return not len(evaluations) or float(np.median(evaluations[-3:])) <= 1.01 * float(evaluations[0])
 
 
 def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Finding:
@@ -264,7 +300,8 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
     thresholds="the last third within 4 % or 0.05 nats of it, no longer falling, after 100 steps; updates above 2 "
     "% or below "
     "0.02 % of the weights name the learning rate, others the targets, unless a validation loss is below "
-    f"{BETTER_THAN_GUESSING:.0%} of that of guessing, or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
+    f"{BETTER_THAN_GUESSING:.0%} of that of guessing ({AS_GOOD_AS_CONSTANT:.0%} at the newest evaluation of a run that "
+    f"goes on), or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
     "prediction",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
@@ -312,6 +349,9 @@ def _validation_beats_guessing(view: View, prior: float) -> bool:
     guessing = float(view.fact("validation_prior_loss") or prior)
     evaluations, scores = view.values("loss", "eval"), view.values("f1_macro", "eval")
     if len(evaluations) and evaluations.min() < BETTER_THAN_GUESSING * guessing:
+        return True
+    is_under_way = len(evaluations) > 0 and evaluations[-1] == evaluations.min() < AS_GOOD_AS_CONSTANT * guessing
+    if is_under_way and not view.has_ended:
         return True
     uniform = view.fact("uniform_loss")  # the score of a constant prediction is at most one over the number of classes
     return uniform is not None and len(scores) > 0 and float(scores.max()) > MUCH_BETTER_SCORE * np.exp(-uniform)

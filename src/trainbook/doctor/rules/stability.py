@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of
+from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, loss_falls_on
 from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line
+from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
 from trainbook.doctor.view import EARLY, View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import ML_ENGINEERING, PALM, SMALL_SCALE_PROXIES, VIT_22B
 
 SHOT_UP = 3.0  # times the first loss
+OF_START = 12  # rows, that the noise of the start can be read from
 
 
 @rule(
@@ -22,7 +23,8 @@ SHOT_UP = 3.0  # times the first loss
     symptom="instability",
     looks_at="the loss late in the run, against its lowest and first values",
     thresholds="the median of the last fifth has given back half of the improvement, by 6 standard errors of the "
-    "difference of two medians; or is 10 % and 4 deviations of single rows above the first loss (in the first "
+    "difference of two medians (and by 4 deviations of single rows, if the validation loss falls meanwhile); or is "
+    "10 % and 4 deviations of single rows above the first loss (in the first "
     f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
     f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one",
     source="reasoning: noise does not undo half of the improvement; deviations are those of neighbouring rows",
@@ -168,12 +170,16 @@ def find_spikes(view: View) -> list[tuple[int, float, str]]:
     """Step, loss and recovery of each."""
     steps, losses = view.losses()
     around = detrended(losses)
-    # Small batches have long tails: what one row in twenty does is not news.
-    noise = max(median_and_spread(around)[1], float(np.quantile(np.abs(around[4:]), 0.9)) / 1.64)
+    # The noise of batches falls with the loss: before most is learned it is larger than in most rows of the run.
+    smooth = running_median(losses, 9)
+    start = int(np.argmax(smooth <= (smooth[0] + smooth.min()) / 2))
+    throughout = _noise_with_tails(around[4:])
+    at_start = max(throughout, _noise_with_tails(around[:start])) if start >= OF_START else throughout
     found: list[tuple[int, float, str]] = []
     row = 4
     while row < len(losses):
         before = float(np.median(losses[max(0, row - 8) : row]))
+        noise = at_start if row < start else throughout
         limit = before + max(6 * noise, 0.15 * view.unit(before))
         if losses[row] <= limit:
             row += 1
@@ -188,13 +194,17 @@ def find_spikes(view: View) -> list[tuple[int, float, str]]:
     return found
 
 
+def _noise_with_tails(around: np.ndarray) -> float:
+    """Small batches have long tails: what one row in twenty does is not news."""
+    return max(median_and_spread(around)[1], float(np.quantile(np.abs(around), 0.9)) / 1.64)
+
+
 @rule(
     "attention-logits",
     symptom="instability",
     looks_at="the largest attention logit, and whether it keeps growing",
-    thresholds="above 100 and rising; or above 10 and grown at least threefold in the second half of the run; "
-    "above 300 is an "
-    "error",
+    thresholds="above 100 and rising (an info while the loss keeps falling, that of validation where it is evaluated); "
+    "or above 10 and grown at least threefold in the second half of the run; above 300 is an error",
     source=f"every run above 10,000 diverged ({SMALL_SCALE_PROXIES}), and logits passed 50,000 in another that did "
     f"({VIT_22B}); our thresholds are far lower, because a lead of 10 over the other logits already puts nearly all "
     "attention on one token",
@@ -217,10 +227,14 @@ def attention_logits(view: View) -> Iterator[Finding]:
         evidence += f", growing at least {grown:.2g}-fold in the second half of the run" if is_rising else ""
         override = change(view, "model.qk_norm", True)
         severe = last > 300
+        # What runs away is told however well the loss does meanwhile; large logits that it gains by are no fault.
+        falls = not severe and not is_rising and loss_falls_on(view)
+        if falls:
+            evidence += "; the loss keeps falling, so they do no harm so far"
         yield finding(
-            "error" if severe else "warning",
+            "info" if falls else "error" if severe else "warning",
             "attention-logits-grow",
-            0.7 if severe or is_rising else 0.55,
+            0.4 if falls else 0.7 if severe or is_rising else 0.55,
             evidence,
             steps=(steps[0], steps[-1]),
             override=override,
