@@ -74,10 +74,11 @@ def test_batches_of_an_untrained_model_are_no_spikes(seed: int):
     assert [spike for spike in find_spikes(View(noisy)) if spike[0] <= 20] == []
 
 
-@pytest.mark.parametrize("vocabulary", [12, 40, 257, 32_000])
-def test_t5_begins_with_the_token_that_it_reads_whatever_the_vocabulary(vocabulary: int):
+# The highest first loss, of three seeds, of T5ForConditionalGeneration in transformers with t5-tiny's width, heads and
+# layers, on random tokens.
+@pytest.mark.parametrize(("vocabulary", "start"), [(12, 5.45), (40, 5.87), (257, 6.74), (32_000, 10.93)])
+def test_t5_begins_with_the_token_that_it_reads_whatever_the_vocabulary(vocabulary: int, start: float):
     uniform = math.log(vocabulary)
-    start = max(uniform, 5.4) + 0.6  # transformers' own T5 of width 128 and 2 layers begins there
 
     def begun(start: float) -> RunRecord:
         falling = losses(lambda step: 0.5 * uniform + (start - 0.5 * uniform) * math.exp(-step / 30))
