@@ -47,8 +47,8 @@ def _verdict(arm: Facts, facts: Facts) -> str:
     number = _amount(effect["mean"], facts)
     pairs = f"{effect['pairs']} pairs of runs"
     interval = f"95 % interval {_amount(effect['low'], facts)} to {_amount(effect['high'], facts)}, {pairs}"
+    arms = f" after Holm's correction for {len(facts['arms'])} arms" if len(facts["arms"]) > 1 else ""
     if arm["verdict"] in ("better", "worse"):
-        arms = f" after Holm's correction for {len(facts['arms'])} arms" if len(facts["arms"]) > 1 else ""
         return (
             f"{name} is {arm['verdict']} than the control: {facts['metric']} {number} ({interval}; p = "
             f"{arm['p_corrected']:.2g}{arms}; sign-flip test p = {effect['p_flips']:.2g})."
@@ -56,6 +56,8 @@ def _verdict(arm: Facts, facts: Facts) -> str:
     if arm["verdict"] == "equivalent":
         within = f"90 % interval {_amount(effect['low_90'], facts)} to {_amount(effect['high_90'], facts)}, {pairs}"
         return f"{name} is equivalent to the control within {_size(facts['epsilon'], facts)}: {number} ({within})."
+    if effect["low"] > 0 or effect["high"] < 0:  # which one comparison alone would be called a difference for
+        interval += f"; p = {arm['p_corrected']:.2g}{arms}, sign-flip test p = {effect['p_flips']:.2g}"
     return f"{name}: no evidence either way: {number} ({interval}). {_what_it_takes(arm, facts)}"
 
 
