@@ -22,7 +22,7 @@ from typer.testing import CliRunner, Result
 from trainbook.cli.main import app
 
 ROOT = Path(__file__).parents[2]
-STUDIES = ("tune", "transfer")  # many runs: by themselves
+STUDIES = ("tune", "ablate", "transfer")  # many runs: by themselves
 PAGES = ("README.md", "docs/data.md", "docs/finetuning.md", "docs/own-parts.md")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", flags=re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w[\w.-]*\.(?:yaml|py))\b")
@@ -97,6 +97,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(material: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     shutil.copytree(material, tmp_path / "place", ignore=shutil.ignore_patterns("cache"))
+    shutil.copytree(ROOT / "studies", tmp_path / "place" / "studies")
     monkeypatch.chdir(tmp_path / "place")
     monkeypatch.setenv("TRAINBOOK_CACHE", str(material / "cache"))
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
@@ -118,6 +119,8 @@ def smaller(arguments: list[str]) -> list[str]:
         return [*arguments, "--device", "cpu"]
     if verb == "data":
         return [*arguments, "--limit", "100"]
+    if verb == "ablate":
+        return [*arguments, *SHORT, *SMALL, "--seeds", "2"]
     if verb in ("tune", "transfer"):
         less = {"--budget": "3", "--workers": "1", "--sizes": "16,32", "--proxy": "8"}
         named = zip(["", *arguments], arguments, strict=False)
