@@ -218,9 +218,9 @@ def test_a_study_with_links_is_refused_and_its_ledger_deletes_nothing_elsewhere(
     for place in (precious / "run", study / "trials" / "run"):
         (place / "checkpoints").mkdir(parents=True)
     named = SimpleNamespace(state="done", run=str(precious / "run"), number=1)
-    asked = SimpleNamespace(roles=SimpleNamespace(num_arms=0))
+    planning = SimpleNamespace(keeps=lambda trials: set())
     made: Any = worker.Worker.__new__(worker.Worker)
-    made.ledger, made.question, made.folder = SimpleNamespace(trials=lambda: [named]), asked, study
+    made.ledger, made.planning, made.folder = SimpleNamespace(trials=lambda: [named]), planning, study
     made._make_room()
     assert (precious / "run" / "checkpoints").is_dir() and not (study / "trials" / "run" / "checkpoints").exists()
 
