@@ -4,7 +4,7 @@ import pytest
 
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.aliases import by_path
-from trainbook.knobs.topics import SYMPTOMS, TECHNIQUES, explain_topic, knob_in_words
+from trainbook.knobs.topics import FIRST_SECTIONS, SYMPTOMS, TECHNIQUES, explain_topic, knob_in_words
 
 
 def test_every_symptom_that_a_knob_or_a_rule_names_is_explained():
@@ -31,8 +31,9 @@ def test_a_symptom_by_any_of_its_names_lists_what_treats_it_the_most_important_f
     facts = explain_topic(asked)
     assert facts is not None and (facts["kind"], facts["topic"]) == ("symptom", symptom)
     assert all(symptom in by_path()[each["path"]].knob.symptoms for each in facts["knobs"])
-    ranks = [each["rank"] or 1000 for each in facts["knobs"]]
-    assert ranks == sorted(ranks) and facts["knobs"]
+    cheap = [each["path"].split(".")[0] not in FIRST_SECTIONS.get(symptom, ()) for each in facts["knobs"]]
+    order = list(zip(cheap, [each["rank"] or 1000 for each in facts["knobs"]], strict=True))
+    assert order == sorted(order) and facts["knobs"]
 
 
 @pytest.mark.parametrize(

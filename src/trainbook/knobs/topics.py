@@ -64,6 +64,11 @@ SYMPTOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("bad data", "poisoned data", "outliers", "corrupt data", "label noise"),
     ),
 }
+# Where what is learned should stay the same, importance for tuning is no order: what changes only the cost is first.
+FIRST_SECTIONS = {
+    "out of memory": ("memory", "batch", "precision", "distributed"),
+    "too slow": ("precision", "memory", "batch", "data", "distributed"),
+}
 # Techniques that are no knob's name and no choice of one: what they are, and the knobs that make them.
 TECHNIQUES: dict[str, tuple[str, tuple[str, ...]]] = {
     "lora": (
@@ -101,7 +106,8 @@ def explain_topic(name: str) -> dict[str, Any] | None:
     for symptom, (what, others) in SYMPTOMS.items():
         if words in {_words(each) for each in (symptom, *others)}:
             treating = [each for each in by_path().values() if symptom in each.knob.symptoms]
-            treating.sort(key=lambda each: (each.knob.rank is None, each.knob.rank or 0))
+            first = FIRST_SECTIONS.get(symptom, ())
+            treating.sort(key=lambda each: (each.section not in first, each.knob.rank is None, each.knob.rank or 0))
             return _facts("symptom", symptom, what, [(each, None) for each in treating])
     if words in TECHNIQUES:
         what, paths = TECHNIQUES[words]
