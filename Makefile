@@ -26,8 +26,8 @@ test-all: lint
 	$(PYTEST) -m "not gpu" tests
 
 lint: $(VENV)/installed-test
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs studies
+	$(BIN)/ruff format --check src tests benchmarks docs studies
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainbook.errors import UserError
@@ -54,9 +57,17 @@ def explain_knob(name: str) -> dict[str, Any]:
         "value_aliases": {show(foreign).strip("'"): _plain(own) for foreign, own in knob.value_aliases.items()},
         "correction": knob.correction,
         "sources": list(knob.sources),
+        "measured": _measured().get(path, []),
         "resume": resume_rule(path).policy,
         "resume_why": resume_rule(path).why,
     }
+
+
+@cache
+def _measured() -> dict[str, list[dict[str, Any]]]:
+    """What our own studies found, by knob: generated from their results by studies/publish.py."""
+    text = (Path(__file__).parent / "measured.json").read_text(encoding="utf-8")
+    return json.loads(text)
 
 
 def explain_section(name: str) -> dict[str, Any]:
@@ -172,8 +183,24 @@ def render_knob(facts: dict[str, Any], console: Console) -> None:
     if facts["correction"]:
         _heading(console, "Often misunderstood", "yellow")
         console.print(Text(facts["correction"]))
+    if facts["measured"]:
+        _heading(console, "Measured")
+        _pairs(console, [(yaml_value(each["value"]), measured_text(each)) for each in facts["measured"]], style="cyan")
     console.print()
     _pairs(console, _references(facts))
+
+
+def measured_text(facts: dict[str, Any]) -> str:
+    """What a study found of a value, beside the value of its base."""
+    factor, unit = (100.0, " %") if facts["scale"] == "share" else (1.0, "")
+    mean, low, high = (factor * facts[name] for name in ("mean", "low", "high"))
+    others = ", ".join(f"{path}={yaml_value(value)}" for path, value in facts["with"].items())
+    also = f" (with {others})" if others else ""
+    return (
+        f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
+        f"value in {facts['base']}: {facts['verdict']}; {facts['pairs']} pairs of runs, each at its best learning "
+        f"rate; {facts['command']}"
+    )
 
 
 def render_topic(facts: dict[str, Any], console: Console, everything: bool = False) -> None:

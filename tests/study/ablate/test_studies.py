@@ -1,13 +1,29 @@
 from __future__ import annotations
 
+import importlib.util
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.study.ablate.conftest import Asks, carried_out
 
+from trainbook.knobs import explain_knob
+from trainbook.study.ablate.conclusion import finish
 from trainbook.study.ablate.study_file import read_ablation
 
-STUDIES = sorted((Path(__file__).parents[3] / "studies").glob("*.yaml"))
+ROOT = Path(__file__).parents[3]
+STUDIES = sorted((ROOT / "studies").glob("*.yaml"))
+
+
+@pytest.fixture
+def publish() -> Any:
+    spec = importlib.util.spec_from_file_location("publish", ROOT / "studies" / "publish.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
@@ -16,3 +32,30 @@ def test_each_study_of_the_playbook_is_lawful_and_names_its_own_command(path: Pa
     question = read_ablation(path)
     assert question.num_runs > 0 and len(question.arms) >= 3
     assert re.findall(r"^# command   trainbook ablate (\S+)", path.read_text(), re.M) == [f"studies/{path.name}"]
+
+
+def test_what_explain_shows_is_what_the_results_say(publish: Any):
+    """Else: python studies/publish.py"""
+    assert json.loads(publish.MEASURED.read_text()) == publish.measured()
+    for knob, entries in publish.measured().items():
+        assert explain_knob(knob)["measured"] == entries
+        assert all((ROOT / each["command"].split()[2]).is_file() for each in entries)
+    results = [json.loads(path.read_text()) for path in publish.RESULTS.glob("*.json")]
+    assert results and all(each["commit"] and each["hardware"] and each["versions"]["torch"] for each in results)
+
+
+def test_a_finished_study_is_published_without_its_curves(publish: Any, ask: Asks, tmp_path: Path):
+    question, folder = ask(), tmp_path / "ablate-mine"
+    trials, plan = carried_out(question, lambda cell, rate, seed: 2.0 + 0.01 * (seed % 7) + 0.1 * len(cell[0]) + rate)
+    (folder / "trials" / "trial-0000").mkdir(parents=True)
+    finish(question, plan, trials, folder)
+    facts = json.loads((folder / "ablation.json").read_text())
+    facts["trials"][0]["run"] = "elsewhere/trials/trial-0000"
+    (folder / "ablation.json").write_text(json.dumps(facts))
+    manifest = {"hardware": {"cpu": "x", "cores": 2, "gpus": [], "host": "secret"}, "versions": {}}
+    manifest["versions"] = {"python": "3.11", "trainbook": "0", "torch": "2"}
+    (folder / "trials" / "trial-0000" / "manifest.json").write_text(json.dumps(manifest))
+    made = publish.compact(folder)
+    assert (made["name"], made["command"]) == ("mine", "trainbook ablate studies/mine.yaml")
+    assert "host" not in made["hardware"] and not {"curves", "trials", "recipe"} & set(made)
+    assert [each["name"] for each in made["arms"]] == ["momentum", "epsilon"]

@@ -1,0 +1,94 @@
+"""From a finished ablation to the repository: `python studies/publish.py runs/ablate-gpt-parts`.
+
+Writes studies/results/NAME.json (what was found, on which hardware, with which versions and at what cost; no curves),
+and from all of these src/trainbook/knobs/measured.json, which `trainbook explain` shows. Without an argument, only the
+latter.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS, MEASURED = HERE / "results", HERE.parent / "src" / "trainbook" / "knobs" / "measured.json"
+DIGITS = 6
+LEFT_OUT = ("study", "curves", "trials", "recipe", "pictures", "remarks")
+
+Facts = dict[str, Any]
+
+
+def compact(folder: Path) -> Facts:
+    facts = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    first = next(each for each in facts["trials"] if each["run"])
+    manifest = json.loads((folder / "trials" / Path(first["run"]).name / "manifest.json").read_text(encoding="utf-8"))
+    name = facts["study"].removeprefix("ablate-")
+    hardware = {key: manifest["hardware"][key] for key in ("cpu", "cores", "gpus")}
+    kept = {
+        key: value for key, value in facts.items() if key not in ("study", "curves", "trials", "recipe", "pictures")
+    }
+    return _rounded(
+        {
+            "name": name,
+            "command": f"trainbook ablate studies/{name}.yaml",
+            "commit": _commit(),
+            "hardware": hardware,
+            "versions": {key: manifest["versions"][key] for key in ("python", "trainbook", "torch")},
+            **kept,
+        }
+    )
+
+
+def _commit() -> str | None:
+    answer = subprocess.run(["git", "-C", str(HERE), "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    return answer.stdout.strip() or None
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    return [_rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def measured() -> dict[str, list[Facts]]:
+    """By knob, what each study found of another value than its base has."""
+    found: dict[str, list[Facts]] = {}
+    for path in sorted(RESULTS.glob("*.json")):
+        study = json.loads(path.read_text(encoding="utf-8"))
+        for arm in study["arms"]:
+            if arm["effect"] is None:
+                continue
+            for knob, value in arm["values"].items():
+                others = {each: other for each, other in arm["values"].items() if each != knob}
+                entry = {
+                    "value": value,
+                    "with": others,
+                    "verdict": arm["verdict"],
+                    "metric": study["metric"],
+                    "scale": study["scale"],
+                    **{key: arm["effect"][key] for key in ("mean", "low", "high", "pairs")},
+                    "base": study["base"],
+                    "data": study["data"],
+                    "command": study["command"],
+                }
+                found.setdefault(knob, []).append(entry)
+    return dict(sorted(found.items()))
+
+
+def main() -> None:
+    RESULTS.mkdir(exist_ok=True)
+    for folder in map(Path, sys.argv[1:]):
+        facts = compact(folder)
+        path = RESULTS / f"{facts['name']}.json"
+        path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        print(f"{path.relative_to(HERE.parent)}: {len(facts['arms'])} arms")
+    MEASURED.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
