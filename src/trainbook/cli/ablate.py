@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, Workers, reports_errors, worker_count
+from trainbook.cli.shared import (
+    AsJson,
+    Overrides,
+    RunsDir,
+    Storage,
+    StudyName,
+    Trust,
+    Workers,
+    reports_errors,
+    worker_count,
+)
 from trainbook.terminal import echo, folded, without_password
 
 if TYPE_CHECKING:
@@ -38,17 +48,6 @@ Epsilon = Annotated[
         "--epsilon", help="A smaller effect does not matter: a share of the loss, or points of a score. Default: 0.01."
     ),
 ]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="URL",
-        help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
-    ),
-]
-Name = Annotated[
-    str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
-]
 
 
 @reports_errors
@@ -59,7 +58,7 @@ def ablate(
     epsilon: Epsilon = None,
     workers: Workers = None,
     storage: Storage = None,
-    name: Name = None,
+    name: StudyName = None,
     runs_dir: RunsDir = Path("runs"),
     trust: Trust = False,
     as_json: AsJson = False,

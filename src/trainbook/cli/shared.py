@@ -38,6 +38,17 @@ Workers = Annotated[
         "for each core.",
     ),
 ]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        "--storage",
+        metavar="URL",
+        help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
+    ),
+]
+StudyName = Annotated[
+    str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
+]
 
 
 def worker_count(asked: str | None) -> int | None:

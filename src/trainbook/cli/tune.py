@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, Workers, reports_errors, worker_count
+from trainbook.cli.shared import (
+    AsJson,
+    Overrides,
+    RunsDir,
+    Storage,
+    StudyName,
+    Trust,
+    Workers,
+    reports_errors,
+    worker_count,
+)
 from trainbook.terminal import echo, folded, without_password
 
 if TYPE_CHECKING:
@@ -57,14 +67,6 @@ Seeds = Annotated[
         "end, each time with a new seed; 0: never. Default: 3.",
     ),
 ]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        "--storage",
-        metavar="URL",
-        help="A PostgreSQL database that workers on several machines share. Run the same command on each.",
-    ),
-]
 Ray = Annotated[
     str | None,
     typer.Option(
@@ -90,9 +92,6 @@ Measured = Annotated[
     ),
 ]
 Picture = Annotated[Path | None, typer.Option("--picture", help="With --rate-range: save the curve to this file.")]
-Name = Annotated[
-    str | None, typer.Option("--name", help="The name of the study. An existing study of that name is resumed.")
-]
 
 
 @reports_errors
@@ -110,7 +109,7 @@ def tune(
     for_batch: ForBatch = None,
     measured: Measured = None,
     picture: Picture = None,
-    name: Name = None,
+    name: StudyName = None,
     runs_dir: RunsDir = Path("runs"),
     trust: Trust = False,
     as_json: AsJson = False,
