@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainbook.bounded import files, json_text
 from trainbook.errors import UserError
 from trainbook.knobs.aliases import SPECIAL, by_path, did_you_mean, knobs_named, nearest_section, section_named
 from trainbook.knobs.config import Config, Declaration, declarations, section_types
@@ -66,8 +66,7 @@ def explain_knob(name: str) -> dict[str, Any]:
 @cache
 def _measured() -> dict[str, list[dict[str, Any]]]:
     """What our own studies found, by knob: generated from their results by studies/publish.py."""
-    text = (Path(__file__).parent / "measured.json").read_text(encoding="utf-8")
-    return json.loads(text)
+    return json_text.loads(files.read_text(Path(__file__).parent / "measured.json"))
 
 
 def explain_section(name: str) -> dict[str, Any]:
