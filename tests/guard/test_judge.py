@@ -122,6 +122,16 @@ def test_a_run_that_repeats_one_batch_has_no_spread_to_judge_by():
     assert verdict(judge, 20.0) and verdict(judge, 4.0)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_margin_loss_that_is_mostly_zero_is_judged_by_the_loss_that_it_began_with(seed: int):
+    draw, judge = np.random.default_rng(seed), Judge(CPU)
+    for step in range(600):
+        misses = draw.binomial(8, 0.5 * math.exp(-step / 100) + 0.01) / 8  # of a batch of eight
+        assert verdict(judge, misses * draw.uniform(0.2, 1.0), math.sqrt(misses))
+    assert not verdict(judge, 0.9, 30.0)
+    assert not verdict(judge, 2.0, 1.0)
+
+
 def test_what_a_run_began_with_is_in_its_state():
     judge, twin = learning(start=4.0, end=3.0), Judge(CPU)
     twin.load_state_dict(judge.state_dict())

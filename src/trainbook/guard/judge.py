@@ -19,6 +19,9 @@ SIGNALS = ("loss", "grad_norm")
 LEAST_SPREADS = (0.01, math.log(10) / 10)
 # The same for what is below: a loss must fall to half. Less is how learning looks where it stood still before.
 LEAST_BELOW = (0.05, math.log(10) / 10)
+# The same where losses are often exactly zero, as a share of the first ones: a loss must rise to that of an untrained
+# model, and a norm to ten times that.
+SPREADS_AT_ZERO = (0.1, 1.0)
 DEVIATIONS = "standard deviations"
 USUAL_THRESHOLD = 10.0
 # Of the threshold, what is enough where loss and gradient norm are both that far above: 3.3 standard deviations where
@@ -125,7 +128,9 @@ class Judge:
         """With `threshold` None, only values that are not finite are rejected. `agree` makes the signals the same on
         all ranks; it is not needed if they are already means and norms over the global batch."""
         self.enabled, self.agree = enabled, agree
-        self.window = RobustWindow(LEAST_SPREADS, window, device, least_below=LEAST_BELOW)
+        self.window = RobustWindow(
+            LEAST_SPREADS, window, device, least_below=LEAST_BELOW, spreads_at_zero=SPREADS_AT_ZERO
+        )
         self.judged = 0  # updates so far, which is also the number of the step
         self.observes_until = 0  # up to this update, only what is not finite is rejected, and nothing counts as usual
         self.told = 0  # rejections that the host has been told of

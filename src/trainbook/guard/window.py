@@ -13,11 +13,14 @@ is worse than an untrained model is held against the tail of the values themselv
 eighth of them thin out, it is extrapolated which value one in a thousand would exceed (Hill 1975,
 https://doi.org/10.1214/aos/1176343247).
 
-Two more things keep a healthy run from being taken for a sick one. A run whose losses scatter widely (a batch of one
+Three things keep a healthy run from being taken for a sick one. A run whose losses scatter widely (a batch of one
 sample, a rare class, a loss around zero) may have tails that no window of this size knows: values that came alone,
 little beyond the limit or many of them, widen the band to include their like (`widen`). And a loss may change its level
 for good, as data changes: the bands of the last levels are kept (`adopt`), and what was usual at any of them is usual
 still.
+
+A loss that is exactly zero on many batches (a margin that most samples keep) has no spread to judge the others by: its
+scale is that of the values which training began with.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ ROOM = 1.5  # times a value that came alone: the next one like it may be a littl
 TOP = 8  # the largest value of so many belongs to the tail
 TAIL = 1e-3  # of healthy values lie beyond what counts as ten standard deviations of the tail
 TAIL_SIGMAS = 10.0
+OFTEN_ZERO = 0.125  # of the values, that are exactly zero
 FORGET = 0.9995  # of what was widened, kept at each accepted value
 
 
@@ -71,10 +75,12 @@ class RobustWindow:
         device: torch.device,
         *,
         least_below: Sequence[float] | None = None,
+        spreads_at_zero: Sequence[float] | None = None,
         enough: int = 32,
     ) -> None:
         """`least_spreads`: of each signal, as a share of its level. A curve that hardly moves must not make every
-        breath an alarm. `least_below`: the same for values below the usual, where that is another share."""
+        breath an alarm. `least_below`: the same for values below the usual, where that is another share.
+        `spreads_at_zero`: the same where values are often exactly zero, as a share of the values of the beginning."""
         num_signals = len(least_spreads)
         rows = 2 * num_signals  # of the values as they are, then of their logarithms
         # Infinite where nothing was written yet: sorting puts that behind all values.
@@ -94,6 +100,7 @@ class RobustWindow:
         self.width = torch.ones(num_signals, device=device)  # of the bands, in standard deviations
         below = least_spreads if least_below is None else least_below
         self.least_spreads = torch.tensor([[*least_spreads] * 2, [*below] * 2], device=device)  # above, below
+        self.spreads_at_zero = torch.tensor([*(spreads_at_zero or [0.0] * num_signals)], device=device)
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
         self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
@@ -115,7 +122,8 @@ class RobustWindow:
         self, now: Tensor, accepted: Tensor, *, refresh: bool, learn: bool = True, ceiling: Tensor | None = None
     ) -> None:
         """Of what `distances` was asked last: it knows which level is the nearest. Without `learn`, the value is
-        written down, but what is usual stays as it is. Values above the `ceiling` say nothing of the tail."""
+        written down, but what is usual stays as it is. `ceiling`: the values that training began with; those above
+        say nothing of the tail."""
         place = self.count % self.size
         level, band = self.levels.gather(0, self._nearest)[0], self.bands[0]
         surprise = torch.where(self.count > 0, _with_logarithms(now) - level, 0.0)
@@ -171,7 +179,12 @@ class RobustWindow:
         deviation = _places((self.surprises - median).abs().sort(-1).values, known, edge)[0]
         level = self.levels[0].abs()
         level = torch.cat([level[: self.num_signals], torch.ones_like(level[self.num_signals :])])
-        least, least_below = torch.maximum(deviation * MAD_TO_SIGMA, (level * self.least_spreads)[..., None] + TINY)
+        least = (level * self.least_spreads)[..., None] + TINY
+        if ceiling is not None:
+            is_often_zero = (self.values == 0).sum(-1) > OFTEN_ZERO * known
+            of_zero = torch.where(is_often_zero, ceiling * self.spreads_at_zero, 0.0).repeat(2)
+            least = torch.maximum(least, of_zero[:, None])
+        least, least_below = torch.maximum(deviation * MAD_TO_SIGMA, least)
         above = torch.maximum(least, (high - median) / edge_in_sigmas)
         below = torch.maximum(least_below, (median - low) / edge_in_sigmas)
         unsure = 1 + FEW / known
