@@ -1,6 +1,7 @@
 """The guard's bench.
 
     python benchmarks/guard/bench.py healthy --half both --seeds 0-19 --workers 16 --out guard-bench
+    python benchmarks/guard/bench.py healthy --half fresh --seeds 0-19 --workers 16 --out guard-bench
     python benchmarks/guard/bench.py healthy --half development --seeds 0-2 --policy trace --out guard-bench
     python benchmarks/guard/bench.py check --half development     does each family learn without a guard?
     python benchmarks/guard/bench.py list --half development
@@ -132,9 +133,9 @@ def page(options: argparse.Namespace) -> int:
 
 
 def _halves(given: str) -> tuple[str, ...]:
-    from guard.runner import HALVES
+    from guard.runner import HALVES, HEALTHY
 
-    return HALVES if given == "both" else (given,)
+    return {"both": HALVES, "all": HEALTHY}.get(given, (given,))
 
 
 def _until(minutes: float) -> float:
@@ -169,7 +170,7 @@ def _known(names: Sequence[str] | None, half: str) -> Sequence[str] | None:
 
 def _parser() -> argparse.ArgumentParser:
     from guard.door import POLICIES
-    from guard.runner import HALVES
+    from guard.runner import HALVES, HEALTHY
     from guard.score import LOOPS, RUNS
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -182,8 +183,8 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes, one core each")
         verb.add_argument("--out", default="guard-bench")
         if name != "rates":
-            both = ("both",) if name in ("healthy", "poison") else ()
-            verb.add_argument("--half", choices=(*HALVES, *both), default="development")
+            halves = {"healthy": (*HEALTHY, "both", "all"), "poison": (*HALVES, "both")}.get(name, HEALTHY)
+            verb.add_argument("--half", choices=halves, default="development", help="both: without the fresh programs")
         if name in ("healthy", "poison", "rates"):
             verb.add_argument("--minutes", type=float, default=math.inf, help="after which no run is begun")
         if name in ("healthy", "check"):

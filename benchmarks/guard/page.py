@@ -22,6 +22,9 @@ NAMES = {
 }
 COLOURS = {"none": GREY, "guard": BLUE, "guard-shuffled": "#56B4E9", "zclip": ORANGE, "adagc": GREEN, "fixed": RED}
 HALVES = {"development": "development half", "held-out": "held-out half"}
+HEALTHY = {**HALVES, "fresh": "fresh programs"}
+FRESH = """
+The fresh programs are healthy ones written after the rules, by somebody who had read neither the rules nor a result."""
 RULES = Path(__file__).parent / "rules.md"
 
 TEXT = """{rules}
@@ -30,7 +33,7 @@ TEXT = """{rules}
 
 Every family of programs and every kind of bad data belongs to one of two halves. Rules and constants were chosen on the
 development half alone; the held-out half has other kinds of programs, of bad data and of lengths. Figures are given for
-both. Intervals are 95 %. The programs, the bad data and the rivals are in `benchmarks/guard`.
+both. Intervals are 95 %. The programs, the bad data and the rivals are in `benchmarks/guard`.{fresh}
 
 ## Healthy runs are left alone
 
@@ -100,7 +103,8 @@ def write_page(results: Path, folder: Path) -> None:
         rules = rules.replace(name, value)
     page = TEXT.format(
         rules=rules,
-        families=sum(len(healthy[half]["guard"]["families"]) for half in HALVES if half in healthy),
+        families=sum(len(healthy[half]["guard"]["families"]) for half in HEALTHY if half in healthy),
+        fresh=FRESH if "fresh" in healthy else "",
         healthy="\n".join(_healthy_rows(healthy)),
         harmed="\n".join(_harmed(healthy)),
         loops="\n\n".join(_loops(half, poison[half]["loops"]["by_placement"]) for half in HALVES),
@@ -124,7 +128,7 @@ def _healthy_rows(healthy: Row) -> list[str]:
         "| half | policy | runs | updates | stopped | rolled back | learning rate lowered | updates rejected |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for half, title in HALVES.items():
+    for half, title in HEALTHY.items():
         for policy, found in healthy.get(half, {}).items():
             figures = found["all"]
             shares = (_share(figures[name]) for name in ("stops", "rollbacks", "remedies", "rejected"))
@@ -136,7 +140,7 @@ def _healthy_rows(healthy: Row) -> list[str]:
 def _harmed(healthy: Row) -> list[str]:
     """What the guard did to which family: all families with a stop, a rollback, or a final quality that differs."""
     lines, compared, touched = [], 0, 0
-    for half in HALVES:
+    for half in HEALTHY:
         for row in healthy.get(half, {}).get("guard", {}).get("families", ()):
             _, _, mean, low, high, _ = row["quality"]
             differs = math.isfinite(mean) and (low > 0 or high < 0)

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 HALVES = ("development", "held-out")
+HEALTHY = (*HALVES, "fresh")  # which has healthy programs alone, and no bad data
 
 
 def families_of_half(half: str) -> dict[str, Any]:
-    """Loaded by name only: what is held out is not so much as imported for the other half."""
+    """Loaded by name only: what is held out is not so much as imported for another half."""
     if half == "development":
         from guard.families_development import FAMILIES
-    else:
+    elif half == "held-out":
         from guard.families_held_out import FAMILIES
+    else:
+        from guard.families_fresh import FAMILIES
     return FAMILIES
 
 

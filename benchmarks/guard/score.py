@@ -10,7 +10,7 @@ from typing import Any
 from guard import rates
 from guard.healthy import judged
 from guard.intervals import clustered, deviation, exact, mean_of
-from guard.runner import HALVES, healthy_file, read_rows
+from guard.runner import HALVES, HEALTHY, healthy_file, read_rows
 
 Row = dict[str, Any]
 LOOPS, RUNS = "poison-loops", "poison-runs"
@@ -19,7 +19,7 @@ LOOPS, RUNS = "poison-loops", "poison-runs"
 def healthy(out: Path) -> dict[str, Any]:
     """Each half under each policy that was run."""
     found: dict[str, Any] = {}
-    for half in HALVES:
+    for half in HEALTHY:
         files = sorted((out / half).glob("*.jsonl"))
         without = read_rows(healthy_file(out, half, "none"))
         for file in files:

@@ -181,6 +181,8 @@ def test_a_page_is_written_from_the_scores_alone(tmp_path: Path):
             cases = [("clean", ""), (kind, "burst-1")]
             rows = [bad_run(program, *c, seed, p) for c in cases for seed in range(3) for p in ("none", "guard")]
             write(out / half / f"{name}.jsonl", rows)
+    for policy in ("none", "guard"):  # healthy programs alone
+        write(out / "fresh" / f"{policy}.jsonl", [outcome("b", seed, policy, seed / 10) for seed in range(4)])
     results.mkdir()
     docs.mkdir()
     found = {"healthy": score.healthy(out), "poison": score.poison(out), "rates": score.too_high(out)}
@@ -191,6 +193,7 @@ def test_a_page_is_written_from_the_scores_alone(tmp_path: Path):
     page.write_page(results, docs)
     text = (docs / "guard.md").read_text()
     assert "| one batch | the guard | 100% (100% to 100%)" in text and "75% (75% to 75%) | 50%" in text
+    assert "| fresh programs | the guard | 4 | 400 |" in text and "The fresh programs are" in text
     assert (docs / "guard.png").exists() and "{" not in text.split("## Learning rates")[0]
 
 

@@ -1,4 +1,4 @@
-"""The two halves of the guard's bench: large enough, and strangers to each other."""
+"""The halves of the guard's bench and its fresh programs: enough of them, and strangers to each other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from guard.poison_loops import programs_in
 from guard.runner import families_of_half
 
 
-@pytest.mark.parametrize("half", ["development", "held-out"])
+@pytest.mark.parametrize("half", ["development", "held-out", "fresh"])
 def test_there_are_enough_families_of_many_kinds(half: str):
     kinds = {family.kind for family in families_of_half(half).values()}
     assert len(families_of_half(half)) >= 20 and len(kinds) >= 12
@@ -25,6 +25,13 @@ def test_the_halves_share_no_family_and_only_text_among_their_kinds():
     one, other = (families_of_half(half) for half in ("development", "held-out"))
     assert not set(one) & set(other)
     assert {f.kind for f in one.values()} & {f.kind for f in other.values()} == {"text", "fit", "recipe"}
+
+
+def test_fresh_programs_are_new_ones_of_other_kinds():
+    fresh = families_of_half("fresh")
+    for half in ("development", "held-out"):
+        assert not set(fresh) & set(families_of_half(half))
+        assert {f.kind for f in fresh.values()} & {f.kind for f in families_of_half(half).values()} == {"fit"}
 
 
 @pytest.mark.parametrize("listed", [kinds_in, placements_in, file_kinds_in, programs_in])
