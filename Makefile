@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 WORKERS ?= $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: train test test-fast test-all lint pages pictures reliability clean
+.PHONY: train test test-fast test-all lint pages pictures paper reliability clean
 
 train: $(VENV)/installed
 	$(BIN)/trainbook train gpt-tiny
@@ -26,8 +26,8 @@ test-all: lint
 	$(PYTEST) -m "not gpu" tests
 
 lint: $(VENV)/installed-test
-	$(BIN)/ruff check src tests benchmarks docs studies
-	$(BIN)/ruff format --check src tests benchmarks docs studies
+	$(BIN)/ruff check src tests benchmarks docs studies paper
+	$(BIN)/ruff format --check src tests benchmarks docs studies paper
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
@@ -40,6 +40,10 @@ pages: $(VENV)/installed
 # The pictures of the pages, from real commands.
 pictures: $(VENV)/installed-test
 	$(BIN)/python docs/pictures.py
+
+# The review of techniques with what our studies measured: paper/trainbook.pdf and .html, from results files, offline.
+paper: $(VENV)/installed-test
+	$(BIN)/python paper/build.py
 
 # Ten faults, a hundred random ones, and the page that shows what came of them: about half an hour.
 reliability: $(VENV)/installed-test

@@ -19,15 +19,15 @@ def draw_ablation(facts: Facts, folder: Path) -> list[Path]:
     """From the answer of `trainbook ablate --json`; returns the files that were drawn."""
     paths = []
     if any(each["effect"] for each in facts["arms"]):
-        paths.append(_forest(facts, folder / "effects.png"))
+        paths.append(draw_effects(facts, folder / "effects.png"))
     if len(facts["rates"]) > 1:
-        paths.append(_rates(facts, folder / "rates.png"))
+        paths.append(draw_rates(facts, folder / "rates.png"))
     if any(each["rows"] for each in facts["curves"]):
         paths.append(_curves(facts, folder / "curves.png"))
     return paths
 
 
-def _forest(facts: Facts, path: Path) -> Path:
+def draw_effects(facts: Facts, path: Path) -> Path:
     """Each arm's effect with its interval, and small markers for the data sets. Within the shaded band an effect does
     not matter, as was said before the study."""
     arms = [each for each in facts["arms"] if each["effect"]]
@@ -64,7 +64,7 @@ def _forest(facts: Facts, path: Path) -> Path:
     return path
 
 
-def _rates(facts: Facts, path: Path) -> Path:
+def draw_rates(facts: Facts, path: Path) -> Path:
     figure, axes = _grid(facts)
     for axis, data in zip(axes, facts["data"], strict=False):
         for number, arm in enumerate(_shown_arms(facts)):

@@ -52,6 +52,10 @@ def test_an_arm_that_is_a_learning_rate_searches_none(ask: Asks):
     assert question.num_runs == 2 * 5 + 3 * 2
 
 
+def test_arms_may_train_for_longer_if_the_file_says_so(ask: Asks):
+    assert ask("arms: {long: {max_steps: 50}}\nlengths: free\n").arms == {"long": {"training.max_steps": 50}}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -64,6 +68,8 @@ def test_an_arm_that_is_a_learning_rate_searches_none(ask: Asks):
         ("arms:\n  a: {beta1: 0.9}\n", "study.yaml:3  arms.a: changes nothing: the base has these values already."),
         ("arms: {control: {beta1: 0.8}}\n", "arms.control: is the name of the unchanged base."),
         ("arms: {a: {max_steps: 50}}\n", "training.max_steps: must be the same in all arms"),
+        ("arms: {a: {max_steps: 50}}\nlengths: equal\n", "Fix it, or say 'lengths: free'"),
+        (ARMS + "lengths: long\n", "study.yaml:3  lengths: must be equal or free, but got 'long'."),
         (ARMS + "seeds: 1\n", "seeds: must be a whole number from 2 to 1,000, but got 1."),
         (ARMS + "epsilon: 2\n", "epsilon: must be a number between 0 and 1, but got 2."),
         (ARMS + "rates: [0]\n", "rates: must be learning rates above 0"),

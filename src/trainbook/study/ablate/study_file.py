@@ -37,7 +37,8 @@ from trainbook.study.tune.study_file import base_beside, load_base, load_values,
 
 KIND = "ablate"
 KEYS = (
-    "base", "fixed", "arms", "factors", "data", "rates", "rate_seeds", "seeds", "epsilon", "metric", "workers"
+    "base", "fixed", "arms", "factors", "data", "rates", "rate_seeds", "seeds", "epsilon", "metric", "workers",
+    "lengths"
 )  # fmt: skip
 COUNTS = {"rate_seeds": (1, 1_000), "seeds": (2, 1_000), "workers": (1, 1_024)}  # the least and the most of each
 DEFAULTS: dict[str, Any] = {"rate_seeds": 1, "seeds": 5, "workers": 1, "epsilon": 0.01}
@@ -175,6 +176,16 @@ class _Reader:
                 hint = f"Did you mean {near}?" if near else f"An ablation has {', '.join(KEYS)}."
                 self.problems.append(Problem(place_of(self.where, entry), name, "unknown key.", hint))
 
+    @property
+    def lengths_are_free(self) -> bool:
+        """Whether arms may train for longer than others, as the file says."""
+        entry = self.entries.get("lengths")
+        if entry is not None and entry.value not in ("free", "equal"):
+            message = f"must be equal or free, but got {show(entry.value)}."
+            if not any(each.name == "lengths" for each in self.problems):
+                self._broken(entry, "lengths", message)
+        return entry is not None and entry.value == "free"
+
     def named(self, key: str) -> dict[str, dict[str, Any]]:
         """Names, and the knobs that each changes."""
         entry = self.entries.get(key)
@@ -190,8 +201,10 @@ class _Reader:
                 self._broken(each, f"{key}.{each.name}", f"must be a mapping of knobs, but got {show(each.value)}.")
                 continue
             values = dict(read_roles({"fixed": YamlEntry("fixed", each.value)}, self.where, self.problems).fixed)
-            for path in set(values) & set(LENGTHS) if key == "arms" else ():
-                self._broken(each, path, "must be the same in all arms: a longer run nearly always wins. Fix it.")
+            for path in set(values) & set(LENGTHS) if key == "arms" and not self.lengths_are_free else ():
+                message = "must be the same in all arms: a longer run nearly always wins."
+                hint = "Fix it, or say 'lengths: free' if the length is what the study is about."
+                self.problems.append(Problem(self.places[each.name], path, message, hint))
             found[each.name] = values
         return found
 

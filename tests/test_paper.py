@@ -1,0 +1,122 @@
+"""The paper's numbers come from results files, and its claims and references from what exists."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+PAPER = ROOT / "paper"
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Any:
+    sys.path.insert(0, str(PAPER))
+    yield importlib.import_module("evidence")
+    sys.path.remove(str(PAPER))
+
+
+def test_each_claim_is_decided_in_one_way_that_exists(evidence: Any):
+    claims = evidence.claims()
+    assert len(claims) > 80 and len({each["note"] for each in claims}) == 5
+    for claim in claims:
+        ways = {"arms", "measured", "test", "untested"} & set(claim)
+        assert len(ways) == 1, claim["claim"]
+        assert claim["verdict"] in evidence.VERDICTS and claim["text"].endswith(".")
+        assert all(evidence.is_planned(place) for place in claim.get("arms", ())), claim["arms"]
+        assert "test" not in claim or (ROOT / claim["test"]).is_file(), claim["test"]
+
+
+def test_no_claim_stands_twice(evidence: Any):
+    said = [(each["note"], each["claim"]) for each in evidence.claims()]
+    assert len(said) == len(set(said))
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expect", "of_claim"),
+    [
+        (["better"], "better", "holds"),
+        (["worse"], "better", "false"),
+        (["equivalent"], "better", "false"),
+        (["no evidence"], "better", "undecided"),
+        (["worse"], "worse", "holds"),
+        (["equivalent", "equivalent"], "equivalent", "holds"),
+        (["equivalent", "better"], "equivalent", "false"),
+        (["equivalent", "no evidence"], "equivalent", "undecided"),
+        (["better", "no evidence"], "better", "undecided"),
+        ([None], "better", "not tested"),
+    ],
+)
+def test_a_claim_follows_from_the_verdicts_of_its_arms(
+    evidence: Any, monkeypatch: pytest.MonkeyPatch, verdicts: list[str | None], expect: str, of_claim: str
+):
+    found = {f"study/{place}": verdict for place, verdict in enumerate(verdicts)}
+    monkeypatch.setattr(evidence, "arm_of", lambda place: found[place] and {"verdict": found[place]})
+    assert evidence.verdict_of_arms(list(found), expect) == of_claim
+
+
+def test_a_sentence_on_an_arm_has_the_figures_of_its_results(evidence: Any):
+    arm = evidence.arm_of("gpt-parts/post-norm")
+    text = evidence.arm_text("gpt-parts/post-norm")
+    assert f"{100 * arm['effect']['mean']:+.1f} %" in text and f"{arm['effect']['pairs']} pairs" in text
+    assert evidence.arm_text("gpt-parts/no-such-arm") == "no-such-arm: not measured yet."
+
+
+def test_each_citation_is_in_the_bibliography_and_each_entry_can_be_found():
+    entries = re.split(r"^@", (PAPER / "references.bib").read_text(encoding="utf-8"), flags=re.M)[1:]
+    keys = {re.match(r"\w+\{([^,]+),", each)[1] for each in entries}  # type: ignore[index]
+    assert len(keys) == len(entries) > 100
+    for each in entries:
+        assert re.search(r"^\s*(doi|url)\s*=\s*\{+\S+\}+", each, re.M), each[:60]
+        assert re.search(r"^\s*title\s*=", each, re.M) and re.search(r"^\s*(year|date)\s*=", each, re.M), each[:60]
+    text = "".join((PAPER / name).read_text(encoding="utf-8") for name in ("paper.typ", "techniques.typ"))
+    cited = set(re.findall(r"@([a-z]+\d{4}[a-z]*)\b", text))
+    assert not cited - keys, cited - keys
+
+
+def test_each_technique_names_knobs_arms_and_facts_that_exist(evidence: Any):
+    from trainbook.knobs import declarations
+
+    text = (PAPER / "techniques.typ").read_text(encoding="utf-8")
+    heads = re.findall(r"#technique\((.*?)\)\[", text, re.S)
+    assert len(heads) >= 40
+    named = {"knobs": set(), "arms": set(), "facts": set()}
+    for head in heads:
+        for kind, values in re.findall(r"(knobs|arms|facts): \((.*?)\)", head, re.S):
+            named[kind] |= set(re.findall(r'"([^"]+)"', values))
+    assert named["knobs"] <= {each.path for each in declarations()}
+    assert named["facts"] <= set(evidence.MEASURED), named["facts"] - set(evidence.MEASURED)
+    assert all(evidence.is_planned(place) for place in named["arms"])
+
+
+def test_the_paper_builds_from_the_results(tmp_path: Path, evidence: Any, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("typst", reason="the extra paper is not installed")
+    pytest.importorskip("matplotlib", reason="the extra charts is not installed")
+    build = importlib.import_module("build")
+    monkeypatch.setattr(build, "PDF", PAPER / "build" / "test.pdf")
+    monkeypatch.setattr(build, "HTML", PAPER / "build" / "test.html")
+    build.main()
+    assert build.PDF.read_bytes().startswith(b"%PDF") and build.PDF.stat().st_size < 5e6
+    page = build.HTML.read_text(encoding="utf-8")
+    assert "put to the test" in page and "http-equiv" not in page and "<script" not in page
+
+
+def test_the_noise_of_a_gradient_falls_as_the_root_of_the_batch():
+    torch.manual_seed(0)
+    inputs, weights = torch.randn(4096, 8), torch.zeros(8, requires_grad=True)
+    targets = inputs @ torch.randn(8) + torch.randn(4096)
+
+    def deviation(size: int) -> float:
+        found = []
+        for rows in torch.randint(4096, (400, size)):
+            loss = ((inputs[rows] @ weights - targets[rows]) ** 2).mean()
+            found.append(torch.autograd.grad(loss, weights)[0])
+        return float(torch.stack(found).std(0).mean())
+
+    assert deviation(4) / deviation(64) == pytest.approx(4.0, rel=0.1)
