@@ -332,6 +332,18 @@ def test_targets_of_a_large_scale_are_named_where_nothing_was_learned():
         assert causes(record)[0] == "targets-unscaled" and "labels-random" not in causes(record)
 
 
+def test_targets_of_a_large_scale_are_named_while_their_scale_is_learned():
+    """The loss falls a little, and gradients grow with the outputs: neither refutes it, and no rate is to blame."""
+    for share in (0.97, 0.7):
+        record = fitted(
+            loss=lambda step, share=share: 2.5e11 * (1 - (1 - share) * step / 200),
+            grad_norm=lambda step: 1e9 * (1 + step / 10),
+            clipped=1.0,
+            validation=lambda step, share=share: 2.5e11 * (1 - (1 - share) * step / 200),
+        )
+        assert [each.cause for each in diagnose(record).findings if each.severity != "info"] == ["targets-unscaled"]
+
+
 def test_nobody_is_sent_to_trainbook_data_for_data_that_it_cannot_read():
     jumps = fitted(loss=lambda step: learned(step) + 3 * (step in (60, 100, 150)), validation=learned)
     for record in (jumps, replace(jumps, origin="huggingface")):

@@ -108,6 +108,18 @@ CASES = [
         lambda: run(each=losses(lambda step: 0.95 * healthy_loss(step))),
     ),
     Case(
+        "truncated-texts",
+        "text-truncated",
+        lambda: run(facts={"alike_when_truncated": 0.4, "share_read": 0.3}),
+        lambda: run(facts={"alike_when_truncated": 0.05, "share_read": 0.3}),
+    ),
+    Case(
+        "targets-in-range",
+        "targets-unscaled",
+        lambda: of_fit(run(each=both(losses(lambda step: 9e10 - 1e8 * step), set_to(grad_norm=1e9)))),
+        lambda: of_fit(run(each=both(losses(lambda step: 9e10 * math.exp(-step / 40)), set_to(grad_norm=1e9)))),
+    ),
+    Case(
         "divergence",
         "learning-rate-high",
         lambda: run(each=losses(lambda step: healthy_loss(step) + max(0, step - 80) / 30)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.doctor.records import losses, run, set_to
 from tests.doctor.test_fit_runs import fitted, found
 
 from trainbook.doctor import diagnose
@@ -76,3 +78,36 @@ def test_nobody_calls_epochs_updates(tmp_path: Path):
     file.write_text("\n".join(["epoch,train_loss,val_loss", *rows]) + "\n")
     told = [text for each in diagnose(open_record(file)).findings for text in (each.evidence, *each.also)]
     assert told and not any("update" in text for text in told)
+
+
+def tuned_finely(left: float, rate: float, parameters: int) -> list[str]:
+    """The causes found in a fine-tune of which this share of the loss is left at the end."""
+    curve = losses(lambda step: 0.7 * (left + (1 - left) * math.exp(-step / 15)))
+    evaluated = set_to(loss=lambda step: 0.7 * (left + (1 - left) * math.exp(-step / 15)), targets=200)
+    facts = {"uniform_loss": math.log(2), "prior_loss": 0.6, "num_parameters": parameters, "num_trained": parameters}
+    overrides = ("training.task=classify", f"optimizer.learning_rate={rate}")
+    made = run(*overrides, source="bert-tiny", each=curve, each_evaluation=evaluated, facts=facts)
+    record = replace(made, settings={**made.settings, "model.pretrained": "gone"})
+    return [each.cause for each in diagnose(record).findings if each.rule == "rate-for-the-case"]
+
+
+def test_a_run_that_has_learned_everything_has_no_learning_rate_that_is_too_high():
+    assert tuned_finely(0.005, 2e-3, 110_000_000) == []
+    assert tuned_finely(0.6, 2e-3, 110_000_000) == ["learning-rate-high"]
+
+
+def test_tiny_models_are_fine_tuned_at_higher_learning_rates():
+    assert tuned_finely(0.6, 2e-3, 150_000) == []
+    assert tuned_finely(0.6, 0.05, 150_000) == ["learning-rate-high"]
+
+
+@pytest.mark.parametrize(("origin", "severities"), [("huggingface", []), ("csv", ["info"]), ("trainbook", ["warning"])])
+def test_whether_gradients_are_clipped_is_not_asserted_of_a_log_that_does_not_say_it(
+    origin: str, severities: list[str]
+):
+    norms = [1.0 if step % 40 else 50.0 for step in range(1, 201)]
+    rows = [{"step": step, "loss": 2.0 - step / 400, "grad_norm": norm} for step, norm in enumerate(norms, start=1)]
+    found = diagnose(RunRecord("theirs", rows, [], origin=origin)).findings  # pyright: ignore[reportArgumentType]
+    told = [each for each in found if each.cause == "clipping-off"]
+    assert [each.severity for each in told] == severities
+    assert all(("does not say" in each.evidence) == (origin == "csv") for each in told)

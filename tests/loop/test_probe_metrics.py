@@ -10,7 +10,8 @@ import torch
 from tests.loop.test_step_metrics import CPU, FACTS, FP32, batch_of, config_of, make
 
 from trainbook.data.batches.filling import Ragged
-from trainbook.data.samples.datasets import TokenWindows
+from trainbook.data.samples.base import DocumentTable
+from trainbook.data.samples.datasets import TokenDocuments, TokenWindows
 from trainbook.data.samples.frame import Frame
 from trainbook.data.sources.records import ONE_IN, SPAN, jensen_shannon, row_hashes, span_hashes
 from trainbook.loop import facts, progress, step_metrics
@@ -212,3 +213,22 @@ def test_the_scale_of_first_weights_is_their_spread_times_the_root_of_their_inpu
     model = CausalLanguageModel.build(config_of("causal", hidden_size=64), FACTS, CPU, torch.float32)
     scale = weight_scale(model)
     assert scale is not None and 0.02 * 64**0.5 * 0.5 < scale < 0.02 * 256**0.5
+
+
+def test_texts_that_only_begin_alike_are_no_copies():
+    """Twenty texts of thirty tokens, of which the first ten are boilerplate; two are equal as a whole."""
+    texts = [[*range(10), *(100 + 20 * number + place for place in range(20))] for number in range(19)]
+    stream = np.array([token for text in [*texts, texts[0]] for token in text])
+    places = np.arange(20) * 30
+    table = DocumentTable(places, np.full(20, 30), np.zeros(20, dtype=np.int64), [str(each) for each in range(20)])
+
+    def told(length: int) -> tuple[float, dict[str, float]]:
+        side = TokenDocuments(stream, table, Frame(length))
+        hashes = facts._hashes(side)
+        return duplicate_share(hashes), facts._truncated(side, hashes)
+
+    assert told(30) == (pytest.approx(0.05), {})
+    share, truncated = told(10)
+    assert share == pytest.approx(0.05)
+    assert truncated == {"share_read": pytest.approx(1 / 3), "alike_when_truncated": pytest.approx(0.9)}
+    assert told(20)[1]["alike_when_truncated"] == pytest.approx(0.0)

@@ -248,6 +248,14 @@ _ALL = (
         elsewhere="Remove the duplicates.",
     ),
     _cause(
+        "text-truncated",
+        "Texts are truncated before the part that tells them apart.",
+        "Raise the sequence length, or truncate on the other side (data.truncation_side).",
+        "data.max_seq_length",
+        CURVES
+        + "overfitting dataset-tiny labels-random model-small evaluation-on-train data-duplicated batches-repeat",
+    ),
+    _cause(
         "batches-repeat",
         "The data loader returns the same batches again and again.",
         "Check the data loader: its iterator, its seed and its workers.",

@@ -324,3 +324,36 @@ def _validation_falls_fast(view: View, since: float) -> bool:
         return True
     then = float(np.interp(since, at, losses))
     return then - losses[-1] >= FAST_OF_ALL * (losses[0] - losses[-1]) > 0
+
+
+LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from the range of a new model's outputs
+NEAR_THE_START = 0.1  # of the first loss: a model that has found the scale of its targets is below
+LEFT, LEFT_IN_VALIDATION = 0.05, 0.1  # of the first training loss
+
+
+def unscaled_targets(view: View) -> str | None:
+    """Of a module of the user's own: a huge loss that has hardly fallen, with huge gradients, in words. Numbers like
+    prices are far from what a new model gives, and adaptive optimizers get there by one learning rate an update."""
+    _, losses = view.losses()
+    norms = view.values("grad_norm")
+    if view.record.origin != "fit" or len(losses) < FEW or not len(norms):
+        return None
+    first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
+    norm = float(np.median(norms))
+    # A loss that was small once has shot up: that is no matter of the targets.
+    if not (min(last, *losses[:3]) > LARGE_LOSS and norm > SCALED and last > NEAR_THE_START * first):
+        return None
+    return f"the loss is {last:.3g}; it started at {first:.3g}, and the median gradient norm is {norm:.2g}"
+
+
+def has_nothing_left(view: View) -> bool:
+    """Next to nothing of the loss is left, in training and in validation: whatever is unusual about this run, nothing
+    is wrong with it."""
+    _, losses = view.losses()
+    if len(losses) < FEW:
+        return False
+    first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
+    evaluations = view.values("loss", "eval")
+    if not (0 <= last <= LEFT * first) or not len(evaluations):
+        return False
+    return 0 <= float(evaluations[-1]) <= LEFT_IN_VALIDATION * first

@@ -20,6 +20,7 @@ from trainbook.runs.foreign.vocabulary import in_their_words
 from trainbook.runs.schema import METRICS
 
 RATE = "optimizer.learning_rate"
+TINY = 1e7  # parameters
 USUAL_UPDATE = 1e-3  # of the norm of the weights
 MOST_RAISED = 1000.0  # times, at once
 FAR = 30.0  # times the highest usual learning rate
@@ -127,17 +128,18 @@ def _usual_rate(view: View) -> float | tuple[float, float]:
         return cases["sgd with momentum"]
     if view.setting("model.lora_rank") is not None:
         return cases["fine-tuning adapters only"]
-    if view.is_fine_tuning:
-        return cases["fine-tuning all weights"]
-    if optimizer == "lion":
+    if optimizer == "lion" and not view.is_fine_tuning:
         return cases["lion"]
     sizes = {
-        1e7: cases["from scratch, tiny models (under 10 million parameters)"],
+        TINY: cases["from scratch, tiny models (under 10 million parameters)"],
         1e8: cases["from scratch, about 100 million parameters"],
         7e9: cases["from scratch, 7 billion parameters"],
         1.75e11: cases["from scratch, 175 billion parameters"],
     }
     size = view.fact("num_parameters") if view.is_transformer else None
+    if view.is_fine_tuning:
+        low = cases["fine-tuning all weights"]  # of models as large as BERT; tiny ones need more
+        return (low, sizes[TINY]) if size and size < TINY else low
     if not size:
         return min(sizes.values()), max(sizes.values())
     return _between(sizes, float(size))

@@ -12,7 +12,7 @@ from torch import nn
 from trainbook.data import DataBundle, Document, Request, Samples, open_records
 from trainbook.data.linear import baseline_accuracy
 from trainbook.data.prepare.filters import repeats_in
-from trainbook.data.sources.records import jensen_shannon, row_hashes, span_hashes
+from trainbook.data.sources.records import jensen_shannon, part_hashes, row_hashes, span_hashes
 from trainbook.data.sources.values import Ranges
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
@@ -24,6 +24,7 @@ from trainbook.tasks.tokens import TokenTask
 
 MOST_TOKENS = 1 << 20  # of a side that are looked at
 MOST_SAMPLES = 20_000
+TOKENS_OF_A_TEXT = 256  # that tell it from others
 PARTS = 8  # of the training tokens, to see how unlike each other they are anyway
 
 
@@ -71,6 +72,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         "train_samples": train.num_samples,
         "duplicate_share": duplicate_share(in_training),
         **_repeats(train),
+        **_truncated(train, in_training),
     }
     if validation is None:
         return facts
@@ -183,8 +185,22 @@ def _repeats(side: Samples) -> dict[str, int]:
     return {"repeated_tokens": count} if count or len(side.tokens) <= MOST_TOKENS else {}
 
 
+def _truncated(side: Samples, whole: np.ndarray) -> dict[str, float]:
+    """Of texts that are too long: how much of them is read, and how many are alike only because of that."""
+    if side.kind == "windows" or not side.num_cut:
+        return {}
+    read = row_hashes(side.read(_some_ids(side)))
+    return {"share_read": side.share_read, "alike_when_truncated": duplicate_share(read) - duplicate_share(whole)}
+
+
 def _hashes(side: Samples) -> np.ndarray:
-    return span_hashes(_stream(side)) if side.kind == "windows" else row_hashes(side.read(_some_ids(side)))
+    """Of spans of a stream, or of whole documents with what is cut off: two that begin alike are no copies."""
+    if side.kind == "windows":
+        return span_hashes(_stream(side))
+    ids, documents = _some_ids(side), side.documents
+    if documents is None:
+        return row_hashes(side.read(ids))
+    return part_hashes(side.tokens, documents.starts[ids], documents.lengths[ids], most=TOKENS_OF_A_TEXT)
 
 
 def _stream(side: Samples) -> np.ndarray:

@@ -101,18 +101,30 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: wha
 
 def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
     """(N,) uint64. With `epochs`, the same row in another epoch has another hash: that it comes again is no news."""
-    if len(tokens) == 0:
+    return part_hashes(tokens.values, tokens.starts, tokens.lengths, epochs)
+
+
+def part_hashes(
+    stream: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    epochs: np.ndarray | None = None,
+    *,
+    most: int = TOKENS_OF_A_ROW,
+) -> np.ndarray:
+    """The same of parts of a stream, of each of which `most` tokens are looked at, spread over it."""
+    if len(lengths) == 0:
         return np.empty(0, dtype=np.uint64)
-    counts = np.minimum(tokens.lengths, TOKENS_OF_A_ROW)
-    which = np.repeat(np.arange(len(tokens)), counts)
+    counts = np.minimum(lengths, most)
+    which = np.repeat(np.arange(len(lengths)), counts)
     order = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    places = tokens.starts[which] + order * tokens.lengths[which] // np.maximum(1, counts[which])
-    hashes, has_any = np.zeros(len(tokens), dtype=np.uint64), counts > 0
+    places = starts[which] + order * lengths[which] // np.maximum(1, counts[which])
+    hashes, has_any = np.zeros(len(lengths), dtype=np.uint64), counts > 0
     with np.errstate(over="ignore"):
-        parts = mixed(tokens.values[places].astype(np.uint64) * GOLDEN + order.astype(np.uint64))
+        parts = mixed(stream[places].astype(np.uint64) * GOLDEN + order.astype(np.uint64))
         if len(parts):
             hashes[has_any] = np.add.reduceat(parts, (np.cumsum(counts) - counts)[has_any])
-        hashes += tokens.lengths.astype(np.uint64) * GOLDEN
+        hashes += lengths.astype(np.uint64) * GOLDEN
         if epochs is not None:
             hashes += epochs.astype(np.int64).view(np.uint64)
         return mixed(hashes)

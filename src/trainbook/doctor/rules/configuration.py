@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainbook.doctor.curves import LATE_SHARE, Fall, divergence_of, ends_in_nan, fall_at_end, learned_late
+from trainbook.doctor.curves import (
+    LATE_SHARE,
+    LEFT,
+    LEFT_IN_VALIDATION,
+    Fall,
+    divergence_of,
+    ends_in_nan,
+    fall_at_end,
+    has_nothing_left,
+    learned_late,
+)
 from trainbook.doctor.remedies import change, lower_rate, raise_rate, usual, usual_rates
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import robust_line
@@ -25,7 +35,9 @@ NO_USUAL = "usual learning rate is known for this kind of model"
     "fine-tuning",
     thresholds="more than 10 times as high; less than a ninth, a fifth if the loss is still falling at the end, or "
     f"half if it fell by more than {STEEP:.0%} in the last quarter, or the validation loss by {LATE_SHARE:.0%} of the "
-    "whole improvement in the last half, and the size of the model is known; 25 times as high is an error",
+    "whole improvement in the last half, and the size of the model is known; 25 times as high is an error; nothing is "
+    f"said of a learning rate with which training ends below {LEFT:.0%} and validation below {LEFT_IN_VALIDATION:.0%} "
+    "of the first loss",
     source=USUAL,
     fault="the learning rate 30 times too high or too low",
     causes=("learning-rate-high", "learning-rate-low"),
@@ -43,6 +55,8 @@ def rate_for_the_case(view: View) -> Iterator[Finding]:
     if low != high:
         expected = f"{low:.2g} to {high:.2g} is usual for this optimizer, depending on the size of the model"
     evidence = f"the peak learning rate is {rate:.2g}; {expected}"
+    if factor > 10 and has_nothing_left(view):
+        return
     if factor > 10:
         yield finding(
             "error" if factor >= 25 else "warning",

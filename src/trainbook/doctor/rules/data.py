@@ -3,6 +3,7 @@ from it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -36,6 +37,8 @@ MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 )
 def batches_come_again(view: View) -> Iterator[Finding]:
     steps, shares = view.finite("repeated_batches")
+    if _alike_when_truncated(view):
+        return
     mean = float(shares.mean()) if len(shares) else 0.0
     if mean > 0.1:
         first = int(steps[int(np.argmax(shares > 0))])
@@ -57,6 +60,8 @@ def batches_come_again(view: View) -> Iterator[Finding]:
 def copies_in_training(view: View) -> Iterator[Finding]:
     shares = view.values("repeated_rows")
     late = float(shares[-max(1, len(shares) // 3) :].mean()) if len(shares) else 0.0
+    if _alike_when_truncated(view):
+        late = 0.0  # of rows as they are read; whole texts are told apart below
     batches = view.values("repeated_batches")
     if len(batches) and batches.mean() > 0.1:
         late = 0.0  # whole batches: that is the loader
@@ -70,6 +75,40 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     yield finding(
         severity, "data-duplicated", 0.85 if most > 0.5 else 0.65, evidence, steps=(0, view.last_step), share=most
     )
+
+
+@rule(
+    "truncated-texts",
+    symptom="loss not decreasing",
+    looks_at="how much of the texts is read, and how many of them are equal only because the rest is truncated",
+    thresholds="a tenth of the texts equal for that reason is a warning, more than 30 % an error",
+    source="the definition: what is truncated is never seen",
+    fault="a sequence length that cuts off what tells texts apart",
+    causes=("text-truncated",),
+)
+def truncated_texts(view: View) -> Iterator[Finding]:
+    alike, read = _alike_when_truncated(view), float(view.fact("share_read") or 0.0)
+    if not alike:
+        return
+    evidence = (
+        f"{alike:.0%} of the texts are equal to another one as far as they are read, but not as a whole; {read:.0%} of "
+        "their tokens are read"
+    )
+    length = view.setting("data.max_seq_length")
+    override = None if length is None or read <= 0 else change(view, "data.max_seq_length", _longer(length / read))
+    severity, sure = ("error", 0.9) if alike > 0.3 else ("warning", 0.7)
+    yield finding(severity, "text-truncated", sure, evidence, override=override, alike=alike, read=read)
+
+
+def _alike_when_truncated(view: View) -> float:
+    """The share of such texts, or 0 if they are few."""
+    share = float(view.fact("alike_when_truncated") or 0.0)
+    return share if share > 0.1 else 0.0
+
+
+def _longer(tokens: float) -> int:
+    """The next power of two."""
+    return 2 ** math.ceil(math.log2(tokens))
 
 
 @rule(

@@ -6,9 +6,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, falls_below_zero, is_finite_again, standstill_of
+from trainbook.doctor.curves import (
+    FEW,
+    SCALED,
+    STARTS_BY,
+    divergence_of,
+    falls_below_zero,
+    is_finite_again,
+    standstill_of,
+    unscaled_targets,
+)
 from trainbook.doctor.remedies import change, lower_rate, usual
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import running_median
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
@@ -19,7 +28,6 @@ from trainbook.runs.columns import are_logged, are_numbers
 CLIP = "batch.max_grad_norm"
 MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
 MOST_OF_FALL = 0.75
-SCALED = 1e3  # a gradient norm this large throughout comes from the scale of the loss
 
 
 def late(rows: list, share: int = 2) -> list:
@@ -45,7 +53,7 @@ def clipped_share(view: View) -> Iterator[Finding]:
     if len(shares) < 8 or not len(norms):
         return
     share, norm, limit = float(np.mean(late(list(shares), 4))), float(np.median(norms)), view.setting(CLIP)
-    if share < 0.5:
+    if share < 0.5 or unscaled_targets(view):
         return
     evidence = f"{share:.0%} of the steps are clipped; the median gradient norm is {norm:.2g}"
     span = (steps[0], steps[-1])
@@ -94,6 +102,9 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
     limit = view.setting(CLIP)
     if len(steps) < 8:
         return
+    is_known = CLIP in view.record.settings or view.record.origin in ("trainbook", "fit")
+    if not is_known and view.record.origin == "huggingface":
+        raise Lacking(CLIP)  # its trainer clips unless it is told not to
     span = (steps[0], steps[-1])
     if limit is not None and view.setting("batch.clipping", "norm") == "norm":
         above = (norms > 1.01 * limit) & are_logged(clipped)
@@ -112,12 +123,19 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
     adaptive = view.setting("optimizer.type") == "stable_adamw" or view.setting("batch.clipping") == "zclip"
     if not is_off or adaptive:
         return
+    threshold = "no threshold" if limit is None else f"threshold {limit:g}"
+    clipping = f"gradients are not clipped ({threshold})"
+    clipping = clipping if is_known else "the log does not say whether gradients are clipped"
     evidence = (
-        f"gradients are not clipped ({'no threshold' if limit is None else f'threshold {limit:g}'}); the "
+        f"{clipping}; the "
         f"highest gradient norm is {highest:.3g}, the median {middle:.3g}"
         f"{', and later norms are NaN or infinite' if is_lost else ''}"
     )
     override = change(view, CLIP, 1.0)
+    if not is_known:
+        if highest > 20 * middle or (is_lost and highest > 5 * middle):
+            yield finding("info", "clipping-off", 0.3, evidence, steps=span, highest=highest, middle=middle)
+        return
     if highest > 20 * middle or (is_lost and highest > 5 * middle):
         sure = 0.85 if view.updates_follow_gradients else 0.75
         yield finding(
@@ -155,7 +173,8 @@ def _highest(view: View, after: float) -> tuple[float, bool]:
 )
 def gradients_grow(view: View) -> Iterator[Finding]:
     steps, norms = view.finite("grad_norm")
-    if len(norms) < 12 or falls_below_zero(view):  # gradients grow with a loss that has no bound
+    # Gradients grow with a loss that has no bound, and with outputs on their way to targets far away.
+    if len(norms) < 12 or falls_below_zero(view) or unscaled_targets(view):
         return
     part = max(3, len(norms) // 4)
     before, after = float(np.median(norms[2 : 2 + part])), float(np.median(norms[-part:]))

@@ -23,6 +23,7 @@ from trainbook.doctor.curves import (
     may_have_fallen,
     shot_up_at_first,
     standstill_of,
+    unscaled_targets,
     validation_falls_on,
     validation_fell,
     validation_has_stopped,
@@ -51,7 +52,6 @@ AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends abo
 AS_GOOD_AS_CONSTANT = 0.98  # of the validation loss of a constant prediction
 BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was learned
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
-LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from the range of a new model's outputs
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
@@ -124,15 +124,13 @@ def _usual_spread(view: View) -> float:
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
     f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
     "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
-    "training loss, however high the loss was in between; there, a loss above 10,000 with a median gradient norm above "
-    "1,000 names the scale of the targets",
+    "training loss, however high the loss was in between",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=(
         "learning-rate-low",
         "learning-rate-high",
         "gradients-vanish",
-        "targets-unscaled",
         "labels-random",
         "base-untrained",
     ),
@@ -146,7 +144,7 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     prior = view.fact("prior_loss")
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing
     is_unknown = view.record.origin == "fit" and fell_for_certain(view)  # how low such a loss can get
-    if view.is_early or ((falls_throughout(view) or is_unknown) and still is None):
+    if view.is_early or ((falls_throughout(view) or is_unknown) and still is None) or unscaled_targets(view):
         return
     has_fallen = not view.has_floor or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
     if still is None and has_fallen:
@@ -206,9 +204,6 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         yield finding(
             "error", "learning-rate-low", 0.8, said, steps=(0, steps[-1]), override=raise_rate(view), update_ratio=ratio
         )
-    elif view.record.origin == "fit" and last > LARGE_LOSS and len(norms) and np.nanmedian(norms) > SCALED:
-        said = f"{evidence}; the median gradient norm is {np.nanmedian(norms):.2g}"
-        yield finding("error", "targets-unscaled", 0.8, said, steps=(0, steps[-1]), update_ratio=ratio)
     elif view.record.origin == "fit" and validation_falls_on(view):
         return
     elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind

@@ -1,4 +1,4 @@
-"""Targets: that they are the right tokens, contain no padding, and are not visible to the model."""
+"""Targets: that they are the right tokens, contain no padding, are not visible to the model, and are in its range."""
 
 from __future__ import annotations
 
@@ -7,12 +7,32 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.curves import LARGE_LOSS, NEAR_THE_START, SCALED, unscaled_targets
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import BERT
 
 CHECK = "`trainbook check` shows where"
+
+
+@rule(
+    "targets-in-range",
+    symptom="loss not decreasing",
+    looks_at="of a module of your own, how large the loss and the gradients are, and how far the loss has fallen",
+    thresholds=f"a loss that begins and stays above {LARGE_LOSS:,.0f} and a median gradient norm above {SCALED:,.0f}, "
+    f"with more than {NEAR_THE_START:.0%} of the first loss left after half of the run or 100 steps",
+    source="reasoning: an adaptive optimizer moves each weight by about one learning rate an update, whatever the "
+    "distance",
+    fault="regression targets in the hundreds of thousands",
+    causes=("targets-unscaled",),
+    needs=("loss", "grad_norm"),
+)
+def targets_in_range(view: View) -> Iterator[Finding]:
+    said = unscaled_targets(view)
+    if said is not None and view.last_step >= min(100, view.total / 2):
+        evidence, span = f"after {view.last_step:,} steps {said}", (0, view.last_step)
+        yield finding("error", "targets-unscaled", 0.8, evidence, steps=span)
 
 
 @rule(
