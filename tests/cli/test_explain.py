@@ -14,6 +14,10 @@ def test_a_knob_is_explained_by_any_of_its_names(terminal):
     assert "optimizer.learning_rate" in text and "default" in text
 
 
+def test_words_need_no_quotes(terminal):
+    assert terminal("explain", "loss", "spikes").stdout == terminal("explain", "loss spikes").stdout
+
+
 def test_a_section_is_explained(terminal):
     text = terminal("explain", "schedule").stdout
     assert "warmup_steps" in text and "learning_rate" not in text.split()

@@ -63,6 +63,13 @@ def test_a_name_that_is_not_one_knob_is_answered_in_words(name: str, message: st
     assert str(error.value) == message
 
 
+def test_words_that_are_nothing_known_are_answered_with_the_symptoms() -> None:
+    with pytest.raises(
+        UserError, match=r"^qq zz: no such knob, technique or symptom\. Symptoms: loss spikes, .*bad samples\.$"
+    ):
+        explain_knob("qq zz")
+
+
 def test_a_section_is_explained_by_its_names_too() -> None:
     facts = explain_section("scheduler")
     assert facts["section"] == "schedule"

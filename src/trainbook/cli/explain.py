@@ -54,6 +54,9 @@ def explain(
     is_a_configuration = what is not None and (
         what in recipes.names() or what.endswith((".yaml", ".yml", ".json", ".py")) or os.path.isfile(what)
     )
+    are_words = overrides and not any("=" in each or each.startswith("-") for each in overrides)
+    if what is not None and overrides and are_words and not is_a_configuration:
+        what, overrides = " ".join([what, *overrides]), None  # without quotes
     if overrides and not is_a_configuration:
         raise UserError(f"{overrides[0]}: has no effect here: only a recipe or a configuration file can be changed.")
     if schema:

@@ -16,7 +16,7 @@ from trainbook.knobs.dumping import origin_text, yaml_value
 from trainbook.knobs.laws import laws_of
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.resume import resume_rule
-from trainbook.knobs.topics import topics
+from trainbook.knobs.topics import SYMPTOMS, topics
 from trainbook.knobs.values import choices, law_text, show
 from trainbook.nearest import nearest
 
@@ -141,6 +141,8 @@ def _one_knob(name: str) -> Declaration:
     meant = did_you_mean(rest, section_named(head.split(".")[0]) if head else None)
     if not meant and (near := nearest(name.lower(), topics())):
         meant = f"Did you mean {near}?"
+    if not meant and " " in name:
+        raise UserError(f"{name}: no such knob, technique or symptom. Symptoms: {', '.join(SYMPTOMS)}.")
     raise UserError(f"{name}: no such knob." + (f" {meant}" if meant else ""))
 
 
