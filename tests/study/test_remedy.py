@@ -91,6 +91,22 @@ def test_the_control_from_a_checkpoint_is_the_run_itself_bit_for_bit(lab):
     assert control.metrics("train")[-1]["loss"] == whole.metrics("train")[-1]["loss"]
 
 
+def test_arms_side_by_side_end_as_they_do_one_after_the_other(lab, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    change = finding("optimizer.learning_rate=2e-3", steps=(17, 24))
+    lab.train(*LENGTH, name="run")
+    one_by_one = tried(lab, "run", change, steps=8)
+    (lab.runs / "run-try-plateau").rename(lab.runs / "aside")
+    told: list[str] = []
+    together = tried(lab, "run", change, steps=8, workers=2, say=told.append)
+    for name in ("verdict", "difference", "interval", "runs", "seeds"):
+        assert together[name] == one_by_one[name]
+    for arm in ("control", "remedy"):
+        assert together[arm]["evaluations"] == one_by_one[arm]["evaluations"], "to the last bit"
+    assert [line.partition(":")[0] for line in told][:2] == ["control", "remedy"], "both begin before either has ended"
+    assert all("from" in line for line in told[:2]) and all("ended" in line for line in told[2:])
+
+
 def test_a_change_that_changes_nothing_does_not_help(lab):
     lab.train(*LENGTH, name="run")
     same = tried(lab, "run", finding("checkpoint.asynchronous=false", steps=(17, 24)))

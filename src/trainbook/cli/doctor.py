@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, reports_errors
+from trainbook.cli.shared import AsJson, Overrides, RunsDir, Trust, reports_errors, worker_count
 from trainbook.errors import UserError
 from trainbook.terminal import echo
 
@@ -46,6 +46,15 @@ def doctor(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="With --try: the number of seeds.")] = 1,
+    workers: Annotated[
+        str | None,
+        typer.Option(
+            "--workers",
+            metavar="N|auto",
+            help="With --try: the number of parallel runs. auto: eight for each GPU, or one for each core.",
+            show_default=False,
+        ),
+    ] = None,
     finding: Annotated[
         str | None,
         typer.Option(
@@ -75,9 +84,12 @@ def doctor(
     if try_it:
         from trainbook.cli.doctor_try import try_and_tell
 
-        return try_and_tell(what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, as_json=as_json)
-    if steps is not None or seeds != 1 or finding is not None:
-        raise UserError("--steps, --seeds and --finding need --try.")
+        count = worker_count(workers) or 1
+        return try_and_tell(
+            what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, workers=count, as_json=as_json
+        )
+    if steps is not None or seeds != 1 or finding is not None or workers is not None:
+        raise UserError("--steps, --seeds, --workers and --finding need --try.")
     if as_json:
         from trainbook.cli.shared import print_json
 

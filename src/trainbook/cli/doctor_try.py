@@ -30,6 +30,7 @@ def try_and_tell(
     rule: str | None,
     steps: int | None,
     seeds: int,
+    workers: int,
     as_json: bool,
 ) -> None:
     from trainbook.study.remedy import try_remedy
@@ -42,6 +43,7 @@ def try_and_tell(
         rule=rule,
         steps=steps,
         seeds=seeds,
+        workers=workers,
         quiet=as_json or not sys.stdout.isatty(),  # a bar for whoever watches; in a log, a line for each run
         say=(lambda line: None) if as_json else echo,
     )

@@ -41,6 +41,7 @@ from trainbook.runs.trust import require_trust
 from trainbook.study.child_run import run_child
 from trainbook.study.remedy_plan import RemedyPlan, ask, changes, choose, with_overrides
 from trainbook.study.verdict import TAIL, Pair, RemedyComparison, compare, strayed
+from trainbook.study.workers import side_by_side
 
 ANSWER = "try.json"
 AGAIN = "-again"
@@ -54,10 +55,12 @@ def try_remedy(
     rule: str | None = None,
     steps: int | None = None,
     seeds: int = 1,
+    workers: int = 1,
     quiet: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs."""
+    """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs.
+    `workers`: runs side by side, if it is not their speed that is compared."""
     finding = choose(record, findings, rule)
     parent = _run_of(record)
     question = ask(record, parent, finding, steps)
@@ -66,14 +69,19 @@ def try_remedy(
     for stop_at in question.stops:
         if stop_at is not None and any(arm["last_step"] > stop_at for arm in state["arms"].values()):
             continue  # nothing could be told there, and they went on
-        pairs = []
+        arms = []
         for tag, seed in repetitions:
             kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
             for kind, change in reversed(kinds) if tag == AGAIN else kinds:
                 run = RunFolder(folder / (kind + tag))
                 if not _is_there(state["arms"].get(run.name), stop_at):
-                    _train(RemedyRun(parent, run, change, seed, stop_at, question), state, quiet, say)
-            pairs.append((state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]))
+                    arms.append(RemedyRun(parent, run, change, seed, stop_at, question))
+        if workers > 1 and len(arms) > 1 and question.measure != "speed":
+            _train_side_by_side(arms, state, workers, say)
+        else:
+            for arm in arms:
+                _train(arm, state, quiet, say)
+        pairs = [(state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]) for tag, _ in repetitions]
         state["answer"] = _answer(record, parent, question, finding, pairs)
         _keep(folder, state)
         if not _may_tell_later(state["answer"], pairs):
@@ -104,14 +112,36 @@ def _has_learned(evaluations: Sequence[Sequence[float]]) -> bool:
 
 def _train(arm: RemedyRun, state: dict[str, Any], quiet: bool, say: Callable[[str], None]) -> None:
     """One arm, from where it begins or was left to here."""
+    say(_begins(arm, state))
+    _note(arm, arm.train(quiet), state, say)
+
+
+def _train_side_by_side(
+    arms: Sequence[RemedyRun], state: dict[str, Any], workers: int, say: Callable[[str], None]
+) -> None:
+    for arm in arms:
+        say(_begins(arm, state))
+    for place, outcome in side_by_side(train_arm, arms, workers):
+        _note(arms[place], outcome, state, say)
+
+
+def train_arm(arm: RemedyRun) -> dict[str, Any]:
+    """In a process of its own, which imports this."""
+    return arm.train(quiet=True)
+
+
+def _begins(arm: RemedyRun, state: Mapping[str, Any]) -> str:
     name, plan = arm.run.name, arm.plan
     left = state["arms"].get(name)
     begin = f"step {left['last_step'] if left else plan.from_step}"
     begin = begin if left or plan.from_step else "the start"
     end = f"step {arm.stop_at}" if arm.stop_at else "the end"
-    say(f"{name}: from {begin} to {end}, seed {arm.seed}{', ' + plan.override if arm.change else ''}")
-    state["arms"][name] = arm.train(quiet)
-    say(f"{name}: {_ended(state['arms'][name])}")
+    return f"{name}: from {begin} to {end}, seed {arm.seed}{', ' + plan.override if arm.change else ''}"
+
+
+def _note(arm: RemedyRun, outcome: dict[str, Any], state: dict[str, Any], say: Callable[[str], None]) -> None:
+    state["arms"][arm.run.name] = outcome
+    say(f"{arm.run.name}: {_ended(outcome)}")
     _keep(arm.run.path.parent, state)
 
 
