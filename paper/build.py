@@ -17,6 +17,22 @@ import figures  # noqa: E402
 BUILD = HERE / "build"
 PDF, HTML = HERE / "trainbook.pdf", HERE / "trainbook.html"
 
+# For a page that is read on a screen: typst gives it no style of its own, and leaves out the title's layout.
+HEAD = """<style>
+:root { color-scheme: light dark }
+body { max-width: 46rem; margin: 2rem auto; padding: 0 1rem; font: 1rem/1.5 Georgia, "DejaVu Serif", serif }
+h1 { text-align: center; line-height: 1.2 }
+.byline { text-align: center }
+h2, h3, h4, th { font-family: system-ui, sans-serif }
+figure { margin: 1.5rem 0; text-align: center; overflow-x: auto }
+figcaption { font-size: .9rem; color: GrayText }
+img, svg { max-width: 100%; height: auto; background: white }
+table { border-collapse: collapse; font-size: .85rem; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .3rem .5rem; border-bottom: 1px solid #8885 }
+code { overflow-wrap: anywhere }
+</style>"""
+TITLE = "Notes on training transformers, put to the test"
+
 Facts = dict[str, Any]
 
 
@@ -75,7 +91,11 @@ def main() -> None:
     facts["figures"] = figures.draw_all(BUILD)
     (BUILD / "data.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     typst.compile(str(HERE / "paper.typ"), output=str(PDF), root=str(HERE))
-    typst.compile(str(HERE / "paper.typ"), output=str(HTML), root=str(HERE), format="html")
+    page = typst.compile(str(HERE / "paper.typ"), root=str(HERE), format="html")
+    byline = f"A review of {facts['numbers']['techniques']} techniques, with demonstrations on toy data sets"
+    title = f'<h1>{TITLE}</h1><p class="byline">{byline}<br>The Trainbook authors</p>'
+    text = page.decode().replace("</head>", f"{HEAD}</head>", 1)
+    HTML.write_text(text.replace("<body>", f"<body>{title}", 1), encoding="utf-8")
     verdicts = ", ".join(f"{facts['numbers'][each.replace(' ', '_')]} {each}" for each in evidence.VERDICTS)
     print(f"{PDF.relative_to(HERE.parent)} ({PDF.stat().st_size / 1e6:.1f} MB), {HTML.relative_to(HERE.parent)}")
     print(f"{len(facts['figures'])} figures, {facts['numbers']['claims']} claims: {verdicts}")
