@@ -10,7 +10,7 @@ import pytest
 
 from trainbook.doctor import Diagnosis, Finding
 from trainbook.knobs import load
-from trainbook.report import card as card_module
+from trainbook.report import facts as facts_module
 from trainbook.report import make_card
 from trainbook.report.card import LEVELS
 from trainbook.runs import Manifest, RunFolder
@@ -81,7 +81,7 @@ def test_findings_that_are_only_good_to_know_are_counted(written: Written, monke
         ([info], "no errors or warnings, 1 info (trainbook doctor shows it) ("),
         ([info, info, short], "no errors or warnings, 2 infos (trainbook doctor shows them) ("),
     ):
-        monkeypatch.setattr(card_module, "diagnose", lambda record, findings=findings: Diagnosis(findings))
+        monkeypatch.setattr(facts_module, "diagnose", lambda record, findings=findings: Diagnosis(findings))
         line = written.lines()["doctor"]
         assert line.startswith(expected) and ("still falling" in line) == (short in findings)
 

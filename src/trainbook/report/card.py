@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from trainbook.doctor import CAUSES, Diagnosis, diagnose
+from trainbook.doctor import CAUSES
 from trainbook.doctor.causes import certainty_of, remedy_of
 from trainbook.doctor.rule import all_rules
+from trainbook.finding import Finding
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
 from trainbook.knobs.own_module import FIT
 from trainbook.knobs.recipes import as_config
-from trainbook.runs import Manifest, RunFolder, jsonl, write_text_atomically
+from trainbook.report.facts import RunFacts
+from trainbook.runs import RunFolder, write_text_atomically
 from trainbook.runs.columns import are_numbers
-from trainbook.runs.record import open_record
-from trainbook.runs.run_record import counted
 from trainbook.runs.schema import Metric, fixed, judgements
 from trainbook.runs.table import TableRows
 
@@ -46,54 +46,47 @@ class Card:
 
     def as_markdown(self) -> str:
         out = [f"# {self.title}", "", "| | |", "|---|---|"]
-        out += [f"| {label} | {_in_a_cell(text)} |" for label, text in self.lines]
+        out += [f"| {label} | {in_a_cell(text)} |" for label, text in self.lines]
         if self.next_commands:
             out += ["", "## Next", ""]
             out += [f"- `{command}`: {what}" for command, what in self.next_commands]
         return "\n".join(out) + "\n"
 
 
-def _in_a_cell(text: str) -> str:
+def in_a_cell(text: str) -> str:
     return " ".join(text.splitlines()).replace("|", "\\|")
 
 
 def make_card(run: RunFolder) -> Card:
-    manifest = run.read_manifest()
-    metrics, events = run.metrics(), run.events()
-    train, evaluations = metrics.with_text("split", "train"), metrics.with_text("split", "eval")
-    card = Card(f"{run.name}  {_status(manifest.status, manifest.status_detail)}")
+    return card_of(RunFacts(run))
+
+
+def card_of(facts: RunFacts) -> Card:
+    run, manifest, train, evaluations = facts.run, facts.manifest, facts.train, facts.evaluations
+    card = Card(f"{run.name}  {status_text(facts)}")
     if train:
         last = train[-1]
-        unit = counted(_facts(manifest, events))
-        seconds = _seconds(train)
-        card.lines.append(("steps", f"{last['step']:,} steps, {last['tokens']:,} {unit}, {duration(seconds)}"))
-        speed = last["tokens"] / max(seconds, 1e-9)
-        card.lines.append(("speed", f"{_speed(speed)} {unit} per second of training"))
-        card.lines.append(("train", f"{_curve(train)}  {fixed(train[0]['loss'], 4)} → {fixed(last['loss'], 4)}"))
+        card.lines.append(
+            ("steps", f"{last['step']:,} steps, {last['tokens']:,} {facts.unit}, {duration(facts.seconds)}")
+        )
+        card.lines.append(("speed", speed_text(facts)))
+        card.lines.append(("train", f"{curve(train)}  {fixed(train[0]['loss'], 4)} → {fixed(last['loss'], 4)}"))
     if evaluations:
-        chosen = evaluations.with_true("best")  # by the metric that was chosen
-        lowest = _lowest_loss(evaluations)
-        best = chosen[-1] if chosen else None if lowest is None else evaluations[lowest]
-        text = f"{_curve(evaluations)}  {fixed(evaluations[0]['loss'], 4)} → {fixed(evaluations[-1]['loss'], 4)}"
+        text = f"{curve(evaluations)}  {fixed(evaluations[0]['loss'], 4)} → {fixed(evaluations[-1]['loss'], 4)}"
         card.lines.append(("validation", text))
-        card.lines.append(("best", _best(best)))
-    diagnosis = _diagnosis(run)
-    card.lines += _verdict(diagnosis)
+        card.lines.append(("best", best_text(facts.best)))
+    card.lines += _verdict(facts)
     card.lines += _slowest(train)
-    card.lines.append(("guard", _healing(train[-1].get("skipped_updates", 0) if train else 0, events)))
+    card.lines.append(("guard", healing_text(facts)))
     if manifest.injected_faults:
         card.lines.append(("faults", f"injected on purpose: {', '.join(manifest.injected_faults)}"))
-    card.lines += _left_out(run, events)
-    resumes = sum(event["kind"] == "resume" for event in events)
-    if resumes:
-        often = "1 time," if resumes == 1 else f"{resumes} times, each"
+    card.lines += _left_out(facts)
+    if facts.resumes:
+        often = "1 time," if facts.resumes == 1 else f"{facts.resumes} times, each"
         card.lines.append(("resumed", f"{often} from the newest complete checkpoint"))
-    newest = events[-1].get("segment", 0) if events else 0  # how an earlier part ended is history once it was resumed
-    for event in events:
-        if event.get("segment", 0) == newest and event["kind"] in ("early_stop", "failure"):
-            card.lines.append((event["kind"].replace("_", " "), str(event.get("reason", ""))))
+    card.lines += [(event["kind"].replace("_", " "), str(event.get("reason", ""))) for event in facts.ends]
     card.lines.append(("folder", str(run.path)))
-    card.next_commands = [*_remedy(run, manifest, diagnosis), *_next_commands(run, manifest)]
+    card.next_commands = [*_remedy(facts), *_next_commands(facts)]
     return card
 
 
@@ -103,28 +96,16 @@ def write_report(run: RunFolder) -> None:
         write_text_atomically(run.report, make_card(run).as_markdown())
 
 
-def _facts(manifest: Manifest, events: list[dict[str, Any]]) -> dict[str, Any]:
-    start = next((event for event in events if event["kind"] == "start"), {})
-    return {"recipe": manifest.recipe, **start}
+def speed_text(facts: RunFacts) -> str:
+    rate = facts.train[-1]["tokens"] / max(facts.seconds, 1e-9)
+    return f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} {facts.unit} per second of training"
 
 
-def _speed(rate: float) -> str:
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
-
-
-def _diagnosis(run: RunFolder) -> Diagnosis | None:
-    """None if the rules failed on this run; the card is made without them."""
-    try:
-        return diagnose(open_record(run.path))
-    except Exception:
-        return None
-
-
-def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+def _verdict(facts: RunFacts) -> list[tuple[str, str]]:
     """The doctor's errors and warnings: the first in full, the others by their number."""
+    diagnosis, spoken = facts.diagnosis, facts.spoken
     if diagnosis is None:
         return []
-    spoken = [finding for finding in diagnosis.findings if finding.severity != "info"]
     if not spoken:
         short = next((each for each in diagnosis.findings if each.rule == "still-improving"), None)
         count = len(diagnosis.findings) - (short is not None)
@@ -138,37 +119,34 @@ def _verdict(diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     return [("doctor", f"{first.severity}, {certainty_of(first)}: {sentence}")]
 
 
-def _remedy(run: RunFolder, manifest: Manifest, diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
+def _remedy(facts: RunFacts) -> list[tuple[str, str]]:
     """The first of the next commands: the run again, with the change that the first finding suggests."""
-    if diagnosis is None or not run.config.exists():
+    if not facts.spoken or not facts.run.config.exists():
         return []
-    first = next((finding for finding in diagnosis.findings if finding.severity != "info"), None)
-    if first is None:
-        return []
-    path = shlex.quote(str(run.path))
-    commands = [(f"trainbook doctor {path}", "show all findings with their evidence")]
-    if first.override is not None:
-        again = f"trainbook train {shlex.quote(str(run.config))} {shlex.quote(first.override)}"
-        if manifest.recipe == FIT:  # only the program that made the module can train it again
-            again = f"trainbook.fit(…, {first.override})"
+    first = facts.spoken[0]
+    commands = [(f"trainbook doctor {shlex.quote(str(facts.run.path))}", "show all findings with their evidence")]
+    if (again := command_of(first, facts)) is not None:
         remedy = remedy_of(first).rstrip(".")
         commands.insert(0, (again, remedy[:1].lower() + remedy[1:]))
     return commands
 
 
+def command_of(finding: Finding, facts: RunFacts) -> str | None:
+    """The run again, with the change that a finding suggests; None if it suggests none, or nothing can be run."""
+    if finding.override is None or not facts.run.config.exists():
+        return None
+    if facts.manifest.recipe == FIT:  # only the program that made the module can train it again
+        return f"trainbook.fit(…, {finding.override})"
+    return f"trainbook train {shlex.quote(str(facts.run.config))} {shlex.quote(finding.override)}"
+
+
 SLOW = 1.5  # times the median of all: a rank that the others wait for
 
 
-def _lowest_loss(rows: TableRows) -> int | None:
-    """The place of the first row that has it; None if no evaluation has a finite loss."""
-    losses = np.concatenate([losses for (losses,) in rows.blocks("loss")])
-    return int(np.argmin(np.where(np.isfinite(losses), losses, np.inf))) if np.isfinite(losses).any() else None
-
-
-def _best(row: dict[str, Any] | None) -> str:
+def best_text(row: dict[str, Any] | None) -> str:
     if row is None:
         return "none: no evaluation has a finite loss, so no best model was kept"
-    told = (f"{metric.name.replace('_', ' ')} {_shown(metric, value)}" for metric, value in judgements(row))
+    told = (f"{metric.name.replace('_', ' ')} {shown(metric, value)}" for metric, value in judgements(row))
     return f"{', '.join(told)} at step {row['step']:,}"
 
 
@@ -186,9 +164,9 @@ def _slowest(rows: TableRows) -> list[tuple[str, str]]:
     return [("slowest", f"rank {rank}: {computing}; the others wait for it")]
 
 
-def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
+def healing_text(facts: RunFacts) -> str:
     """What the guard did, and its last action in full."""
-    acts = [event for event in events if event["kind"] in ("skip", "corruption", "rollback", "remedy", "oom")]
+    acts, skipped = facts.actions, facts.skipped
     counts = Counter(event["kind"] for event in acts)
     said = [
         f"{skipped:,} update{'s were' if skipped != 1 else ' was'} rejected" if skipped else "no update was rejected"
@@ -206,13 +184,12 @@ def _healing(skipped: int, events: list[dict[str, Any]]) -> str:
     return ", ".join(said) + last
 
 
-def _left_out(run: RunFolder, events: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _left_out(facts: RunFacts) -> list[tuple[str, str]]:
     """Samples that were not trained on: excluded by filters, by an earlier quarantine, and by this run's own."""
-    told = next((event["left_out"] for event in events if event["kind"] == "start" and event.get("left_out")), [])
-    lines = [("left out", "; ".join(told))] if told else []
-    if kept_out := len(jsonl.read(run.quarantine_file)):
+    lines = [("left out", "; ".join(facts.left_out))] if facts.left_out else []
+    if kept_out := len(facts.quarantined):
         samples = "1 sample was" if kept_out == 1 else f"{kept_out:,} samples were"
-        lines.append(("quarantine", f"{samples} excluded from training, see {run.quarantine_file.name}"))
+        lines.append(("quarantine", f"{samples} excluded from training, see {facts.run.quarantine_file.name}"))
     return lines
 
 
@@ -220,8 +197,8 @@ CONTINUING = ("causal", "chat")
 WRITING = (*CONTINUING, "seq2seq")
 
 
-def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
-    commands = []
+def _next_commands(facts: RunFacts) -> list[tuple[str, str]]:
+    run, manifest, commands = facts.run, facts.manifest, []
     # A module that was given to `fit` can be built again by its own program only.
     status, is_ours = manifest.status, manifest.recipe != FIT
     path, file = shlex.quote(str(run.path)), shlex.quote(str(run.config))
@@ -242,18 +219,9 @@ def _next_commands(run: RunFolder, manifest: Manifest) -> list[tuple[str, str]]:
     return commands
 
 
-def _status(status: str, detail: str) -> str:
+def status_text(facts: RunFacts) -> str:
+    status, detail = facts.manifest.status, facts.manifest.status_detail
     return f"{status}: {detail}" if detail and detail != status else status
-
-
-def _seconds(rows: TableRows) -> float:
-    """Time spent training: the steps' own, so that pauses between a stop and a resume don't count."""
-    total, before = 0.0, 0.0
-    for steps, seconds in rows.blocks("step", "step_seconds"):
-        if len(steps):
-            spent = np.where(are_numbers(seconds), seconds, 0.0) * np.diff(steps, prepend=before)
-            total, before = float(np.cumsum([total, *spent])[-1]), float(steps[-1])
-    return total
 
 
 def duration(seconds: float) -> str:
@@ -262,14 +230,14 @@ def duration(seconds: float) -> str:
     return f"{hours}h {minutes:02}m" if hours else f"{minutes}m {rest:02}s" if minutes else f"{rest}s"
 
 
-def _shown(metric: Metric, value: float) -> str:
+def shown(metric: Metric, value: float) -> str:
     if metric.name == "perplexity":
         return f"{value:,.2f}"
     is_share = metric.unit == "share" or metric.name.endswith("error_rate")
     return f"{value:.1%}" if is_share and math.isfinite(value) else fixed(value, 4)
 
 
-def _curve(rows: TableRows) -> str:
+def curve(rows: TableRows) -> str:
     """The loss over steps as a line of blocks; each block shows the highest of its stretch, so a spike stays seen."""
     width = min(WIDTH, len(rows))
     first = rows[0]["step"]
@@ -283,11 +251,11 @@ def _curve(rows: TableRows) -> str:
         finite = losses[known & np.isfinite(losses)]
         if len(finite):
             low, high = min(low, float(finite.min())), max(high, float(finite.max()))
-    curve, previous = "", LEVELS[0]
+    blocks, previous = "", LEVELS[0]
     for top in tops.tolist():
         if top == math.inf:
             previous = "!"
         elif top != -math.inf:  # which is also what a stretch without rows has
             previous = LEVELS[0 if high == low else round((top - low) / (high - low) * (len(LEVELS) - 1))]
-        curve += previous
-    return curve
+        blocks += previous
+    return blocks

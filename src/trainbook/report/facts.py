@@ -1,0 +1,89 @@
+"""What the files of a run say, gathered once: the card and the report read these facts."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trainbook.doctor import Diagnosis, diagnose
+from trainbook.finding import Finding
+from trainbook.runs import RunFolder, jsonl
+from trainbook.runs.columns import are_numbers
+from trainbook.runs.run_record import counted, read_run
+from trainbook.runs.table import TableRows
+
+GUARD_ACTIONS = ("skip", "corruption", "rollback", "remedy", "oom")
+
+Row = dict[str, Any]
+
+
+class RunFacts:
+    def __init__(self, run: RunFolder) -> None:
+        self.run = run
+        self.manifest = run.read_manifest()
+        self.record = read_run(run)
+        self.train, self.evaluations = self.record.rows("train"), self.record.rows("eval")
+        self.events = self.record.events
+        self.unit = counted(self.record.facts)  # of `tokens`
+        self.skipped = self.train[-1].get("skipped_updates", 0) if self.train else 0
+        self.actions = [event for event in self.events if event["kind"] in GUARD_ACTIONS]
+        self.resumes = sum(event["kind"] == "resume" for event in self.events)
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis | None:
+        """None if the rules failed on this run; it is told without them."""
+        try:
+            return diagnose(self.record)
+        except Exception:
+            return None
+
+    @property
+    def spoken(self) -> list[Finding]:
+        """The doctor's errors and warnings."""
+        findings = [] if self.diagnosis is None else self.diagnosis.findings
+        return [finding for finding in findings if finding.severity != "info"]
+
+    @cached_property
+    def seconds(self) -> float:
+        """Time spent training: the steps' own, so that pauses between a stop and a resume don't count."""
+        total, before = 0.0, 0.0
+        for steps, seconds in self.train.blocks("step", "step_seconds"):
+            if len(steps):
+                spent = np.where(are_numbers(seconds), seconds, 0.0) * np.diff(steps, prepend=before)
+                total, before = float(np.cumsum([total, *spent])[-1]), float(steps[-1])
+        return total
+
+    @cached_property
+    def best(self) -> Row | None:
+        """The evaluation that is best by the chosen metric, or by the loss; None if no loss is finite."""
+        chosen = self.evaluations.with_true("best")
+        if chosen:
+            return chosen[-1]
+        losses = np.concatenate([np.zeros(0), *(losses for (losses,) in self.evaluations.blocks("loss"))])
+        is_known = np.isfinite(losses)
+        return self.evaluations[int(np.argmin(np.where(is_known, losses, np.inf)))] if is_known.any() else None
+
+    @property
+    def ends(self) -> list[Row]:
+        """Why it stopped early or failed; how an earlier part ended is history once it was resumed."""
+        newest = self.events[-1].get("segment", 0) if self.events else 0
+        kinds = ("early_stop", "failure")
+        return [event for event in self.events if event.get("segment", 0) == newest and event["kind"] in kinds]
+
+    @property
+    def left_out(self) -> list[str]:
+        """Samples that filters or an earlier run's quarantine excluded."""
+        told = [event["left_out"] for event in self.events if event["kind"] == "start" and event.get("left_out")]
+        return list(map(str, told[0])) if told and isinstance(told[0], list) else []
+
+    @cached_property
+    def quarantined(self) -> list[Row]:
+        """Samples that this run has excluded itself."""
+        return jsonl.read(self.run.quarantine_file)
+
+
+def largest(rows: TableRows, name: str) -> float | None:
+    found = [values[np.isfinite(values)] for (values,) in rows.blocks(name)]
+    return max((float(values.max()) for values in found if len(values)), default=None)
