@@ -11,7 +11,7 @@ from typing import Any
 import evidence
 from evidence import GIB, VERDICTS, benchmark, percent, studies
 
-from trainbook.charts.ablation import draw_effects, draw_rates
+from trainbook.charts.ablation import effects_figure, rates_figure
 from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, new_figure, save
 
 Facts = dict[str, Any]
@@ -64,14 +64,14 @@ def _figures() -> dict[str, Callable[[Path], str]]:
 def _effects(study: Facts, path: Path) -> str:
     if not any(arm["effect"] for arm in study["arms"]):
         return ""
-    draw_effects(study, path)
+    save(effects_figure(study), path)
     return "; ".join(f"{arm['name']}: {arm['verdict']}" for arm in study["arms"])
 
 
 def _rates(study: Facts, path: Path) -> str:
     if len(study["rates"]) < 2:
         return ""
-    draw_rates(study, path)
+    save(rates_figure(study), path)
     return f"Loss against {len(study['rates'])} learning rates for {len(study['arms']) + 1} arms"
 
 

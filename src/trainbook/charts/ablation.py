@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, RED, new_figure, save
+from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, RED, new_figure, save_all
 
 VERDICTS = {"better": GREEN, "worse": RED, "equivalent": BLUE, "no evidence": GREY}
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
@@ -17,17 +17,21 @@ Facts = dict[str, Any]
 
 def draw_ablation(facts: Facts, folder: Path) -> list[Path]:
     """From the answer of `trainbook ablate --json`; returns the files that were drawn."""
-    paths = []
+    return save_all(ablation_figures(facts), folder)
+
+
+def ablation_figures(facts: Facts) -> dict[str, Any]:
+    figures = {}
     if any(each["effect"] for each in facts["arms"]):
-        paths.append(draw_effects(facts, folder / "effects.png"))
+        figures["effects"] = effects_figure(facts)
     if len(facts["rates"]) > 1:
-        paths.append(draw_rates(facts, folder / "rates.png"))
+        figures["rates"] = rates_figure(facts)
     if any(each["rows"] for each in facts["curves"]):
-        paths.append(_curves(facts, folder / "curves.png"))
-    return paths
+        figures["curves"] = _curves(facts)
+    return figures
 
 
-def draw_effects(facts: Facts, path: Path) -> Path:
+def effects_figure(facts: Facts) -> Any:
     """Each arm's effect with its interval, and small markers for the data sets. Within the shaded band an effect does
     not matter, as was said before the study."""
     arms = [each for each in facts["arms"] if each["effect"]]
@@ -60,11 +64,10 @@ def draw_effects(facts: Facts, path: Path) -> Path:
         for number, data in enumerate(facts["data"]):
             axis.plot([], [], MARKERS[number % len(MARKERS)], color=GREY, markersize=4, label=_name(data))
         axis.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0), title="data set")
-    save(figure, path)
-    return path
+    return figure
 
 
-def draw_rates(facts: Facts, path: Path) -> Path:
+def rates_figure(facts: Facts) -> Any:
     figure, axes = _grid(facts)
     for axis, data in zip(axes, facts["data"], strict=False):
         for number, arm in enumerate(_shown_arms(facts)):
@@ -77,15 +80,17 @@ def draw_rates(facts: Facts, path: Path) -> Path:
             style = {"color": COLOURS[number % len(COLOURS)], "label": _name(arm["name"])}
             axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=4, **style) if points else None
         axis.set_xscale("log")
+        marks = sorted(facts["rates"])[:: max(1, -(-len(facts["rates"]) // 6))]
+        axis.set_xticks(marks, [f"{rate:.2g}" for rate in marks])
+        axis.minorticks_off()
         axis.set_title(_name(data))
         axis.set_xlabel("learning rate")
         axis.set_ylabel(facts["metric"])
     axes[0].legend(fontsize=8, frameon=False)
-    save(figure, path)
-    return path
+    return figure
 
 
-def _curves(facts: Facts, path: Path) -> Path:
+def _curves(facts: Facts) -> Any:
     """The mean over seeds, and the range from the lowest to the highest."""
     figure, axes = _grid(facts)
     names = [each["name"] for each in _shown_arms(facts)]
@@ -105,8 +110,7 @@ def _curves(facts: Facts, path: Path) -> Path:
         axis.set_xlabel("steps")
         axis.set_ylabel(f"validation {facts['metric']}")
     axes[0].legend(fontsize=8, frameon=False)
-    save(figure, path)
-    return path
+    return figure
 
 
 def _shown_arms(facts: Facts) -> list[Facts]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import re
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +52,35 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(path, dpi=DOTS_PER_INCH, metadata=metadata[path.suffix.lower()])
     except OSError as error:
         raise UserError(f"the figure '{path}' cannot be written: {error.strerror or error}.") from None
+
+
+def save_all(figures: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Each under its name, as a .png."""
+    paths = [folder / f"{name}.png" for name in figures]
+    for path, figure in zip(paths, figures.values(), strict=True):
+        save(figure, path)
+    return paths
+
+
+def svg_of(figure: Any, name: str) -> str:
+    """To stand in a page: its text is text, without a background, and black is the page's own colour of text. `name`
+    keeps what is defined in it apart from what other figures of the page define."""
+    import matplotlib
+
+    stream = io.StringIO()
+    settings: Any = {"svg.fonttype": "none", "svg.hashsalt": name}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of letters that the font lacks, which the reader's own may have
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None})
+    text = stream.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' id="[\w.]+_\d+"', "", text)  # names of its parts, which every figure has
+    text = re.sub(r"(fill|stroke): #000000", r"\1: currentColor", text)
+    text = text.replace(f": {BLUE.lower()}", f": var(--blue, {BLUE.lower()})")  # too dark for a dark page
+    width, height = (72 * inches for inches in figure.get_size_inches())
+    size = f'viewBox="0 0 {width:g} {height:g}" style="min-width: {0.8 * width:.0f}px; max-width: {1.6 * width:.0f}px"'
+    begin = f'<svg {size} xmlns:xlink="http://www.w3.org/1999/xlink" aria-hidden="true">'
+    return re.sub(r"<svg [^>]*>", begin, text, count=1)
 
 
 def _matplotlib(what: str) -> None:

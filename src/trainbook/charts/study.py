@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, new_figure, save
+from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, new_figure, save, save_all
 
 RATE = "optimizer.learning_rate"
 BUCKETS = 8  # of an isolation plot, the best of each being marked
@@ -16,15 +16,19 @@ Facts = dict[str, Any]
 
 def draw_study(facts: Facts, folder: Path) -> list[Path]:
     """From the answer of `trainbook tune --json`; returns the files that were drawn."""
-    paths = []
+    return save_all(study_figures(facts), folder)
+
+
+def study_figures(facts: Facts) -> dict[str, Any]:
+    figures = {}
     knobs = [each for each in facts["space"] if _points(facts, each)]
     if any(each["path"] == RATE for each in knobs):
-        paths.append(_draw(folder / "learning-rate.png", facts, [each for each in knobs if each["path"] == RATE], True))
+        figures["learning-rate"] = _draw(facts, [each for each in knobs if each["path"] == RATE], True)
     if [each["path"] for each in knobs] not in ([], [RATE]):  # of the learning rate alone there is a picture already
-        paths.append(_draw(folder / "isolation.png", facts, knobs, False))
+        figures["isolation"] = _draw(facts, knobs, False)
     if len(knobs) > 1:
-        paths.append(_parallel(folder / "parallel.png", facts, knobs))
-    return paths
+        figures["parallel"] = _parallel(facts, knobs)
+    return figures
 
 
 def _points(facts: Facts, knob: Facts) -> list[tuple[Any, float, bool]]:
@@ -40,7 +44,7 @@ def _points(facts: Facts, knob: Facts) -> list[tuple[Any, float, bool]]:
     return found
 
 
-def _draw(path: Path, facts: Facts, knobs: list[Facts], is_curve: bool) -> Path:
+def _draw(facts: Facts, knobs: list[Facts], is_curve: bool) -> Any:
     columns = min(3, len(knobs))
     rows = math.ceil(len(knobs) / columns)
     figure, axes = new_figure(rows, columns, width=5.5 * columns, height=4.2 * rows)
@@ -52,8 +56,7 @@ def _draw(path: Path, facts: Facts, knobs: list[Facts], is_curve: bool) -> Path:
             )
     for axis in axes.ravel()[len(knobs) :]:
         axis.set_visible(False)
-    save(figure, path)
-    return path
+    return figure
 
 
 def _isolated(axis: Any, facts: Facts, knob: Facts) -> None:
@@ -167,7 +170,7 @@ def _tick(knob: Facts, mark: float) -> str:
     return f"{_value(knob, mark):.3g}" if knob["scale"] == "log_one_minus" else f"{_value(knob, mark):.2g}"
 
 
-def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
+def _parallel(facts: Facts, knobs: list[Facts]) -> Any:
     """A line for each trial through its values, dark where it was good."""
     figure, axes = new_figure(1, 1, width=max(7.0, 2.4 * len(knobs)), height=4.6)
     axis = axes[0, 0]
@@ -212,8 +215,7 @@ def _parallel(path: Path, facts: Facts, knobs: list[Facts]) -> Path:
     axis.spines["left"].set_visible(False)
     count = f"{len(done)} trial{'' if len(done) == 1 else 's'}"
     axis.set_title(f"{count}; darker is better by {facts['metric']}; recommended: trial {facts['recommended']}, orange")
-    save(figure, path)
-    return path
+    return figure
 
 
 def draw_rate_range(facts: Facts, path: Path) -> None:
@@ -265,7 +267,12 @@ def draw_coordinate_check(answer: dict[str, Any], path: Path) -> None:
 
 
 def draw_rates(answer: dict[str, Any], path: Path) -> None:
-    """From the answer of `trainbook transfer --rates --json`: a line for each size, its best marked."""
+    """From the answer of `trainbook transfer --rates --json`."""
+    save(rates_figure(answer), path)
+
+
+def rates_figure(answer: dict[str, Any]) -> Any:
+    """A line for each size, its best marked."""
     arms = answer["arms"]
     figure, axes = new_figure(1, len(arms), height=4.8)
     for axis, (arm, found) in zip(axes[0], arms.items(), strict=True):
@@ -283,7 +290,7 @@ def draw_rates(answer: dict[str, Any], path: Path) -> None:
         axis.set_ylabel("validation loss (nats)")
     _same_scales(axes[0])
     axes[0, -1].legend(fontsize=9, frameon=False)
-    save(figure, path)
+    return figure
 
 
 def _steepness(found: dict[str, Any]) -> str:

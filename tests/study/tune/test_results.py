@@ -562,19 +562,16 @@ def test_the_folder_has_the_answer_the_words_the_recipe_and_the_pictures(ask: As
     assert len(facts["pictures"]) == 3
 
 
-def test_a_study_of_the_learning_rate_alone_has_one_picture_with_its_name_on_the_axis(
-    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_of_the_learning_rate_alone_has_one_picture_that_names_it(ask: Asks, tmp_path: Path) -> None:
     from trainbook.charts import study
 
-    axes: list[Any] = []
-    monkeypatch.setattr(study, "save", lambda figure, path: axes.extend(figure.axes))
     question = ask("nuisance: {learning_rate: {low: 1e-5, high: 1e-2}}\n", budget=8)
     plan, trials = tried(question, lambda trial, values: (math.log10(values[RATE]) + 3) ** 2)
     facts = finish(question, plan, trials, tmp_path)
     assert [Path(each).name for each in facts["pictures"]] == ["learning-rate.png"]
-    assert axes[0].get_xlabel() == "learning rate (log scale)"
-    assert [text.get_text() for text in axes[0].get_xticklabels()] == ["1e-5", "0.0001", "0.001", "0.01"]
+    (axis,) = study.study_figures(facts)["learning-rate"].axes
+    assert axis.get_xlabel() == "learning rate (log scale)"
+    assert [text.get_text() for text in axis.get_xticklabels()] == ["1e-5", "0.0001", "0.001", "0.01"]
 
 
 @pytest.mark.parametrize(
@@ -603,17 +600,13 @@ def test_a_base_without_a_place_on_a_log_scale_is_left_out_of_the_pictures(ask: 
     assert len(facts["pictures"]) == 3 and facts["remarks"] == []
 
 
-def test_pictures_mark_the_recommended_trial_and_show_the_whole_range(
-    ask: Asks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_mark_the_recommended_trial_and_show_the_whole_range(ask: Asks) -> None:
     """New seeds put another trial before the one with the lowest single loss; four points reach no end of the range."""
     from trainbook.charts import study as charts
 
-    drawn: dict[str, Any] = {}
-    monkeypatch.setattr(charts, "save", lambda figure, path: drawn.update({path.stem: figure}))
     facts = facts_of(ask(KNOBS, budget=10, seeds=3), lucky_once)
     assert facts["recommended"] == 6 != min(facts["trials"], key=lambda each: each["loss"])["number"]
-    charts.draw_study(facts, tmp_path)
+    drawn = charts.study_figures(facts)
     rate = next(each for each in facts["space"] if each["path"] == RATE)
     (axis,) = drawn["learning-rate"].axes
     low, high = axis.get_xlim()
