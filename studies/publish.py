@@ -33,11 +33,11 @@ def compact(folder: Path) -> Facts:
     return _rounded(
         {
             "name": name,
-            "command": f"trainbook ablate studies/{name}.yaml",
             "commit": _commit(),
             "hardware": hardware,
             "versions": {key: manifest["versions"][key] for key in ("python", "trainbook", "torch")},
             **kept,
+            "command": f"trainbook ablate studies/{name}.yaml",  # as anybody can run it here
         }
     )
 

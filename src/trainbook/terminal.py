@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -121,6 +122,11 @@ def _console_type() -> type[Console]:
 def without_password(url: str) -> str:
     url = re.sub(r"(://[^:/@\s]*):\S*@", r"\1:***@", url)
     return re.sub(r"([?&]password=)[^&\s]*", r"\1***", url)
+
+
+def this_command() -> str:
+    """As it can be typed again, without passwords."""
+    return shlex.join(["trainbook", *map(without_password, sys.argv[1:])])
 
 
 # Text for a terminal, broken between words.

@@ -21,7 +21,7 @@ from trainbook.cli.shared import (
     reports_errors,
     worker_count,
 )
-from trainbook.terminal import echo, folded, without_password
+from trainbook.terminal import echo, folded, this_command
 
 if TYPE_CHECKING:
     from trainbook.study.ablate.study_file import AblateQuestion
@@ -93,7 +93,7 @@ def _compare(question: AblateQuestion, folder: Path, storage: str | None, quiet:
         try:
             trials = job.run()
         except Interrupted as stop:
-            again = shlex.join(["trainbook", *map(without_password, sys.argv[1:])])
+            again = this_command()
             again += "" if "--name" in again else f" --name {shlex.quote(folder.name)}"
             raise Interrupted(f"{stop}. To resume: {again}") from None
     return job.answer(trials)
@@ -128,17 +128,9 @@ def _tell(answer: Mapping[str, Any]) -> None:
 
 
 def _table(answer: Mapping[str, Any]) -> list[str]:
-    factor, unit = (100.0, " %") if answer["scale"] == "share" else (1.0, "")
-    rows = [("arm", "verdict", "difference", "95 % interval", "p", "better runs")]
-    for arm in answer["arms"]:
-        effect, chance = arm["effect"], arm["probability_of_improvement"]
-        if effect is None:
-            rows.append((arm["name"], arm["verdict"], "-", "-", "-", "-"))
-            continue
-        low, mean, high = (factor * effect[name] for name in ("low", "mean", "high"))
-        interval = f"{low:+.2f} to {high:+.2f}{unit}" if unit else f"{low:+.4f} to {high:+.4f}"
-        number = f"{mean:+.2f}{unit}" if unit else f"{mean:+.4f}"
-        rows.append((arm["name"], arm["verdict"], number, interval, f"{arm['p_corrected']:.2g}", f"{chance[0]:.0%}"))
+    from trainbook.report.study_page import effect_rows
+
+    rows = effect_rows(dict(answer))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  " + "  ".join(each.ljust(width) for each, width in zip(row, widths, strict=True)).rstrip() for row in rows

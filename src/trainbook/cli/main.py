@@ -21,6 +21,7 @@ from trainbook.cli import (
     generate,
     plan,
     predict,
+    report,
     resume,
     train,
     transfer,
@@ -54,6 +55,7 @@ app.command("tune", cls=KnobsAllowed, epilog=tune.EXAMPLES)(tune.tune)
 app.command("ablate", cls=KnobsAllowed, epilog=ablate.EXAMPLES)(ablate.ablate)
 app.command("transfer", cls=KnobsAllowed, epilog=transfer.EXAMPLES)(transfer.transfer)
 app.command("compare", cls=Verb, epilog=compare.EXAMPLES)(compare.compare)
+app.command("report", cls=Verb, epilog=report.EXAMPLES)(report.report)
 
 
 def _version(value: bool) -> None:

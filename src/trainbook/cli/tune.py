@@ -22,7 +22,7 @@ from trainbook.cli.shared import (
     reports_errors,
     worker_count,
 )
-from trainbook.terminal import echo, folded, without_password
+from trainbook.terminal import echo, folded, this_command
 
 if TYPE_CHECKING:
     from trainbook.study.tune.study_file import StudyQuestion
@@ -196,7 +196,7 @@ def _search(question: StudyQuestion, folder: Path, storage: str | None, ray: str
         try:
             trials = job.run()
         except Interrupted as stop:
-            again = shlex.join(["trainbook", *map(without_password, sys.argv[1:])])  # without a password
+            again = this_command()
             again += "" if "--name" in again else f" --name {shlex.quote(folder.name)}"
             raise Interrupted(f"{stop}. To resume: {again}") from None
     return job.answer(trials)

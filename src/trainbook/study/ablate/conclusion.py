@@ -16,6 +16,7 @@ from trainbook.study.ablate.statistics import smallest_effect
 from trainbook.study.ablate.study_file import CONTROL, RATE, AblateQuestion
 from trainbook.study.space import base_text
 from trainbook.study.tune.trial import Trial
+from trainbook.terminal import this_command
 
 ANSWER, RECIPE, WORDS = "ablation.json", "best.yaml", "conclusion.md"
 NOTABLE = 0.05  # of speed or memory: a smaller change is not worth a sentence
@@ -150,7 +151,7 @@ def _middle(values: list[float]) -> float:
 
 def finish(question: AblateQuestion, plan: Mapping[str, Any], trials: list[Trial], folder: Path) -> Facts:
     """The answer for programs. RunError: no run of the control ended with a loss."""
-    facts = {"study": folder.name, **results(question, plan, trials, folder)}
+    facts = {"study": folder.name, "command": this_command(), **results(question, plan, trials, folder)}
     best = best_arm(facts)
     facts |= {"conclusion": conclude(facts), "best": best["name"], "recipe": None, "pictures": [], "remarks": []}
     try:

@@ -33,6 +33,7 @@ from trainbook.study.child_run import ChildRun, WriteReport
 from trainbook.study.space import BASE, keep_base
 from trainbook.study.transfer.family import Arm, Family
 from trainbook.study.workers import side_by_side
+from trainbook.terminal import this_command
 
 # Where the best rate lies, how far it moves with the size, and what it costs to carry it over.
 
@@ -406,6 +407,7 @@ class RateStudy:
             "notice": ONE_SEED if self.seeds == 1 else None,
             "infeasible": sum(outcome.loss is None for outcome in found.values()),
             "folder": str(self.folder),
+            "command": this_command(),
         }
 
 

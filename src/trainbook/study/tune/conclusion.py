@@ -16,6 +16,7 @@ from trainbook.study.tune.planning import Plan
 from trainbook.study.tune.results import GOOD_POINTS, read, stands_for
 from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Trial
+from trainbook.terminal import this_command
 
 MUCH = 0.8  # of a budget: less is worth a sentence
 
@@ -247,7 +248,7 @@ def finish(question: StudyQuestion, kept: dict[str, Any], trials: list[Trial], f
     """The answer for programs. RunError: no trial ended with a loss."""
     facts = read(question, Plan.from_json(kept), trials)
     more = {"conclusion": conclude(facts), "recipe": None, "pictures": [], "remarks": []}
-    facts = {"study": folder.name, **facts, **more}
+    facts = {"study": folder.name, "command": this_command(), **facts, **more}
     # What took hours first: a picture that cannot be drawn is no reason to lose it.
     try:
         if facts["best"] is not None:

@@ -1,0 +1,328 @@
+"""The page of a run: the verdict, its curves, what was trained and how, what it cost, and what to do next."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trainbook.bounded import json_text
+from trainbook.bounded.files import read_text
+from trainbook.doctor import CAUSES
+from trainbook.doctor.causes import certainty_of, remedy_of
+from trainbook.errors import UserError
+from trainbook.knobs import load, recipes
+from trainbook.knobs.aliases import by_path
+from trainbook.knobs.dumping import origins_in, yaml_value
+from trainbook.knobs.own_module import FIT
+from trainbook.report.card import best_text, card_of, command_of, curve, duration, healing_text, shown, speed_text
+from trainbook.report.facts import RunFacts, largest
+from trainbook.report.page import Commands, FindingCard, Page, Table, Text, charts, named, number
+from trainbook.runs import RunFolder
+from trainbook.runs.schema import judgements
+from trainbook.runs.table import TableRows
+
+MOST_ROWS = 60  # of a table of events or samples: the files have them all
+LONGEST = 300  # letters of a sample
+UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # events that other parts of the page tell
+
+
+def run_page(run: RunFolder) -> Page:
+    facts = RunFacts(run)
+    manifest, card = facts.manifest, card_of(facts)
+    status = "abandoned" if run.is_abandoned() else manifest.status
+    page = Page(run.name, "run", status, _headline(facts, status))
+    page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {manifest.updated}."
+    page.notices = facts.record.notices
+    page.add("Findings", *_findings(facts))
+    page.add("Curves", *_curves(facts))
+    page.add("Results", _results(facts))
+    page.add("Guard and events", Text(f"The guard: {healing_text(facts)}."), _events(facts))
+    page.add("What was trained", _trained(facts))
+    page.add("Settings that differ", *_changed(facts))
+    page.add("All settings", _all_settings(facts), is_folded=True)
+    page.add("Quarantined samples", _quarantined(facts))
+    page.add("Cost", _cost(facts))
+    page.add("Checkpoints", _checkpoints(run))
+    page.add("Next", Commands(card.next_commands))
+    page.add("Reproduce", *_reproduce(facts))
+    page.add("Environment", *_environment(facts))
+    return page
+
+
+HOW = {
+    "finished": "Finished after {}",
+    "running": "Still running, at {} so far",
+    "abandoned": "Abandoned after {}: the process is gone",
+    "interrupted": "Interrupted after {}",
+    "failed": "Failed after {}",
+}
+
+
+def _headline(facts: RunFacts, status: str) -> str:
+    detail, step = facts.manifest.status_detail, facts.train.last_step
+    steps = f"{step:,} step{'s' * (step != 1)}" if step else "no logged step"
+    said = [f"{HOW[status].format(steps)}{f': {detail}' if detail and detail != status else ''}."]
+    if facts.evaluations:
+        said.append(_best(facts))
+    elif facts.train:
+        said.append(f"Training loss {number(facts.train[-1].get('loss'))}; no evaluation.")
+    if facts.diagnosis is not None:
+        counts = Counter(finding.severity for finding in facts.spoken)
+        told = [f"{counts[each]} {each}{'s' * (counts[each] != 1)}" for each in ("error", "warning") if counts[each]]
+        said.append(f"The doctor reports {' and '.join(told) or 'no error and no warning'}.")
+    if facts.actions:
+        said.append(f"The guard acted: {healing_text(facts).partition(' (')[0]}.")
+    return " ".join(said)
+
+
+def _best(facts: RunFacts) -> str:
+    """By loss, and by the metric that was chosen."""
+    if facts.best is None:
+        return f"Best evaluation: {best_text(None)}."
+    names = ("loss", facts.record.settings.get("evaluation.metric_for_best_model"))
+    told = [f"{m.name.replace('_', ' ')} {_judged(m, value)}" for m, value in judgements(facts.best) if m.name in names]
+    return f"Best validation {' and '.join(told)} at step {facts.best['step']:,}."
+
+
+def _findings(facts: RunFacts) -> list[Any]:
+    if facts.diagnosis is None:
+        return [Text("The doctor's rules failed on this run.")]
+    cards = []
+    for each in facts.diagnosis.findings:
+        steps = f"; steps {each.steps[0]:,} to {each.steps[1]:,}" if each.steps else ""
+        lines = [f"{line[:1].upper()}{line[1:]}." for line in (each.evidence, *each.also) if line]
+        command = command_of(each, facts)
+        title, how = CAUSES[each.cause].sentence, f"{certainty_of(each)}; rule {each.rule}{steps}"
+        cards.append(FindingCard(each.severity, title, how, [*lines, f"What helps: {remedy_of(each)}"], command))
+    return cards or [Text("No problems found.")]
+
+
+def _curves(facts: RunFacts) -> list[Any]:
+    from trainbook.charts.figure import BLUE, GREEN
+    from trainbook.charts.run import MARKS, loss_figure, metric_figure, trace
+
+    marked = [event for event in facts.events if event.get("count") != 0]  # a quarantine of no samples
+    events = {kind: [event["step"] for event in marked if event["kind"] == kind] for kind in MARKS}
+    losses, evaluated = trace(facts.train, "loss"), trace(facts.evaluations, "loss")
+    wanted = []
+    if losses or evaluated:
+        best = facts.best["step"] if facts.best is not None else None
+        told = [
+            _way(name, rows) for name, rows in (("training", facts.train), ("validation", facts.evaluations)) if rows
+        ]
+        drawn = partial(loss_figure, losses, evaluated, best, events)
+        caption = "Loss by step. Of many steps, the lowest and highest of each stretch are drawn, so no spike is lost."
+        wanted.append((drawn, f"Loss by step: {'; '.join(told)}", caption, _sketches(facts)))
+    settings = facts.record.settings
+    clip = settings.get("batch.max_grad_norm") if settings.get("batch.clipping") == "norm" else None
+    for name, colour, is_marked, caption in (
+        ("learning_rate", GREEN, False, "Learning rate of each step."),
+        ("grad_norm", BLUE, True, "Norm of the gradients before clipping."),
+        ("tokens_per_second", BLUE, False, f"Speed in {facts.unit} per second, since the row before."),
+    ):
+        if drawn := trace(facts.train, name):
+            title = {"tokens_per_second": f"{facts.unit} per second", "grad_norm": "gradient norm"}.get(
+                name, "learning rate"
+            )
+            figure = partial(
+                metric_figure, title, drawn, colour, events if is_marked else None, clip if is_marked else None
+            )
+            low, high = (
+                f"{values:.4g}" for values in (drawn.values.min(initial=np.inf), drawn.values.max(initial=-np.inf))
+            )
+            wanted.append((figure, f"{title.capitalize()} by step: from {low} to {high}", caption, ""))
+    return charts(*wanted)
+
+
+def _way(name: str, rows: TableRows) -> str:
+    return (
+        f"{name} loss from {number(rows[0].get('loss'))} to {number(rows[-1].get('loss'))} at step {rows.last_step:,}"
+    )
+
+
+def _sketches(facts: RunFacts) -> str:
+    lines = (("training", facts.train), ("validation", facts.evaluations))
+    return "; ".join(f"{name} {curve(rows)}" for name, rows in lines if rows)
+
+
+def _results(facts: RunFacts) -> Table:
+    rows, best = facts.evaluations, facts.best
+    table = []
+    if facts.train:
+        table.append(["training loss", number(facts.train[0].get("loss")), "", number(facts.train[-1].get("loss"))])
+    if rows:
+        ends = [dict(judgements(row)) if row else {} for row in (rows[0], best, rows[-1])]
+        for metric in dict.fromkeys(metric for end in ends for metric in end):
+            name = metric.name.replace("_", " ")
+            table.append([f"validation {name}", *(_judged(metric, end.get(metric)) for end in ends)])
+    at = f"best (step {best['step']:,})" if best is not None else "best"
+    return Table("Metrics: first, best and last", table, ["metric", "first", at, "last"])
+
+
+def _judged(metric: Any, value: Any) -> str:
+    return shown(metric, value) if isinstance(value, (int, float)) else ""
+
+
+def _events(facts: RunFacts) -> Table:
+    told = [event for event in facts.events if event["kind"] not in UNTOLD]
+    rows = [[f"{e['step']:,}", e["kind"].replace("_", " "), e.get("reason")] for e in told[-MOST_ROWS:]]
+    return _last_rows("Events", rows, ["step", "event", "what happened"], len(told), facts.run.events_file.name)
+
+
+def _quarantined(facts: RunFacts) -> Table:
+    found = facts.quarantined
+    rows = [
+        [each.get("id"), each.get("source"), each.get("step"), number(each.get("loss")), _short(each.get("text"))]
+        for each in found[-MOST_ROWS:]
+    ]
+    columns = ["sample", "source", "step", "loss", "how it begins"]
+    return _last_rows("Excluded from training", rows, columns, len(found), facts.run.quarantine_file.name)
+
+
+def _last_rows(caption: str, rows: list[list[Any]], columns: list[str], total: int, file: str) -> Table:
+    caption += f": the last {len(rows)} of {total:,}; {file} has all" if total > len(rows) else ""
+    return Table(caption, rows, columns)
+
+
+def _short(text: Any) -> str:
+    return f"{str(text)[:LONGEST]}…" if len(str(text)) > LONGEST else str(text or "")
+
+
+def _trained(facts: RunFacts) -> Table:
+    known, manifest, config = facts.record.facts, facts.manifest, facts.record.config
+    is_fit, model, data = manifest.recipe == FIT, "", ""
+    if config is not None:
+        what, data = config.model, _joined(config.data.source)
+        shape = f"{what.num_hidden_layers} layers, width {what.hidden_size}, {what.num_attention_heads} heads"
+        model = f"{what.type}, {f'from {what.pretrained}' if what.pretrained else shape}"
+    last = facts.train[-1] if facts.train else {}
+    epochs = f", {last['epoch']:.3g} epochs" if isinstance(last.get("epoch"), float) else ""
+    seen = f"{_count(last.get('tokens'))} {facts.unit} in {last['step']:,} steps{epochs}" if last else ""
+    splits = [(known.get("train_samples"), "training"), (known.get("validation_samples"), "validation")]
+    rows = {
+        "model": "a module that was given to trainbook.fit" if is_fit else model,
+        "parameters": _count(known.get("num_parameters")),
+        "trained parameters": _count(known.get("num_trained")),
+        "vocabulary": _count(known.get("vocab_size")),
+        "data": data,
+        "samples": ", ".join(f"{_count(count)} {name}" for count, name in splits if count is not None),
+        "left out": "; ".join(facts.left_out),
+        "trained on": seen,
+        "recipe": "" if is_fit else manifest.recipe,
+        "seed": manifest.seed,
+        "parent run": manifest.parent_run,
+        "injected faults": ", ".join(manifest.injected_faults),
+    }
+    return named("Model, data and length", rows)
+
+
+def _changed(facts: RunFacts) -> list[Any]:
+    """What differs from the packaged recipe, or from the defaults."""
+    settings, recipe = facts.record.settings, facts.manifest.recipe
+    problem = facts.record.facts.get("config_problem")
+    if not settings:
+        return [Text(f"The configuration could not be read: {problem}.")] if problem else []
+    is_packaged = recipe in recipes.names()
+    usual = load(recipe).config if is_packaged else None
+    origins, rows = _origins(facts), []
+    for path, value in settings.items():
+        before = usual.get(path) if usual is not None else by_path()[path].field.default
+        if value != before:
+            rows.append([path, yaml_value(value), yaml_value(before), origins.get(path, "")])
+    what = f"recipe {recipe}" if is_packaged else "the defaults"
+    if not rows:
+        return [Text(f"Nothing: all settings are those of {what}.")]
+    rows.sort(key=lambda row: not row[3].startswith("override"))
+    return [Table(f"Settings that differ from {what}", rows, ["knob", "value", what, "set by"])]
+
+
+def _all_settings(facts: RunFacts) -> Table:
+    origins = _origins(facts)
+    rows = [[path, yaml_value(value), origins.get(path) or "default"] for path, value in facts.record.settings.items()]
+    return Table("Every knob of this run", rows, ["knob", "value", "set by"])
+
+
+def _origins(facts: RunFacts) -> dict[str, str]:
+    """Where each value came from, as config.yaml states it."""
+    try:
+        return origins_in(read_text(facts.run.config), load(facts.run.config))
+    except (UserError, OSError, ValueError):
+        return {}
+
+
+def _cost(facts: RunFacts) -> Table:
+    evaluating = sum(float(values[np.isfinite(values)].sum()) for (values,) in facts.evaluations.blocks("seconds"))
+    peak, kind = largest(facts.train, "memory_bytes"), facts.train[-1].get("memory_kind") if facts.train else None
+    where = {"host_rss": "of the process", "device_peak": "on the device"}.get(str(kind), "")
+    rows = {
+        "training time": duration(facts.seconds) if facts.train else "",
+        "evaluation time": duration(evaluating) if evaluating else "",
+        "speed": speed_text(facts) if facts.train else "",
+        "peak memory": f"{_bytes(peak)} {where}" if peak else "",
+    }
+    return named("Time and memory", rows)
+
+
+def _checkpoints(run: RunFolder) -> Table:
+    index = json_text.read_object(run.checkpoints / "index.json")
+    steps = [step for step in index.get("steps") or [] if isinstance(step, int)][-MOST_ROWS:]
+    rows = []
+    for step in steps:
+        roles = [role for role in ("latest", "best") if index.get(role) == step]
+        rows.append([f"{step:,}", ", ".join(roles), _bytes(_size(run, step))])
+    return Table("Checkpoints on disk", rows, ["step", "", "size"])
+
+
+def _size(run: RunFolder, step: int) -> int:
+    folder, total = run.checkpoints / f"step-{step:08d}", 0
+    for place, _, names in os.walk(folder):  # links are not followed
+        total += sum(os.lstat(os.path.join(place, name)).st_size for name in names)
+    return total
+
+
+def _reproduce(facts: RunFacts) -> list[Any]:
+    manifest, run = facts.manifest, facts.run
+    first = Text("The module and its data were given to trainbook.fit: run the program again that made them.")
+    if manifest.recipe != FIT:
+        faults = [part for fault in manifest.injected_faults for part in ("--inject", fault)]
+        place = [] if str(run.path.parent) == "runs" else ["--runs-dir", str(run.path.parent)]
+        again = ["trainbook", "train", str(run.config), "--name", f"{run.name}-again", *place, *faults]
+        first = Commands([(shlex.join(again), "train again with the same settings, seed and data")])
+    program = [os.path.basename(part).replace("__main__.py", "trainbook") for part in manifest.command[:1]]
+    started = shlex.join([*program, *manifest.command[1:]])
+    rows = {"last started with": started, "in the folder": manifest.working_directory}
+    return [first, named("As it was started", rows)]
+
+
+def _environment(facts: RunFacts) -> list[Table]:
+    manifest = facts.manifest
+    hardware = {**manifest.hardware, "memory": _bytes(manifest.hardware.get("memory_bytes", 0)), "memory_bytes": None}
+    rows = {"created": manifest.created, "updated": manifest.updated, **hardware}
+    rows |= {**manifest.versions, **manifest.environment, **manifest.determinism}
+    names = ("segment", "start_step", "started", "ended", "reason")
+    parts = [[_joined(each.get(name)) for name in names] for each in manifest.segments]
+    columns = ["part", "from step", "started", "ended", "how"]
+    machine = named("Machine, versions and switches", {name: _joined(value) for name, value in rows.items()})
+    return [machine, Table("Parts of the run: a resume begins a new one", parts if len(parts) > 1 else [], columns)]
+
+
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else "" if value is None else str(value)
+
+
+def _count(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, (int, float)) else _joined(value)
+
+
+def _bytes(size: Any) -> str:
+    if not isinstance(size, (int, float)):
+        return str(size)
+    power = min(int(math.log10(max(size, 1)) // 3), 4)
+    scaled = size / 1000**power
+    return f"{scaled:{',.0f' if scaled >= 100 or not power else '.3g'}} {('bytes', 'KB', 'MB', 'GB', 'TB')[power]}"
