@@ -14,6 +14,7 @@ import pytest
 
 from trainbook.charts.run import STRETCHES, trace
 from trainbook.knobs import load
+from trainbook.report import make_card
 from trainbook.report.page import Page, Table, code, escaped
 from trainbook.report.run_page import run_page
 from trainbook.runs import Manifest, RunFolder
@@ -213,6 +214,36 @@ def test_what_a_stranger_wrote_is_text(tmp_path: Path):
     must_have_whole_tables(markdown)
     plain = re.sub(r"(`+).*?\1", "", markdown)  # in code nothing means anything
     assert "<script" not in plain and "<img" not in plain and "](" not in plain.replace("\\](", "")
+
+
+@pytest.mark.parametrize("odd", [None, "x", [], {"a": 1}, "NaN", "Infinity", -1, True, 1e300])
+def test_a_run_with_odd_values_has_a_page(tmp_path: Path, odd: Any):
+    """As after an edit by hand, or from a later version."""
+    run = write_run(tmp_path, [])
+    rows = [{"step": step, "segment": 0, "split": split} for step in (1, 2) for split in ("train", "eval")]
+    names = (
+        "loss",
+        "tokens",
+        "epoch",
+        "grad_norm",
+        "step_seconds",
+        "skipped_updates",
+        "memory_bytes",
+        "accuracy",
+        "best",
+    )
+    lines = [json.dumps(row | dict.fromkeys(names, odd)) for row in rows] + [
+        json.dumps(row | {"step": 3}) for row in rows
+    ]
+    run.metrics_file.write_text("\n".join(lines) + "\n")
+    event(run, step=1, kind="remedy", factor=odd, count=odd)
+    event(run, step=0, kind="start", left_out=odd, num_parameters=odd, train_samples=odd)
+    run.checkpoints.mkdir()
+    (run.checkpoints / "index.json").write_text(json.dumps({"latest": odd, "steps": odd}))
+    page = run_page(run)
+    must_be_safe(page.as_html())
+    must_have_whole_tables(page.as_markdown())
+    assert make_card(run).as_text()
 
 
 def test_a_million_rows_make_a_small_page_on_which_a_single_spike_is_seen(tmp_path: Path):

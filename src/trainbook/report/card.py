@@ -6,6 +6,7 @@ import math
 import shlex
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,14 +66,12 @@ def card_of(facts: RunFacts) -> Card:
     run, manifest, train, evaluations = facts.run, facts.manifest, facts.train, facts.evaluations
     card = Card(f"{run.name}  {status_text(facts)}")
     if train:
-        last = train[-1]
-        card.lines.append(
-            ("steps", f"{last['step']:,} steps, {last['tokens']:,} {facts.unit}, {duration(facts.seconds)}")
-        )
+        seen = "" if facts.tokens is None else f"{facts.tokens:,} {facts.unit}, "
+        card.lines.append(("steps", f"{train[-1]['step']:,} steps, {seen}{duration(facts.seconds)}"))
         card.lines.append(("speed", speed_text(facts)))
-        card.lines.append(("train", f"{curve(train)}  {fixed(train[0]['loss'], 4)} → {fixed(last['loss'], 4)}"))
+        card.lines.append(("train", f"{curve(train)}  {_loss(train[0])} → {_loss(train[-1])}"))
     if evaluations:
-        text = f"{curve(evaluations)}  {fixed(evaluations[0]['loss'], 4)} → {fixed(evaluations[-1]['loss'], 4)}"
+        text = f"{curve(evaluations)}  {_loss(evaluations[0])} → {_loss(evaluations[-1])}"
         card.lines.append(("validation", text))
         card.lines.append(("best", best_text(facts.best)))
     card.lines += _verdict(facts)
@@ -86,8 +85,17 @@ def card_of(facts: RunFacts) -> Card:
         card.lines.append(("resumed", f"{often} from the newest complete checkpoint"))
     card.lines += [(event["kind"].replace("_", " "), str(event.get("reason", ""))) for event in facts.ends]
     card.lines.append(("folder", str(run.path)))
-    card.next_commands = [*_remedy(facts), *_next_commands(facts)]
+    card.next_commands = next_commands(facts)
     return card
+
+
+def next_commands(facts: RunFacts) -> list[tuple[str, str]]:
+    return [*_remedy(facts), *_uses(facts)]
+
+
+def _loss(row: Mapping[str, Any]) -> str:
+    value = row.get("loss")
+    return fixed(value, 4) if isinstance(value, (int, float)) else "none"
 
 
 def write_report(run: RunFolder) -> None:
@@ -97,7 +105,7 @@ def write_report(run: RunFolder) -> None:
 
 
 def speed_text(facts: RunFacts) -> str:
-    rate = facts.train[-1]["tokens"] / max(facts.seconds, 1e-9)
+    rate = (facts.tokens or 0) / max(facts.seconds, 1e-9)
     return f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} {facts.unit} per second of training"
 
 
@@ -176,8 +184,9 @@ def healing_text(facts: RunFacts) -> str:
     if counts["rollback"]:
         said.append(f"rolled back {counts['rollback']} time{'s' if counts['rollback'] > 1 else ''}")
     if counts["remedy"]:
-        factor = next(event["factor"] for event in reversed(acts) if event["kind"] == "remedy")
-        said.append(f"lowered the learning rate to {factor:.3g} times the schedule's")
+        factor = next(event.get("factor") for event in reversed(acts) if event["kind"] == "remedy")
+        amount = f"{factor:.3g} times" if isinstance(factor, (int, float)) else "a part of"
+        said.append(f"lowered the learning rate to {amount} the schedule's")
     if counts["oom"]:
         said.append("used smaller micro-batches after running out of memory")
     last = f" (step {acts[-1]['step']:,}: {acts[-1].get('reason', '')})" if acts else ""
@@ -197,7 +206,7 @@ CONTINUING = ("causal", "chat")
 WRITING = (*CONTINUING, "seq2seq")
 
 
-def _next_commands(facts: RunFacts) -> list[tuple[str, str]]:
+def _uses(facts: RunFacts) -> list[tuple[str, str]]:
     run, manifest, commands = facts.run, facts.manifest, []
     # A module that was given to `fit` can be built again by its own program only.
     status, is_ours = manifest.status, manifest.recipe != FIT

@@ -10,7 +10,6 @@ import numpy as np
 from trainbook.doctor import Diagnosis, diagnose
 from trainbook.finding import Finding
 from trainbook.runs import RunFolder, jsonl
-from trainbook.runs.columns import are_numbers
 from trainbook.runs.run_record import counted, read_run
 from trainbook.runs.table import TableRows
 
@@ -27,7 +26,8 @@ class RunFacts:
         self.train, self.evaluations = self.record.rows("train"), self.record.rows("eval")
         self.events = self.record.events
         self.unit = counted(self.record.facts)  # of `tokens`
-        self.skipped = self.train[-1].get("skipped_updates", 0) if self.train else 0
+        skipped = self.train[-1].get("skipped_updates") if self.train else 0
+        self.skipped = skipped if isinstance(skipped, int) else 0
         self.actions = [event for event in self.events if event["kind"] in GUARD_ACTIONS]
         self.resumes = sum(event["kind"] == "resume" for event in self.events)
 
@@ -51,9 +51,15 @@ class RunFacts:
         total, before = 0.0, 0.0
         for steps, seconds in self.train.blocks("step", "step_seconds"):
             if len(steps):
-                spent = np.where(are_numbers(seconds), seconds, 0.0) * np.diff(steps, prepend=before)
+                spent = np.where(np.isfinite(seconds), seconds, 0.0) * np.diff(steps, prepend=before)
                 total, before = float(np.cumsum([total, *spent])[-1]), float(steps[-1])
         return total
+
+    @property
+    def tokens(self) -> int | float | None:
+        """As the last row of training counts them."""
+        value = self.train[-1].get("tokens") if self.train else None
+        return value if isinstance(value, (int, float)) else None
 
     @cached_property
     def best(self) -> Row | None:

@@ -20,7 +20,7 @@ from trainbook.knobs import load, recipes
 from trainbook.knobs.aliases import by_path
 from trainbook.knobs.dumping import origins_in, yaml_value
 from trainbook.knobs.own_module import FIT
-from trainbook.report.card import best_text, card_of, command_of, curve, duration, healing_text, shown, speed_text
+from trainbook.report.card import best_text, command_of, curve, duration, healing_text, next_commands, shown, speed_text
 from trainbook.report.facts import RunFacts, largest
 from trainbook.report.page import Commands, FindingCard, Page, Table, Text, charts, named, number
 from trainbook.runs import RunFolder
@@ -34,10 +34,9 @@ UNTOLD = ("start", "checkpoint", "finish", "finding", "withdrawn", "inject")  # 
 
 def run_page(run: RunFolder) -> Page:
     facts = RunFacts(run)
-    manifest, card = facts.manifest, card_of(facts)
-    status = "abandoned" if run.is_abandoned() else manifest.status
+    status = "abandoned" if run.is_abandoned() else facts.manifest.status
     page = Page(run.name, "run", status, _headline(facts, status))
-    page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {manifest.updated}."
+    page.footer = f"Made by trainbook report from the files in {run.path}, last updated at {facts.manifest.updated}."
     page.notices = facts.record.notices
     page.add("Findings", *_findings(facts))
     page.add("Curves", *_curves(facts))
@@ -49,7 +48,7 @@ def run_page(run: RunFolder) -> Page:
     page.add("Quarantined samples", _quarantined(facts))
     page.add("Cost", _cost(facts))
     page.add("Checkpoints", _checkpoints(run))
-    page.add("Next", Commands(card.next_commands))
+    page.add("Next", Commands(next_commands(facts)))
     page.add("Reproduce", *_reproduce(facts))
     page.add("Environment", *_environment(facts))
     return page
@@ -166,12 +165,12 @@ def _results(facts: RunFacts) -> Table:
 
 
 def _judged(metric: Any, value: Any) -> str:
-    return shown(metric, value) if isinstance(value, (int, float)) else ""
+    return "" if value is None else shown(metric, value)
 
 
 def _events(facts: RunFacts) -> Table:
     told = [event for event in facts.events if event["kind"] not in UNTOLD]
-    rows = [[f"{e['step']:,}", e["kind"].replace("_", " "), e.get("reason")] for e in told[-MOST_ROWS:]]
+    rows = [[f"{e['step']:,}", str(e["kind"]).replace("_", " "), e.get("reason")] for e in told[-MOST_ROWS:]]
     return _last_rows("Events", rows, ["step", "event", "what happened"], len(told), facts.run.events_file.name)
 
 
@@ -203,7 +202,7 @@ def _trained(facts: RunFacts) -> Table:
         model = f"{what.type}, {f'from {what.pretrained}' if what.pretrained else shape}"
     last = facts.train[-1] if facts.train else {}
     epochs = f", {last['epoch']:.3g} epochs" if isinstance(last.get("epoch"), float) else ""
-    seen = f"{_count(last.get('tokens'))} {facts.unit} in {last['step']:,} steps{epochs}" if last else ""
+    seen = f"{_count(facts.tokens)} {facts.unit} in {last['step']:,} steps{epochs}" if last else ""
     splits = [(known.get("train_samples"), "training"), (known.get("validation_samples"), "validation")]
     rows = {
         "model": "a module that was given to trainbook.fit" if is_fit else model,
@@ -271,7 +270,8 @@ def _cost(facts: RunFacts) -> Table:
 
 def _checkpoints(run: RunFolder) -> Table:
     index = json_text.read_object(run.checkpoints / "index.json")
-    steps = [step for step in index.get("steps") or [] if isinstance(step, int)][-MOST_ROWS:]
+    known = index.get("steps")
+    steps = [step for step in known if isinstance(step, int)][-MOST_ROWS:] if isinstance(known, list) else []
     rows = []
     for step in steps:
         roles = [role for role in ("latest", "best") if index.get(role) == step]

@@ -297,7 +297,7 @@ def judgements(row: Mapping[str, Any]) -> list[tuple[Metric, float]]:
     """The metrics of an evaluation row that measure quality, in the order of the table."""
     own = (metric for metric in METRICS.values() if metric.splits == EVAL and metric.unit not in ("seconds", "flag"))
     shown = (METRICS["loss"], *own)
-    return [(metric, row[metric.name]) for metric in shown if row.get(metric.name) is not None]
+    return [(metric, row[metric.name]) for metric in shown if isinstance(row.get(metric.name), (int, float))]
 
 
 EVENTS = {
