@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -515,3 +516,24 @@ def test_a_loss_is_a_mean_over_batches_whatever_is_counted(lab):
         expected = sum(float(mean_loss(model, each)) for each in uneven) / 2
     assert lab.rows("mine", "eval")[-1]["loss"] == pytest.approx(expected, rel=1e-6)
     assert result.last is not None and result.last["samples"] == 20
+
+
+def test_a_loader_of_a_stream_has_no_length_and_is_trained_on(tmp_path: Path):
+    class Lines(torch.utils.data.IterableDataset):
+        def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+            for row in torch.randn(32, 8, generator=torch.Generator().manual_seed(0)):
+                yield row, row.sum()
+
+    loader = torch.utils.data.DataLoader(Lines(), batch_size=8)
+    made = trainbook.fit(
+        torch.nn.Linear(8, 1),
+        loader,
+        loss=lambda model, batch: torch.nn.functional.mse_loss(model(batch[0])[:, 0], batch[1]),
+        eval_data=loader,
+        eval_steps=5,
+        max_steps=10,
+        name="stream",
+        runs_dir=tmp_path,
+        quiet=True,
+    )
+    assert made.run.metrics("train")[-1]["step"] == 10 and len(made.run.metrics("eval")) >= 2

@@ -188,6 +188,9 @@ def validation_fell(view: View) -> bool:
     return first - last > max(LEARNED * view.unit(first), 3 * jitter_of(evaluations))
 
 
+CLEARLY = 5.0  # times the usual jump between two evaluations
+
+
 class Standstill(NamedTuple):
     first: float  # the loss at the start
     last: float  # at the end, of validation where it was evaluated
@@ -211,7 +214,7 @@ def standstill_of(view: View) -> Standstill | None:
     if len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended or losses.min() <= 0 or fell_for_certain(view):
         return None
     shot_up = shot_up_at_first(view)
-    if not shot_up and (may_have_fallen(view) or validation_fell(view)):
+    if not shot_up and (may_have_fallen(view) or validation_fell(view) or validation_fell_a_little(view)):
         return None
     trained = float(np.median(losses[-max(3, len(losses) // 4) :]))
     is_evaluated = len(evaluations) >= 3
@@ -290,6 +293,16 @@ def validation_falls_on(view: View) -> bool:
     if len(losses) < 5 or rank_correlation(at, losses) > -0.9:
         return False
     return float(np.interp(at[-1] / 2, at, losses) - losses[-1]) > 0.1 * float(losses[0] - losses[-1])
+
+
+def validation_fell_a_little(view: View) -> bool:
+    """By much more than it jumps from one evaluation to the next, which are of the same data, however little that is:
+    of clicks or returns, a hundredth of the loss may be all that can be learned."""
+    losses = view.values("loss", "eval")
+    if len(losses) < 5 or shot_up_at_first(view):
+        return False
+    gain = float(losses[0] - np.median(losses[-3:]))
+    return gain > CLEARLY * jitter_of(losses) and bool((losses[len(losses) // 2 :] < losses[0]).all())
 
 
 def loss_falls_on(view: View) -> bool:

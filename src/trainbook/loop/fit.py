@@ -114,7 +114,8 @@ class FitJob(Job):
         model, data, count_targets = self.own.model, self.own.eval_data, self.own.count_targets
         assert data is not None
         total, targets, samples = 0.0, 0, 0
-        of_all = f"/{len(data)}" if isinstance(data, Sized) else ""
+        count = length_of(data)
+        of_all = "" if count is None else f"/{count}"
         with evaluating(model):
             for number, item in enumerate(data, start=1):
                 self.show_activity(f"evaluating {number}{of_all}")
@@ -151,7 +152,7 @@ class UserBatches:
     def __init__(self, data: Iterable[Any], accumulation: int, count_targets: CountFunction | None, seed: int) -> None:
         _must_be_readable_again(data, "data")
         self.data, self.accumulation, self.count_targets, self.seed = data, accumulation, count_targets, seed
-        self.items_per_epoch = len(data) if isinstance(data, Sized) else None
+        self.items_per_epoch = length_of(data)
         # What progress is shown in. Without `count_targets` each item weighs the same, however many samples it has.
         self.counted = "targets" if count_targets else "samples" if sizes_are_known(data) else "batches"
 
@@ -208,6 +209,14 @@ class UserBatches:
                 f"data must yield as many items per pass as its len() says, {self.items_per_epoch}, but yielded "
                 f"{num_items}: a resumed run could not find its position."
             )
+
+
+def length_of(data: Iterable[Any]) -> int | None:
+    """Of an iterable that knows it: a DataLoader of a stream has a length that raises a TypeError."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except TypeError:
+        return None
 
 
 def sizes_are_known(data: Iterable[Any]) -> bool:

@@ -92,6 +92,15 @@ def test_an_export_of_wandb_is_read_without_its_bounds(tmp_path: Path):
         read(tmp_path, "Step,a - loss,b - loss\n1,2,3\n")
 
 
+def test_a_clock_in_another_form_is_left_out_and_a_loss_in_another_form_is_not(tmp_path: Path):
+    path = tmp_path / "history.csv"
+    path.write_text("epoch,train_loss,valid_loss,time\n0,1.1,0.9,00:40\n1,0.8,0.7,00:41\n2,0.7,0.6,00:41\n")
+    assert [row["loss"] for row in open_record(path).evaluations] == [0.9, 0.7, 0.6]
+    path.write_text("epoch,train_loss,time\n0,1.1,00:40\n1,low,00:41\n")
+    with pytest.raises(UserError, match="history.csv:3: train_loss must be a number, but got 'low'"):
+        open_record(path)
+
+
 def test_times_are_seconds_or_dates(tmp_path: Path):
     seconds = read(tmp_path, "step,loss,time\n1,5,10\n2,4,12.5\n")
     dates = read(tmp_path, "step,loss,timestamp\n1,5,2024-01-01T00:00:00+00:00\n2,4,2024-01-01 00:00:02.5+00:00\n")

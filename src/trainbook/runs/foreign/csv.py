@@ -99,9 +99,12 @@ def _logged(path: Path, header: list[str], lines: list[tuple[int, list[str]]]) -
             value = _when(cell) if place(name)[1] == "time" else number(cell)
             if value is not None:
                 logged.add(name, step, value)
-            elif place(name)[1] is not None:
+            elif place(name)[1] not in (None, *CLOCKS):
                 raise UserError(f"{where}: {name} must be a number, but got '{_short(cell)}'.")
     return logged, counted_in
+
+
+CLOCKS = ("time", "seconds")  # written in many ways, such as 00:40, and not worth a refusal
 
 
 class _Counted:
