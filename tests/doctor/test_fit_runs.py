@@ -345,7 +345,7 @@ def test_targets_of_a_large_scale_are_named_while_their_scale_is_learned():
 
 
 def test_a_small_gain_that_lasts_is_not_nothing():
-    """Of clicks or returns, a hundredth of the loss may be all that can be learned; with shuffled targets it is none."""
+    """Of clicks or returns, a hundredth of the loss may be all that can be learned; of shuffled targets, nothing."""
     noise = np.random.default_rng(3)
     weak = fitted(loss=lambda _: 1.03, validation=lambda step: 1.015 + 0.009 * math.exp(-step / 40), update_ratio=1e-3)
     assert "labels-random" not in causes(weak)

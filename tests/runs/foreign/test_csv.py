@@ -97,7 +97,7 @@ def test_a_clock_in_another_form_is_left_out_and_a_loss_in_another_form_is_not(t
     path.write_text("epoch,train_loss,valid_loss,time\n0,1.1,0.9,00:40\n1,0.8,0.7,00:41\n2,0.7,0.6,00:41\n")
     assert [row["loss"] for row in open_record(path).evaluations] == [0.9, 0.7, 0.6]
     path.write_text("epoch,train_loss,time\n0,1.1,00:40\n1,low,00:41\n")
-    with pytest.raises(UserError, match="history.csv:3: train_loss must be a number, but got 'low'"):
+    with pytest.raises(UserError, match=r"history\.csv:3: train_loss must be a number, but got 'low'"):
         open_record(path)
 
 
