@@ -19,6 +19,7 @@ ROOT = HERE.parent
 STUDIES, BENCHMARKS = ROOT / "studies" / "results", ROOT / "benchmarks" / "results"
 HOLDS, FALSE, UNDECIDED, NOT_TESTED = VERDICTS = ("holds", "false", "undecided", "not tested")
 GIB = 2**30
+REPEATS = 500  # of a draw from each curve
 
 Facts = dict[str, Any]
 
@@ -420,20 +421,8 @@ def zoom_against_random() -> tuple[str, str]:
 @measures("transfer-h200")
 def log_scale_for_rates() -> tuple[str, str]:
     """Best of eight draws on the measured curves of loss against rate, interpolated; a search of the same range."""
-    draws, repeats, source = 8, 4000, random.Random(0)
-    lost: dict[str, list[float]] = {"linear": [], "logarithmic": []}
-    curves = [each["losses"] for job in ("gpt", "bert", "t5") for each in _transfer(job)["sizes"]]
-    for _ in range(repeats):
-        curve = source.choice(curves)
-        low, high = curve[0][0], curve[-1][0]
-        best = min(loss for _, loss in curve)
-        chosen = {
-            "linear": [source.uniform(low, high) for _ in range(draws)],
-            "logarithmic": [low * (high / low) ** source.random() for _ in range(draws)],
-        }
-        for scale, rates in chosen.items():
-            lost[scale].append(min(interpolated(curve, rate) for rate in rates) / best - 1)
-    linear, logarithmic = (sum(each) / repeats for each in lost.values())
+    draws, curves = 8, measured_curves()
+    linear, logarithmic = (lost_by_drawing(draws, is_logarithmic=each) for each in (False, True))
     text = (
         f"Drawn from the measured curves of {len(curves)} sweeps, the best of {draws} rates between "
         f"{curves[0][0][0]:g} and {curves[0][-1][0]:g} loses {percent(linear)} on a linear and {percent(logarithmic)} "
@@ -442,7 +431,24 @@ def log_scale_for_rates() -> tuple[str, str]:
     return text, HOLDS if logarithmic < linear / 1.5 else UNDECIDED
 
 
-def interpolated(curve: Sequence[Sequence[float]], rate: float) -> float:
+def measured_curves() -> list[Sequence[Sequence[float]]]:
+    """Of loss against learning rate, with the standard parametrization."""
+    return [each["losses"] for job in ("gpt", "bert", "t5") for each in _transfer(job)["sizes"]]
+
+
+def lost_by_drawing(count: int, *, is_logarithmic: bool) -> float:
+    """The share of the loss by which the best of so many drawn rates misses the best measured one, on average."""
+    source, lost = random.Random(0), []
+    for curve in measured_curves() * REPEATS:
+        (low, _), (high, _) = curve[0], curve[-1]
+        rates = [
+            low * (high / low) ** source.random() if is_logarithmic else source.uniform(low, high) for _ in range(count)
+        ]
+        lost.append(min(_interpolated(curve, rate) for rate in rates) / min(loss for _, loss in curve) - 1)
+    return sum(lost) / len(lost)
+
+
+def _interpolated(curve: Sequence[Sequence[float]], rate: float) -> float:
     """A loss between two measured rates, on a logarithmic scale of rates."""
     for (low, below), (high, above) in itertools.pairwise(curve):
         if rate <= high:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import evidence
-from evidence import GIB, VERDICTS, benchmark, percent, studies
+from evidence import GIB, VERDICTS, benchmark, lost_by_drawing, percent, studies
 
 from trainbook.charts.ablation import effects_figure, rates_figure
 from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, new_figure, save
@@ -156,25 +155,10 @@ def _search(path: Path) -> str:
 
 
 def _scales(path: Path) -> str:
-    curves = [
-        each["losses"]
-        for job in ("gpt", "bert", "t5")
-        for each in benchmark("transfer-h200")[job]["arms"]["standard"]["sizes"]
-    ]
-    counts, source = (1, 2, 4, 8, 16, 32), random.Random(0)
+    counts = (1, 2, 4, 8, 16, 32)
     figure, axes = new_figure(1, 1, width=6.0, height=3.2)
-    for label, colour, is_log in (("linear", RED, False), ("logarithmic", BLUE, True)):
-        lost = []
-        for count in counts:
-            found = []
-            for curve in curves * 100:
-                (low, _), (high, _) = curve[0], curve[-1]
-                draws = [
-                    low * (high / low) ** source.random() if is_log else source.uniform(low, high) for _ in range(count)
-                ]
-                best = min(loss for _, loss in curve)
-                found.append(min(evidence.interpolated(curve, rate) for rate in draws) / best - 1)
-            lost.append(100 * sum(found) / len(found))
+    for label, colour, is_logarithmic in (("linear", RED, False), ("logarithmic", BLUE, True)):
+        lost = [100 * lost_by_drawing(count, is_logarithmic=is_logarithmic) for count in counts]
         axes[0, 0].plot(counts, lost, "o-", color=colour, label=f"{label} scale")
     axes[0, 0].set_xscale("log", base=2)
     axes[0, 0].set_xticks(counts, [str(each) for each in counts])
