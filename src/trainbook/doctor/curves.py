@@ -195,7 +195,6 @@ class Standstill(NamedTuple):
     first: float  # the loss at the start
     last: float  # at the end, of validation where it was evaluated
     name: str  # of the last one
-    is_clear: bool  # the loss has not fallen at all; otherwise by very little, and validation by nothing
 
 
 def training_since(view: View, step: int) -> tuple[float, float]:
@@ -223,10 +222,10 @@ def standstill_of(view: View) -> Standstill | None:
     last = float(np.median(evaluations[-3:])) if is_evaluated else trained
     name = "validation loss" if is_evaluated else "training loss"
     if min(last, trained) >= (1 - LEARNED) * first and (shot_up or (is_evaluated and not falls_throughout(view))):
-        return Standstill(first, last, name, True)
+        return Standstill(first, last, name)
     is_flat = is_evaluated and evaluations.min() >= (1 - LEARNED) * evaluations[0]
     hardly = (1 - HARDLY_LEARNED) * first
-    return Standstill(first, last, name, False) if is_flat and last >= hardly and trained >= 0.9 * last else None
+    return Standstill(first, last, name) if is_flat and last >= hardly and trained >= 0.9 * last else None
 
 
 class Fall(NamedTuple):

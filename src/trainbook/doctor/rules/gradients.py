@@ -88,8 +88,8 @@ def clipped_share(view: View) -> Iterator[Finding]:
     symptom="exploding gradients",
     looks_at="gradient norms above the threshold in steps logged as not clipped, and very large norms without clipping",
     thresholds="at least 3 norms above the threshold, and 80 % of those not clipped; or, without clipping, a "
-    "highest norm of "
-    "20 times the median, or 5 times before NaN or infinite norms",
+    "highest norm of 20 times the median, or 5 times before NaN or infinite norms; an info where the log does not say "
+    "whether gradients are clipped, and nothing of a Hugging Face log, whose trainer clips unless told otherwise",
     source=f"the definition of clipping; a threshold at the 90th percentile ({TUNING_PLAYBOOK})",
     fault="clipping that does nothing; clipping switched off",
     causes=("clipping-off",),

@@ -9,6 +9,7 @@ import numpy as np
 
 from trainbook.doctor.causes import PAIRS
 from trainbook.doctor.curves import (
+    CLEARLY,
     FALLS_ON,
     FAR_BELOW,
     FAST_OF_ALL,
@@ -128,7 +129,8 @@ def _usual_spread(view: View) -> float:
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
     f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
     "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
-    "training loss, however high the loss was in between",
+    "training loss, however high the loss was in between; there the targets are a warning, and none if the validation "
+    f"loss fell by {CLEARLY:g} times what it jumps by between evaluations",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=(
