@@ -278,6 +278,36 @@ def test_a_model_that_is_worse_may_recover_by_itself():
         assert [type(each) for each in later if each is not None] == ([] if recovers else [RollBack])
 
 
+@pytest.mark.parametrize(
+    ("falls_by", "stops"),
+    [(0.0, True), (0.02, False), (0.005, False)],
+    ids=["stays at its peak", "falls again", "falls slowly"],
+)
+def test_a_loss_that_rises_before_anything_is_learned_stops_a_run_only_if_it_does_not_fall_again(
+    falls_by: float, stops: bool
+):
+    """As in an autoencoder with a codebook, whose commitment grows while its codes spread out."""
+    rng = np.random.default_rng(0)
+    rise = np.minimum(np.arange(800) / 80, 1.0)
+    fall = np.exp(-falls_by * np.maximum(np.arange(800) - 80, 0))
+    curve = (2.4 + 17 * rise * fall) * (1 + 0.05 * rng.standard_normal(800))
+    ladder, noticed, end = Ladder(Policy()), None, None
+    for step in range(10, 801, 10):
+        decision = ladder.decide(step, losses(curve[:step]))
+        if isinstance(decision, Suspicion):
+            noticed = step
+            decision = ladder.confirm(decision)
+        if isinstance(decision, RollBack | Stop):
+            end = decision
+            break
+    assert noticed is not None
+    if stops:
+        assert isinstance(end, Stop) and "had learned nothing" in end.verdict
+        assert 128 <= step - noticed < 138
+    else:
+        assert end is None
+
+
 def test_a_suspicion_that_was_wrong_makes_the_next_one_harder():
     ladder = Ladder(Policy(much=0.0))
     curve = np.concatenate([4 - 0.02 * np.arange(100), 2 + 0.01 * np.arange(1500)])

@@ -5,7 +5,8 @@
        longer the loss was at one level, the more it takes, here and in 3.
     3. After several at higher losses, or if the loss drifts up: test whether the model is worse than it was. The caller
        does that. If it is not, the data has changed.
-    4. If it is worse: give it some updates to recover by itself.
+    4. If it is worse: give it some updates to recover by itself. A model that has learned nothing yet has more of them,
+       and as many as it takes while its loss falls: it has nothing to lose.
     5. If it has not: roll back to a state from before the trouble, and exclude its data. If trouble returns from the
        same state, or after a drift (which no single batch explains): also lower the learning rate and warm it up again,
        if the policy allows it.
@@ -41,6 +42,9 @@ MUCH = (
     0.5  # of the first loss: a run that has learned less gives little back; its loss must double, as counted from there
 )
 RECOVERED = 0.5  # of what the loss rose by, that must be gone then
+UNLEARNED = (
+    4  # times as many updates to recover for a model that has learned nothing: some losses rise before they fall
+)
 LONGEST_STRETCH = 6  # times max_consecutive_skips that shuffled data is skipped before it is taken to have changed
 WAITS = 1000  # updates at one level for each that a stretch at another one is skipped, where data may come in any order
 MOST_BAD_DATA = 50  # times max_consecutive_skips that data which gives no finite values is skipped before the run stops
@@ -183,10 +187,11 @@ class Ladder:
         trouble = suspicion.trouble
         if self.pending is not None or not trouble.is_of_the_model or self._is_same(trouble):
             return self.back(trouble)
-        self.pending, self.recovers_by = trouble, trouble.last_step + self.policy.probation
+        updates = self.policy.probation * (1 if self.has_learned else UNLEARNED)
+        self.pending, self.recovers_by = trouble, trouble.last_step + updates
         self.settles_at, self.rising = self.recovers_by, 0
-        reason = f"{trouble.reason}; the model is worse: it has {self.policy.probation} updates to recover by itself"
-        return Observe(trouble, self.policy.probation, reason, suspicion.row)
+        reason = f"{trouble.reason}; the model is worse: it has {updates} updates to recover by itself"
+        return Observe(trouble, updates, reason, suspicion.row)
 
     def back(self, trouble: Trouble) -> RollBack | Stop:
         """To a state from before the trouble, or no further."""
@@ -318,10 +323,13 @@ class Ladder:
         """Finds a slow rise of the loss: the window follows it, so no single value is far from the previous ones."""
         losses = reading.recent_losses
         if self.pending is not None and step >= self.recovers_by:
-            pending, newest = self.pending, statistics.median(losses[-max(1, self.policy.probation // 2) :])
-            if newest > pending.usual + RECOVERED * (pending.now - pending.usual):
+            pending, some = self.pending, max(1, self.policy.probation // 2)
+            if statistics.median(losses[-some:]) <= pending.usual + RECOVERED * (pending.now - pending.usual):
+                self.pending = None
+            elif self.has_learned or not _is_higher(losses[-3 * some : -2 * some], sorted(losses[-some:])):
                 return pending
-            self.pending = None
+            else:  # it falls, from wherever it rose to
+                self.recovers_by = self.settles_at = step + self.policy.probation
         if self.first_loss is None and len(losses) >= min(BEGINNING, self.policy.max_consecutive_skips):
             self.first_loss = self.best_loss = statistics.median(losses[:BEGINNING])
             self.best_rate = rate
@@ -370,12 +378,7 @@ class Ladder:
         return MAD_TO_SIGMA * statistics.median(abs(loss - self.best_loss) for loss in self.best_losses)
 
     def _is_sure(self, newest: Sequence[float]) -> bool:
-        """Not by chance: of all pairs of a loss of now and one of then, nearly all say the same (Mann and Whitney)."""
-        if not self.best_losses:
-            return True
-        then = self.best_losses
-        higher = sum(bisect_left(then, loss) + bisect_right(then, loss) for loss in newest) / 2
-        return higher > SURE * len(then) * len(newest)
+        return not self.best_losses or _is_higher(newest, self.best_losses)
 
     def _ask_for_gain(self, trouble: Trouble) -> None:
         """Sets the loss that the rolled-back model must reach at the lower learning rate: its earlier best. Early in
@@ -416,6 +419,12 @@ class Ladder:
             setattr(self, name, list(value) if isinstance(value, list) else value)
         if state.get("pending") is not None:
             self.pending = Trouble(**state["pending"])
+
+
+def _is_higher(losses: Sequence[float], others: Sequence[float]) -> bool:
+    """Not by chance: of all pairs of one and one of the others (sorted), nearly all say the same (Mann and Whitney)."""
+    higher = sum(bisect_left(others, loss) + bisect_right(others, loss) for loss in losses) / 2
+    return higher > SURE * len(others) * len(losses)
 
 
 def _last(rejections: Sequence[Rejection]) -> str:

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from importlib import import_module
 from math import ceil
 from multiprocessing import Pipe
@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from trainbook.errors import RunError, TrainbookError
+from trainbook.study.gpu_sharing import shared_gpu
 from trainbook.supervisor import STOPS, Supervisor, python_module
 
 # A worker is alone in its run: it must not take the place of whoever started it in another one for its own.
@@ -61,6 +62,11 @@ def automatic_workers(given: Mapping[str, str] = os.environ) -> int:
 def workers_per_device(workers: int) -> int:
     """Of a GPU; or of the machine, where there is none."""
     return ceil(workers / max(1, len(devices())))
+
+
+def sharing(workers: int) -> AbstractContextManager[dict[str, str]]:
+    """What is added to the environment of so many workers, that they work side by side where they share a GPU."""
+    return shared_gpu(workers_per_device(workers) if devices() else 1)
 
 
 class Stopping:
@@ -139,6 +145,13 @@ def side_by_side(
 
     Nothing new begins after an error, and what is under way comes to its end. After Ctrl-C it is saved.
     """
+    with sharing(min(workers, len(things))) as added:
+        yield from _side_by_side(function, things, workers, added)
+
+
+def _side_by_side(
+    function: Callable[[Given], Answer], things: Sequence[Given], workers: int, added: Mapping[str, str]
+) -> Generator[tuple[int, Answer]]:
     processes: Supervisor[Connection] = Supervisor()
     waiting = iter(enumerate(things))
     under_way: dict[Connection, int] = {}
@@ -153,7 +166,7 @@ def side_by_side(
 
     try:
         for number in range(min(workers, len(things))):
-            hand_out(_started(processes, number, workers))
+            hand_out(_started(processes, environment(number, workers, {**os.environ, **added})))
         while under_way:
             for line in wait(list(under_way)):
                 assert isinstance(line, Connection)
@@ -189,13 +202,13 @@ def _end(processes: Supervisor[Connection], is_stopped: bool) -> None:
         processes.end()
 
 
-def _started(processes: Supervisor[Connection], number: int, workers: int) -> Connection:
+def _started(processes: Supervisor[Connection], given: Mapping[str, str]) -> Connection:
     ours, theirs = Pipe()
     with theirs:
         processes.start(
             ours,
             [*python_module(__name__), str(theirs.fileno())],
-            environment(number, workers),
+            given,
             stdin=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
         )

@@ -15,7 +15,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -31,6 +31,7 @@ from trainbook.study.tune.study_file import StudyQuestion
 from trainbook.study.tune.trial import Planning, Trial
 from trainbook.study.tune.trial_run import TRIALS
 from trainbook.study.tune.workers import LOGS, RayWorkers, Workers
+from trainbook.study.workers import sharing
 from trainbook.supervisor import Signals, signal_name
 
 LEDGER = "study.db"
@@ -123,7 +124,11 @@ class RunningStudy(ABC, Generic[Asked]):
 
     def run(self) -> list[Trial]:
         """All trials, ended. Ctrl-C and SIGTERM let the workers save, and raise Interrupted."""
-        workers = self._workers()
+        with ExitStack() as stack:
+            workers = self._workers(stack)
+            return self._whole(*self._run(workers))
+
+    def _run(self, workers: Workers | RayWorkers) -> tuple[list[Trial], dict[str, Any] | None]:
         with opened(self.url, self.name) as ledger, Signals(lambda number: self._interrupt(number, workers)):
             ledger.database.say = self._tell
             ledger.database.is_asked_to_stop = lambda: self._asked is not None
@@ -139,11 +144,13 @@ class RunningStudy(ABC, Generic[Asked]):
                         ledger.bury(name, by_us=True)
             trials, plan = ledger.trials(), ledger.plan()
             self._show(trials, plan)
-        return self._whole(trials, plan)
+        return trials, plan
 
-    def _workers(self) -> Workers | RayWorkers:
+    def _workers(self, stack: ExitStack) -> Workers | RayWorkers:
         given = (self.folder, self.url, self.question.workers, self.command, self.lease_seconds)
-        return Workers(*given) if self.ray is None else RayWorkers(*given, address=self.ray)
+        if self.ray is not None:
+            return RayWorkers(*given, address=self.ray)
+        return Workers(*given, added=stack.enter_context(sharing(self.question.workers)))
 
     def _whole(self, trials: list[Trial], plan: dict[str, Any] | None) -> list[Trial]:
         """The trials, if there is nothing left to do; whatever was asked or happened meanwhile."""

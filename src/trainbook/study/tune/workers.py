@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ class Workers:
     count: int
     command: Sequence[str] = ()
     lease_seconds: float = 60.0
+    added: Mapping[str, str] = field(default_factory=dict)  # to their environment
     processes: Supervisor[str] = field(default_factory=Supervisor)  # by name
     _log_begins: dict[Path, int] = field(default_factory=dict)
 
@@ -47,7 +48,7 @@ class Workers:
             raise RunFolderError(f"{path} is a folder, but should be a file: remove it.")
         self._log_begins.setdefault(path, path.stat().st_size if path.exists() else 0)
         command = command_of(self.command, self.folder, name, self.lease_seconds)
-        given = environment(number, self.count)
+        given = environment(number, self.count, {**os.environ, **self.added})
         with open(open_no_link(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab") as log:
             # It leaves when our end of the pipe closes.
             self.processes.start(name, command, given, stdin=subprocess.PIPE, stdout=log, stderr=log)

@@ -1,0 +1,123 @@
+"""Many small runs on one machine: runs an hour of a search with several workers, against one after the other.
+
+    python benchmarks/many_runs.py --json benchmarks/results/many-runs-h200.json         on a GPU
+    python benchmarks/many_runs.py --cpu --json benchmarks/results/many-runs-2-cores.json
+
+Each line is a whole `trainbook tune`, from the command to its end, with the start of Python and of CUDA. On a GPU it
+runs also without NVIDIA's Multi-Process Service. The runs are the same ones in the same order, and deterministic: their
+losses must be equal to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from common import facts, write_json
+
+# NVIDIA's service is not used by a process that is told to find it where it is not.
+WITHOUT_SERVICE = {"CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+STUDY = """
+base: gpt-tiny
+fixed: {training.deterministic: true}
+nuisance: {optimizer.learning_rate: {low: 1e-4, high: 1e-2, scale: log}}
+method: sobol
+seeds: 0
+"""
+
+
+@dataclass(frozen=True)
+class Case:
+    model: str
+    settings: tuple[str, ...]
+    alone: int  # runs one after the other
+    together: tuple[tuple[int, int, bool], ...]  # workers, runs, whether through NVIDIA's service
+
+
+SMALL = ("evaluation.eval_max_samples=500", "memory.compile=off")
+TEN = ("model.num_hidden_layers=6", "model.hidden_size=384", "model.num_attention_heads=6", "data.max_seq_length=256")
+ON_GPU = (
+    Case("0.8M", (*SMALL, "training.max_steps=400"), 6, ((8, 32, False), (8, 32, True), (16, 64, True))),
+    Case("10M", (*SMALL, *TEN, "training.max_steps=300"), 3, ((8, 16, False), (8, 16, True))),
+)
+ON_CPU = (Case("0.8M", (*SMALL, "training.max_steps=60"), 6, ((2, 12, False),)),)
+
+
+@dataclass(frozen=True)
+class Line:
+    model: str
+    workers: int
+    service: bool
+    runs: int
+    seconds: float
+    training_seconds: float  # of a run, from its first step to its last
+    start_seconds: float  # of a run that is not its worker's first: from its beginning to its first step
+    losses: dict[str, float]  # by settings
+
+    @property
+    def runs_an_hour(self) -> float:
+        return 3600 * self.runs / self.seconds
+
+
+def measure(case: Case, workers: int, runs: int, service: bool) -> Line:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "study.yaml").write_text(STUDY)
+        command = [sys.executable, "-m", "trainbook", "tune", "study.yaml", *case.settings]
+        command += ["--budget", str(runs), "--workers", str(workers)]
+        given = {**os.environ, **({} if service else WITHOUT_SERVICE)}
+        began = time.perf_counter()
+        done = subprocess.run([*command, "--name", "many"], cwd=folder, env=given, capture_output=True, text=True)
+        seconds = time.perf_counter() - began
+        if done.returncode:
+            raise SystemExit(done.stdout[-2000:] + done.stderr[-2000:])
+        losses: dict[str, float] = {}
+        trained: list[float] = []
+        started: list[float] = []
+        for run in sorted((Path(folder) / "runs" / "many" / "trials").iterdir()):
+            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+            train = [row for row in rows if row["split"] == "train"]
+            events = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
+            optimizer = json.loads((run / "manifest.json").read_text())["config"]["optimizer"]
+            losses[json.dumps(optimizer, sort_keys=True)] = [row for row in rows if row["split"] == "eval"][-1]["loss"]
+            trained.append(train[-1]["time"] - train[0]["time"])
+            started.append(train[0]["time"] - events[0]["time"])
+        middle = sorted(started)[len(started) // 2]
+        return Line(case.model, workers, service, runs, seconds, sum(trained) / len(trained), middle, losses)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--json")
+    asked = parser.parse_args()
+    if asked.cpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    results = []
+    print(f"{'model':<6} {'workers':>7}  {'MPS':<3} {'runs':>4} {'seconds':>8} {'runs/hour':>9} {'ratio':>6}  losses")
+    for case in ON_CPU if asked.cpu else ON_GPU:
+        alone = measure(case, 1, case.alone, service=False)
+        for line in (alone, *(measure(case, *each) for each in case.together)):
+            ratio = line.runs_an_hour / alone.runs_an_hour
+            both = alone.losses.keys() & line.losses.keys()
+            equal = sum(alone.losses[each] == line.losses[each] for each in both)
+            service = "yes" if line.service else "no"
+            print(
+                f"{line.model:<6} {line.workers:>7}  {service:<3} {line.runs:>4} {line.seconds:>8.1f} "
+                f"{line.runs_an_hour:>9.0f} {ratio:>5.2f}x  {equal} of {len(both)} equal",
+                flush=True,
+            )
+            kept = {name: value for name, value in asdict(line).items() if name != "losses"}
+            results.append({**kept, "ratio": ratio, "compared": len(both), "equal": equal})
+    write_json(asked.json, {**facts("cpu" if asked.cpu else "cuda"), "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
