@@ -168,23 +168,24 @@ class Judge:
         above, far = signals[0] > self.beginning[0], UNTRAINED * self._threshold
         is_worse = above & (distances.above_level[1, 0] > far)
         high = self._excess(above & (distances.deviations[1, 0] > far))
-        beyond = torch.where(is_worse, distances.beyond_tail[0, 0], 0.0)
+        beyond = torch.where(is_worse, distances.beyond_tail[0, 0], window.zero)
         high = torch.maximum(high, beyond / self._threshold).clamp(min=0.0)
         excess = torch.maximum(high, -self.deviations[0] / self._threshold)
         suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
-        added = torch.where(excess <= 1, high - LINGER, 0.0)
+        added = torch.where(excess <= 1, high - LINGER, window.zero)
         suspicion = (suspicion + added).clamp(0.0, MOST_SUSPICION)
-        accepted, observes = finite.all(), self.judged <= self.observes_until
+        accepted = is_finite = finite.all()
+        observes = self.judged <= self.observes_until
         if not observes:
-            accepted = accepted & (excess <= 1) & ((suspicion <= 1) | (high <= LINGER))
+            accepted = is_finite & (excess <= 1) & ((suspicion <= 1) | (high <= LINGER))
         overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
         self.overflow = None if excused is None else overflow
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
-        self.beginning += share * torch.where(accepted, signals - self.beginning, 0.0)
+        self.beginning += share * torch.where(accepted, signals - self.beginning, window.zero)
         came_alone = accepted & (self.counts[1] > 0) & (self.counts[1] <= ALONE)
         often = often + (came_alone.float() - often) / RECENT
-        self.window.widen(torch.where(came_alone, furthest, 0.0), often > OFTEN)
+        self.window.widen(torch.where(came_alone, furthest, window.zero), often > OFTEN)
         is_doubtful = self.deviations.amin() > DOUBTFUL * self._threshold
         self.window.add(
             signals,
@@ -195,7 +196,7 @@ class Judge:
         )
         # What is worse than an untrained model is no tail to be followed.
         excess = torch.where(is_worse, excess.clamp(min=NO_TAIL), excess)
-        furthest = torch.where(accepted, 0.0, torch.maximum(furthest, torch.where(finite.all(), excess, 0.0)))
+        furthest = torch.maximum(furthest, torch.where(is_finite, excess, window.zero)).masked_fill(accepted, 0.0)
         self.evidence = torch.stack([suspicion, furthest, often])
         if not self.enabled:
             return torch.ones_like(accepted)
@@ -225,7 +226,7 @@ class Judge:
         self.ledger.index_copy_(0, place, torch.where(rejected, numbers, self.ledger.index_select(0, place)))
         in_all, in_a_row = self.counts.unbind()
         # An overflow neither lengthens a row of trouble nor ends it.
-        in_a_row = torch.where(rejected, in_a_row + (~overflow).long(), 0)
+        in_a_row = (in_a_row + ~overflow) * rejected
         self.counts = torch.stack([in_all + rejected, in_a_row])
 
     def take_back(self) -> None:

@@ -102,6 +102,7 @@ class RobustWindow:
         self.least_spreads = torch.tensor([[*least_spreads] * 2, [*below] * 2], device=device)  # above, below
         self.spreads_at_zero = torch.tensor([*(spreads_at_zero or [0.0] * num_signals)], device=device)
         self.num_signals, self.size, self.enough = num_signals, size, min(enough, size)
+        self.zero = torch.zeros((), device=device)  # kept: to choose between a tensor and a number fills a tensor first
         self._nearest = torch.zeros(1, rows, dtype=torch.int64, device=device)
 
     def distances(self, now: Tensor) -> Distances:
@@ -110,12 +111,12 @@ class RobustWindow:
         views = distance / torch.where(distance > 0, self.bands[..., 1], self.bands[..., 2])
         either = views.view(len(now), 2 * LEVELS, self.num_signals)
         sizes = either.abs()
-        mildest = torch.where(sizes.isnan(), math.inf, sizes).argmin(1, keepdim=True)
+        mildest = sizes.nan_to_num(math.inf, posinf=math.inf).argmin(1, keepdim=True)
         self._nearest = (mildest[0] // 2).repeat(1, 2)
         plain, logarithmic = views.view(len(now), LEVELS, 2, self.num_signals).unbind(2)
         above = now[:, None] - self.levels[:, : self.num_signals]
         beyond = torch.minimum(plain, torch.maximum(logarithmic, above / self.tails))
-        beyond = torch.where(above > 0, beyond.nan_to_num(math.inf, posinf=math.inf), 0.0).amin(1)
+        beyond = torch.where(above > 0, beyond.nan_to_num(math.inf, posinf=math.inf), self.zero).amin(1)
         return Distances(either.gather(1, mildest)[:, 0] / self.width, beyond / self.width, plain[:, 0])
 
     def add(
@@ -124,21 +125,20 @@ class RobustWindow:
         """Of what `distances` was asked last: it knows which level is the nearest. Without `learn`, the value is
         written down, but what is usual stays as it is. `ceiling`: the values that training began with; those above
         say nothing of the tail."""
-        place = self.count % self.size
+        place, has_begun, following = self.count % self.size, self.count > 0, self.count + 1
         level, band = self.levels.gather(0, self._nearest)[0], self.bands[0]
-        surprise = torch.where(self.count > 0, _with_logarithms(now) - level, 0.0)
+        both = _with_logarithms(now)
+        surprise = torch.where(has_begun, both - level, self.zero)
         _put(self.values, place, now, accepted)
         if not learn:
             self.count += accepted
             return
         _put(self.surprises, place, surprise, accepted)
         pull = surprise.clamp(band[:, 0] - MOST_PULL * band[:, 2], band[:, 0] + MOST_PULL * band[:, 1])
-        nearer = torch.where(self.count > 0, pull / (self.count + 1).clamp(max=AVERAGED), _with_logarithms(now))
+        nearer = torch.where(has_begun, pull / following.clamp(max=AVERAGED), both)
         self.levels.scatter_(0, self._nearest, torch.where(accepted, level + nearer, level)[None])
         slow = self.levels[-1]
-        slow.copy_(
-            torch.where(accepted, slow + (_with_logarithms(now) - slow) / (self.count + 1).clamp(max=SLOW), slow)
-        )
+        slow.copy_(torch.where(accepted, slow + (both - slow) / following.clamp(max=SLOW), slow))
         self.width.copy_(torch.where(accepted, 1 + (self.width - 1) * FORGET, self.width))
         self.count += accepted
         if refresh:
@@ -182,7 +182,7 @@ class RobustWindow:
         least = (level * self.least_spreads)[..., None] + TINY
         if ceiling is not None:
             is_often_zero = (self.values == 0).sum(-1) > OFTEN_ZERO * known
-            of_zero = torch.where(is_often_zero, ceiling * self.spreads_at_zero, 0.0).repeat(2)
+            of_zero = torch.where(is_often_zero, ceiling * self.spreads_at_zero, self.zero).repeat(2)
             least = torch.maximum(least, of_zero[:, None])
         least, least_below = torch.maximum(deviation * MAD_TO_SIGMA, least)
         above = torch.maximum(least, (high - median) / edge_in_sigmas)
@@ -206,7 +206,7 @@ class RobustWindow:
         tails[-1] = torch.where(self.count >= SLOW, tails[0], tails[-1])
         self.tails = tails
         changes = self.values.diff(dim=-1)  # one of them from the newest to the oldest, which does not matter
-        sides = torch.where(changes.isfinite(), changes, 0.0).sign()
+        sides = torch.where(changes.isfinite(), changes, self.zero).sign()
         same = (sides[0] * sides[min(1, self.num_signals - 1)]).sum() / (known[0] - 1)
         self.concordance = torch.where(known[0] >= self.enough, same, self.concordance)
 
