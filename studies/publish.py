@@ -2,14 +2,14 @@
 
 Writes studies/results/NAME.json (what was found, on which hardware, with which versions and at what cost; no curves),
 and from all of these src/trainbook/knobs/measured.json, which `trainbook explain` shows. Without an argument, only the
-latter.
+latter. The commit is this tree's; `--commit 9c38331` names the one that a study ran with elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ LEFT_OUT = ("study", "curves", "trials", "recipe", "pictures", "remarks")
 Facts = dict[str, Any]
 
 
-def compact(folder: Path) -> Facts:
+def compact(folder: Path, commit: str | None) -> Facts:
     facts = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
     first = next(each for each in facts["trials"] if each["run"])
     manifest = json.loads((folder / "trials" / Path(first["run"]).name / "manifest.json").read_text(encoding="utf-8"))
@@ -33,9 +33,9 @@ def compact(folder: Path) -> Facts:
     return _rounded(
         {
             "name": name,
-            "commit": _commit(),
+            "commit": commit,
             "hardware": hardware,
-            "versions": {key: manifest["versions"][key] for key in ("python", "trainbook", "torch")},
+            "versions": {key: manifest["versions"][key] for key in ("python", "torch")},
             **kept,
             "command": f"trainbook ablate studies/{name}.yaml",  # as anybody can run it here
         }
@@ -81,9 +81,13 @@ def measured() -> dict[str, list[Facts]]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*")
+    parser.add_argument("--commit", default=_commit())
+    asked = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
-    for folder in map(Path, sys.argv[1:]):
-        facts = compact(folder)
+    for folder in asked.folders:
+        facts = compact(folder, asked.commit)
         path = RESULTS / f"{facts['name']}.json"
         path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         print(f"{path.relative_to(HERE.parent)}: {len(facts['arms'])} arms")

@@ -58,18 +58,19 @@ def run_rate(task: Task) -> dict[str, Any]:
         except Diverged as stop:
             verdict = str(stop)
         run = api.open_run(Path(folder) / "run")
+        # Rows are read from the folder when they are asked for, so before it is removed.
         rows, evaluations, events = run.metrics("train"), run.metrics("eval"), run.events()
         entries = Path(folder) / "run" / "quarantine.jsonl"
         quarantined = len(entries.read_text().splitlines()) if entries.exists() else 0
-    return {
-        **{"optimizer": name, "rate": rate, "warmup": warmup, "seed": seed, "policy": policy},
-        "loss": evaluations[-1]["loss"] if evaluations else math.nan,
-        "steps": rows[-1]["step"] if rows else 0,
-        "rate_factor": rows[-1]["rate_factor"] if rows else 1.0,
-        "verdict": verdict,
-        "quarantined": quarantined,
-        "events": {kind: sum(e["kind"] == kind for e in events) for kind in ("skip", "rollback", "remedy")},
-    }
+        return {
+            **{"optimizer": name, "rate": rate, "warmup": warmup, "seed": seed, "policy": policy},
+            "loss": evaluations[-1]["loss"] if evaluations else math.nan,
+            "steps": rows[-1]["step"] if rows else 0,
+            "rate_factor": rows[-1]["rate_factor"] if rows else 1.0,
+            "verdict": verdict,
+            "quarantined": quarantined,
+            "events": {kind: sum(e["kind"] == kind for e in events) for kind in ("skip", "rollback", "remedy")},
+        }
 
 
 def scored(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ from tests.conftest import slow
 from trainbook.errors import ConfigError, MissingExtra, OutOfMemory, Problem, RunError, TrainbookError
 from trainbook.study.child_run import ChildRun
 from trainbook.study.transfer.rates import CellOutcome
-from trainbook.study.workers import Stopping, side_by_side
+from trainbook.study.workers import Stopping, automatic_workers, least_gpu_gigabytes, side_by_side
 
 REPOSITORY = Path(__file__).parents[2]
 NUMBER = 9
@@ -194,3 +194,28 @@ def test_workers_end_with_who_started_them(tmp_path: Path):
     for pid in left:
         os.kill(int(pid), signal.SIGKILL)
     assert len(pids) == 2 and not left
+
+
+@pytest.mark.parametrize(
+    ("cores", "gpus", "gigabytes", "workers"),
+    [(16, 1, 140, 16), (64, 1, 140, 16), (64, 2, 140, 32), (4, 1, 140, 4), (16, 1, 8, 2), (16, 1, 2, 1), (2, 4, 80, 4)],
+)
+def test_automatic_workers_are_as_many_as_cores_and_memory_allow(
+    cores: int, gpus: int, gigabytes: float, workers: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
+    monkeypatch.setattr("trainbook.study.workers.least_gpu_gigabytes", lambda: gigabytes)
+    given = {"CUDA_VISIBLE_DEVICES": ",".join(str(each) for each in range(gpus))}
+    assert automatic_workers(given) == workers
+    assert automatic_workers({"CUDA_VISIBLE_DEVICES": ""}) == cores
+
+
+def test_the_memory_of_gpus_is_asked_for_or_taken_to_be_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    script.write_text("#!/bin/sh\necho 143771\necho 24576\n")
+    script.chmod(0o755)
+    assert least_gpu_gigabytes() == 24
+    for broken in ("#!/bin/sh\nexit 9\n", "#!/bin/sh\necho no devices\n", "#!/bin/sh\n"):
+        script.write_text(broken)
+        assert least_gpu_gigabytes() == 8

@@ -26,7 +26,8 @@ from trainbook.supervisor import STOPS, Supervisor, python_module
 PLACES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 PREFIXES = ("SLURM_", "TORCHELASTIC_", "TRAINBOOK_NOTE", "PMI_", "OMPI_")
 
-RUNS_PER_GPU = 8  # small ones; more gain little, and each holds half a gigabyte for CUDA alone
+RUNS_PER_GPU = 16  # at most: small ones, each of which keeps a core busy
+GIGABYTES_PER_RUN = 4  # of a GPU's memory; CUDA alone takes half of one
 
 Given = TypeVar("Given")
 Answer = TypeVar("Answer")
@@ -52,11 +53,23 @@ def devices(given: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def automatic_workers(given: Mapping[str, str] = os.environ) -> int:
-    """As many runs at a time as keep this machine busy: small models leave most of a GPU idle, and a run whose memory
-    is not enough beside others has the GPU to itself. Without a GPU, one for each core that we may use."""
-    if visible := devices(given):
-        return RUNS_PER_GPU * len(visible)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """As many runs at a time as keep this machine busy: one for each core that we may use, since small models leave
+    most of a GPU idle. A run whose memory is not enough beside others has the GPU to itself."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not (visible := devices(given)):
+        return cores
+    fit = min(RUNS_PER_GPU, max(1, int(least_gpu_gigabytes() // GIGABYTES_PER_RUN)))
+    return max(len(visible), min(cores, fit * len(visible)))
+
+
+def least_gpu_gigabytes() -> float:
+    """Of this machine's GPUs; that of a small one where it cannot be asked for."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+        return min(float(line) / 1024 for line in told.splitlines())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 8.0
 
 
 def workers_per_device(workers: int) -> int:
