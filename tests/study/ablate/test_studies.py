@@ -55,7 +55,7 @@ def test_a_finished_study_is_published_without_its_curves(publish: Any, ask: Ask
     manifest = {"hardware": {"cpu": "x", "cores": 2, "gpus": [], "host": "secret"}, "versions": {}}
     manifest["versions"] = {"python": "3.11", "trainbook": "0", "torch": "2"}
     (folder / "trials" / "trial-0000" / "manifest.json").write_text(json.dumps(manifest))
-    made = publish.compact(folder)
+    made = publish.compact(folder, "abc1234")
     assert (made["name"], made["command"]) == ("mine", "trainbook ablate studies/mine.yaml")
     assert "host" not in made["hardware"] and not {"curves", "trials", "recipe"} & set(made)
     assert [each["name"] for each in made["arms"]] == ["momentum", "epsilon"]
