@@ -505,17 +505,40 @@ def test_what_a_fit_counts_is_called_what_it_is(lab, kind: str, unit: str, count
     assert "tokens" not in result.last and "targets" not in result.best
 
 
-def test_a_loss_is_a_mean_over_batches_whatever_is_counted(lab):
-    x, y = made_data(20)
-    uneven = [(x[:16], y[:16]), (x[16:], y[16:])]
+@pytest.mark.parametrize("size", [40, 16, 7, 1])
+@pytest.mark.parametrize("kind", ["loader", "list", "tensors alone"])
+def test_the_batch_size_of_an_evaluation_does_not_change_its_loss(lab, kind: str, size: int):
+    x, y = made_data()
+    batches: Any = list(zip(x.split(size), y.split(size), strict=True))
+    loss, whole = mean_loss, (x, y)
+    if kind == "loader":
+        batches = DataLoader(TensorDataset(x, y), size)
+    elif kind == "tensors alone":
+        batches, whole = list(x.split(size)), x
+
+        def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+            return model(batch).square().mean()
+
     model = made_model()
-    result = trainbook.fit(
-        model, uneven, loss=mean_loss, eval_data=uneven, max_steps=2, name="mine", runs_dir=lab.runs, quiet=True
-    )
+    trainbook.fit(model, [whole], loss=loss, eval_data=batches, max_steps=2, name="mine", runs_dir=lab.runs, quiet=True)
     with torch.no_grad():
-        expected = sum(float(mean_loss(model, each)) for each in uneven) / 2
+        expected = float(loss(model, whole))
+    assert lab.rows("mine", "eval")[-1]["loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_items_whose_samples_cannot_be_counted_weigh_the_same_in_an_evaluation(lab):
+    """Sequences of different lengths, one an item: their first dimension is no number of samples."""
+    x, _ = made_data(20)
+    items = [(x[:3], torch.tensor(1.0)), (x[3:14], torch.tensor(2.0)), (x[14:], torch.tensor(0.0))]
+
+    def loss(model: nn.Module, item: Any) -> torch.Tensor:
+        return (model(item[0]).mean() - item[1]).square()
+
+    model = made_model()
+    trainbook.fit(model, items, loss=loss, eval_data=items, max_steps=2, name="mine", runs_dir=lab.runs, quiet=True)
+    with torch.no_grad():
+        expected = sum(float(loss(model, each)) for each in items) / 3
     assert lab.rows("mine", "eval")[-1]["loss"] == pytest.approx(expected, rel=1e-6)
-    assert result.last is not None and result.last["samples"] == 20
 
 
 def test_a_loader_of_a_stream_has_no_length_and_is_trained_on(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
@@ -67,8 +68,9 @@ class FitJob(Job):
     """The training of a user's own module. Each item of the data is a micro-batch, `gradient_accumulation_steps` of
     which make a step.
 
-    Without `count_targets`, `loss` returns a mean and every item weighs the same. With it, `loss` returns a sum and the
-    step divides by the targets of all its items, which is exact for items of unequal size.
+    Without `count_targets`, `loss` returns a mean: every item of a step weighs the same, and in an evaluation each
+    weighs as much as it has samples, where these can be counted. With it, `loss` returns a sum and the step divides by
+    the targets of all its items, which is exact for items of unequal size.
     """
 
     def __init__(self, config: Config, own: OwnTraining, device: torch.device) -> None:
@@ -113,19 +115,27 @@ class FitJob(Job):
     def evaluate(self) -> dict[str, float]:
         model, data, count_targets = self.own.model, self.own.eval_data, self.own.count_targets
         assert data is not None
-        total, targets, samples = 0.0, 0, 0
+        losses: list[float] = []
+        sizes: list[Size] = []
+        targets = 0
         count = length_of(data)
         of_all = "" if count is None else f"/{count}"
         with evaluating(model):
             for number, item in enumerate(data, start=1):
                 self.show_activity(f"evaluating {number}{of_all}")
                 with self.state.precision.autocast():
-                    total += float(self._losses(to_device(item, self.device))["loss"])
+                    losses.append(float(self._losses(to_device(item, self.device))["loss"]))
                 targets += int(count_targets(item)) if count_targets else 1
-                samples += size_of_batch(item, data)
+                sizes.append(_size(item, data))
         if targets == 0:
             raise UserError("eval_data has no targets, so there is no loss to compute.")
-        return {"loss": total / targets, "targets": samples if self.counted == "samples" else targets}
+        samples = sum(size.shown for size in sizes)
+        shown = samples if self.counted == "samples" else targets
+        if count_targets is not None:
+            return {"loss": math.fsum(losses) / targets, "targets": shown}
+        weights = _weights(sizes)
+        mean = math.fsum(loss * weight for loss, weight in zip(losses, weights, strict=True)) / sum(weights)
+        return {"loss": mean, "targets": shown}
 
 
 def _must_be_best_by_loss(config: Config) -> None:
@@ -225,6 +235,34 @@ def sizes_are_known(data: Iterable[Any]) -> bool:
     if isinstance(data, Sequence):
         return len(data) > 0 and rows_of(data[0]) is not None
     return _batch_size(data) is not None
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of an item of the data."""
+
+    shown: int  # samples, as progress is shown in them
+    rows: int | None  # the first dimension that all its tensors share
+    is_batch: bool  # these are samples for certain: a DataLoader says so, or several tensors share them
+
+
+def _size(item: Any, data: Iterable[Any]) -> Size:
+    dimensions = list(_first_dimensions(item))
+    rows = dimensions[0] if len(set(dimensions)) == 1 else None
+    shown = size_of_batch(item, data)
+    if _batch_size(data) is not None:
+        return Size(shown, shown, is_batch=True)
+    return Size(shown, rows, is_batch=rows is not None and len(dimensions) > 1)
+
+
+def _weights(sizes: Sequence[Size]) -> list[int]:
+    """What each item's mean weighs in the mean over all samples. A single tensor may be one sample whose length is its
+    first dimension: rows of such items count only if all but the last are equal, as batches are."""
+    rows = [size.rows for size in sizes if size.rows is not None]
+    are_equal = len(set(rows[:-1])) <= 1 and rows[-1:] <= rows[:1]
+    if len(rows) < len(sizes) or not sum(rows) or not (are_equal or all(size.is_batch for size in sizes)):
+        return [1] * len(sizes)
+    return rows
 
 
 def size_of_batch(item: Any, data: Iterable[Any]) -> int:
