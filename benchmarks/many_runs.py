@@ -1,11 +1,11 @@
 """Many small runs on one machine: runs an hour of a search with several workers, against one after the other.
 
-    python benchmarks/many_runs.py --json benchmarks/results/many-runs-h200.json         on a GPU
+    python benchmarks/many_runs.py --json benchmarks/results/many-runs-h200.json         on a GPU, some ten minutes
     python benchmarks/many_runs.py --cpu --json benchmarks/results/many-runs-2-cores.json
 
 Each line is a whole `trainbook tune`, from the command to its end, with the start of Python and of CUDA. On a GPU it
 runs also without NVIDIA's Multi-Process Service. The runs are the same ones in the same order, and deterministic: their
-losses must be equal to the last bit.
+losses must be equal to the last bit. What is measured is written at once; `--models 10M` measures one of them alone.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 from common import facts, write_json
@@ -96,14 +97,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--json")
+    parser.add_argument("--models", nargs="+", default=[case.model for case in ON_GPU])
     asked = parser.parse_args()
     if asked.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    results = []
+    described, results = facts("cpu" if asked.cpu else "cuda"), []
     print(f"{'model':<6} {'workers':>7}  {'MPS':<3} {'runs':>4} {'seconds':>8} {'runs/hour':>9} {'ratio':>6}  losses")
     for case in ON_CPU if asked.cpu else ON_GPU:
+        if case.model not in asked.models:
+            continue
         alone = measure(case, 1, case.alone, service=False)
-        for line in (alone, *(measure(case, *each) for each in case.together)):
+        for line in chain([alone], (measure(case, *each) for each in case.together)):
             ratio = line.runs_an_hour / alone.runs_an_hour
             both = alone.losses.keys() & line.losses.keys()
             equal = sum(alone.losses[each] == line.losses[each] for each in both)
@@ -115,7 +119,7 @@ def main() -> int:
             )
             kept = {name: value for name, value in asdict(line).items() if name != "losses"}
             results.append({**kept, "ratio": ratio, "compared": len(both), "equal": equal})
-    write_json(asked.json, {**facts("cpu" if asked.cpu else "cuda"), "results": results})
+            write_json(asked.json, {**described, "results": results})
     return 0
 
 

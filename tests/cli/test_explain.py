@@ -114,6 +114,9 @@ def test_techniques_and_symptoms_are_explained_and_a_slip_names_the_nearest(term
     assert len(terminal("explain", "loss spike", "--all").output) > len(shown)
     facts = terminal.json("explain", "CUDA out of memory", "--json")
     assert facts["topic"] == "out of memory" and {"cause", "sentence", "remedy", "knob"} == set(facts["causes"][0])
-    assert "model.norm=rmsnorm" in terminal("explain", "rmsnorm").output
+    assert terminal.json("explain", "val", "loss", "goes", "up", "--json")["topic"] == "overfitting"
+    shown = terminal("explain", "rmsnorm").output
+    assert "model.norm=rmsnorm" in shown and "Measured" in shown and "pairs of runs" in shown
+    assert "Measured" not in terminal("explain", "overfitting").output, "what changes a loss says nothing of a symptom"
     assert "training.label_smoothing" in terminal("explain", "label smoothing").output
     assert "Did you mean overfitting?" in terminal("explain", "overfiting", code=2).output

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainbook.bounded import files, json_text
 from trainbook.errors import UserError
 from trainbook.knobs.aliases import SPECIAL, by_path, did_you_mean, knobs_named, nearest_section, section_named
 from trainbook.knobs.config import Config, Declaration, declarations, section_types
 from trainbook.knobs.derive import derived_facts
 from trainbook.knobs.dumping import origin_text, yaml_value
 from trainbook.knobs.laws import laws_of
+from trainbook.knobs.measured import measured, measured_text
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.resume import resume_rule
 from trainbook.knobs.topics import SYMPTOMS, topics
@@ -57,16 +55,10 @@ def explain_knob(name: str) -> dict[str, Any]:
         "value_aliases": {show(foreign).strip("'"): _plain(own) for foreign, own in knob.value_aliases.items()},
         "correction": knob.correction,
         "sources": list(knob.sources),
-        "measured": _measured().get(path, []),
+        "measured": measured(path),
         "resume": resume_rule(path).policy,
         "resume_why": resume_rule(path).why,
     }
-
-
-@cache
-def _measured() -> dict[str, list[dict[str, Any]]]:
-    """What our own studies found, by knob: generated from their results by studies/publish.py."""
-    return json_text.loads(files.read_text(Path(__file__).parent / "measured.json"))
 
 
 def explain_section(name: str) -> dict[str, Any]:
@@ -191,19 +183,6 @@ def render_knob(facts: dict[str, Any], console: Console) -> None:
     _pairs(console, _references(facts))
 
 
-def measured_text(facts: dict[str, Any]) -> str:
-    """What a study found of a value, beside the value of its base."""
-    factor, unit = (100.0, " %") if facts["scale"] == "share" else (1.0, "")
-    mean, low, high = (factor * facts[name] for name in ("mean", "low", "high"))
-    others = ", ".join(f"{path}={yaml_value(value)}" for path, value in facts["with"].items())
-    also = f" (with {others})" if others else ""
-    return (
-        f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
-        f"value in {facts['base']}: {facts['verdict']}; {facts['pairs']} pairs of runs, each at its best learning "
-        f"rate; {facts['command']}"
-    )
-
-
 def render_topic(facts: dict[str, Any], console: Console, everything: bool = False) -> None:
     from rich.text import Text
 
@@ -219,6 +198,10 @@ def render_topic(facts: dict[str, Any], console: Console, everything: bool = Fal
     _pairs(console, [(_setting_of(each), _about(each)) for each in shown], style="cyan")
     if len(shown) < len(facts["knobs"]):
         console.print(Text(f"{len(facts['knobs']) - len(shown)} more with --all", style="dim"))
+    if facts["measured"]:
+        _heading(console, "Measured")
+        found = [(_setting_of(each), measured_text(each)) for each in facts["measured"]]
+        _pairs(console, found, style="cyan")
     if facts["sources"]:
         console.print()
         _pairs(console, [("sources", "; ".join(facts["sources"]))])
@@ -231,7 +214,7 @@ def render_topic(facts: dict[str, Any], console: Console, everything: bool = Fal
 
 
 def _setting_of(facts: dict[str, Any]) -> str:
-    return facts["path"] if facts["value"] is None else f"{facts['path']}={facts['value']}"
+    return facts["path"] if facts["value"] is None else f"{facts['path']}={yaml_value(facts['value'])}"
 
 
 def _about(facts: dict[str, Any]) -> str:

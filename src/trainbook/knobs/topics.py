@@ -8,8 +8,10 @@ from typing import Any
 
 from trainbook.knobs.aliases import by_path, knobs_named
 from trainbook.knobs.config import Declaration
+from trainbook.knobs.measured import measured
 from trainbook.knobs.values import choices
 
+ROSE = ("goes up", "increases", "rises", "increasing", "rising")
 # What is seen, for each symptom that knobs and the doctor's rules name; and what people call it.
 SYMPTOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     "loss spikes": (
@@ -45,7 +47,10 @@ SYMPTOMS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "overfitting": (
         "The training loss falls on while the validation loss rises or stands still.",
-        ("overfit", "overfits", "memorization", "memorisation"),
+        (
+            *("overfit", "overfits", "memorization", "memorisation"),
+            *(f"{loss} {does}" for loss in ("val loss", "validation loss", "eval loss") for does in ROSE),
+        ),
     ),
     "fluctuating validation": (
         "The validation loss or metric jumps from one evaluation to the next by more than training changes it.",
@@ -160,6 +165,12 @@ def _facts(kind: str, name: str, what: str, knobs: Sequence[tuple[Declaration, s
                 "rank": each.knob.rank,
             }
             for each, value in knobs
+        ],
+        "measured": [
+            {"path": each.path, **found}
+            for each, value in knobs
+            for found in (measured(each.path) if kind == "technique" else ())
+            if value in (None, found["value"])
         ],
         "sources": list(dict.fromkeys(source for each, _ in knobs for source in each.knob.sources))
         if kind == "technique"

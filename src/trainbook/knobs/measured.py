@@ -1,0 +1,33 @@
+"""What our own studies found of a knob's values: generated from their results by studies/publish.py."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from trainbook.bounded import files, json_text
+from trainbook.knobs.dumping import yaml_value
+
+
+def measured(path: str) -> list[dict[str, Any]]:
+    """Of a knob, one entry for each arm of a study that changed it."""
+    return _of_all().get(path, [])
+
+
+@cache
+def _of_all() -> dict[str, list[dict[str, Any]]]:
+    return json_text.loads(files.read_text(Path(__file__).parent / "measured.json"))
+
+
+def measured_text(facts: dict[str, Any]) -> str:
+    """What a study found of a value, beside the value of its base."""
+    factor, unit = (100.0, " %") if facts["scale"] == "share" else (1.0, "")
+    mean, low, high = (factor * facts[name] for name in ("mean", "low", "high"))
+    others = ", ".join(f"{path}={yaml_value(value)}" for path, value in facts["with"].items())
+    also = f" (with {others})" if others else ""
+    return (
+        f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
+        f"value in {facts['base']}: {facts['verdict']}; {facts['pairs']} pairs of runs, each at its best learning "
+        f"rate; {facts['command']}"
+    )
