@@ -86,7 +86,7 @@ def rates_figure(facts: Facts) -> Any:
         axis.set_title(_name(data))
         axis.set_xlabel("learning rate")
         axis.set_ylabel(facts["metric"])
-    axes[0].legend(fontsize=8, frameon=False)
+    _legend(axes, facts)
     return figure
 
 
@@ -109,7 +109,7 @@ def _curves(facts: Facts) -> Any:
         axis.set_title(_name(data))
         axis.set_xlabel("steps")
         axis.set_ylabel(f"validation {facts['metric']}")
-    axes[0].legend(fontsize=8, frameon=False)
+    _legend(axes, facts)
     return figure
 
 
@@ -124,11 +124,17 @@ def _grid(facts: Facts) -> tuple[Any, list[Any]]:
     number = len(facts["data"])
     columns = min(3, number)
     rows = math.ceil(number / columns)
-    figure, axes = new_figure(rows, columns, width=5.0 * columns + 0.5, height=3.8 * rows)
+    figure, axes = new_figure(rows, columns, width=(4.4 if columns == 1 else 3.3 * columns) + 1.6, height=3.4 * rows)
     found = list(axes.ravel())
     for axis in found[number:]:
         axis.set_visible(False)
     return figure, found
+
+
+def _legend(axes: list[Any], facts: Facts) -> None:
+    """Beside the charts, where it covers no line: at the end of the first row."""
+    last = axes[min(3, len(facts["data"])) - 1]
+    last.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
 
 def _name(text: str) -> str:
