@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,11 @@ def test_the_template_of_a_run_is_found_beside_its_tokenizer(tmp_path: Path) -> 
     for other in ('{"vocab_size": 300, "chat_template": null}', '{"vocab_size": 300}', "[]", "{"):
         (tmp_path / "facts.json").write_text(other)
         assert open_chat(None, True, config).template == PLAIN
+
+
+def test_pairs_of_a_built_in_source_are_prompts_with_their_responses(build_from):
+    made = build_from("builtin:sort?size=30", records="chat", text_field="text", target_field="target")
+    tokens = made.train.read(made.train.ids(np.arange(20), np.zeros(20, dtype=np.int64)))
+    text = made.tokenizer.decode(tokens.values)
+    found = re.findall(r"User:\n([a-z]+)\nAssistant:\n([a-z]+)", text)
+    assert len(found) == 20 and all("".join(sorted(letters)) == answer for letters, answer in found)

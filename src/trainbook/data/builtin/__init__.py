@@ -55,6 +55,8 @@ def open_builtin(name: str, wanted: FieldSpec, knob: str) -> Reader:
 def _gives(builtin: Builtin, wanted: FieldSpec) -> bool:
     if wanted.records == "labelled":
         return "labelled" in builtin.gives and builtin.labels == (wanted.labels or "class")
+    if wanted.records == "chat" and "pairs" in builtin.gives:
+        return True  # a prompt and its response
     return wanted.records in builtin.gives
 
 
