@@ -172,7 +172,9 @@ def test_a_rule_is_not_misled(case: Case):
 
 def test_no_learning_is_blamed_on_the_targets_only_if_nothing_else_could_be_the_reason():
     def stuck(*overrides: str) -> RunRecord:
-        return run(*CLASSIFY, *overrides, source="bert-tiny", each=NO_LEARNING, facts={"uniform_loss": 3.2})
+        by_chance = set_to(loss=3.2, accuracy=math.exp(-3.2))
+        facts = {"uniform_loss": 3.2}
+        return run(*CLASSIFY, *overrides, source="bert-tiny", each=NO_LEARNING, each_evaluation=by_chance, facts=facts)
 
     assert first(stuck()) == "labels-random"
     for override, cause in (

@@ -377,6 +377,18 @@ CASES = [
     Case(
         "metric-flat",
         "metric-flat",
+        lambda: classifier(accuracy=0.5, f1_macro=0.4),
+        lambda: classifier(accuracy=0.5, f1_macro=2 / 9),  # one class only: what is learned are the frequencies
+    ),
+    Case(
+        "accuracy-against-chance",
+        "labels-mapped",
+        lambda: classifier(accuracy=0.8, baseline_accuracy=0.01),
+        lambda: classifier(accuracy=0.8, baseline_accuracy=0.25),
+    ),
+    Case(
+        "accuracy-against-chance",
+        "metric-flat",
         lambda: run(
             "training.task=classify",
             source="bert-tiny",

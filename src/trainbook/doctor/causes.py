@@ -39,7 +39,7 @@ CURVES = (
     "overfitting bad-samples learning-rate-high learning-rate-low clipping-off clipping-tight gradients-explode "
     "gradients-vanish evaluation-noisy model-small training-short dataset-tiny units-dead attention-logits-grow "
     "z-drift warmup-short batch-small validation-drift non-finite metric-flat accumulation-wrong dropout-high "
-    "baseline-missed constant-missed classes-missed "
+    "baseline-missed constant-missed classes-missed learning-slow "
 )
 RATE, BATCH, CLIP = "optimizer.learning_rate", "batch.global_batch_size", "batch.max_grad_norm"
 
@@ -205,6 +205,15 @@ _ALL = (
         elsewhere=f"{PAIRS}.",
     ),
     _cause(
+        "learning-slow",
+        "The model has learned little of what its inputs say about the targets.",
+        "Train longer, or search for a better learning rate.",
+        "training.max_steps",
+        "constant-missed classes-missed baseline-missed",
+        elsewhere="Train longer, or search for a better learning rate; and check that all parameters that should learn "
+        "are trained (requires_grad) and passed to the optimizer.",
+    ),
+    _cause(
         "targets-unscaled",
         "The targets are far from the range of the model's outputs, so learning their scale alone would take too long.",
         "Scale the targets to a mean of 0 and a standard deviation of 1, and scale predictions back.",
@@ -311,6 +320,14 @@ _ALL = (
         "The loss falls, but the metric does not improve: evaluation may map the labels wrongly.",
         "Compare the label names used in training and in evaluation. See `trainbook check`.",
         None,
+    ),
+    _cause(
+        "labels-mapped",
+        "The labels of the validation split stand for other classes than those of the training data.",
+        "Compare the labels of both splits, and the class that each stands for.",
+        "data.validation",
+        "metric-flat overfitting dataset-tiny validation-drift classes-missed constant-missed baseline-missed "
+        "learning-slow labels-noisy",
     ),
     _cause(
         "baseline-missed",

@@ -63,7 +63,9 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
     lines[3:3] = [("left out", told) for told in data.summary.get("left_out", ())]
     lines[2:2] = [("weights", note) for note in job.notes]
     if job.to_beat:
-        lines.insert(len(lines) - 3 - len(job.needed), ("baseline", in_words(job.to_beat)))
+        samples = data.validation.num_samples if data.validation is not None else 0
+        told = in_words(job.to_beat, len(data.label_names), samples)
+        lines.insert(len(lines) - 3 - len(job.needed), ("baseline", told))
     return lines
 
 

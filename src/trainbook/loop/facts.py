@@ -14,6 +14,7 @@ from trainbook.data.linear import baseline_accuracy
 from trainbook.data.prepare.filters import repeats_in
 from trainbook.data.sources.records import jensen_shannon, part_hashes, row_hashes, span_hashes
 from trainbook.data.sources.values import Ranges
+from trainbook.doctor.chance import is_far_below_chance
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
 from trainbook.loop.step_metrics import layer_of
@@ -89,6 +90,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         shares = [count / max(1, count.sum()) for count in counts]
         width = max(map(len, shares))
         a, b = (np.pad(share, (0, width - len(share))) for share in shares)
+        facts["validation_majority"] = float(b.max())
         facts["label_shift"] = float(np.abs(a - b).sum() / 2)
         facts["unjudged_classes"] = [
             name for place, name in enumerate(data.label_names) if a[place] > 0 and b[place] == 0
@@ -258,8 +260,16 @@ def _divided(documents: list[Document]) -> tuple[list[str], list[Any]]:
     return [document.text for document in documents], [document.label for document in documents]
 
 
-def in_words(to_beat: dict[str, float]) -> str:
+def in_words(to_beat: dict[str, float], classes: int, samples: int) -> str:
+    """What there is to beat, of so many classes and validation samples."""
     if ACCURACY in to_beat:
-        return f"a linear bag-of-words model reaches an accuracy of {to_beat[ACCURACY]:.1%}"
+        accuracy = to_beat[ACCURACY]
+        said = f"a linear bag-of-words model reaches an accuracy of {accuracy:.1%}"
+        if classes < 2 or not is_far_below_chance(accuracy, 1 / classes, samples):
+            return said
+        return (
+            f"{said}, far below the {1 / classes:.1%} of a uniform guess: the labels of the validation split may be "
+            "mapped to other classes than those of the training data"
+        )
     error = to_beat[SQUARED_ERROR]
     return f"always predicting the mean of the training targets has a mean squared error of {error:.4g}"

@@ -42,6 +42,13 @@ def test_the_summary_at_the_end_is_a_fact_and_no_row(trained_elsewhere: Path):
     assert all("train_loss" not in row and "train/train_loss" not in row for row in record.train)
 
 
+def test_seconds_and_speed_of_an_evaluation_tell_its_number_of_samples(tmp_path: Path):
+    told = {"eval_runtime": 0.1993, "eval_samples_per_second": 1505.129}
+    history = [{"step": 5, "loss": 1.0}, {"step": 5, "eval_loss": 1.1, **told}]
+    assert open_record(write_state(tmp_path, history)).facts["validation_samples"] == 300
+    assert "validation_samples" not in open_record(write_state(tmp_path, history[:1])).facts
+
+
 def test_the_arguments_told_to_tensorboard_are_settings(trained_elsewhere: Path):
     settings = open_record(trained_elsewhere).settings
     expected = {

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chance import below_chance
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of, training_since
 from trainbook.doctor.remedies import change, chosen_metric, highest_usual_rate
 from trainbook.doctor.rule import Lacking, finding, rule
@@ -335,7 +336,7 @@ def many_epochs(view: View) -> Iterator[Finding]:
     if divergence_of(view) is not None or (view.record.origin == "fit" and standstill_of(view) is not None):
         return  # not for want of data
     chosen = chosen_metric(view)
-    rises = chosen is not None and len(chosen.values) >= 3 and chosen.has_worsened
+    rises = chosen is not None and len(chosen.values) >= 3 and chosen.has_worsened and not below_chance(view)
     if chosen is not None and rises:
         then, now = training_since(view, chosen.best_step)
         rises = not now > then  # training got worse as well: that is not for want of data

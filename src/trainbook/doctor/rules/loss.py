@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import PAIRS
+from trainbook.doctor.chance import BEATEN_BY_CHANCE, above_chance
 from trainbook.doctor.curves import (
     CLEARLY,
     FALLS_ON,
@@ -46,7 +47,7 @@ from trainbook.doctor.remedies import (
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line
 from trainbook.doctor.view import View
-from trainbook.finding import Finding
+from trainbook.finding import Finding, Severity
 from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing
@@ -57,6 +58,11 @@ MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
+PROVEN = (
+    "the linear baseline or late evaluations are right more often than the most frequent class occurs, with a chance "
+    f"of less than 1 in {1 / BEATEN_BY_CHANCE:.0f}"
+)
+LEARNABLE = "the labels can be learned. Train longer, or search for a better learning rate."
 SHAPES = "; and that predictions and targets have the same shape: (N, 1) against (N,) is silently broadcast to (N, N)."
 FLOOR = (
     " A model that was trained before may be as good as it gets, and of targets that the inputs say little of, such as "
@@ -130,7 +136,7 @@ def _usual_spread(view: View) -> float:
     f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
     "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
     "training loss, however high the loss was in between; there the targets are a warning, and none if the validation "
-    f"loss fell by {CLEARLY:g} times what it jumps by between evaluations",
+    f"loss fell by {CLEARLY:g} times what it jumps by between evaluations; never the targets where {PROVEN}",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=(
@@ -138,6 +144,7 @@ def _usual_spread(view: View) -> float:
         "learning-rate-high",
         "gradients-vanish",
         "labels-random",
+        "learning-slow",
         "base-untrained",
     ),
     needs=("loss",),
@@ -214,16 +221,35 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         return
     elif steps[-1] >= min(1000, view.total / 2):  # many begin with a stretch of this kind
         said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
-        yield finding(
+        yield _targets_to_blame(
+            view,
             "warning" if view.record.origin == "fit" else "error",  # how low its loss can get is not known there
-            "labels-random",
             0.5,
             said,
-            steps=(0, steps[-1]),
+            (0, steps[-1]),
             remedy=PAIRS + SHAPES + FLOOR if view.record.origin == "fit" else None,
-            is_by_exclusion=True,
             update_ratio=ratio,
         )
+
+
+def _targets_to_blame(
+    view: View,
+    severity: Severity,
+    sure: float,
+    evidence: str,
+    span: tuple[float, float],
+    remedy: str | None = None,
+    **numbers: Any,
+) -> Finding:
+    """Nothing else is left to suspect, unless an accuracy proves that the inputs say something about the targets."""
+    if proof := above_chance(view):
+        said, override = f"{evidence}; but {proof}, so the inputs do say something about the targets", longer(view)
+        return finding(
+            "warning", "learning-slow", 0.7, said, steps=span, override=override, is_by_exclusion=True, **numbers
+        )
+    return finding(
+        severity, "labels-random", sure, evidence, steps=span, remedy=remedy, is_by_exclusion=True, **numbers
+    )
 
 
 def _may_be_at_its_floor(view: View) -> bool:
@@ -246,7 +272,7 @@ def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Findi
         said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
         return finding("error", "learning-rate-high", 0.5, said, steps=span, override=lower_rate(view))
     said = f"{evidence}, although the learning rate is not low ({rate:.2g}; {usual})"
-    return finding("error", "labels-random", 0.5, said, steps=span, is_by_exclusion=True)
+    return _targets_to_blame(view, "error", 0.5, said, span)
 
 
 def _fine_tuning_learns_nothing(
@@ -303,10 +329,10 @@ def loss_below_zero(view: View) -> Iterator[Finding]:
     "0.02 % of the weights name the learning rate, others the targets, unless a validation loss is below "
     f"{BETTER_THAN_GUESSING:.0%} of that of guessing ({AS_GOOD_AS_CONSTANT:.0%} at the newest evaluation of a run that "
     f"goes on), or macro F1 above {MUCH_BETTER_SCORE:g} times that of a constant "
-    "prediction",
+    f"prediction; never the targets where {PROVEN}",
     source=f"the input-independent baseline ({RECIPE}); the tolerances are ours",
     fault="labels shuffled among the samples",
-    causes=("labels-random", "learning-rate-high", "learning-rate-low"),
+    causes=("labels-random", "learning-slow", "learning-rate-high", "learning-rate-low"),
     needs=("loss", "start:prior_loss"),
 )
 def stuck_at_prior(view: View) -> Iterator[Finding]:
@@ -339,7 +365,7 @@ def stuck_at_prior(view: View) -> Iterator[Finding]:
         if _validation_beats_guessing(view, prior):
             return
         said = f"{evidence}, although updates have the usual size ({ratio:.2g} of the weights)"
-        yield finding("warning", "labels-random", 0.65, said, steps=span, is_by_exclusion=True, **numbers)
+        yield _targets_to_blame(view, "warning", 0.65, said, span, **numbers)
     else:
         said = f"{evidence}: many short runs end on this plateau"
         yield finding("info", "training-short", 0.4, said, steps=span, override=longer(view), **numbers)
@@ -385,12 +411,14 @@ def constant_prediction(view: View) -> Iterator[Finding]:
     pearson = view.curve("pearson", "eval")[1]
     if view.task == "regress" and len(pearson) and not np.isfinite(pearson[-1]):
         evidence += ", and the model predicts a constant too"
+    proof = above_chance(view)
     yield finding(
         "error" if best > 2 * constant else "warning",
         "constant-missed",
         0.9,
         evidence,
         steps=(0, at[-1]),
+        remedy=f"{proof[0].upper()}{proof[1:]}: {LEARNABLE}" if proof else None,
         is_by_exclusion=True,
         best=best,
         constant=constant,

@@ -7,9 +7,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trainbook.doctor.chance import (
+    ABOUT_A_GUESS,
+    BY_CHANCE,
+    FEWEST_SAMPLES,
+    LEARNED,
+    accuracies_of,
+    below_chance,
+    guessing_of,
+    has_learned,
+    is_never_above_chance,
+    predicts_one_class,
+)
 from trainbook.doctor.curves import STARTS_BY, standstill_of, training_since
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
-from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
@@ -33,8 +45,9 @@ SAME_WAY = (
     "its deviations (2 if four evaluations or more since the best are each worse than the one before, except for a "
     "module of your own, which may draw at random), and of 6 evaluations or more the last fifth by half of that; 10 % "
     "is an error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the "
-    "rise exceeds the noise of the evaluation and the training loss fell significantly, or if the first evaluation is "
-    "within the first epoch and 20 % worse than the untrained model",
+    "rise exceeds the noise of the evaluation and the training loss fell significantly, or if an evaluation within the "
+    "first epoch is 20 % worse than the untrained model, none before it 20 % better, and the training loss is; not "
+    "where the accuracy is far below that of a uniform guess",
     source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
     "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
     fault="a small training set and many epochs",
@@ -44,7 +57,7 @@ SAME_WAY = (
 def validation_rises(view: View) -> Iterator[Finding]:
     chosen = chosen_metric(view)
     steps, losses = view.losses()
-    if chosen is None or len(chosen.values) < 3 or len(losses) < 6:
+    if chosen is None or len(chosen.values) < 3 or len(losses) < 6 or below_chance(view):
         return
     if not chosen.has_worsened:
         yield from _overconfident(view, chosen)
@@ -76,21 +89,28 @@ def validation_rises(view: View) -> Iterator[Finding]:
 
 
 def _worse_from_the_start(view: View) -> str | None:
-    """A first evaluation within the first epoch that is worse than an untrained model, while training goes well: there
-    was nothing to overfit yet. Where an accuracy is known, `metric-flat` says more."""
+    """An evaluation within the first epoch that is worse than an untrained model, while training goes well: there was
+    nothing to overfit yet. Of an accuracy that is never above chance, `accuracy-against-chance` says more."""
     (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
     epoch_steps, epochs = view.finite("epoch")
-    if view.is_fine_tuning or view.record.rows("eval").has("accuracy") or steps[0] > STARTS_BY or not len(epochs):
+    if view.is_fine_tuning or not len(epochs) or is_never_above_chance(view):
         return None
-    then = float(np.median(losses[np.argsort(np.abs(steps - at[0]))[:5]]))
-    first, epoch = float(losses[:3].max()), float(np.interp(at[0], epoch_steps, epochs))
-    if epoch > 1.0 or not view.has_floor or evaluations[0] < 1.2 * first or then > 0.8 * first:
+    if not len(losses) or steps[0] > STARTS_BY or not view.has_floor:
         return None
-    return (
-        f"at the first evaluation, {epoch:.2g} epochs into the run, the validation loss was {evaluations[0]:.3g}, "
-        f"above the {first:.3g} of the untrained model, and the training loss {then:.3g}: that is too early for "
-        f"overfitting; the validation loss is now {evaluations[-1]:.3g}"
-    )
+    first = float(losses[:3].max())
+    # Some logs count whole epochs, from 0 or from 1.
+    early = np.interp(at, epoch_steps, epochs) <= (epochs[0] if (epochs % 1 == 0).all() else 1.0)
+    for step, loss in zip(at[early], evaluations[early], strict=True):
+        then = float(np.median(losses[np.argsort(np.abs(steps - step))[:5]]))
+        if loss < 0.8 * first:
+            return None  # it was better than an untrained model before it became worse
+        if loss >= 1.2 * first and then <= 0.8 * first:
+            return (
+                f"at step {int(step):,}, within the first epoch, the validation loss was {loss:.3g}, above "
+                f"the {first:.3g} of the untrained model, and the training loss {then:.3g}: that is too early for "
+                f"overfitting; the validation loss is now {evaluations[-1]:.3g}"
+            )
+    return None
 
 
 def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
@@ -127,7 +147,8 @@ def _against_overfitting(view: View, best: int) -> str | None:
     symptom="overfitting",
     looks_at="the final validation loss against the loss on training rows: evaluated without dropout where that was "
     "logged, otherwise the training loss",
-    thresholds="25 %, 0.1 nats and 3 standard errors above it",
+    thresholds="25 %, 0.1 nats and 3 standard errors above it; not where the accuracy is far below that of a uniform "
+    "guess",
     source="reasoning: smaller gaps are usual and harmless",
     fault="a small training set",
     causes=("overfitting",),
@@ -138,7 +159,7 @@ def gap(view: View) -> Iterator[Finding]:
     judged, name = view.values("probe_loss"), "loss on training rows"
     if len(judged) < 6:
         judged, name = view.losses()[1], "training loss"
-    if len(evaluations) < 2 or len(judged) < 6:
+    if len(evaluations) < 2 or len(judged) < 6 or below_chance(view) or _worse_from_the_start(view):
         return
     # Means, as an evaluation is one: a few samples, such as those of a rare class, may cost much more than the median.
     last = judged[-max(5, len(judged) // 5) :]
@@ -209,11 +230,10 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     "metric-flat",
     symptom="fluctuating validation",
     looks_at="an accuracy that does not change while the losses fall",
-    thresholds="after half of the run, the loss has fallen by a fifth and the accuracy changed by less than 0.01; "
-    "or the training "
-    "loss is low and validation is worse than guessing, within three epochs",
+    thresholds="after half of the run, the loss has fallen by a fifth and the accuracy changed by less than 0.01; not "
+    "where the model predicts one class only, by its macro F1 or by a loss no lower than that of guessing by frequency",
     source="reasoning: a loss that falls by a fifth improves any metric of the same predictions",
-    fault="validation labels mapped to other numbers",
+    fault="an accuracy of other predictions than the model's",
     causes=("metric-flat",),
     needs=("eval:accuracy", "eval:loss", "loss"),
 )
@@ -229,25 +249,54 @@ def metric_flat(view: View) -> Iterator[Finding]:
     # Of tokens, the commonest one is guessed for a long while before anything else.
     is_of_labels = view.task in ("classify", "tag", "classify_many", None)
     if is_of_labels and fall > 0.2 and moved < 0.01 and accuracies.max() < 0.95:
+        if predicts_one_class(view):
+            return  # what makes the loss fall are the frequencies of the classes
         evidence = f"the validation loss fell by {fall:.0%}, but the accuracy stays at {accuracies[-1]:.1%}"
         yield finding("warning", "metric-flat", 0.6, evidence, steps=span, moved=moved)
+
+
+@rule(
+    "accuracy-against-chance",
+    symptom="fluctuating validation",
+    looks_at="the accuracy of a classifier that has learned its training data, and that of the linear baseline, "
+    "against the accuracy of a uniform guess; where a log does not tell the number of classes, it follows from the "
+    "first loss",
+    thresholds=f"less than half of it, with a chance of 1 in {1 / BY_CHANCE:,.0f} by sampling (of {FEWEST_SAMPLES} "
+    "samples, where their number is not known), and of the model in the last third, with a validation loss above that "
+    f"of a uniform guess and a training loss below {LEARNED:.0%} of that of guessing by frequency; or such losses "
+    f"within three epochs, after half of the run, and an accuracy never above {ABOUT_A_GUESS:g} times that of a guess",
+    source="the definition: a prediction without any knowledge of the classes is right as often as a guess; to be "
+    "right less often takes knowledge, of other labels (Chernoff's bound)",
+    fault="validation labels mapped to other numbers",
+    causes=("labels-mapped", "metric-flat"),
+    needs=("eval:accuracy", "eval:loss", "loss"),
+)
+def accuracy_against_chance(view: View) -> Iterator[Finding]:
+    guessing = guessing_of(view)
+    if guessing is None and view.record.origin != "trainbook":
+        raise Lacking("number of classes is known")
+    at, accuracies = view.finite("accuracy", "eval")[0], accuracies_of(view)
+    evaluations, losses, epochs = view.values("loss", "eval"), view.losses()[1], view.values("epoch")
+    if guessing is None or not len(at):
         return
-    prior, uniform = view.fact("prior_loss"), view.fact("uniform_loss")
-    if view.task != "classify" or prior is None or uniform is None:
+    span = (at[0], at[-1])
+    if said := below_chance(view):
+        evidence = f"{said}: a model that is right less often than by chance knows the classes, but by other labels"
+        yield finding("error", "labels-mapped", 0.9, evidence, steps=span)
         return
-    epochs = view.values("epoch")
-    learned = float(np.median(losses[-5:]))
-    by_chance = accuracies.max() < 1.3 * math.exp(-uniform)
-    if learned < 0.7 * prior and evaluations[-1] > uniform and by_chance and len(epochs) and epochs[-1] < 3:
+    if len(accuracies) < 4 or len(losses) < 8 or view.last_step < view.total / 2 or not has_learned(view, guessing):
+        return
+    is_early = len(epochs) > 0 and epochs[-1] < 3
+    if evaluations[-1] > guessing.uniform_loss and is_never_above_chance(view) and is_early:
         evidence = (
-            f"the training loss is {learned:.3g}, below the {prior:.3g} of guessing by frequency, but the "
-            "validation loss is "
-            f"{evaluations[-1]:.3g}, above the {uniform:.3g} of a uniform guess: its labels may be mapped differently"
+            f"the training loss is {np.median(losses[-5:]):.3g}, below the {guessing.prior_loss:.3g} of guessing "
+            f"by frequency, but the validation loss is {evaluations[-1]:.3g}, above the {guessing.uniform_loss:.3g} of "
+            "a uniform guess: its labels may be mapped differently"
         )
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
 
 
-LEARNED = 1.5
+TIMES_A_GUESS = 1.5
 OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq")  # one class of several, by its loss
 
 
@@ -257,7 +306,7 @@ OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq") 
     looks_at="the accuracy against the lowest accuracy that is possible with this validation loss",
     thresholds="less than half of exp(-loss), and 4 standard errors below it, in the median of the last third; "
     "where exp(-loss) "
-    f"is below {LEARNED} times that of a uniform guess, less than half of 1 - loss / ln 2",
+    f"is below {TIMES_A_GUESS} times that of a uniform guess, less than half of 1 - loss / ln 2",
     source="the accuracy of a calibrated model is at least its mean probability for the right class, which is "
     "exp(-loss) or "
     "more (Jensen); that of any model is at least 1 - loss / ln 2 (Markov)",
@@ -269,13 +318,15 @@ def accuracy_against_loss(view: View) -> Iterator[Finding]:
     names = ("step", "accuracy", "loss", "targets")
     rows = np.stack(view.record.rows("eval").columns(*names, need=names[:3]), axis=1)
     rows = rows[np.isfinite(rows[:, 2])]
+    if view.task is None:
+        raise Lacking("word on what is predicted was logged")
     if len(rows) < 3 or view.task not in OF_CHOICES:
         return
     late = rows[-max(3, len(rows) // 3) :]
     loss = float(np.median(late[:, 2]))
     uniform = view.fact("uniform_loss")
     # What a model that has learned nothing holds for likeliest is arbitrary: it may be right less often than by chance.
-    has_learned = uniform is not None and loss < uniform - math.log(LEARNED)
+    has_learned = uniform is not None and loss < uniform - math.log(TIMES_A_GUESS)
     least = math.exp(-loss) if has_learned else 1 - loss / math.log(2)
     if least <= 0:
         return

@@ -75,6 +75,8 @@ def _logged(path: Path, history: list[dict[str, Any]], facts: dict[str, Any]) ->
             continue
         if step is None:
             continue
+        if (samples := _evaluated_samples(entry, prefix)) is not None:
+            facts["validation_samples"] = samples
         for name, value in entry.items():
             if (found := number(value)) is None or name == "step":
                 continue
@@ -92,6 +94,13 @@ def _evaluation_prefix(history: list[dict[str, Any]]) -> str:
     """`eval_`, or `eval_NAME_` of the first of several sets: each has entries of its own, of the same steps."""
     names = [name for entry in history for name in entry if name.startswith("eval_") and name.endswith("_loss")]
     return "eval_" if not names or "eval_loss" in names else names[0].removesuffix("loss")
+
+
+def _evaluated_samples(entry: dict[str, Any], prefix: str) -> int | None:
+    """The trainer logs how many there are in a second, and the seconds."""
+    speed, seconds = (number(entry.get(f"{prefix}{name}")) for name in ("samples_per_second", "runtime"))
+    found = speed * seconds if speed is not None and seconds is not None else 0.0
+    return round(found) if 1 <= found < math.inf else None
 
 
 def _facts(state: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,207 @@
+"""Accuracies against guessing: a uniform guess, and always predicting the most frequent class.
+
+An accuracy far below that of a uniform guess takes knowledge to reach: the labels of the two splits are mapped
+differently. One clearly above that of the most frequent class proves that the inputs say something about the targets.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from trainbook.doctor.view import View
+
+FEWEST_SAMPLES = 100  # assumed of an evaluation whose size is not known
+FAR_BELOW = 0.5  # of the accuracy of a uniform guess: one without any skill is off by more than sampling noise
+BY_CHANCE = 1e-3  # how probable an accuracy that is called below chance may be
+BEATEN_BY_CHANCE = 1e-2  # the same of one that is called above that of the most frequent class
+ABOUT_A_GUESS = 1.3  # times the accuracy of a uniform guess
+AT_THE_START = 0.05  # of the run: a first row this early has about the loss of the untrained model
+LEAST_LOSS = 0.9 * math.log(2)  # of an untrained classifier: a lower first loss is that of a model that was trained
+LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
+AS_GUESSING = 0.95  # of the loss of guessing by frequency: one above it has learned no more than the frequencies
+SAME = 1e-3  # two shares that differ by less are one
+
+
+class Guessing(NamedTuple):
+    accuracy: float  # of a uniform guess
+    uniform_loss: float
+    prior_loss: float  # of guessing by frequency
+    is_known: bool  # False: from the first loss of a log that does not tell the number of classes
+
+
+class Majority(NamedTuple):
+    share: float  # of the most frequent class of the validation split
+    is_exact: bool  # False: it is at most that
+
+
+def guessing_of(view: View) -> Guessing | None:
+    """None: not a classifier, or nobody knows how many classes it has."""
+    if view.record.origin == "trainbook":
+        uniform, prior = view.fact("uniform_loss"), view.fact("prior_loss")
+        if view.task != "classify" or not uniform:
+            return None
+        return Guessing(math.exp(-uniform), float(uniform), float(uniform if prior is None else prior), True)
+    steps, losses = view.losses()
+    if not len(losses) or steps[0] > max(3, AT_THE_START * view.total) or not view.has_floor:
+        return None
+    first = float(losses[:3].max())  # high rather than low: a chance that is too small accuses nobody
+    return None if first < LEAST_LOSS else Guessing(min(0.5, math.exp(-first)), first, first, False)
+
+
+def is_far_below_chance(accuracy: float, of_guessing: float, samples: float) -> bool:
+    return accuracy < FAR_BELOW * of_guessing and _by_chance(accuracy, of_guessing, samples) < BY_CHANCE
+
+
+def below_chance(view: View) -> str | None:
+    """In words, that the baseline or a model that has learned its training data is right far less often than a uniform
+    guess: neither overfitting nor a shift of the inputs does that."""
+    guessing = guessing_of(view)
+    if guessing is None:
+        return None
+    guess = f"a uniform guess has {'' if guessing.is_known else 'about '}{guessing.accuracy:.0%}"
+    baseline = view.values("baseline_accuracy", "eval")
+    if len(baseline) and is_far_below_chance(float(baseline[-1]), guessing.accuracy, _samples(view)):
+        return f"a linear model on the words of the same texts has an accuracy of {baseline[-1]:.1%}; {guess}"
+    late, evaluations = _late_accuracies(view), view.values("loss", "eval")
+    if len(late) < 2 or not len(evaluations) or not has_learned(view, guessing):
+        return None
+    if evaluations[-1] < guessing.uniform_loss or not is_far_below_chance(
+        late.max(), guessing.accuracy, _samples(view)
+    ):
+        return None
+    return (
+        f"the training loss is {_late_loss(view):.3g}, but the accuracy on the validation split is {late[-1]:.1%} "
+        f"(loss {evaluations[-1]:.3g}); {guess} (loss {guessing.uniform_loss:.3g})"
+    )
+
+
+def is_never_above_chance(view: View) -> bool:
+    """No evaluation is more accurate than about a uniform guess."""
+    guessing, accuracies = guessing_of(view), accuracies_of(view)
+    return guessing is not None and len(accuracies) > 0 and accuracies.max() < ABOUT_A_GUESS * guessing.accuracy
+
+
+def has_learned(view: View, guessing: Guessing) -> bool:
+    """Its training data, by the training loss."""
+    return _late_loss(view) < LEARNED * guessing.prior_loss
+
+
+def above_chance(view: View) -> str | None:
+    """In words, that the inputs say something about the targets: the baseline, or the model of late evaluations, is
+    right more often than the most frequent class occurs, by more than chance."""
+    majority, samples = _majority_of(view), _samples(view)
+    if majority is None:
+        return None
+    baseline, late = view.values("baseline_accuracy", "eval"), _late_accuracies(view)
+    found = [
+        ("a linear model on the words of the same texts has", float(baseline[-1])) if len(baseline) else None,
+        ("evaluations show", float(np.median(late))) if len(late) else None,
+    ]
+    for told, accuracy in filter(None, found):
+        if accuracy > majority.share and _beaten_by_chance(accuracy, majority, samples) < BEATEN_BY_CHANCE:
+            most = "" if majority.is_exact else "at most "
+            return (
+                f"{told} an accuracy of {accuracy:.1%}, and always predicting the most frequent class "
+                f"{most}{majority.share:.1%}"
+            )
+    return None
+
+
+def predicts_one_class(view: View) -> bool:
+    """Every evaluation is that of a constant prediction: by its macro F1, or where that is not known, by a validation
+    loss no lower than that of guessing by frequency."""
+    accuracies, evaluations, guessing = accuracies_of(view), view.values("loss", "eval"), guessing_of(view)
+    if not len(accuracies) or not len(evaluations) or guessing is None:
+        return False
+    accuracy, scores = float(accuracies[-1]), view.values("f1_macro", "eval")
+    if np.ptp(accuracies) > SAME or accuracy < (1 - SAME) * guessing.accuracy:
+        return False
+    if len(scores):
+        return bool(np.abs(scores - _f1_of_constant(accuracy, guessing)).max() < SAME)
+    known = view.fact("validation_prior_loss") or (guessing.prior_loss if guessing.is_known else None)
+    # A constant prediction cannot have a lower loss than the entropy of "this class or another".
+    return bool(evaluations.min() >= (_entropy(accuracy) if known is None else AS_GUESSING * float(known)))
+
+
+def _majority_of(view: View) -> Majority | None:
+    if (known := view.fact("validation_majority")) is not None:
+        return Majority(float(known), True)
+    guessing = guessing_of(view)
+    if guessing is None:
+        return None
+    accuracies, scores = accuracies_of(view), view.values("f1_macro", "eval")
+    if len(scores) == len(accuracies) > 0:
+        expected = np.array([_f1_of_constant(each, guessing) for each in accuracies])
+        constant = accuracies[(np.abs(scores - expected) < SAME) & (accuracies > 0.5)]
+        if len(constant):
+            return Majority(float(constant[0]), True)
+    # A model that learns nothing else learns the frequencies: its loss is then their entropy.
+    entropy = (
+        float(view.fact("validation_prior_loss") or guessing.prior_loss) if guessing.is_known else _late_loss(view)
+    )
+    return Majority(_largest_share(entropy, 1 / guessing.accuracy), False)
+
+
+def _largest_share(entropy: float, classes: float) -> float:
+    """Of the most frequent of so many classes, where their frequencies have this entropy: the others are all alike."""
+    low, high = 1 / classes, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        if _entropy(middle) + (1 - middle) * math.log(max(1.0, classes - 1)) > entropy:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _f1_of_constant(accuracy: float, guessing: Guessing) -> float:
+    return 2 * accuracy / (1 + accuracy) * guessing.accuracy
+
+
+def _by_chance(accuracy: float, share: float, samples: float) -> float:
+    """At most how probable an accuracy is that is as far from the share of right guesses (Chernoff's bound)."""
+    if not 0 < share < 1:
+        return 1.0
+    parts = ((accuracy, share), (1 - accuracy, 1 - share))
+    return math.exp(-samples * sum(found * math.log(found / expected) for found, expected in parts if found > 0))
+
+
+def _beaten_by_chance(accuracy: float, majority: Majority, samples: float) -> float:
+    """At most how probable such an accuracy is if the inputs say nothing. Where the share of the most frequent class is
+    known and above a half, each sample gained over it is a step of a walk that goes down with that share (the gambler's
+    ruin)."""
+    probability = _by_chance(accuracy, majority.share, samples)
+    if majority.is_exact and 0.5 < majority.share < 1:
+        gained = (accuracy - majority.share) * samples
+        probability = min(probability, (1 / majority.share - 1) ** gained)
+    return probability
+
+
+def _entropy(share: float) -> float:
+    return -sum(each * math.log(each) for each in (share, 1 - share) if each > 0)
+
+
+def accuracies_of(view: View) -> np.ndarray:
+    found = view.values("accuracy", "eval")
+    return found / 100 if len(found) and found.max() > 1 else found  # some log per cent
+
+
+def _late_accuracies(view: View) -> np.ndarray:
+    found = accuracies_of(view)
+    return found[-max(2, len(found) // 3) :]
+
+
+def _late_loss(view: View) -> float:
+    return float(np.median(view.losses()[1][-5:]))
+
+
+def _samples(view: View) -> float:
+    """That an accuracy is a mean over."""
+    counted, known = view.values("targets", "eval"), view.fact("validation_samples")
+    if len(counted):
+        return float(np.median(counted))
+    limit = view.setting("evaluation.eval_max_samples")
+    return float(min(known, limit or known)) if known else FEWEST_SAMPLES
