@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainbook.doctor.chance import accuracies_of
 from trainbook.doctor.remedies import chosen_metric
 from trainbook.doctor.statistics import jitter_of, noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
@@ -32,6 +33,10 @@ BY_CHANCE = 0.01  # that the newest rows are all lost, as single ones were befor
 CERTAIN = 5.0  # deviations of single rows, that a loss fell by: however little of it that is, something was learned
 AT_FIRST = 5  # rows: the loss before anything was learned
 UNNOTICED = 1 / 3  # of the loss: where it may have fallen by this much within the noise of batches, nobody can tell
+ALIKE = 0.1  # deviation of single rows: where it is less, a single one tells the loss of the untrained model
+MUCH = 0.9  # of the loss at the start: what ends above has not learned much
+AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: what ends above has learned nothing
+ABOVE_CHANCE = 1.2  # times the accuracy of guessing
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -54,7 +59,9 @@ def divergence_of(view: View) -> Divergence | None:
     tail = losses[-max(5, len(losses) // 5) :]
     smooth = running_median(losses, width)
     first, lowest, last = float(losses[0]), float(smooth.min()), float(np.median(tail))
-    at = int(steps[int(smooth.argmin())])
+    middle = int(smooth.argmin())
+    around = slice(max(0, middle - width // 2), middle + width // 2 + 1)  # whose median this is
+    at = int(steps[around][int(losses[around].argmin())])
     unit = view.unit(first)
     found = Divergence(first, lowest, last, at, last > first + 0.1 * unit)
     # On both scales: a single row that is low by chance is further out on a logarithmic one.
@@ -66,7 +73,7 @@ def divergence_of(view: View) -> Divergence | None:
     fallen = max(first, float(np.median(losses[:3]))) - lowest
     error = OF_A_MEDIAN * noise * (1 / width + 1 / len(tail)) ** 0.5
     risen = float(scaled(last) - scaled(lowest))
-    is_given_back = fallen > 0.1 * unit and last > lowest + 0.5 * fallen and at < 0.85 * steps[-1]
+    is_given_back = fallen > 0.1 * unit and last > lowest + 0.5 * fallen and steps[middle] < 0.85 * steps[-1]
     if not is_given_back or risen < SIGNIFICANT * error:
         return None
     # A rise no larger than what single rows differ by: validation knows better.
@@ -170,6 +177,29 @@ def may_have_fallen(view: View) -> bool:
     early, late = logs[:AT_FIRST], logs[-max(AT_FIRST, len(logs) // 4) :]
     error = OF_A_MEDIAN * noise_of(logs) * (1 / len(early) + 1 / len(late)) ** 0.5
     return float(np.median(early) - np.median(late)) + 2 * error > -math.log(1 - UNNOTICED)
+
+
+def never_below_start(view: View) -> bool:
+    """Neither the training loss nor an evaluation was ever below the loss of the untrained model, whatever they did in
+    between; of a log whose first row is that loss, and whose batches differ too little to hide a fall."""
+    steps, losses = view.losses()
+    if len(losses) < FEW or steps[0] > STARTS_BY or losses.min() <= 0 or noise_of(np.log(losses)) > ALIKE:
+        return False
+    levels = [running_median(losses, max(5, len(losses) // 10) | 1), view.values("loss", "eval")]
+    return all((each >= (1 - LEARNED) * losses[0]).all() for each in levels)
+
+
+def has_learned_much(view: View) -> bool:
+    """The training loss is well below the first one and that of guessing, and the accuracy above that of a model that
+    gives each sample the same probability, which is exp(-loss)."""
+    losses, accuracies, evaluations = view.losses()[1], accuracies_of(view), view.values("loss", "eval")
+    last = float(np.median(losses[-max(3, len(losses) // 4) :]))
+    guesses = [float(view.fact(name)) for name in ("uniform_loss", "prior_loss") if view.fact(name) is not None]
+    if last > MUCH * losses[0] or any(last > AS_GOOD_AS_GUESSING * guess for guess in guesses):
+        return False
+    if not (len(accuracies) and len(evaluations)):
+        return True
+    return float(np.median(accuracies[-3:])) > ABOVE_CHANCE * math.exp(-float(np.median(evaluations[-3:])))
 
 
 def shot_up_at_first(view: View) -> bool:

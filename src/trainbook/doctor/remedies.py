@@ -22,7 +22,6 @@ from trainbook.runs.schema import METRICS
 RATE = "optimizer.learning_rate"
 TINY = 1e7  # parameters
 USUAL_UPDATE = 1e-3  # of the norm of the weights
-MOST_RAISED = 1000.0  # times, at once
 FAR = 30.0  # times the highest usual learning rate
 
 
@@ -61,15 +60,17 @@ def lower_rate(view: View) -> str | None:
 
 def raise_rate(view: View) -> str | None:
     """Three times what it is, or the usual learning rate if that is higher still. Where none is known, by as much as
-    updates are too small. Never beyond the highest usual one: a learning rate that is there already is not too low."""
+    updates are too small, or to the one to start from. Never beyond the highest usual one: a learning rate that is
+    there already is not too low."""
     rate, known, highest = view.peak_rate, usual_rates(view), rates_in_use(view)[1]
     if rate is None or rate >= highest:
         return None
     if known is not None:
         return change(view, RATE, _rounded(min(max(rate * 3, known[0]), highest)))
     steps, ratios = view.update_ratios()
-    ratio = quantile_over_steps(steps, ratios, 0.5) if len(ratios) else 0.0
-    wanted = rate * min(MOST_RAISED, USUAL_UPDATE / ratio) if ratio > 0 else 0.0
+    # Near the peak of the schedule, since it is the peak that is changed: half of the steps may be far below it.
+    ratio = quantile_over_steps(steps, ratios, 0.75) if len(ratios) else 0.0
+    wanted = rate * USUAL_UPDATE / ratio if ratio > 0 else _first_to_try(view)
     return change(view, RATE, _rounded(min(max(rate * 3, float(f"{wanted:.1g}")), highest)))
 
 
@@ -114,11 +115,25 @@ def _as_range(found: float | tuple[float, float]) -> tuple[float, float]:
 
 
 def highest_usual_rate(view: View) -> float | None:
-    """Of a module of the user's own with an adaptive optimizer, whose updates do not depend on the scale of gradients:
+    """Of a model that is not ours with an adaptive optimizer, whose updates do not depend on the scale of gradients:
     the highest that is usual for any model."""
-    if view.record.origin != "fit" or view.setting("optimizer.type", "adamw") in ("sgd", "muon"):
+    default = "adamw" if view.record.origin == "fit" else "sgd"  # of a log of another tool that does not name it
+    if view.record.origin == "trainbook" or view.setting("optimizer.type", default) in ("sgd", "muon"):
         return None
     return _as_range(_usual_rate(view))[1]
+
+
+def usual_of_unknown_optimizer(view: View) -> float | None:
+    """Of another tool's log that does not name its optimizer, nor is of a transformer: the highest learning rate that
+    is usual for Adam, as it probably is."""
+    is_unknown = view.record.origin not in ("trainbook", "fit") and view.setting("optimizer.type") is None
+    return _as_range(_usual_rate(view))[1] if is_unknown and not view.is_transformer else None
+
+
+def _first_to_try(view: View) -> float:
+    """Where nothing is known but the optimizer: the knob's default, if that is usual for it."""
+    low, high = _as_range(_usual_rate(view))
+    return min(max(float(by_path()[RATE].field.default), low), high)
 
 
 def _usual_rate(view: View) -> float | tuple[float, float]:

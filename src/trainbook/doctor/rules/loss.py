@@ -10,11 +10,14 @@ import numpy as np
 from trainbook.doctor.causes import PAIRS
 from trainbook.doctor.chance import BEATEN_BY_CHANCE, above_chance
 from trainbook.doctor.curves import (
+    ABOVE_CHANCE,
+    AS_GOOD_AS_GUESSING,
     CLEARLY,
     FALLS_ON,
     FAR_BELOW,
     FAST_OF_ALL,
     FAST_OF_LEVEL,
+    MUCH,
     STARTS_BY,
     divergence_of,
     ends_in_nan,
@@ -22,7 +25,9 @@ from trainbook.doctor.curves import (
     falls_below_zero,
     falls_throughout,
     fell_for_certain,
+    has_learned_much,
     may_have_fallen,
+    never_below_start,
     shot_up_at_first,
     standstill_of,
     unscaled_targets,
@@ -42,6 +47,7 @@ from trainbook.doctor.remedies import (
     lower_rate,
     raise_rate,
     rates_in_use,
+    usual_of_unknown_optimizer,
     usual_rates,
 )
 from trainbook.doctor.rule import finding, rule
@@ -51,7 +57,6 @@ from trainbook.finding import Finding, Severity
 from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
 
 FEW = 8  # rows: with fewer a curve says nothing
-AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: a fine-tune that ends above this has learned nothing
 AS_GOOD_AS_CONSTANT = 0.98  # of the validation loss of a constant prediction
 BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was learned
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
@@ -129,12 +134,14 @@ def _usual_spread(view: View) -> float:
     symptom="loss not decreasing",
     looks_at="how far the loss has fallen, and how large the updates are",
     thresholds="less than 3 % below the start, where a fall by a third could not hide in the noise of batches, and the "
-    "validation loss has not fallen either; updates above 1 % of the weights or below 0.01 % name the learning rate "
+    "validation loss has not fallen either; or never 3 % below the first row, in training and in validation, however "
+    "high the loss was in between; updates above 1 % of the weights or below 0.01 % name the learning rate "
     "(the latter gradients that vanish, if a module of your own has the highest usual one, and is an info if it has a "
     "usual one and validation has not become worse: its loss may be as low as it gets), others the targets, after "
     "half of the run or 1,000 steps; where updates were not logged, a learning rate that is far from the usual ones "
-    f"(by a factor of {FAR_OFF:g}) is named, and otherwise the targets; in fine-tuning, a final loss above 95 % of the "
-    "loss of guessing; of a module of your own, also a validation loss that ends less than 3 % below the first "
+    f"(by a factor of {FAR_OFF:g}; of a log that does not name its optimizer, at or above that of SGD) is named, and "
+    "otherwise the targets; in fine-tuning, a final loss above 95 % of the loss of guessing; of a module of your own, "
+    "also a validation loss that ends less than 3 % below the first "
     "training loss, however high the loss was in between; there the targets are a warning, and none if the validation "
     f"loss fell by {CLEARLY:g} times what it jumps by between evaluations; never the targets where {PROVEN}",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
@@ -157,13 +164,15 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     prior = view.fact("prior_loss")
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing
     is_unknown = view.record.origin == "fit" and fell_for_certain(view)  # how low such a loss can get
-    if view.is_early or ((falls_throughout(view) or is_unknown) and still is None) or unscaled_targets(view):
+    # A loss that shot up right after the first row falls from there, and has learned nothing by that.
+    is_stuck = still is not None or (view.record.origin != "fit" and never_below_start(view))
+    if view.is_early or ((falls_throughout(view) or is_unknown) and not is_stuck) or unscaled_targets(view):
         return
     has_fallen = not view.has_floor or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
-    if still is None and has_fallen:
+    if not is_stuck and has_fallen:
         return
     is_told_by_guessing = prior is not None  # where it is known, the start has not to be read from noisy batches
-    if not (still or is_told_by_guessing or shot_up_at_first(view)) and (
+    if not (is_stuck or is_told_by_guessing or shot_up_at_first(view)) and (
         may_have_fallen(view) or validation_fell(view)
     ):
         return
@@ -268,6 +277,13 @@ def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Findi
         return finding("error", "learning-rate-low", 0.35, evidence, steps=span, override=raise_rate(view))
     low, high = usual_rates(view) or (low, high)
     usual = f"{low:.2g} to {high:.2g} is usual" if low < high else f"{high:.2g} is usual"
+    adaptive = usual_of_unknown_optimizer(view)
+    if adaptive is not None and rate >= high:  # the highest of all optimizers is too high for most of them
+        usual = f"usual: up to {adaptive:.2g} with Adam, {high:.2g} with SGD and momentum"
+        override = change(view, "optimizer.learning_rate", adaptive)
+        said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
+        sure = 0.6 if rate > high else 0.5
+        return finding("error", "learning-rate-high", sure, said, steps=span, override=override)
     if rate > FAR_OFF * high:
         said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
         return finding("error", "learning-rate-high", 0.5, said, steps=span, override=lower_rate(view))
@@ -431,7 +447,9 @@ def constant_prediction(view: View) -> Iterator[Finding]:
     looks_at="whether the training loss has stopped falling while validation is as good, so that neither more "
     "steps nor more "
     "data help",
-    thresholds="a change below 1 % in the last half, validation within 10 % of training",
+    thresholds="a change below 1 % in the last half, validation within 10 % of training; only if something was learned "
+    f"(a loss below {MUCH:.0%} of the first one and {AS_GOOD_AS_GUESSING:.0%} of that of guessing, and an accuracy "
+    f"above {ABOVE_CHANCE:g} exp(-loss), which is that of guessing)",
     source="reasoning: a loss that still falls says nothing about the size of the model",
     fault="a model of width 16",
     causes=("model-small",),
@@ -441,6 +459,8 @@ def plateau(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     if len(losses) < 2 * FEW or steps[-1] < 200 or ends_in_nan(view) or divergence_of(view) is not None:
         return
+    if not has_learned_much(view):
+        return  # what has learned nothing is not held back by its size
     half = slice(len(losses) // 2, None)
     line = robust_line(steps[half], losses[half])
     level = float(np.median(losses[half]))

@@ -37,7 +37,7 @@ def divergence(view: View) -> Iterator[Finding]:
     if found is None:
         yield from _shot_up(view)
         return
-    evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} at step {found.at:,} and is now "
+    evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} around step {found.at:,} and is now "
     evidence += f"{found.last:.3g}"
     if found.is_above_start:
         evidence = f"the loss is {found.last:.3g}, above its start of {found.first:.3g}"

@@ -19,7 +19,7 @@ from trainbook.doctor.chance import (
     is_never_above_chance,
     predicts_one_class,
 )
-from trainbook.doctor.curves import STARTS_BY, standstill_of, training_since
+from trainbook.doctor.curves import STARTS_BY, loss_falls_on, standstill_of, training_since
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import non_rising, robust_line
@@ -180,13 +180,18 @@ def gap(view: View) -> Iterator[Finding]:
         )
 
 
+LARGE_JUMP = 0.15  # of the loss
+
+
 @rule(
     "validation-fluctuates",
     symptom="fluctuating validation",
     looks_at="how much the validation loss jumps around the nearest curve that never rises",
-    thresholds="jumps above 2 % of the loss over 6 evaluations or more; with few targets it names the evaluation, "
-    "and jumps "
-    "above 15 % are a warning",
+    thresholds="jumps above 2 % of the loss over 6 evaluations or more. Where a mean over so many targets is as "
+    f"uncertain, it names the evaluation: a warning above {LARGE_JUMP:.0%}, otherwise an info. Where jumps are larger "
+    f"than that, it names the learning rate: a warning, or an info below {LARGE_JUMP:.0%} if the last evaluation is "
+    "the best. Where the number of targets is not known, the two cannot be told apart: an info, and nothing if the "
+    "last evaluation is the best or the validation loss still falls",
     source=f"high variance from step to step late in training hides differences ({TUNING_PLAYBOOK}); a mean over n "
     "targets has an error of about 2/sqrt(n) nats",
     fault="evaluation on a handful of samples; a learning rate that stays high to the end",
@@ -210,20 +215,27 @@ def validation_fluctuates(view: View) -> Iterator[Finding]:
     few = float(np.median(targets)) if len(targets) else None
     # Losses of samples differ by about 2 nats; those of a loss of unknown scale, by about twice their unit.
     spread = 2.0 * max(1.0, unit) if view.record.origin == "fit" else 2.0
-    expected = None if few is None else spread / few**0.5
     evidence = f"the validation loss jumps by {jump:.2g} between evaluations, around {level:.3g}"
     span = (at[0], at[-1])
-    if expected is not None and few is not None and jump < 4 * expected:
+    is_large, is_best = jump > LARGE_JUMP * unit, bool(evaluations[-1] == evaluations.min())
+    if few is None:
+        if not (is_best or loss_falls_on(view)):
+            evidence += "; over how many samples was not logged, so this may be the noise of a small validation split"
+            yield finding("info", "evaluation-noisy", 0.4, evidence, steps=span, jump=jump)
+        return
+    expected = spread / few**0.5
+    if jump < 4 * expected:
         if evaluations[-1] - evaluations.min() > 4 * expected:
             return  # whatever made it so much worse, it is not noise
         limit = view.setting("evaluation.eval_max_samples")
         noun = counted(view.record.facts) if view.record.origin == "fit" else "targets"
         evidence += f"; this is within the noise of a mean over {few:,.0f} {noun}"
         override = change(view, "evaluation.eval_max_samples", 10 * limit) if limit else None
-        severity = "warning" if jump > 0.15 * unit else "info"
+        severity = "warning" if is_large else "info"
         yield finding(severity, "evaluation-noisy", 0.65, evidence, steps=span, override=override, jump=jump)
     else:
-        yield finding("warning", "learning-rate-high", 0.5, evidence, steps=span, override=lower_rate(view), jump=jump)
+        severity = "warning" if is_large or not is_best else "info"
+        yield finding(severity, "learning-rate-high", 0.5, evidence, steps=span, override=lower_rate(view), jump=jump)
 
 
 @rule(
