@@ -184,3 +184,10 @@ def test_a_regression_is_not_stuck_at_the_mean_once_validation_is_below_it(newes
         each_evaluation=set_to(loss=lambda step: 11.6 * (newest if step == 120 else 1.01)),
     )
     assert ("labels-random" in causes(until(record, 120))) is is_stuck
+
+
+def test_a_short_run_names_the_loss_that_was_still_falling():
+    record = run(steps=60, every=2, each=losses(lambda step: 3.0 + step / 1000))
+    judged = [{"step": step, "loss": 4.0 - step / 50, "targets": 20_000} for step in range(10, 61, 10)]
+    (told,) = [each for each in diagnose(replace(record, evaluations=judged)).findings if each.rule == "few-updates"]
+    assert "the validation loss was still falling, by 18% in the last half" in told.evidence

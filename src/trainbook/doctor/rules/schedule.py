@@ -190,9 +190,12 @@ def few_updates(view: View) -> Iterator[Finding]:
     judged = evaluations[at >= steps[-1] / 2]
     gained = float(judged[0] - judged[-1]) if len(judged) >= 3 and judged[-1] == judged.min() else 0.0
     is_judged_better = gained > 0 and gained > 0.02 * view.unit(float(judged[0]))
-    if (line.high < 0 and fall > 0.02) or is_judged_better:
-        by = f"{fall:.0%}" if view.has_floor else f"{fall * unit:.2g}"
-        evidence = f"the run has {view.total} updates, and the loss was still falling, by {by} in the last half"
+    is_falling = line.high < 0 and fall > 0.02
+    if is_falling or is_judged_better:
+        which, by = ("loss", fall * unit) if is_falling else ("validation loss", gained)
+        unit = unit if is_falling else view.unit(float(judged[0]))
+        by = f"{by / unit:.0%}" if view.has_floor else f"{by:.2g}"
+        evidence = f"the run has {view.total} updates, and the {which} was still falling, by {by} in the last half"
         span = (steps[half][0], steps[-1])
         yield finding("warning", "training-short", 0.65, evidence, steps=span, override=longer(view, 4.0), fall=fall)
 
