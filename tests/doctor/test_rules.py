@@ -607,6 +607,12 @@ CASES = [
         lambda: run(each=set_to(loss_scale=lambda step: 65536 / 2 ** (step > 20), skipped_updates=1)),
     ),
     Case(
+        "run-failed",
+        "run-failed",
+        lambda: run(events=events("failure", 1, reason="ValueError: broken")),
+        lambda: run(events=[*events("failure", 1, reason="ValueError: broken"), *resumed()]),
+    ),
+    Case(
         "out-of-memory",
         "out-of-memory",
         lambda: run(events=events("oom", 1, reason="out of memory with a micro-batch of 8: retrying with 4")),

@@ -459,6 +459,13 @@ _ALL = (
         CURVES + "bad-samples learning-rate-high labels-random",
     ),
     _cause(
+        "run-failed",
+        "The run failed.",
+        "Follow the advice of the message.",
+        None,
+        is_observed=True,
+    ),
+    _cause(
         "out-of-memory",
         "The device runs out of memory.",
         "Use a smaller micro-batch: fewer sequences at a time.",

@@ -24,7 +24,9 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
     console.print(Text.assemble((record.name, "bold"), f"  {seen}"), highlight=False)
     console.print()
     if not diagnosis.findings:
-        console.print("  no problems found", highlight=False)
+        is_judged = not is_run or bool(record.train)
+        said = "no problems found" if is_judged else "nothing to judge: no training rows were logged"
+        console.print(f"  {said}", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
     for number, line in enumerate(next_lines(record, diagnosis)):

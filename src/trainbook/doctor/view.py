@@ -137,10 +137,22 @@ class View:
         skipped = self.values("skipped_updates")[-1:].sum()
         return self.last_step - skipped >= 0.98 * self.total > 0
 
+    @cached_property
+    def failure(self) -> dict[str, Any] | None:
+        """The event of what ended the run, with its reason; None if it did not fail, or was resumed since."""
+        newest = max((event.get("segment", 0) for event in self.record.events), default=0)
+        failed = [event for event in self.events("failure") if event.get("segment", 0) == newest]
+        status = self.fact("status")
+        if status not in (None, "failed"):
+            return None
+        if status == "failed" and not failed:  # as where a full disk kept the event from being written
+            return {"step": self.last_step, "reason": self.fact("status_detail") or ""}
+        return failed[-1] if failed else None
+
     @property
     def is_early(self) -> bool:
         """The first steps of a run that goes on: noise, and the start itself, look like anything there."""
-        return self.last_step < EARLY and not self.has_ended and not self.events("failure")
+        return self.last_step < EARLY and not self.has_ended and self.failure is None
 
     @cached_property
     def task(self) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from trainbook.errors import UserError
 from trainbook.knobs.sections.batch import BatchKnobs as BatchKnobs
 from trainbook.knobs.sections.precision import PrecisionKnobs as PrecisionKnobs
 from trainbook.precision.clipping import Clipped, ZClip, clip_gradients
@@ -104,6 +105,8 @@ class Precision:
         `norms_over_ranks`: from the norms of the parts that this rank has to those of whole tensors.
         """
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if not gradients:
+            raise UserError("The loss must depend on the model's parameters, but none of them received a gradient.")
         if self.scaler is not None:
             torch._foreach_mul_(gradients, 1.0 / self.scaler.scale)
         return clip_gradients(gradients, max_norm, self.zclip, norms_over_ranks)

@@ -16,10 +16,14 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TORCH_AMP_DOCS
 from trainbook.runs.columns import are_numbers
+from trainbook.terminal import visible
 
 OUT_OF_MEMORY = re.compile(
     r"out of (\w+ )?memory|OutOfMemory|MemoryError|(cannot|can't|unable to) allocate", re.IGNORECASE
 )
+
+BY_THE_GUARD = re.compile(r"step [\d,]+: |\d+ updates in a row|updates were rejected")  # as it begins what it says
+LONGEST_REASON = 400  # characters
 
 PERSISTS = 3  # rows in a row that are NaN or infinite
 
@@ -74,7 +78,7 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
     if is_finite_again(view):
         yield _of_single_batches(view, steps, skipped)
         return
-    if view.events("skip") and not view.has_ended and not view.events("failure") and _lost_at_end(view) < PERSISTS:
+    if view.events("skip") and not view.has_ended and view.failure is None and _lost_at_end(view) < PERSISTS:
         return  # the guard has kept it out, and the next rows will tell
     ratios = view.update_ratios()[1]
     if len(ratios) and np.median(ratios) > 0.03:
@@ -193,6 +197,35 @@ def loss_scale(view: View) -> Iterator[Finding]:
 
 
 @rule(
+    "run-failed",
+    symptom="failure",
+    looks_at="whether the run ended with an error, and with which",
+    thresholds="any, unless the run was resumed since; running out of memory is reported by itself; where the guard "
+    "ended the run, the cause of that comes first",
+    source="the definition",
+    fault="an exception in the loss function",
+    causes=("run-failed",),
+    needs=(),
+)
+def run_failed(view: View) -> Iterator[Finding]:
+    failure = view.failure
+    if failure is None or OUT_OF_MEMORY.search(str(failure.get("reason", ""))):
+        return
+    reason = " ".join(visible(str(failure.get("reason") or "no reason was recorded")).split())
+    if len(reason) > LONGEST_REASON:
+        reason = f"{reason[:LONGEST_REASON]}…"
+    step = failure["step"]
+    evidence = f"after step {step:,}: {reason}" if step else f"before the first step was complete: {reason}"
+    sure, remedy = 0.99, "Fix what the message says, then run the same script again"
+    if view.record.origin != "fit":
+        remedy = f"Fix what the message says, then `trainbook resume {view.record.name}`"
+    remedy += ": training continues from the last checkpoint." if step else "."
+    if BY_THE_GUARD.match(reason):  # what made it give up is the cause, and comes first
+        sure, remedy = 0.3, None
+    yield finding("error", "run-failed", sure, evidence, remedy=remedy, step=step, reason=reason)
+
+
+@rule(
     "out-of-memory",
     symptom="out of memory",
     looks_at="out-of-memory events and failures",
@@ -204,7 +237,8 @@ def loss_scale(view: View) -> Iterator[Finding]:
 )
 def out_of_memory(view: View) -> Iterator[Finding]:
     events = view.events("oom")
-    failed = [event for event in view.events("failure") if OUT_OF_MEMORY.search(str(event.get("reason", "")))]
+    ends = [*view.events("failure"), *([view.failure] if view.failure is not None else [])]
+    failed = [event for event in ends if OUT_OF_MEMORY.search(str(event.get("reason", "")))]
     if not events and not failed:
         return
     event = (failed or events)[-1]
