@@ -119,7 +119,9 @@ def score(options: argparse.Namespace) -> int:
     found = {"healthy": scoring.healthy(out), "poison": scoring.poison(out), "rates": scoring.too_high(out)}
     for name, figures in found.items():
         command = f"python benchmarks/guard/bench.py {name}"
-        content = {"machine": machine(), "command": command, **figures}
+        elsewhere = out / f"machine-{name}.json"  # put there with rows that another machine has made
+        made_on = json.loads(elsewhere.read_text()) if elsewhere.exists() else machine()
+        content = {"machine": made_on, "command": command, **figures}
         (RESULTS / f"guard-{name}.json").write_text(json.dumps(content, indent=1) + "\n")
     print("\n".join(scoring.short_lines(found["poison"])))
     return 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from guard.poison import what, where
 from trainbook.charts.figure import BLUE, GREEN, GREY, ORANGE, RED, new_figure, save
-from trainbook.guard.ladder import LONGEST_STRETCH, MOST_BAD_DATA
+from trainbook.guard.ladder import LONGEST_STRETCH, MOST_BAD_DATA, UNLEARNED
 
 Row = dict[str, Any]
 NAMES = {
@@ -24,7 +24,9 @@ COLOURS = {"none": GREY, "guard": BLUE, "guard-shuffled": "#56B4E9", "zclip": OR
 HALVES = {"development": "development half", "held-out": "held-out half"}
 HEALTHY = {**HALVES, "fresh": "fresh programs"}
 FRESH = """
-The fresh programs are healthy ones written after the rules, by somebody who had read neither the rules nor a result."""
+The fresh programs are healthy ones written after the rules, by somebody who had read neither the rules nor a result. A
+first look at them changed one rule: a loss that rises before anything is learned (`codebook-autoencoder`) stopped the
+run, and does so now only if it does not fall again."""
 RULES = Path(__file__).parent / "rules.md"
 
 TEXT = """{rules}
@@ -98,6 +100,7 @@ def write_page(results: Path, folder: Path) -> None:
         "{skips}": str(knobs.max_consecutive_skips),
         "{longest}": str(LONGEST_STRETCH * knobs.max_consecutive_skips),
         "{most_bad}": str(MOST_BAD_DATA * knobs.max_consecutive_skips),
+        "{unlearned}": str(UNLEARNED * knobs.max_consecutive_skips),
         "{rollbacks}": str(knobs.max_rollbacks),
     }.items():
         rules = rules.replace(name, value)
