@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from trainbook.errors import RunError
 from trainbook.knobs import load
 from trainbook.study.ablate.conclusion import conclude, finish, seeds_for
 from trainbook.study.ablate.outcomes import Point, RunOutcome
-from trainbook.study.ablate.planning import Cell
+from trainbook.study.ablate.planning import Cell, cells_of
 from trainbook.study.ablate.results import results
 from trainbook.study.ablate.statistics import smallest_effect
 
@@ -52,6 +53,22 @@ def test_a_best_rate_at_an_edge_is_told(ask: Asks):
     facts = facts_of(ask)  # the truth's best rate is the lowest
     assert facts["control"]["by_data"][0]["edge"] == "lowest"
     assert any("best learning rate of the control was an outermost one" in line for line in conclude(facts))
+
+
+def test_data_of_which_the_control_learned_nothing_is_told(ask: Asks, tmp_path: Path):
+    question = ask()
+    trials, plan = carried_out(question, truth)
+    events = {"one": 2.03, "two": 4.9}
+    for each in trials:
+        cell = cells_of(question, plan)[each.arm]
+        run = tmp_path / "trials" / f"trial-{each.number:04}"
+        run.mkdir(parents=True)
+        (run / "metrics.jsonl").write_text('{"step": 1, "segment": 0, "split": "train", "time": 1.0, "loss": 5.0}\n')
+        event = {"step": 0, "segment": 0, "time": 0.0, "kind": "start", "prior_loss": events[cell[1]]}
+        (run / "events.jsonl").write_text(json.dumps(event) + "\n")
+    trials = [replace(each, run=f"trials/trial-{each.number:04}") for each in trials]
+    said = [line for line in conclude(results(question, plan, trials, tmp_path)) if "guessing by frequency" in line]
+    assert len(said) == 1 and said[0].startswith("On one the control ends at a loss of 2.0")
 
 
 def test_an_arm_that_cannot_be_trained_is_no_evidence(ask: Asks):

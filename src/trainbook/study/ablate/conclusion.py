@@ -20,6 +20,7 @@ from trainbook.terminal import this_command
 
 ANSWER, RECIPE, WORDS = "ablation.json", "best.yaml", "conclusion.md"
 NOTABLE = 0.05  # of speed or memory: a smaller change is not worth a sentence
+LEARNED = 0.97  # of the loss of guessing by frequency, that a control must be below
 MOST_SEEDS = 1_000  # that are counted up to, to see epsilon
 
 Facts = dict[str, Any]
@@ -31,6 +32,7 @@ def conclude(facts: Facts) -> list[str]:
         return [_nothing(facts)]
     lines = [_verdict(each, facts) for each in facts["arms"]]
     lines += [line for each in facts["arms"] for line in _also(each)]
+    lines += _unlearned(facts)
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _edges(each, facts)]
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _trouble(each)]
     if len(facts["data"]) > 1:
@@ -100,6 +102,20 @@ def _also(arm: Facts) -> list[str]:
         found.append(
             f"{arm['name']} needs {_middle(known):.2f} times the control's tokens to reach the control's final loss."
         )
+    return found
+
+
+def _unlearned(facts: Facts) -> list[str]:
+    """Data sets on which the control learned next to nothing, so that no arm can show what it does."""
+    found = []
+    for each in facts["control"]["by_data"]:
+        guessing, mean = each.get("guessing_loss"), each["mean"]
+        if facts["metric"] == "loss" and guessing and mean is not None and mean > LEARNED * guessing:
+            found.append(
+                f"On {each['data']} the control ends at a loss of {mean:.4g}, and guessing by frequency has "
+                f"{guessing:.4g}: next to nothing was learned there, so no arm can show what it does, and effects seem "
+                "smaller than they are. Train longer there, or replace the data set."
+            )
     return found
 
 

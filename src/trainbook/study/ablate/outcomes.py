@@ -33,6 +33,7 @@ class RunOutcome:
     peak_bytes: int | None
     spikes: int
     skipped: int  # updates
+    guessing_loss: float | None = None  # of guessing by frequency, where that is known
 
     def best(self, sign: int) -> float:
         return sign * min((sign * each.value for each in self.points), default=math.inf)
@@ -76,6 +77,7 @@ def read_outcome(path: Path, metric: str) -> RunOutcome | None:
         int(max(memory)) if memory else None,
         _spikes(path),
         sum(event["kind"] == "skip" for event in events),
+        next((float(event["prior_loss"]) for event in events if _is_number(event.get("prior_loss"))), None),
     )
 
 

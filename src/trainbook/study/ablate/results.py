@@ -156,6 +156,7 @@ class _Results:
             "spikes": sum(o.spikes for o in outcomes),
             "tokens_per_second": _median([o.tokens_per_second for o in outcomes]),
             "peak_bytes": _median([o.peak_bytes for o in outcomes]),
+            "guessing_loss": _median([o.guessing_loss for o in outcomes]),
         }
 
     def _own_rate(self, cell: Cell) -> float:
