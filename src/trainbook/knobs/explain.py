@@ -193,7 +193,8 @@ def render_topic(facts: dict[str, Any], console: Console, everything: bool = Fal
         for each in facts["causes"]:
             console.print(Text(each["sentence"]))
             _pairs(console, [("  →", each["remedy"])])
-    _heading(console, "Knobs")
+    if facts["knobs"]:
+        _heading(console, "Knobs")
     shown = facts["knobs"] if everything else facts["knobs"][:MOST_KNOBS]
     _pairs(console, [(_setting_of(each), _about(each)) for each in shown], style="cyan")
     if len(shown) < len(facts["knobs"]):

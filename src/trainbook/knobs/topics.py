@@ -64,6 +64,11 @@ SYMPTOMS: dict[str, tuple[str, tuple[str, ...]]] = {
         "Fewer tokens per second than the hardware allows.",
         ("slow", "slow training", "low gpu utilization", "low utilization", "throughput"),
     ),
+    "failure": (
+        "The run ended with an error before its last step. Its reason is in the run's folder, and `trainbook doctor` "
+        "tells it first.",
+        ("crash", "crashed", "crashes", "failed", "run failed", "exception", "traceback"),
+    ),
     "bad samples": (
         "A few samples are broken, mislabelled or of another kind, and each of them costs an update.",
         ("bad data", "poisoned data", "outliers", "corrupt data", "label noise"),
