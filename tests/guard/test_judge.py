@@ -12,7 +12,7 @@ from tests.conftest import quick
 from torch import Tensor
 
 from trainbook.guard import Judge
-from trainbook.guard.judge import LEDGER_ROWS
+from trainbook.guard.judge import LEDGER_ROWS, TOGETHER
 from trainbook.guard.window import REFRESH
 
 CPU = torch.device("cpu")
@@ -425,3 +425,15 @@ def _cloned(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.clone()
     return {key: _cloned(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def test_what_loss_and_norm_may_be_together_follows_a_window_that_was_loaded():
+    judge, other = Judge(CPU), Judge(CPU)
+    assert float(judge._together()) == pytest.approx(TOGETHER[1])
+    other.window.concordance.fill_(0.0)
+    for load in (judge.load_state_dict, judge.go_back):
+        judge.window.concordance.fill_(1.0)
+        judge._together_by = (None, None)
+        assert float(judge._together()) == pytest.approx(TOGETHER[1])
+        load(other.state_dict())
+        assert float(judge._together()) == pytest.approx(TOGETHER[0])

@@ -140,6 +140,8 @@ class Judge:
         self.ledger = torch.zeros(LEDGER_ROWS, 6, dtype=torch.float64, device=device)
         # Suspicion of the last updates; the excess of those in a row; the share that was rejected and came alone.
         self.evidence = torch.zeros(3, device=device)
+        self._none = torch.zeros((), dtype=torch.bool, device=device)
+        self._together_by: tuple[Tensor | None, Tensor | None] = (None, None)  # what it was computed from, and it
         self.overflow: Tensor | None = None  # whether the last update was excused; None: it could not be
         self._before: JudgeState | None = None
         self._threshold = math.inf if threshold is None else threshold
@@ -161,7 +163,7 @@ class Judge:
             self.judged, self.counts, self.evidence, self.deviations, window.bands, window.tails, window.concordance
         )
         self.judged += 1
-        finite = signals.isfinite()
+        finite = signals.abs() < math.inf  # also false of NaN; `isfinite` is twice as many kernels
         distances = self.window.distances(torch.stack([signals, self.beginning]))
         self.deviations = distances.deviations[0]
         # Above the loss of the beginning, which is itself far from the usual by now: worse than an untrained model.
@@ -170,7 +172,7 @@ class Judge:
         high = self._excess(above & (distances.deviations[1, 0] > far))
         beyond = torch.where(is_worse, distances.beyond_tail[0, 0], window.zero)
         high = torch.maximum(high, beyond / self._threshold).clamp(min=0.0)
-        excess = torch.maximum(high, -self.deviations[0] / self._threshold)
+        excess = torch.maximum(high, self.deviations[0] / -self._threshold)
         suspicion, furthest, often = self.evidence.unbind()
         # What is beyond the limit speaks for itself, and says nothing of its neighbours.
         added = torch.where(excess <= 1, high - LINGER, window.zero)
@@ -179,7 +181,7 @@ class Judge:
         observes = self.judged <= self.observes_until
         if not observes:
             accepted = is_finite & (excess <= 1) & ((suspicion <= 1) | (high <= LINGER))
-        overflow = torch.zeros_like(accepted) if excused is None else excused & finite[0] & ~finite[1]
+        overflow = self._none if excused is None else excused & finite[0] & ~finite[1]
         self.overflow = None if excused is None else overflow
         share = accepted * (self.window.count < BEGINNING) / (self.window.count + 1)
         self.beginning += share * torch.where(accepted, signals - self.beginning, window.zero)
@@ -214,10 +216,14 @@ class Judge:
         return distances.amax() / self._threshold
 
     def _together(self) -> Tensor:
-        """Of the threshold, what is enough for loss and norm together."""
-        (least, most), (low, high) = TOGETHER, CONCORDANT
-        share = ((self.window.concordance - low) / (high - low)).clamp(0.0, 1.0)
-        return least + (most - least) * share
+        """Of the threshold, what is enough for loss and norm together: it changes only when the window does."""
+        concordance, known = self._together_by
+        if known is None or concordance is not self.window.concordance:
+            (least, most), (low, high) = TOGETHER, CONCORDANT
+            share = ((self.window.concordance - low) / (high - low)).clamp(0.0, 1.0)
+            known = least + (most - least) * share
+            self._together_by = (self.window.concordance, known)
+        return known
 
     def _write_down(self, signals: Tensor, rejected: Tensor, overflow: Tensor) -> None:
         place = self.counts[:1] % LEDGER_ROWS
@@ -278,7 +284,7 @@ class Judge:
 
     def go_back(self, state: dict[str, Any], *, judged: int | None = None) -> None:
         """Restore the window of an earlier `state`; rejections since then stay counted."""
-        self.window.load_state_dict(state["window"])
+        self._load_window(state)
         self.judged = self.judged if judged is None else judged
         self.observes_until = 0
         self.counts[1:] = 0
@@ -304,7 +310,11 @@ class Judge:
         self.beginning.copy_(state.get("beginning", self.beginning))  # what an older version saved has none
         saved = state.get("evidence", self.evidence[:0])  # an older version knew less
         self.evidence[: len(saved)] = saved.to(self.evidence)
+        self._load_window(state)
+
+    def _load_window(self, state: dict[str, Any]) -> None:
         self.window.load_state_dict(state["window"])
+        self._together_by = (None, None)  # its tensors are the same ones, with other values
 
 
 def is_repeated(row: Sequence[Rejection]) -> bool:

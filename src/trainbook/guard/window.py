@@ -134,12 +134,13 @@ class RobustWindow:
             self.count += accepted
             return
         _put(self.surprises, place, surprise, accepted)
-        pull = surprise.clamp(band[:, 0] - MOST_PULL * band[:, 2], band[:, 0] + MOST_PULL * band[:, 1])
+        lowest, highest = band[:, 0].sub(band[:, 2], alpha=MOST_PULL), band[:, 0].add(band[:, 1], alpha=MOST_PULL)
+        pull = surprise.clamp(lowest, highest)
         nearer = torch.where(has_begun, pull / following.clamp(max=AVERAGED), both)
         self.levels.scatter_(0, self._nearest, torch.where(accepted, level + nearer, level)[None])
         slow = self.levels[-1]
-        slow.copy_(torch.where(accepted, slow + (both - slow) / following.clamp(max=SLOW), slow))
-        self.width.copy_(torch.where(accepted, 1 + (self.width - 1) * FORGET, self.width))
+        torch.where(accepted, slow + (both - slow) / following.clamp(max=SLOW), slow, out=slow)
+        torch.where(accepted, 1 + (self.width - 1) * FORGET, self.width, out=self.width)
         self.count += accepted
         if refresh:
             self.refresh(ceiling)
@@ -150,10 +151,10 @@ class RobustWindow:
         nothing in between, must be many (`are_many`): a few bad values must not say what is usual."""
         spread, level = self.bands[0, : self.num_signals, 1], self.levels[0, : self.num_signals].abs()
         # The first surprise is none, and a band that is not known yet is infinite.
-        scatters = (spread > WIDE * level) & spread.isfinite() & (factor > 1)
+        scatters = (spread > WIDE * level) & (spread < math.inf) & (factor > 1)
         near = torch.where(factor <= GOES_ON, (self.width * factor).clamp(max=GOES_ON), self.width)
         far = torch.where(are_many & (factor <= MOST_WIDENED), self.width * ROOM * factor, self.width)
-        self.width.copy_(torch.where(scatters, torch.maximum(self.width, torch.maximum(near, far)), self.width))
+        torch.where(scatters, torch.maximum(self.width, torch.maximum(near, far)), self.width, out=self.width)
 
     def relax(self, *, fully: bool = False) -> None:
         """After an alarm that was none: this run's values jump by nature. Forgotten as slowly as what was widened.
