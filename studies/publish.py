@@ -74,6 +74,11 @@ def measured() -> dict[str, list[Facts]]:
                     **{key: arm["effect"][key] for key in ("mean", "low", "high", "pairs")},
                     "base": study["base"],
                     "data": study["data"],
+                    "by_data": {
+                        each["data"]: [each["effect"][key] for key in ("mean", "low", "high")]
+                        for each in arm["by_data"]
+                        if each["effect"] is not None
+                    },
                     "command": study["command"],
                 }
                 found.setdefault(knob, []).append(entry)

@@ -36,7 +36,7 @@ def test_a_small_study_answers_resumes_and_is_extended(terminal: Any) -> None:
     assert [each["state"] for each in answer["trials"]] == ["done"] * 8
     assert {"state", "values", "loss", "run"} <= set(answer["trials"][0]) and answer["recipe"]
     control, slower = answer["control"]["by_data"][0], answer["arms"][0]["by_data"][0]
-    assert len(control["losses"]) == len(slower["losses"]) == 2 and slower["tokens_per_second_ratio"] > 0
+    assert len(control["losses"]) == len(slower["losses"]) == 2
     assert control["rate"] in (1e-3, 3e-3) and answer["arms"][0]["verdict"] in ("no evidence", "equivalent")
     rows = next(each["rows"] for each in answer["curves"] if each["arm"] == "slower")
     assert rows and rows[-1][1] == pytest.approx(sum(slower["losses"].values()) / 2)

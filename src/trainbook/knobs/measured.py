@@ -26,8 +26,11 @@ def measured_text(facts: dict[str, Any]) -> str:
     mean, low, high = (factor * facts[name] for name in ("mean", "low", "high"))
     others = ", ".join(f"{path}={yaml_value(value)}" for path, value in facts["with"].items())
     also = f" (with {others})" if others else ""
+    signs = {(low > 0) - (high < 0) for _, low, high in facts["by_data"].values()}
+    apart = ", ".join(f"{data} {factor * of:+.2f}{unit}" for data, (of, _, _) in facts["by_data"].items())
+    differs = f"; it depends on the data: {apart}" if {1, -1} <= signs else ""
     return (
         f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
         f"value in {facts['base']}: {facts['verdict']}; {facts['pairs']} pairs of runs, each at its best learning "
-        f"rate; {facts['command']}"
+        f"rate{differs}; {facts['command']}"
     )

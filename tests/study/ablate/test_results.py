@@ -12,7 +12,7 @@ from tests.study.ablate.conftest import ARMS, DATA, Asks, carried_out
 from trainbook.errors import RunError
 from trainbook.knobs import load
 from trainbook.study.ablate.conclusion import conclude, finish, seeds_for
-from trainbook.study.ablate.outcomes import Point, RunOutcome
+from trainbook.study.ablate.outcomes import Point, RunOutcome, at_once
 from trainbook.study.ablate.planning import Cell, cells_of
 from trainbook.study.ablate.results import results
 from trainbook.study.ablate.statistics import smallest_effect
@@ -69,6 +69,29 @@ def test_data_of_which_the_control_learned_nothing_is_told(ask: Asks, tmp_path: 
     trials = [replace(each, run=f"trials/trial-{each.number:04}") for each in trials]
     said = [line for line in conclude(results(question, plan, trials, tmp_path)) if "guessing by frequency" in line]
     assert len(said) == 1 and said[0].startswith("On one the control ends at a loss of 2.0")
+
+
+def opposite(cell: Cell, rate: float, seed: int) -> float:
+    """momentum helps on one data set, and harms on the other."""
+    helps = cell[1] == "one"
+    return truth(cell, rate, seed) * (1.0 if cell[0] != "momentum" else 0.9 / 0.95 if helps else 1.02 / 0.95)
+
+
+def test_data_sets_that_disagree_on_the_sign_are_told(ask: Asks):
+    question = ask()
+    trials, plan = carried_out(question, opposite)
+    momentum, epsilon = conclude(results(question, plan, trials, Path("none")))[:2]
+    assert "It depends on the data: better on one (-" in momentum and " %), worse on two (+" in momentum
+    assert "It depends" not in epsilon
+
+
+def of_times(began: float, ended: float) -> RunOutcome:
+    return RunOutcome((), 5.0, None, None, 0, 0, span=(began, ended))
+
+
+def test_runs_that_follow_each_other_share_nothing():
+    assert at_once([]) == 0 and at_once([of_times(0, 10), of_times(10, 20), of_times(25, 30)]) == 1
+    assert at_once([of_times(0, 10), of_times(5, 20), of_times(9, 12), of_times(12, 13)]) == 3
 
 
 def test_an_arm_that_cannot_be_trained_is_no_evidence(ask: Asks):

@@ -30,8 +30,12 @@ def conclude(facts: Facts) -> list[str]:
     """Sentences: a verdict for each arm, then what limits the answer."""
     if not any(each["losses"] for each in facts["control"]["by_data"]):
         return [_nothing(facts)]
-    lines = [_verdict(each, facts) for each in facts["arms"]]
+    lines = [_verdict(each, facts) + contradiction(each, facts) for each in facts["arms"]]
     lines += [line for each in facts["arms"] for line in _also(each)]
+    if facts["cost"]["runs_at_once"] > 1:
+        lines.append(
+            "Speeds are not compared, because several runs shared the machine; for that, run with --workers 1."
+        )
     lines += _unlearned(facts)
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _edges(each, facts)]
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _trouble(each)]
@@ -64,6 +68,21 @@ def _verdict(arm: Facts, facts: Facts) -> str:
     return f"{name}: no evidence either way: {number} ({interval}). {_what_it_takes(arm, facts)}"
 
 
+def contradiction(arm: Facts, facts: Facts) -> str:
+    """Where data sets disagree on the sign, the mean over them hides what the arm does: a sentence with both."""
+    known = [each for each in arm["by_data"] if each["effect"] is not None]
+    lower = [each for each in known if each["effect"]["high"] < 0]
+    higher = [each for each in known if each["effect"]["low"] > 0]
+    if not lower or not higher:
+        return ""
+    better, worse = (higher, lower) if facts["higher_is_better"] else (lower, higher)
+
+    def listed(several: list[Facts]) -> str:
+        return ", ".join(f"{each['data']} ({_amount(each['effect']['mean'], facts)})" for each in several)
+
+    return f" It depends on the data: better on {listed(better)}, worse on {listed(worse)}."
+
+
 def _what_it_takes(arm: Facts, facts: Facts) -> str:
     seen = arm["smallest_effect"]
     if seen is None or not math.isfinite(seen):
@@ -93,7 +112,7 @@ def _also(arm: Facts) -> list[str]:
     """What it costs or saves besides."""
     found = []
     for key, what in (("tokens_per_second_ratio", "tokens per second"), ("peak_bytes_ratio", "peak memory")):
-        ratios = [each[key] for each in arm["by_data"] if each[key] is not None]
+        ratios = [each[key] for each in arm["by_data"] if each.get(key) is not None]
         if ratios and abs(math.log(_middle(ratios))) > math.log1p(NOTABLE):
             found.append(f"{arm['name']} has {_middle(ratios):.2f} times the control's {what}.")
     ratios = [each["tokens_to_target"]["ratio"] for each in arm["by_data"]]

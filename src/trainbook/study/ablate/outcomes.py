@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ class RunOutcome:
     spikes: int
     skipped: int  # updates
     guessing_loss: float | None = None  # of guessing by frequency, where that is known
+    span: tuple[float, float] = (0.0, 0.0)  # from its first row to its last, in seconds of the clock
 
     def best(self, sign: int) -> float:
         return sign * min((sign * each.value for each in self.points), default=math.inf)
@@ -78,7 +80,14 @@ def read_outcome(path: Path, metric: str) -> RunOutcome | None:
         _spikes(path),
         sum(event["kind"] == "skip" for event in events),
         next((float(event["prior_loss"]) for event in events if _is_number(event.get("prior_loss"))), None),
+        (rows[0]["time"], rows[-1]["time"]),
     )
+
+
+def at_once(outcomes: Iterable[RunOutcome]) -> int:
+    """How many runs, at most, were under way at the same time."""
+    ends = sorted((time, change) for each in outcomes for time, change in zip(each.span, (1, -1), strict=True))
+    return max(accumulate(change for _, change in ends), default=0)
 
 
 def _spikes(path: Path) -> int:

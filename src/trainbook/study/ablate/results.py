@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainbook.study.ablate.outcomes import RunOutcome, read_outcome
+from trainbook.study.ablate.outcomes import RunOutcome, at_once, read_outcome
 from trainbook.study.ablate.planning import Cell, best_rate, by_rate, cells_of, edge_of
 from trainbook.study.ablate.statistics import (
     Effect,
@@ -51,6 +51,7 @@ def results(question: AblateQuestion, plan: Mapping[str, Any], trials: Sequence[
         "trials": [_trial(each, study.cells[each.arm]) for each in trials],
         "cost": {
             "runs": sum(each.is_over for each in trials),
+            "runs_at_once": study.at_once,
             "tokens": sum(each.tokens for each in trials),
             "hours": round(sum(each.seconds for each in trials) / 3600, 4),
         },
@@ -79,6 +80,8 @@ class _Results:
         # A loss is compared as a share of the control's; a score, which has an end, in points.
         self.scale = "points" if question.higher_is_better else "share"
         self._outcomes: dict[int, RunOutcome | None] = {}
+        ended = [each for each in trials if each.kind == "repeat" and each.is_over]
+        self.at_once = at_once(o for each in ended if (o := self._outcome(each)) is not None)
 
     def control(self) -> Facts:
         return {"name": CONTROL, "by_data": [self._of_cell((CONTROL, data)) for data in self.question.data]}
@@ -205,6 +208,8 @@ class _Results:
                 "reached": [sum(map(math.isfinite, each)) for each in reached],
                 "of": [len(each) for each in reached],
             }
+        if self.at_once > 1:  # runs that share a machine slow each other down
+            found["tokens_per_second_ratio"] = found["seconds_to_target"]["ratio"] = None
         return found
 
     def _final(self, cell: Cell) -> list[Trial]:
