@@ -6,10 +6,11 @@ import os
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from trainbook.bounded import json_text
 from trainbook.bounded.files import must_be_regular, open_bytes
 from trainbook.errors import BeyondBounds
 
@@ -52,9 +53,27 @@ def open_tensors(path: str | os.PathLike[str], **options: Any) -> Any:
 
     must_be_regular(path, path)
     with open_bytes(path) as file:
-        header = int.from_bytes(file.read(8), "little")
-        size = os.fstat(file.fileno()).st_size
-    if header > min(MOST_HEADER_BYTES, max(size - 8, 0)):
-        law = f"must have a header of at most {min(MOST_HEADER_BYTES, max(size - 8, 0)):,} bytes"
-        raise BeyondBounds(f"{os.fspath(path)}: {law}, but says that it has {header:,}.")
+        _header_bytes(file, path)
     return safe_open(path, framework="pt", **options)  # pyright: ignore[reportArgumentType]
+
+
+def tensor_shapes(path: str | os.PathLike[str]) -> dict[str, tuple[str, list[int]]]:
+    """Of a safetensors file, by name: the type and the shape of each tensor, from its header alone. A ValueError for
+    what is none."""
+    with open_bytes(path) as file:
+        header = json_text.loads(file.read(_header_bytes(file, path)), os.fspath(path))
+    found = {}
+    for name, entry in header.items() if isinstance(header, dict) else ():
+        shape = entry.get("shape") if isinstance(entry, dict) else None
+        if isinstance(shape, list) and all(type(size) is int and size >= 0 for size in shape):
+            found[name] = str(entry.get("dtype")), shape
+    return found
+
+
+def _header_bytes(file: BinaryIO, path: str | os.PathLike[str]) -> int:
+    header = int.from_bytes(file.read(8), "little")
+    most = min(MOST_HEADER_BYTES, max(os.fstat(file.fileno()).st_size - 8, 0))
+    if header > most:
+        law = f"must have a header of at most {most:,} bytes"
+        raise BeyondBounds(f"{os.fspath(path)}: {law}, but says that it has {header:,}.")
+    return header

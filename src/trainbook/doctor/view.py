@@ -99,6 +99,10 @@ class View:
     def setting(self, path: str, default: Any = None) -> Any:
         return self.record.settings.get(path, default)
 
+    def is_known(self, path: str) -> bool:
+        """Whether the run's value of a knob is known, None included: what is not known is no reason for a finding."""
+        return self.record.knowledge_of(path) == "known"
+
     def fact(self, name: str, default: Any = None) -> Any:
         return self.record.facts.get(name, default)
 
@@ -177,7 +181,8 @@ class View:
     def updates_follow_gradients(self) -> bool:
         """SGD without clipping: an update is as long as its gradient, so a long one may be the rate's fault or that of
         the gradient."""
-        return self.setting("optimizer.type") == "sgd" and self.setting("batch.max_grad_norm") is None
+        clip = "batch.max_grad_norm"
+        return self.setting("optimizer.type") == "sgd" and self.is_known(clip) and self.setting(clip) is None
 
     @cached_property
     def warmup(self) -> int | None:

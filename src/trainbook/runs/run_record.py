@@ -16,6 +16,16 @@ from trainbook.runs.table import TableRows, as_rows
 
 Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
 Row = dict[str, Any]
+Knowledge = Literal["known", "unknown", "does not apply"]
+
+# Knobs without effect, by optimizer.
+NOT_OF_OPTIMIZER = {
+    "sgd": ("optimizer.beta1", "optimizer.beta2", "optimizer.epsilon"),
+    "lion": ("optimizer.momentum", "optimizer.epsilon"),
+    **dict.fromkeys(("adamw", "stable_adamw", "adamw_8bit", "paged_adamw_8bit"), ("optimizer.momentum",)),
+}
+# Facts of a model's structure, and the knob that means nothing where the model has no such part.
+PARTS = {"has_dropout": "model.dropout", "has_attention": "model.num_attention_heads"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,17 @@ class RunRecord:
         """Rows of other tools come as lists."""
         object.__setattr__(self, "train", as_rows(self.train))
         object.__setattr__(self, "evaluations", as_rows(self.evaluations))
+
+    def knowledge_of(self, path: str) -> Knowledge:
+        """Of a knob: that `settings` has its value, which may be None (no clipping); that nobody wrote it down; or that
+        the run has nothing of the kind (the momentum of Adam, the dropout of a model without any)."""
+        optimizer = self.settings.get("optimizer.type")
+        is_absent = any(path == knob and self.facts.get(fact) is False for fact, knob in PARTS.items())
+        if is_absent or path in NOT_OF_OPTIMIZER.get(str(optimizer), ()):
+            return "does not apply"
+        if self.origin == "fit" and not applies_to_fit(path):
+            return "does not apply"
+        return "known" if path in self.settings else "unknown"
 
     def has(self, *metrics: str) -> bool:
         """Whether training rows have all of these."""

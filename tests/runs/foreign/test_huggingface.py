@@ -126,9 +126,81 @@ def test_arguments_written_as_json_are_read(tmp_path: Path):
     assert settings["batch.max_grad_norm"] is None and settings["memory.gradient_checkpointing"] == "full"
 
 
+@pytest.mark.parametrize("checkpoint", ["", "checkpoint-6"])
+def test_the_arguments_are_read_from_their_pickle_without_opening_it(
+    trained_elsewhere: Path, tmp_path: Path, checkpoint: str
+):
+    """Everything else that tells them is left out: what is known is what the real trainer pickled."""
+    source, folder = trained_elsewhere / (checkpoint or "checkpoint-12"), tmp_path / checkpoint
+    folder.mkdir(exist_ok=True)
+    for name in ("trainer_state.json", "training_args.bin", "config.json", "model.safetensors"):
+        shutil.copy(source / name, folder / name)
+    record = open_record(folder)
+    expected = {
+        "optimizer.type": "adamw",
+        "optimizer.learning_rate": 1e-2,
+        "optimizer.weight_decay": 0.01,
+        "optimizer.beta1": 0.9,
+        "optimizer.beta2": 0.98,
+        "optimizer.epsilon": 1e-8,
+        "schedule.type": "cosine",
+        "schedule.warmup_steps": 2,
+        "batch.gradient_accumulation_steps": 2,
+        "batch.max_grad_norm": 1.0,
+        "training.max_steps": 12,
+        "training.seed": 5,
+        "model.num_hidden_layers": 1,
+    }
+    assert {path: record.settings.get(path) for path in expected} == expected
+    assert record.facts["hides_nan"] is True and record.facts["vocab_size"] == 17
+    # 17 tokens and 8 positions of width 8, tied; one block of GPT-2; a last norm.
+    assert record.facts["num_parameters"] == (17 + 8) * 8 + (12 * 8**2 + 13 * 8) + 2 * 8
+    assert record.facts["model_class"] == "GPT2LMHeadModel" and "num_classes" not in record.facts
+    assert "data.max_seq_length" not in record.settings  # how long rows may be is not how long they were
+
+
+def test_without_the_arguments_clipping_is_unknown_and_not_off(trained_elsewhere: Path, tmp_path: Path):
+    shutil.copy(trained_elsewhere / "trainer_state.json", tmp_path / "trainer_state.json")
+    assert open_record(tmp_path).knowledge_of("batch.max_grad_norm") == "unknown"
+    shutil.copy(trained_elsewhere / "checkpoint-6" / "training_args.bin", tmp_path / "training_args.bin")
+    record = open_record(tmp_path)
+    assert record.knowledge_of("batch.max_grad_norm") == "known"
+    assert record.knowledge_of("optimizer.momentum") == "does not apply"  # of Adam
+
+
+def test_a_model_card_leaves_out_what_is_as_it_is_by_default(tmp_path: Path):
+    write_state(tmp_path, [{"step": 1, "loss": 1.0}])
+    lines = ["### Training hyperparameters", "", "- learning_rate: 0.001", "- lr_scheduler_type: linear", ""]
+    (tmp_path / "README.md").write_text("\n".join(lines))
+    settings = open_record(tmp_path).settings
+    assert settings["batch.gradient_accumulation_steps"] == 1 and settings["schedule.warmup_steps"] == 0
+    assert settings["training.label_smoothing"] == 0.0
+    assert "batch.max_grad_norm" not in settings  # of which a card says nothing
+
+
+def test_arguments_of_an_optimizer_that_was_not_used_are_unknown(tmp_path: Path):
+    """A logged rate above that of the arguments: the trainer was handed an optimizer and a scheduler."""
+    write_state(tmp_path, [{"step": 1, "loss": 1.0, "learning_rate": 0.05}])
+    arguments = {"learning_rate": 5e-5, "optim": "adamw_torch", "lr_scheduler_type": "linear", "max_grad_norm": 1.0}
+    (tmp_path / "training_args.json").write_text(json.dumps(arguments))
+    record = open_record(tmp_path)
+    assert record.knowledge_of("optimizer.learning_rate") == record.knowledge_of("optimizer.type") == "unknown"
+    assert record.settings["batch.max_grad_norm"] == 1.0
+    write_state(tmp_path, [{"step": 1, "loss": 1.0, "learning_rate": 4e-5}])
+    assert open_record(tmp_path).settings["optimizer.learning_rate"] == 5e-5
+
+
+def test_the_sgd_of_the_trainer_has_no_momentum(tmp_path: Path):
+    write_state(tmp_path, [{"step": 1, "loss": 1.0}])
+    (tmp_path / "training_args.json").write_text(json.dumps({"optim": "sgd", "optim_args": None}))
+    record = open_record(tmp_path)
+    assert record.settings["optimizer.momentum"] == 0.0
+    assert record.knowledge_of("optimizer.beta1") == "does not apply"
+
+
 class Bomb:
     def __reduce__(self) -> Any:
-        return pytest.fail, ("a pickle was opened",)
+        return pytest.fail, ("a pickle was opened",), {"per_device_train_batch_size": 1, "lr_scheduler_type": "linear"}
 
 
 def test_a_pickle_beside_it_is_never_opened(tmp_path: Path):

@@ -237,6 +237,8 @@ def of_hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
         renamed.pop("num_train_epochs", None)  # which is then not followed
     if renamed.get("max_grad_norm") == 0:
         renamed["max_grad_norm"] = None  # no clipping
+    if renamed.get("optim") == "sgd" and not renamed.get("optim_args"):
+        renamed["sgd_momentum"] = 0.0  # there it has none, unless it is told to
     return renamed
 
 
