@@ -133,3 +133,60 @@ def test_a_lowest_loss_is_placed_where_it_was():
 
     (told,) = only(log(first_class_first, lambda step: 1.9), "divergence")
     assert told.steps is not None and 5 <= told.steps[0] <= 10
+
+
+def test_a_loss_that_stays_at_guessing_behind_a_first_row_that_shot_up_names_the_learning_rate():
+    """As measured of Adam at 0.3 in rows that are means over ten steps: no row has the loss of the untrained model."""
+    noise = np.random.default_rng(1)
+    rows = [
+        {"step": step, "loss": (12.3 if step == 10 else 1.58) + 0.02 * noise.standard_normal(), "learning_rate": 0.3}
+        for step in range(10, 1501, 10)
+    ]
+    judged = [
+        {"step": step, "loss": 1.59 + 0.02 * noise.standard_normal(), "accuracy": (0.23, 0.27)[step // 100 % 2]}
+        for step in range(100, 1501, 100)
+    ]
+    (told,) = only(RunRecord("theirs", rows, judged, origin="csv"), "not-decreasing")
+    assert (told.severity, told.cause) == ("error", "learning-rate-high")
+    assert "27%, no more than guessing" in told.evidence or "23%, no more than guessing" in told.evidence
+
+
+def test_where_the_optimizer_is_unknown_a_usual_rate_of_adam_is_not_called_high_enough_while_the_loss_still_falls():
+    def falls(step: int) -> float:
+        return 1.6 - 0.00003 * step
+
+    def rows(loss: Curve) -> RunRecord:
+        return RunRecord(
+            "theirs",
+            [{"step": step, "loss": loss(step), "learning_rate": 1e-4} for step in range(10, 1501, 10)],
+            [{"step": step, "loss": loss(step)} for step in range(100, 1501, 100)],
+            origin="csv",
+        )
+
+    (told,) = only(rows(falls), "not-decreasing")
+    assert told.cause == "learning-rate-low" and "does not name the optimizer" in told.evidence
+    (told,) = only(rows(lambda step: 1.6 + 0.001 * (-1) ** (step // 10)), "not-decreasing")
+    assert told.cause == "labels-random"
+
+
+def test_training_labels_that_were_memorized_are_not_called_overfitting_if_no_evaluation_beat_the_untrained_model():
+    def memorizes(step: int) -> float:
+        return 1.79 * math.exp(-step / 250)
+
+    def rises(step: int) -> float:
+        return 1.79 + step / 400
+
+    told = diagnose(log(memorizes, rises, accuracy=lambda step: 0.16 + 0.02 * (step // 20 % 2))).findings
+    assert told[0].cause == "labels-random" and "no evaluation was better than the untrained model" in told[0].evidence
+    overfits = diagnose(log(memorizes, lambda step: 1.2 + abs(step - 60) / 300)).findings
+    assert overfits[0].cause == "overfitting"
+
+
+def stages(step: int) -> float:
+    return 1e-3 if step < 100 else 1e-4 if step < 200 else 1e-5
+
+
+@pytest.mark.parametrize(("rate", "is_told"), [(stages, False), (lambda step: 1e-3 * 0.5 ** min(30, step // 5), True)])
+def test_a_schedule_in_stages_does_not_end_early(rate: Curve, is_told: bool):
+    rows = [{"step": step, "loss": learns(step), "learning_rate": rate(step)} for step in range(1, 301, 2)]
+    assert bool(only(RunRecord("theirs", rows, [], origin="csv"), "rate-ends-early")) == is_told

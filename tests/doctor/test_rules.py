@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.doctor.records import LAYERS, both, healthy_loss, losses, run, set_to
+from tests.doctor.test_breaks import breaks, broken_log, spikes
 from tests.doctor.test_own_modules import of_fit
 
 from trainbook.doctor import CAUSES, diagnose
@@ -83,6 +84,13 @@ def memorized(when_best: float) -> RunRecord:
 
 
 CASES = [
+    Case(
+        "rate-jumps",
+        "learning-rate-high",
+        lambda: broken_log(spikes, lambda step: 5e-2 if 700 <= step < 760 else 1e-3),
+        lambda: broken_log(spikes),
+    ),
+    Case("level-jumps", "data-changed", lambda: broken_log(breaks), lambda: broken_log(spikes)),
     Case(
         "loss-at-start",
         "init-large",
@@ -479,6 +487,13 @@ CASES = [
         "layers-frozen",
         lambda: run(each=one_layer("update_ratios", 0.0)),
         lambda: run(each=one_layer("update_ratios", 1e-5)),
+    ),
+    Case(
+        "layers-frozen",
+        "layers-frozen",
+        lambda: run(each=one_layer("update_ratios", 0.0)),
+        # All updates are so small that some get lost in rounding, as after clipping at 0.001 with SGD.
+        lambda: run(each=set_to(update_ratios={name: 3e-8 * (name == LAYERS[0]) for name in LAYERS})),
     ),
     Case(
         "layers-frozen",

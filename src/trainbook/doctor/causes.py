@@ -282,6 +282,13 @@ _ALL = (
         "otherwise clip gradients, or use a loss that outliers weigh less in.",
     ),
     _cause(
+        "data-changed",
+        "The data, or its labels, changed in mid-run.",
+        "Compare the batches right before and right after this step: files, order, labels and preprocessing.",
+        None,
+        CURVES + "labels-random",
+    ),
+    _cause(
         "dataset-tiny",
         "The dataset is small for a run of this length.",
         "Stop earlier, get more data, or start from a pretrained model.",

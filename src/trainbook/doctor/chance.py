@@ -18,6 +18,7 @@ FAR_BELOW = 0.5  # of the accuracy of a uniform guess: one without any skill is 
 BY_CHANCE = 1e-3  # how probable an accuracy that is called below chance may be
 BEATEN_BY_CHANCE = 1e-2  # the same of one that is called above that of the most frequent class
 ABOUT_A_GUESS = 1.3  # times the accuracy of a uniform guess
+TIMES_A_GUESS = 1.5  # the same where classes may be of different size, so that a constant is right more often
 AT_THE_START = 0.05  # of the run: a first row this early has about the loss of the untrained model
 LEAST_LOSS = 0.9 * math.log(2)  # of an untrained classifier: a lower first loss is that of a model that was trained
 LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
@@ -78,9 +79,9 @@ def below_chance(view: View) -> str | None:
     )
 
 
-def is_never_above_chance(view: View) -> bool:
-    """No evaluation is more accurate than about a uniform guess."""
-    guessing, accuracies = guessing_of(view), accuracies_of(view)
+def is_never_above_chance(view: View, accuracies: np.ndarray | None = None) -> bool:
+    """No evaluation, or none of these, is more accurate than about a uniform guess."""
+    guessing, accuracies = guessing_of(view), accuracies_of(view) if accuracies is None else accuracies
     return guessing is not None and len(accuracies) > 0 and accuracies.max() < ABOUT_A_GUESS * guessing.accuracy
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainbook.doctor.chance import accuracies_of
+from trainbook.doctor.chance import TIMES_A_GUESS, accuracies_of
 from trainbook.doctor.remedies import chosen_metric
 from trainbook.doctor.statistics import jitter_of, noise_of, rank_correlation, robust_line, running_median, thinned
 from trainbook.doctor.view import View
@@ -187,6 +187,21 @@ def never_below_start(view: View) -> bool:
         return False
     levels = [running_median(losses, max(5, len(losses) // 10) | 1), view.values("loss", "eval")]
     return all((each >= (1 - LEARNED) * losses[0]).all() for each in levels)
+
+
+def is_flat_at_guessing(view: View) -> bool:
+    """Training and validation stay where they were after the first rows, and the accuracy is about that of a model that
+    gives each sample the same probability: the first row may be a mean over steps in which the loss shot up."""
+    steps, losses = view.losses()
+    accuracies, evaluations = accuracies_of(view), view.values("loss", "eval")
+    if len(losses) < FEW or len(accuracies) < 3 or len(evaluations) < 3 or not view.has_ended or not view.has_floor:
+        return False
+    late = slice(max(2, len(losses) // 10), None)
+    line = robust_line(steps[late], losses[late])
+    level = float(np.median(losses[late]))
+    moved = abs(line.slope) * float(steps[-1] - steps[late][0])
+    is_flat = moved < LEARNED * level and evaluations.min() > (1 - HARDLY_LEARNED) * float(np.median(evaluations))
+    return is_flat and float(np.median(accuracies)) < TIMES_A_GUESS * math.exp(-float(np.median(evaluations)))
 
 
 def has_learned_much(view: View) -> bool:

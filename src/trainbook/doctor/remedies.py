@@ -86,6 +86,11 @@ def is_high_enough(view: View) -> bool:
     return view.record.origin == "fit" and view.peak_rate is not None and view.peak_rate >= rates_in_use(view)[1]
 
 
+def is_far_above(view: View) -> bool:
+    """The learning rate is far above the highest that is usual for anything that this run may be."""
+    return view.peak_rate is not None and view.peak_rate > 3 * rates_in_use(view)[1]
+
+
 def rates_in_use(view: View) -> tuple[float, float]:
     """The lowest and the highest learning rate that is usual for anything that this run may be: a log of another tool
     may not say which optimizer it had, nor whether the model was pretrained."""

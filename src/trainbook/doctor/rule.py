@@ -16,6 +16,7 @@ Judge = Callable[[View], Iterable[Finding]]
 SUBJECTS = (
     "loss",
     "stability",
+    "breaks",
     "targets",
     "data",
     "validation",

@@ -28,6 +28,7 @@ from trainbook.runs.columns import are_logged, are_numbers
 CLIP = "batch.max_grad_norm"
 MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
 MOST_OF_FALL = 0.75
+LOST_IN_ROUNDING = 1e-6  # of the norm of the weights, as 24 bits hold them
 
 
 def late(rows: list, share: int = 2) -> list:
@@ -258,7 +259,8 @@ def layers_frozen(view: View) -> Iterator[Finding]:
     if view.setting("model.lora_rank") is not None:
         return
     untrained = list(view.fact("untrained_layers") or ())
-    rows = [(step, ratios) for step, ratios in view.parts("update_ratios") if max(ratios.values()) > 0]
+    # Where all updates are so small that they get lost in rounding, no layer is frozen.
+    rows = [(step, each) for step, each in view.parts("update_ratios") if max(each.values()) > LOST_IN_ROUNDING]
     still: list[str] = []
     if len(rows) >= 4:
         counts: dict[str, int] = {}

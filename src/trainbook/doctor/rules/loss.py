@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import PAIRS
-from trainbook.doctor.chance import BEATEN_BY_CHANCE, above_chance
+from trainbook.doctor.chance import BEATEN_BY_CHANCE, above_chance, accuracies_of
 from trainbook.doctor.curves import (
     ABOVE_CHANCE,
     AS_GOOD_AS_GUESSING,
@@ -26,6 +26,8 @@ from trainbook.doctor.curves import (
     falls_throughout,
     fell_for_certain,
     has_learned_much,
+    is_flat_at_guessing,
+    loss_falls_on,
     may_have_fallen,
     never_below_start,
     shot_up_at_first,
@@ -62,6 +64,7 @@ BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was 
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
+USUAL_SGD = 5e-3  # a learning rate below it is low for SGD
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PROVEN = (
     "the linear baseline or late evaluations are right more often than the most frequent class occurs, with a chance "
@@ -165,7 +168,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing
     is_unknown = view.record.origin == "fit" and fell_for_certain(view)  # how low such a loss can get
     # A loss that shot up right after the first row falls from there, and has learned nothing by that.
-    is_stuck = still is not None or (view.record.origin != "fit" and never_below_start(view))
+    is_flat = view.record.origin not in ("fit", "trainbook") and is_flat_at_guessing(view)
+    is_stuck = still is not None or is_flat or (view.record.origin != "fit" and never_below_start(view))
     if view.is_early or ((falls_throughout(view) or is_unknown) and not is_stuck) or unscaled_targets(view):
         return
     has_fallen = not view.has_floor or last < 0.97 * first or (prior is not None and last < 0.97 * prior)
@@ -182,6 +186,10 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     ratio_steps, ratios = view.update_ratios()
     ratio = quantile_over_steps(ratio_steps, ratios, 0.5) if len(ratios) else None
     evidence = f"after {int(steps[-1]):,} steps the loss is {last:.3g}; it started at {float(losses[0]):.3g}"
+    if is_flat:
+        accuracy = float(np.median(accuracies_of(view)[-3:]))
+        evidence = f"the loss has stayed at {last:.3g} for nearly all of {int(steps[-1]):,} steps, with an accuracy of "
+        evidence += f"{accuracy:.0%}, no more than guessing with such a loss has"
     if still is not None:
         evidence = f"nothing was learned in {int(steps[-1]):,} steps: the {still.name} is {still.last:.3g}, and the "
         evidence += f"training loss started at {still.first:.3g}"
@@ -287,6 +295,13 @@ def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Findi
     if rate > FAR_OFF * high:
         said = f"{evidence}; the learning rate is {rate:.2g} ({usual})"
         return finding("error", "learning-rate-high", 0.5, said, steps=span, override=lower_rate(view))
+    if adaptive is not None and rate < USUAL_SGD and loss_falls_on(view):
+        said = (
+            f"{evidence}, and still falls, slowly; the learning rate is {rate:.2g}, which is usual with Adam (up to "
+            f"{adaptive:.2g}), but too low for SGD ({high:.2g} is usual), and the log does not name the optimizer"
+        )
+        remedy = f"With SGD, raise the learning rate. Otherwise: {PAIRS}."
+        return finding("error", "learning-rate-low", 0.45, said, steps=span, remedy=remedy)
     said = f"{evidence}, although the learning rate is not low ({rate:.2g}; {usual})"
     return _targets_to_blame(view, "error", 0.5, said, span)
 

@@ -20,11 +20,22 @@ COMES_DOWN = ("linear", "cosine", "polynomial", "warmup_stable_decay")
 ADAPTIVE = ("adamw", "adamw_8bit", "paged_adamw_8bit", "stable_adamw", "lion")
 
 
+LOWEST_STAGE = 1e-3  # of the peak: in stages below nothing is learned
+
+
+def _goes_by_stages(rates: np.ndarray) -> bool:
+    """Constant for long stretches, as in a schedule that divides the learning rate a few times."""
+    changes = np.flatnonzero(np.abs(np.diff(rates)) > 1e-6 * rates.max())
+    stretches = np.diff(np.concatenate([[-1], changes, [len(rates) - 1]]))
+    return len(changes) > 0 and float(np.median(stretches)) >= len(rates) / 20
+
+
 @rule(
     "rate-ends-early",
     symptom="underfitting",
     looks_at="how long before the end the learning rate reaches its lowest value and stays there",
-    thresholds="more than a sixth of the run within 0.5 % of the peak above the final learning rate",
+    thresholds="more than a sixth of the run within 0.5 % of the peak above the final learning rate; not of a schedule "
+    f"in stages whose last one is above {LOWEST_STAGE:g} of the peak",
     source="a schedule should end at the last update; a cosine schedule spends 9 % of a run within 2 % of its end",
     fault="a schedule of half the run's length",
     causes=("schedule-ends-early",),
@@ -37,6 +48,8 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
     peak, last = float(rates.max()), float(rates[-1])
     if last > 0.5 * peak or view.setting("schedule.type") == "cosine_with_restarts":
         return
+    if last >= LOWEST_STAGE * peak and _goes_by_stages(rates[int(rates.argmax()) :]):
+        return  # its last stage is part of the schedule
     is_low = rates <= last + 0.005 * peak
     is_low[: int(rates.argmax()) + 1] = False
     first = int(np.argmax(is_low)) if is_low.any() else len(rates) - 1

@@ -9,6 +9,7 @@ import numpy as np
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, loss_falls_on
 from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
 from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.rules.breaks import sudden_break
 from trainbook.doctor.statistics import detrended, median_and_spread, rank_correlation, robust_line, running_median
 from trainbook.doctor.view import EARLY, View
 from trainbook.finding import Finding
@@ -37,6 +38,7 @@ def divergence(view: View) -> Iterator[Finding]:
     if found is None:
         yield from _shot_up(view)
         return
+    sure = 0.35 if sudden_break(view) else 0.7
     evidence = f"the loss started at {found.first:.3g}, fell to {found.lowest:.3g} around step {found.at:,} and is now "
     evidence += f"{found.last:.3g}"
     if found.is_above_start:
@@ -44,7 +46,7 @@ def divergence(view: View) -> Iterator[Finding]:
     yield finding(
         "error",
         "learning-rate-high",
-        0.7,
+        sure,
         evidence,
         steps=(found.at, view.last_step),
         override=lower_rate(view),
@@ -131,7 +133,13 @@ def spikes(view: View) -> Iterator[Finding]:
         )
     elif lasting or slow:
         yield finding(
-            severity, "learning-rate-high", 0.55, evidence, steps=span, override=lower_rate(view), spikes=len(found)
+            severity,
+            "learning-rate-high",
+            0.3 if sudden_break(view) else 0.55,
+            evidence,
+            steps=span,
+            override=lower_rate(view),
+            spikes=len(found),
         )
     else:
         # Of classes, a rare one costs much when its turn comes: nothing to warn of.

@@ -12,6 +12,7 @@ from trainbook.doctor.chance import (
     BY_CHANCE,
     FEWEST_SAMPLES,
     LEARNED,
+    TIMES_A_GUESS,
     accuracies_of,
     below_chance,
     guessing_of,
@@ -29,6 +30,7 @@ from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
 
+NO_BETTER = 0.97  # of the loss of the untrained model
 SAME_WAY = (
     "Check that the inputs and labels of the validation split are encoded and preprocessed exactly as those of the "
     "training data."
@@ -46,12 +48,13 @@ SAME_WAY = (
     "module of your own, which may draw at random), and of 6 evaluations or more the last fifth by half of that; 10 % "
     "is an error if the best checkpoint is not kept; within the first epoch it names a different distribution, if the "
     "rise exceeds the noise of the evaluation and the training loss fell significantly, or if an evaluation within the "
-    "first epoch is 20 % worse than the untrained model, none before it 20 % better, and the training loss is; not "
-    "where the accuracy is far below that of a uniform guess",
+    "first epoch is 20 % worse than the untrained model, none before it 20 % better, and the training loss is; random "
+    f"labels, where no evaluation is below {NO_BETTER:.0%} of the loss of the untrained model, nor late accuracies "
+    f"above {ABOUT_A_GUESS:g} times that of a guess; not where the accuracy is far below that of a uniform guess",
     source=f"problematic overfitting is a validation error that rises during training ({TUNING_PLAYBOOK}); smaller "
     "rises are noise: a mean over n targets has an error of about 2/sqrt(n) nats",
     fault="a small training set and many epochs",
-    causes=("overfitting", "validation-drift"),
+    causes=("overfitting", "validation-drift", "labels-random"),
     needs=("loss", "eval:loss"),
 )
 def validation_rises(view: View) -> Iterator[Finding]:
@@ -80,6 +83,9 @@ def validation_rises(view: View) -> Iterator[Finding]:
             return
         said = f"{evidence}; this is still the first epoch, so it is not overfitting"
         yield finding("error" if rise > 0.1 else "warning", "validation-drift", 0.6, said, steps=span, rise=rise)
+        return
+    if said := _never_generalized(view):
+        yield from _nothing_general(view, f"{evidence}; {said}", span, rise)
         return
     is_kept = keeps_the_best(view)
     evidence += f"; the checkpoint of step {best:,} is kept as the best" if is_kept else ""
@@ -111,6 +117,31 @@ def _worse_from_the_start(view: View) -> str | None:
                 f"overfitting; the validation loss is now {evaluations[-1]:.3g}"
             )
     return None
+
+
+def _never_generalized(view: View) -> str | None:
+    """In words, that the training data was learned, and no evaluation was better than the untrained model."""
+    (steps, losses), evaluations = view.losses(), view.values("loss", "eval")
+    if view.is_fine_tuning or not view.has_floor or not len(evaluations):
+        return None
+    first = float(losses[:3].max())
+    if steps[0] > max(STARTS_BY, 0.02 * view.total) or evaluations.min() < NO_BETTER * first:
+        return None
+    if float(np.median(losses[-5:])) > LEARNED * first:
+        return None
+    return f"no evaluation was better than the untrained model (loss about {first:.3g})"
+
+
+def _nothing_general(view: View, evidence: str, span: tuple[float, float], rise: float) -> Iterator[Finding]:
+    """What was learned holds for the training data alone: its labels are random, or there is far too little of it. An
+    accuracy above chance shows that something else is learned as well."""
+    accuracies = accuracies_of(view)
+    if len(accuracies) and not is_never_above_chance(view, accuracies[-max(2, len(accuracies) // 3) :]):
+        yield finding("error", "overfitting", 0.5, evidence, steps=span, override=None, rise=rise)
+        return
+    sure = 0.6 if len(accuracies) else 0.45
+    yield finding("error", "labels-random", sure, evidence, steps=span, rise=rise)
+    yield finding("warning", "overfitting", 0.35, evidence, steps=span, rise=rise)
 
 
 def _overconfident(view: View, chosen: Chosen) -> Iterator[Finding]:
@@ -308,7 +339,6 @@ def accuracy_against_chance(view: View) -> Iterator[Finding]:
         yield finding("error", "metric-flat", 0.75, evidence, steps=span)
 
 
-TIMES_A_GUESS = 1.5
 OF_CHOICES = ("classify", "tag", "causal", "chat", "masked", "span", "seq2seq")  # one class of several, by its loss
 
 
