@@ -83,7 +83,24 @@ def memorized(when_best: float) -> RunRecord:
     return run("training.task=classify", source="bert-tiny", facts=facts, each=curve, each_evaluation=evaluated)
 
 
+def judged_beside_baseline(accuracy: float, baseline: float, read: float) -> RunRecord:
+    judged = set_to(accuracy=accuracy, baseline_accuracy=baseline)
+    return run(each_evaluation=judged, facts={"share_read": read})
+
+
 CASES = [
+    Case(
+        "truncated-texts",
+        "text-truncated",
+        lambda: judged_beside_baseline(0.4, 1.0, 0.33),
+        lambda: judged_beside_baseline(0.8, 0.85, 0.33),
+    ),
+    Case(
+        "truncated-texts",
+        "text-truncated",
+        lambda: judged_beside_baseline(0.4, 0.9, 0.33),
+        lambda: judged_beside_baseline(0.4, 0.9, 0.9),
+    ),
     Case(
         "rate-jumps",
         "learning-rate-high",

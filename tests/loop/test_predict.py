@@ -198,8 +198,10 @@ def test_of_several_right_answers_to_one_question_the_nearest_counts(tmp_path: P
         {"input": "no", "target": "zzz zzz zzz"},
         {"input": "a fine day", "target": said["output"]},
     ]
-    answers, metrics = predicted(model, written(tmp_path / "new.jsonl", records))
+    prediction = Prediction(model, written(tmp_path / "new.jsonl", records), CPU)
+    answers, metrics = list(prediction), prediction.metrics()
     assert metrics["exact_match"] == 0.5, "two questions, one of them answered"
+    assert "2 different inputs in 3 records" in str(prediction.remark())
     assert answers[0]["output"] == answers[2]["output"] == said["output"]
 
 

@@ -67,15 +67,19 @@ def predict(
             echo(line, err=True)
     if output is None and as_json:
         answers = list(predictions)
-        skipped = predictions.num_skipped
-        return print_json({"predictions": answers, "skipped": skipped, "metrics": predictions.metrics()})
+        return print_json({"predictions": answers, **_totals(predictions)})
     shown = _counted(predictions, show=output is not None and not quiet and not as_json)
     written = _write(shown, output) if output is not None else _print(shown)
     if as_json:
-        answer = {"output": str(output), "predictions": written, "skipped": predictions.num_skipped}
-        return print_json({**answer, "metrics": predictions.metrics()})
+        return print_json({"output": str(output), "predictions": written, **_totals(predictions)})
     if not quiet:
         _summarize(predictions, written, output)
+
+
+def _totals(predictions: Any) -> dict[str, Any]:
+    remark = predictions.remark()
+    said = {"remark": remark} if remark else {}
+    return {"skipped": predictions.num_skipped, "metrics": predictions.metrics(), **said}
 
 
 def _write(answers: Iterable[dict[str, Any]], output: Path) -> int:
@@ -169,5 +173,7 @@ def _summarize(predictions: Any, written: int, output: Path | None) -> None:
         echo(f"{count:,} {'record' if count == 1 else 'records'} skipped: {', '.join(reasons)}", err=True)
     for name, value in metrics.items():
         echo(f"{name.replace('_', ' '):<20} {value if isinstance(value, int) else format(value, '.4f')}", err=True)
+    if remark := predictions.remark():
+        echo(remark, err=True)
     if not metrics and predictions.note:
         echo(predictions.note, err=True)

@@ -262,7 +262,8 @@ _ALL = (
         "Raise the sequence length, or truncate on the other side (data.truncation_side).",
         "data.max_seq_length",
         CURVES
-        + "overfitting dataset-tiny labels-random model-small evaluation-on-train data-duplicated batches-repeat",
+        + "overfitting dataset-tiny labels-random model-small evaluation-on-train data-duplicated batches-repeat "
+        "learning-slow baseline-missed",
     ),
     _cause(
         "batches-repeat",

@@ -99,6 +99,10 @@ class Prediction:
         """Over all records with labels; for plain texts, over all records. Empty if there are none."""
         return self.judge.metrics()
 
+    def remark(self) -> str | None:
+        """How records were counted for the metrics, where it is not one by one."""
+        return self.judge.remark()
+
     @property
     def note(self) -> str:
         return self.inputs.note

@@ -51,6 +51,10 @@ class Predictor(ABC):
     @abstractmethod
     def metrics(self) -> dict[str, float]: ...
 
+    def remark(self) -> str | None:
+        """How records were counted for the metrics, where it is not one by one."""
+        return None
+
     def encode(self, inputs: Sequence[Input]) -> list[np.ndarray]:
         """Tokens as training has them: cut where they are too many, with what the task puts around them."""
         encoded = self.tokenizer.encode_many([each.text for each in inputs])
@@ -345,6 +349,15 @@ class AnswerJudge(Predictor):
             return {}
         sums = measures.text_sums(list(self.outputs.values()), [self.references[text] for text in self.outputs])
         return measures.text_metrics(sums, self.config.evaluation.target_unit)
+
+    def remark(self) -> str | None:
+        records, asked = sum(map(len, self.references.values())), len(self.outputs)
+        if records == asked:
+            return None
+        return (
+            f"scored: {asked:,} different inputs in {records:,} records; records with the same input count once, and "
+            "any of their targets is right"
+        )
 
 
 class LikelihoodJudge(Predictor):

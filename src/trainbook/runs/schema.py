@@ -264,7 +264,7 @@ METRICS = _by_name(
     _higher("entity_f1_macro", "share", "mean F1 over the entity types"),
     _higher("entity_precision", "share", "share of the predicted entities that are correct"),
     _higher("entity_recall", "share", "share of the true entities that were found"),
-    _higher("exact_match", "share", "share of samples whose generated text equals one of the references"),
+    _higher("exact_match", "share", "share of inputs whose generated text equals one of the targets of this input"),
     _lower(
         "word_error_rate",
         "ratio",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.chance import below_chance
+from trainbook.doctor.chance import accuracies_of, below_chance
 from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, standstill_of, training_since
 from trainbook.doctor.remedies import change, chosen_metric, highest_usual_rate
 from trainbook.doctor.rule import Lacking, finding, rule
@@ -23,6 +23,8 @@ CHANCE = 1e-4  # of a wave in the losses of shuffled data
 LEAST_SWING = 1.3  # the highest of the wave over its lowest
 LARGE_UPDATE = 0.03  # of the norm of the weights
 LASTING = 4  # rows at another level: more than a hard batch or two
+PART = 0.7  # of the tokens of the texts
+HALF_OF_ERRORS = 0.5
 MANY_PAIRS = 30  # of neighbours: fewer may stand in order by chance
 
 
@@ -82,7 +84,9 @@ def copies_in_training(view: View) -> Iterator[Finding]:
     "truncated-texts",
     symptom="loss not decreasing",
     looks_at="how much of the texts is read, and how many of them are equal only because the rest is truncated",
-    thresholds="a tenth of the texts equal for that reason is a warning, more than 30 % an error",
+    thresholds="a tenth of the texts equal for that reason is a warning, more than 30 % an error; or less than "
+    f"{PART:.0%} of the tokens read, and a linear model on whole texts makes less than {HALF_OF_ERRORS:.0%} of the "
+    "errors of the best evaluation, after half of the run",
     source="the definition: what is truncated is never seen",
     fault="a sequence length that cuts off what tells texts apart",
     causes=("text-truncated",),
@@ -90,6 +94,7 @@ def copies_in_training(view: View) -> Iterator[Finding]:
 def truncated_texts(view: View) -> Iterator[Finding]:
     alike, read = _alike_when_truncated(view), float(view.fact("share_read") or 0.0)
     if not alike:
+        yield from _rest_tells(view, read)
         return
     evidence = (
         f"{alike:.0%} of the texts are equal to another one as far as they are read, but not as a whole; {read:.0%} of "
@@ -99,6 +104,23 @@ def truncated_texts(view: View) -> Iterator[Finding]:
     override = None if length is None or read <= 0 else change(view, "data.max_seq_length", _longer(length / read))
     severity, sure = ("error", 0.9) if alike > 0.3 else ("warning", 0.7)
     yield finding(severity, "text-truncated", sure, evidence, override=override, alike=alike, read=read)
+
+
+def _rest_tells(view: View, read: float) -> Iterator[Finding]:
+    """A linear model on whole texts is right far more often than this one, which reads a part of them."""
+    baseline, accuracies = view.values("baseline_accuracy", "eval"), accuracies_of(view)
+    if not 0 < read < PART or not len(baseline) or not len(accuracies) or view.last_step < view.total / 2:
+        return
+    whole, part = float(baseline[-1]), float(accuracies.max())
+    if (1 - whole) > HALF_OF_ERRORS * (1 - part):
+        return
+    evidence = (
+        f"{read:.0%} of the tokens of the texts are read, and the accuracy is {part:.1%}; a linear model on the words "
+        f"of the whole texts has {whole:.1%}"
+    )
+    length = view.setting("data.max_seq_length")
+    override = None if length is None else change(view, "data.max_seq_length", _longer(length / read))
+    yield finding("warning", "text-truncated", 0.75, evidence, override=override, read=read, whole=whole, part=part)
 
 
 def _alike_when_truncated(view: View) -> float:

@@ -64,7 +64,10 @@ class EvaluationKnobs(EvaluationTimes):
             "entity_f1_macro": "the mean over the types of entities",
             "entity_precision": "share of the predicted entities that are right",
             "entity_recall": "share of the true entities that were found",
-            "exact_match": "share of generated texts that equal a reference; needs evaluation.generate",
+            "exact_match": (
+                "share of generated texts that equal a reference; samples with the same input count once, and each of "
+                "their targets is a reference; needs evaluation.generate"
+            ),
             "word_error_rate": (
                 "edits per reference word; with target_unit phonemes, share of words with any error; needs "
                 "evaluation.generate"
