@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.causes import CAUSES, HINDRANCES
+from trainbook.doctor.experiments import open_question
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
 from trainbook.doctor.view import View
 from trainbook.errors import RunFolderError, UserError
@@ -294,8 +295,17 @@ def as_json(diagnosis: Diagnosis) -> dict[str, Any]:
             }
             for each in diagnosis.findings
         ],
+        "question": _question_as_json(diagnosis),
         "not_judged": diagnosis.not_judged,
     }
+
+
+def _question_as_json(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """What the record leaves open, and the experiment that tells."""
+    question = open_question(diagnosis.findings)
+    if question is None:
+        return None
+    return {"causes": [each.cause for each in question.causes], "experiment": question.experiment}
 
 
 # What the doctor is asked to look at: a run, whoever wrote it, or a configuration by itself.

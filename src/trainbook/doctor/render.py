@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.text import Text
 
 from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
-from trainbook.doctor.diagnose import FAILED, Diagnosis
+from trainbook.doctor.diagnose import FAILED, STEP, Diagnosis
+from trainbook.doctor.experiments import open_question
 from trainbook.doctor.rule import RULES
 from trainbook.doctor.view import View
 from trainbook.finding import STYLES, Finding, print_finding, print_hanging
@@ -29,6 +30,9 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
         console.print(f"  {said}", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
+    if question := open_question(diagnosis.findings):
+        mark = Text(f"  {'check' if len(question.causes) == 1 else 'which':<8}", style="bold")
+        print_hanging(console, mark, Text(STEP.sub(View(record).step_name, question.sentence)))
     for number, line in enumerate(next_lines(record, diagnosis)):
         console.print(Text(f"  {'try' if number == 0 else '':<8}{line}"), soft_wrap=True, highlight=False)
     judged = len(RULES) - len(diagnosis.not_judged)
