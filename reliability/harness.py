@@ -204,10 +204,10 @@ def save_under_way(checkpoints: Path, pid: int) -> dict[str, int] | None:
         return None
 
 
-def text_of(num_words: int, seed: int) -> str:
+def text_of(num_words: int, seed: int, vocabulary: int = 60) -> str:
     """Words that depend on the word before, so that there is something to learn."""
     draw = random.Random(seed)
-    words = ["".join(draw.choice("abcdefghilmnoprstuvw") for _ in range(draw.randint(2, 8))) for _ in range(60)]
+    words = ["".join(draw.choice("abcdefghilmnoprstuvw") for _ in range(draw.randint(2, 8))) for _ in range(vocabulary)]
     followers = {word: [draw.choice(words) for _ in range(4)] for word in words}
     text, word = [], words[0]
     for _ in range(num_words):

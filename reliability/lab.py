@@ -53,7 +53,7 @@ class Lab:
     def __init__(self, root: Path, seed: int = 0, is_short: bool = False, text: str | None = None) -> None:
         # A text of the user's own is read as the other trainers read theirs: character by character.
         self.bench = Bench(root, SMALL if text is None else (*SMALL, "data.tokenizer=char"), text)
-        self.seed, self.is_short = seed, is_short
+        self.seed, self.is_short, self.has_own_text = seed, is_short, text is not None
 
     def draw(self, row: str) -> random.Random:
         return random.Random(f"{self.seed} {row}")  # a row is the same whichever others are run

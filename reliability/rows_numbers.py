@@ -76,8 +76,13 @@ def _trained(lab: Lab, seed: int, kind: str, is_poisoned: bool) -> tuple[Path, l
     faults = [part for step in POISONED for part in ("--inject", f"{kind}@{step}")] if is_poisoned else []
     if not is_poisoned and lab.bench.folder(name).exists():
         return lab.bench.folder(name), []
+    # Random labels cost a model no more that has learned nothing but frequencies: of four words, it knows more by then.
+    easy = lab.bench.root / "four-words.txt"
+    if not easy.exists():
+        easy.write_text(text_of(6000, seed=0, vocabulary=4))
+    text = () if lab.has_own_text else (f"data.source={easy.name}",)
     # All of the validation text, and so many samples of it that the loss is a number to three places.
-    ended = lab.bench.train(name, f"training.seed={seed}", "evaluation.eval_max_samples=400", *faults)
+    ended = lab.bench.train(name, f"training.seed={seed}", "evaluation.eval_max_samples=400", *text, *faults)
     problems = [f"exit code {ended.code}: {ended.last_words}"] if ended.code else []
     return lab.bench.folder(name), [*problems, *tracebacks(ended)]
 
