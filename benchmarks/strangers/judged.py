@@ -1,0 +1,105 @@
+"""A run with what the doctor says of it, opened as a stranger opens it: by the path of what his program wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from strangers.entries import Entry
+
+BAD = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class Judged:
+    kind: str
+    program: str
+    seed: int
+    family: str
+    is_healthy: bool
+    is_twin: bool
+    half: str  # of its kind; of a healthy run, of its family
+    causes: tuple[str, ...]  # any of them is right; none: the run is healthy
+    ended: str
+    findings: tuple[dict[str, Any], ...] = ()  # as the doctor orders them
+    refusal: str = ""  # what it said when it could not read the record
+    facts: dict[str, Any] = field(default_factory=dict)  # what is known of the run: scores, task, misleads
+
+    @property
+    def said(self) -> list[dict[str, Any]]:
+        """What the doctor warns of, each cause once, in its order."""
+        found: dict[str, dict[str, Any]] = {}
+        for finding in self.findings:
+            if finding["severity"] in BAD:
+                found.setdefault(finding["cause"], finding)
+        return list(found.values())
+
+    @property
+    def is_noticed(self) -> bool:
+        return bool(self.said)
+
+    def is_among(self, count: int) -> bool:
+        return any(finding["cause"] in self.causes for finding in self.said[:count])
+
+    @property
+    def is_first(self) -> bool:
+        return self.is_among(1)
+
+    @property
+    def is_among_three(self) -> bool:
+        return self.is_among(3)
+
+    @property
+    def worst(self) -> str:
+        severities = [finding["severity"] for finding in self.findings]
+        return next((severity for severity in BAD if severity in severities), "")
+
+    @property
+    def cluster(self) -> str:
+        """Runs of one kind, or of one family, are not independent of each other."""
+        return f"{self.program} {self.family}" if self.is_healthy else self.kind
+
+
+def judge(entry: Entry, out: Path) -> Judged:
+    from strangers.split import half_of_family, half_of_kind
+
+    truth = entry.truth(out)
+    half = half_of_family(entry.program, truth["family"]) if entry.is_healthy else half_of_kind(entry.kind)
+    findings, refusal = findings_of(entry.folder(out) / "run" / truth["record"])
+    facts = ("task", "style", "group", "misleads", "best", "last", "true", "baseline", "seconds")
+    return Judged(
+        entry.kind,
+        entry.program,
+        entry.seed,
+        truth["family"],
+        entry.is_healthy,
+        entry.is_twin,
+        half,
+        tuple(truth["causes"]),
+        truth["ended"],
+        findings,
+        refusal,
+        {name: truth.get(name) for name in facts},
+    )
+
+
+def findings_of(record: Path) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Those of `trainbook doctor RECORD --json`; or the message of its refusal."""
+    from trainbook.doctor.diagnose import diagnose, open_subject
+    from trainbook.errors import TrainbookError
+
+    try:
+        found = diagnose(open_subject(str(record), record.parent)).findings
+    except TrainbookError as error:
+        return (), f"{type(error).__name__}: {error}"
+    return tuple(
+        {
+            "rule": each.rule,
+            "cause": each.cause,
+            "severity": each.severity,
+            "confidence": round(each.confidence, 4),
+            "explained_by": each.explained_by,
+        }
+        for each in found
+    ), ""
