@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from trainbook.doctor.calibration import calibrated
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.experiments import open_question
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
@@ -139,6 +140,12 @@ class Diagnosis:
 
 def diagnose(record: RunRecord) -> Diagnosis:
     view = View(record)
+    found, not_judged = weighed(view)
+    return Diagnosis(without_contradictions(calibrated(found, record.origin), view), not_judged)
+
+
+def weighed(view: View) -> tuple[list[Finding], dict[str, list[str]]]:
+    """One finding for each cause that any rule names, as sure as the rules are; and the rules that were not judged."""
     found: list[Finding] = []
     not_judged: dict[str, list[str]] = {}
     for rule in all_rules().values():
@@ -153,7 +160,7 @@ def diagnose(record: RunRecord) -> Diagnosis:
             not_judged[rule.name] = lack.needs
         except Exception as error:  # one rule that stumbles over odd rows must not keep the others from speaking
             not_judged[rule.name] = [f"{FAILED}: {type(error).__name__}: {error}"]
-    return Diagnosis(without_contradictions(once_each(ranked(found)), view), not_judged)
+    return once_each(ranked(found)), not_judged
 
 
 def _for_this_run(finding: Finding, view: View) -> Finding:
