@@ -28,7 +28,7 @@ from trainbook.loop.data_workers import prepared
 from trainbook.loop.device import should_compile
 from trainbook.loop.evaluate import evaluate, evaluate_writing, shown
 from trainbook.loop.evaluate import in_step as evaluated_in_step
-from trainbook.loop.facts import baseline, count_parameters, data_facts, model_facts, target_mean_and_scale
+from trainbook.loop.facts import baseline, data_facts, gathered, model_facts, target_mean_and_scale
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.load_task import build_task, check_tokenizer, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
@@ -36,6 +36,7 @@ from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
 from trainbook.loop.step_metrics import probe
+from trainbook.loop.structure import count_parameters
 from trainbook.models.formats.tokenizing import sample_texts
 from trainbook.parallel import ALONE, Ranks, must_suit, strategy_for
 from trainbook.precision import Precision, resolve_compute
@@ -235,13 +236,14 @@ class ConfiguredJob(Job):
     def facts(self) -> dict[str, Any]:
         # Of weights that are spread over ranks, one alone cannot say anything.
         is_fresh = self.config.model.pretrained is None
-        of_model = {} if self.ranks.are_several else model_facts(self.task, is_fresh=is_fresh)
         return {
+            **gathered(
+                lambda: {} if self.ranks.are_several else model_facts(self.task, is_fresh=is_fresh),
+                lambda: data_facts(self.data, self.task),
+            ),
             "num_parameters": self.num_parameters,
             "num_trained": self.num_trained,
             "steps_per_epoch": self.num_samples / self.batch.global_batch,
-            **of_model,
-            **data_facts(self.data, self.task),
         }
 
     def write_files(self, folder: Path) -> None:

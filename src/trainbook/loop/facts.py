@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,37 +18,40 @@ from trainbook.data.sources.values import Ranges
 from trainbook.doctor.chance import is_far_below_chance
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.loop.step_metrics import layer_of
+from trainbook.loop.structure import structure_facts
 from trainbook.models import named_roles
 from trainbook.roles import Kind
 from trainbook.tasks.labels import Classify, ClassifyMany, Regress, Tag
+from trainbook.tasks.seq2seq import Seq2SeqTask
 from trainbook.tasks.tokens import TokenTask
 
 MOST_TOKENS = 1 << 20  # of a side that are looked at
 MOST_SAMPLES = 20_000
 TOKENS_OF_A_TEXT = 256  # that tell it from others
+MISSING = "facts_missing"
 PARTS = 8  # of the training tokens, to see how unlike each other they are anyway
 
 
+def gathered(*parts: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What each part tells. Training depends on none of it: a part that fails takes only its own facts with it, and
+    `facts_missing` says why."""
+    facts: dict[str, Any] = {}
+    missing = []
+    for part in parts:
+        try:
+            found = part()
+        except Exception as error:
+            found = {MISSING: f"{type(error).__name__}: {error}"}
+        missing += [found.pop(MISSING)] if MISSING in found else []
+        facts |= found
+    return facts | {MISSING: "; ".join(missing)} if missing else facts
+
+
 def model_facts(task: nn.Module, *, is_fresh: bool) -> dict[str, Any]:
-    parameters = dict(task.named_parameters())
-    frozen = {layer_of(name) for name, parameter in parameters.items() if not parameter.requires_grad}
-    trained = {layer_of(name) for name, parameter in parameters.items() if parameter.requires_grad}
-    facts: dict[str, Any] = {"untrained_layers": sorted(frozen - trained)}
+    facts = structure_facts(task)
     if is_fresh and (scale := weight_scale(task)) is not None:
         facts["weight_scale"] = scale
     return facts
-
-
-def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """The numbers of all and of trainable parameters. A packed 4-bit weight counts as the values it holds."""
-    sizes = [(_numel(parameter), parameter.requires_grad) for parameter in model.parameters()]
-    return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
-
-
-def _numel(parameter: nn.Parameter) -> int:
-    packed = getattr(parameter, "quant_state", None)
-    return packed.shape.numel() if packed is not None else parameter.numel()
 
 
 @torch.no_grad()
@@ -66,22 +70,36 @@ def weight_scale(task: nn.Module) -> float | None:
 def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
     """Losses of guessing without looking, copies inside the training data and across sides, and how unlike they are."""
     train, validation = data.train, data.validation
+    return gathered(
+        lambda: _guessing(data, task),
+        lambda: _training_facts(data),
+        lambda: {} if validation is None else _validation_facts(data, train, validation),
+        lambda: {} if validation is None else _labels_of_sides(data, train, validation, task),
+    )
+
+
+def _training_facts(data: DataBundle) -> dict[str, Any]:
+    train = data.train
     in_training = _hashes(train)
-    facts: dict[str, Any] = {
-        **_guessing(data, task),
+    return {
         "vocab_size": data.tokenizer.vocab_size,
         "train_samples": train.num_samples,
         "duplicate_share": duplicate_share(in_training),
         **_repeats(train),
         **_truncated(train, in_training),
     }
-    if validation is None:
-        return facts
-    facts |= {
+
+
+def _validation_facts(data: DataBundle, train: Samples, validation: Samples) -> dict[str, Any]:
+    return {
         "validation_samples": validation.num_samples,
-        "validation_overlap": overlap(in_training, _hashes(validation)),
+        "validation_overlap": overlap(_hashes(train), _hashes(validation)),
         **token_shift(_stream(train), _stream(validation), data.tokenizer.vocab_size),
     }
+
+
+def _labels_of_sides(data: DataBundle, train: Samples, validation: Samples, task: nn.Module) -> dict[str, Any]:
+    facts: dict[str, Any] = {}
     if (prior := constant_loss(_answers(train, task), _answers(validation, task), task)) is not None:
         facts["validation_prior_loss"] = prior
     labels = [_labels(side) for side in (train, validation)]
@@ -90,6 +108,7 @@ def data_facts(data: DataBundle, task: nn.Module) -> dict[str, Any]:
         shares = [count / max(1, count.sum()) for count in counts]
         width = max(map(len, shares))
         a, b = (np.pad(share, (0, width - len(share))) for share in shares)
+        facts["train_majority"] = float(a.max())
         facts["validation_majority"] = float(b.max())
         facts["label_shift"] = float(np.abs(a - b).sum() / 2)
         facts["unjudged_classes"] = [
@@ -117,7 +136,7 @@ def _guessing(data: DataBundle, task: nn.Module) -> dict[str, float]:
     targets = data.train.read_targets(_some_ids(data.train))
     if targets is not None:
         facts["prior_loss"] = entropy(np.bincount(targets.values))
-    elif data.train.read_marks(_some_ids(data.train)[:1]) is None and not hasattr(task.body, "decoder"):
+    elif data.train.read_marks(_some_ids(data.train)[:1]) is None and not isinstance(task, Seq2SeqTask):
         facts["prior_loss"] = entropy(np.bincount(_stream(data.train)))
     return facts
 

@@ -20,9 +20,10 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
-from trainbook.loop.facts import count_parameters
 from trainbook.loop.job import Job, build_state
+from trainbook.loop.objective import LossFacts
 from trainbook.loop.state import seed_everything
+from trainbook.loop.structure import structure_facts
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
@@ -87,6 +88,7 @@ class FitJob(Job):
         self.steps_per_epoch = batches.steps_per_epoch or Fraction(self.total_updates)
         self.data_fingerprint = f"{batches.items_per_epoch} items" if batches.items_per_epoch else ""
         self.counted = batches.counted
+        self._loss_facts = LossFacts(is_mean=own.count_targets is not None)  # a sum is divided by them
         precision = Precision(config.precision, device, batch=config.batch)
         own.model.to(device=device, dtype=precision.weight_dtype)
         self.state = build_state(config, own.model, self._losses, self.total_updates, precision, device)
@@ -105,11 +107,14 @@ class FitJob(Job):
             raise UserError(f"loss(model, batch) must return a tensor with a single number, but got {shape}.")
         if torch.is_grad_enabled() and not value.requires_grad:
             raise UserError("loss(model, batch) must depend on the model's parameters, but it has no gradient.")
+        self._loss_facts.note(value)
         return {"loss": value}
 
     def facts(self) -> dict[str, Any]:
-        num_parameters, num_trained = count_parameters(self.own.model)
-        return {"num_parameters": num_parameters, "num_trained": num_trained, "in_order": self.is_shuffled is False}
+        return {**structure_facts(self.own.model), "in_order": self.is_shuffled is False}
+
+    def facts_seen(self) -> dict[str, Any]:
+        return self._loss_facts.read()
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:

@@ -109,6 +109,10 @@ class Job:
         """What is known of model and data before the first step."""
         return {}
 
+    def facts_seen(self) -> dict[str, Any]:
+        """What is known since the last call, of data that is not looked at before the first step. At logging steps."""
+        return {}
+
     def write_files(self, folder: Path) -> None:
         """Write what readers of the run need, such as its tokenizer."""
 

@@ -149,6 +149,8 @@ class Training:
         row = self.row_of(report) if row_is_due else None
         if (row is not None or self.healer.reading_is_due(step)) and self._heal(step, row):
             return
+        if row is not None and (facts := self.job.facts_seen()):
+            self.trackers.log_event("facts", step, **facts)
         wants_evaluation = self.job.has_validation and config.evaluation.eval_strategy != "no"
         if self.job.evaluation_is_due(step) or (is_last and wants_evaluation):
             self.evaluate()

@@ -304,6 +304,7 @@ EVENTS = {
     event.kind: event
     for event in (
         EventKind("start", "training starts at step 0", shown=False),
+        EventKind("facts", "what the first batches tell of the loss function and the targets", shown=False),
         EventKind("resume", "training resumes from a checkpoint; `step` is the checkpoint's"),
         EventKind("rollback", "training rolls back to an earlier state; `step` is that state's", "warning"),
         EventKind("checkpoint", "a checkpoint is complete on disk", shown=False),
