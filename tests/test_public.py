@@ -26,6 +26,7 @@ def test_the_exported_names_are_the_public_ones():
         "open_run",
         "resume",
         "train",
+        "watch",
     ]
     assert dir(trainbook) == sorted(trainbook.__all__)
     for name in trainbook.__all__:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from trainbook.api import Result, explain, fit, generate, open_run, resume, train
     from trainbook.guard import Guard
     from trainbook.knobs import load
+    from trainbook.watching import watch
 
 _HOMES = {
     "Guard": "trainbook.guard",
@@ -25,9 +26,22 @@ _HOMES = {
     "open_run": "trainbook.api",
     "resume": "trainbook.api",
     "train": "trainbook.api",
+    "watch": "trainbook.watching",
 }
 
-__all__ = ["Guard", "Result", "__version__", "explain", "fit", "generate", "load", "open_run", "resume", "train"]
+__all__ = [
+    "Guard",
+    "Result",
+    "__version__",
+    "explain",
+    "fit",
+    "generate",
+    "load",
+    "open_run",
+    "resume",
+    "train",
+    "watch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,12 @@ class Gate:
         self._held = None
 
 
+def returned_loss(output: Any) -> Tensor | None:
+    """Of what a model of transformers returns."""
+    loss = output.get("loss") if isinstance(output, dict) else output[0] if isinstance(output, tuple) else None
+    return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
+
+
 class Attached:
     """A guard, its gate, and the file of its events."""
 

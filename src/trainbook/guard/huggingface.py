@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.guard.attached import Attached, WithGuard
+from trainbook.guard.attached import Attached, WithGuard, returned_loss
 from trainbook.guard.guard import Guard
 from trainbook.runs.foreign import GUARD_EVENTS
 
@@ -112,8 +112,7 @@ class GuardCallback(WithGuard, TrainerCallback):
     def _see_loss(self, model: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
         if not (model.training and torch.is_grad_enabled()):
             return
-        loss = output.get("loss") if isinstance(output, dict) else output[0] if isinstance(output, tuple) else None
-        if isinstance(loss, Tensor) and loss.numel() == 1:
+        if (loss := returned_loss(output)) is not None:
             self._losses.append(loss.detach().reshape(()))
             self._are_shares = keywords.get("num_items_in_batch") is not None
 

@@ -25,7 +25,7 @@ SUPPORTED = {"SingleDeviceStrategy", "DDPStrategy"}
 NOT_SUPPORTED = {"DeepSpeedStrategy"}  # which is a DDPStrategy by name only
 
 
-def _callback_class() -> Any:
+def callback_class() -> Any:
     """The Callback of the package in use: `lightning` and `pytorch_lightning` have different classes."""
     try:
         if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
@@ -42,7 +42,7 @@ def _callback_class() -> Any:
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
 else:
-    Callback = _callback_class()
+    Callback = callback_class()
 
 
 class GuardCallback(WithGuard, Callback):
@@ -66,7 +66,7 @@ class GuardCallback(WithGuard, Callback):
         events_file = folder / GUARD_EVENTS if trainer.is_global_zero else None
         optimizer = trainer.optimizers[0]
         self._attached = Attached(
-            pl_module, optimizer, schedulers, _scaler(trainer), events_file, trainer.train_dataloader, self.options
+            pl_module, optimizer, schedulers, scaler_of(trainer), events_file, trainer.train_dataloader, self.options
         )
         if self._to_restore is not None:
             self._attached.guard.load_state_dict(self._to_restore)
@@ -74,7 +74,7 @@ class GuardCallback(WithGuard, Callback):
         self._losses.clear()
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
-        scaler = _scaler(trainer)
+        scaler = scaler_of(trainer)
         if scaler is not None:
             loss = loss / scaler.get_scale()
         # Lightning has divided it by the number of micro-batches, and does so too where an epoch's last ones are fewer.
@@ -85,7 +85,7 @@ class GuardCallback(WithGuard, Callback):
             return  # the module's training_step gave no loss: nothing was computed
         assert self._attached is not None
         gradients = [each.grad for group in optimizer.param_groups for each in group["params"] if each.grad is not None]
-        norm, scaler = get_total_norm(gradients), _scaler(trainer)
+        norm, scaler = get_total_norm(gradients), scaler_of(trainer)
         if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
             norm = norm / scaler.get_scale()  # a fused optimizer undoes the scale by itself, later
         losses, self._losses = self._losses, []
@@ -110,7 +110,7 @@ class GuardCallback(WithGuard, Callback):
         self._to_restore = state_dict or None
 
 
-def _scaler(trainer: Any) -> Any:
+def scaler_of(trainer: Any) -> Any:
     return getattr(trainer.precision_plugin, "scaler", None)
 
 

@@ -310,7 +310,7 @@ def probe(
     if not isinstance(task, Task) or not isinstance(micro_batch, Mapping) or "targets" not in micro_batch:
         return {}
     found: dict[str, Any] = {}
-    with _left_as_it_was(task, device), recorded_logits() as recorder, recorded_units(task) as units:
+    with left_as_it_was(task, device), recorded_logits() as recorder, recorded_units(task) as units:
         try:
             inputs = to_device(first_rows(micro_batch), device)
             targets = inputs.pop("targets")
@@ -363,8 +363,9 @@ def over_targets(values: Tensor, targets: Tensor) -> Tensor:
 
 
 @contextmanager
-def _left_as_it_was(task: nn.Module, device: torch.device) -> Iterator[None]:
-    """Evaluation mode inside. Flags are set one by one: a part may have a mode of its own, and `eval` may do more."""
+def left_as_it_was(task: nn.Module, device: torch.device, *, in_evaluation_mode: bool = True) -> Iterator[None]:
+    """Modes, buffers and random numbers are afterwards as before. Evaluation mode inside, unless told otherwise. Flags
+    are set one by one: a part may have a mode of its own, and `eval` may do more."""
     modes = [(part, part.training) for part in task.modules()]
     buffers = [
         (part, name, buffer, buffer.clone())
@@ -375,8 +376,8 @@ def _left_as_it_was(task: nn.Module, device: torch.device) -> Iterator[None]:
     of_python, of_numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            for part, _ in modes:
-                part.training = False
+            for part, mode in modes:
+                part.training = mode and not in_evaluation_mode
             yield
     finally:
         random.setstate(of_python)

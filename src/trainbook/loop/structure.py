@@ -100,7 +100,7 @@ def optimizer_settings(optimizer: Any) -> dict[str, Any]:
     A learning rate of a schedule that warms up is not its peak: where a scheduler has noted the rate that the user
     asked for (`initial_lr`), that is it.
     """
-    optimizer = _innermost(optimizer)
+    optimizer = innermost(optimizer)
     groups = [group for group in getattr(optimizer, "param_groups", ()) if isinstance(group, Mapping)]
     settings: dict[str, Any] = {}
     if (kind := KINDS.get(type(optimizer).__name__)) is not None:
@@ -147,7 +147,7 @@ def foreign_parameters(model: nn.Module, optimizer: Any) -> int:
     return sum(id(parameter) not in own for parameter in held_parameters(optimizer))
 
 
-def _innermost(optimizer: Any) -> Any:
+def innermost(optimizer: Any) -> Any:
     """A trainer's wrapper holds the optimizer itself."""
     for _ in range(4):
         inner = getattr(optimizer, "optimizer", None)

@@ -14,7 +14,10 @@ from trainbook.runs.folder import RunFolder
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.table import TableRows, as_rows
 
-Origin = Literal["trainbook", "fit", "huggingface", "tensorboard", "wandb", "csv"]
+WATCH = "watch"  # what the manifest of a run has as its recipe that `trainbook.watch` recorded
+
+Origin = Literal["trainbook", "fit", "watch", "huggingface", "tensorboard", "wandb", "csv"]
+HUGGING_FACE = "Hugging Face trainer"
 Row = dict[str, Any]
 Knowledge = Literal["known", "unknown", "does not apply"]
 
@@ -80,9 +83,14 @@ def read_run(folder: RunFolder) -> RunRecord:
     config, facts = _config_and_manifest(folder)
     told = told_by(config, facts.get("recipe"))
     events = folder.events()
+    is_watched = facts.get("recipe") == WATCH
     for event in events:
-        if event["kind"] in ("start", "facts"):
+        if event["kind"] in ("start", "facts") or (is_watched and event["kind"] == "resume"):
             facts |= {name: value for name, value in event.items() if name not in ("kind", "step", "segment", "time")}
+    names: Mapping[str, str] = {}
+    if is_watched:
+        facts.pop("config_problem", None)  # it has no configuration of ours
+        told, names = _told_by_watch(facts)
     metrics = folder.metrics()
     return RunRecord(
         name=folder.name,
@@ -93,6 +101,7 @@ def read_run(folder: RunFolder) -> RunRecord:
         config=told.config,
         facts=facts,
         origin=told.origin,
+        names=names,
         path=folder.path,
         notices=tuple(folder.notices()),
     )
@@ -114,6 +123,17 @@ def told_by(config: Config | None, recipe: str | None) -> RunSettings:
     if origin == "trainbook":
         return RunSettings(origin, settings, config)
     return RunSettings(origin, {path: value for path, value in settings.items() if applies_to_fit(path)}, None)
+
+
+def _told_by_watch(facts: dict[str, Any]) -> tuple[RunSettings, Mapping[str, str]]:
+    """Settings are in the events, by knob path, with what the loop's own trainer calls them. One that a later version
+    knows, or somebody wrote by hand, is left out."""
+    known = {knob.path for knob in declarations()}
+    given = [facts.pop(name, None) for name in ("settings", "names")]
+    mappings = [each if isinstance(each, dict) else {} for each in given]
+    settings, names = ({path: value for path, value in each.items() if path in known} for each in mappings)
+    origin: Origin = "huggingface" if facts.get("tool") == HUGGING_FACE else "watch"
+    return RunSettings(origin, settings, None), {path: str(name) for path, name in names.items()}
 
 
 def counted(facts: Mapping[str, Any]) -> str:

@@ -125,6 +125,18 @@ METRICS = _by_name(
         "update_ratio of each layer",
         per="layer",
     ),
+    Metric(
+        "zero_gradients",
+        "share",
+        TRAIN,
+        "logging",
+        "share of the trained parameters that lie in tensors whose gradient is zero or missing",
+    ),
+    Metric("bad_losses", "steps", TRAIN, "logging", "steps since the last row whose loss was not finite, if any"),
+    Metric(
+        "same_batches", "share", TRAIN, "logging", "share of the batches since the last row that equal the previous one"
+    ),
+    Metric("duplicate_rows", "share", TRAIN, "logging", "share of rows of the step's batch that equal an earlier one"),
     Metric("weight_norm", "norm", TRAIN, "logging", "norm of the weight matrices, estimated from the same sample"),
     Metric(
         "optimizer_updates",
@@ -305,6 +317,7 @@ EVENTS = {
     for event in (
         EventKind("start", "training starts at step 0", shown=False),
         EventKind("facts", "what the first batches tell of the loss function and the targets", shown=False),
+        EventKind("symptom", "the training loop does something that is usually a mistake", "warning"),
         EventKind("resume", "training resumes from a checkpoint; `step` is the checkpoint's"),
         EventKind("rollback", "training rolls back to an earlier state; `step` is that state's", "warning"),
         EventKind("checkpoint", "a checkpoint is complete on disk", shown=False),

@@ -20,7 +20,7 @@ from trainbook.errors import BeyondBounds, UserError
 from trainbook.runs.foreign import tensorboard
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of
 from trainbook.runs.foreign.vocabulary import is_hugging_face, knobs_in, names_for, of_hugging_face, read_mapping
-from trainbook.runs.run_record import RunRecord
+from trainbook.runs.run_record import HUGGING_FACE, RunRecord
 
 STATE = "trainer_state.json"
 SUMMARY = "train_samples_per_second"  # only the last entry has it: means over the whole run
@@ -49,7 +49,7 @@ def read(path: Path) -> RunRecord | None:
     facts = _facts(state) | _facts_of_arguments(arguments) | facts_of_model(model) | _sizes(path.parent)
     logged = _logged(path, state["log_history"], facts)
     rows = rows_of(logged)
-    settings, _ = knobs_in(*_configs(path, state, arguments), _settings_of_model(model))
+    settings, _ = knobs_in(*_configs(path, state, arguments), settings_of_model(model))
     settings = _without_contradicted(settings, logged)
     return rows.record(path, "huggingface", _name(path), settings, facts, names_for({}, is_hugging_face=True))
 
@@ -110,7 +110,7 @@ def _evaluated_samples(entry: dict[str, Any], prefix: str) -> int | None:
 
 
 def _facts(state: dict[str, Any]) -> dict[str, Any]:
-    known: dict[str, Any] = {"tool": "Hugging Face trainer", "loss_is": "the mean since the row before"}
+    known: dict[str, Any] = {"tool": HUGGING_FACE, "loss_is": "the mean since the row before"}
     if (total := number(state.get("max_steps"))) is not None and 0 < total < math.inf:
         known["total_updates"] = int(total)
     for name in ("best_metric", "best_global_step", "best_model_checkpoint", "total_flos"):
@@ -158,7 +158,7 @@ def _facts_of_arguments(arguments: list[dict[str, Any]]) -> dict[str, Any]:
     return {"hides_nan": bool(filters[0])} if filters else {}
 
 
-def _settings_of_model(config: dict[str, Any]) -> dict[str, Any]:
+def settings_of_model(config: dict[str, Any]) -> dict[str, Any]:
     """With the name of what it was fine-tuned from, where its configuration tells (before transformers 5). How long its
     rows may be says nothing of how long those were that it was trained on."""
     name = config.get("_name_or_path")
