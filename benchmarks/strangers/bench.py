@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -64,12 +64,12 @@ def list_kinds(options: argparse.Namespace) -> int:
     from strangers.entries import KINDS, all_entries, healthy_families
     from strangers.programs.names import PROGRAMS
     from strangers.split import half_of_kind
+    from trainbook.doctor.causes import CAUSES
 
     for name, kind in KINDS.items():
         marks = " misleads" * kind.misleads + f" [{kind.source}]" * bool(kind.source)
-        print(
-            f"{name:<26} {kind.group:<10} {half_of_kind(name):<7} {'/'.join(kind.causes)}  ({', '.join(kind.programs)})"
-        )
+        causes, programs = _named(kind.causes, CAUSES), ", ".join(kind.programs)
+        print(f"{name:<26} {kind.group:<10} {half_of_kind(name):<7} {causes}  ({programs})")
         print(f"{'':<26} {kind.what}{marks}")
     entries = all_entries()
     faulty = [entry for entry in entries if not entry.is_healthy]
@@ -78,6 +78,11 @@ def list_kinds(options: argparse.Namespace) -> int:
     print(f"{len(KINDS)} kinds, {pairs} of kind and program, {len(faulty)} faulty runs")
     print(f"{len(entries) - len(faulty)} healthy runs, {families} families of them beside the twins")
     return 0
+
+
+def _named(causes: Sequence[str], known: Container[str]) -> str:
+    """A cause in brackets is not in the doctor's vocabulary."""
+    return "/".join(cause if cause in known else f"[{cause}]" for cause in causes)
 
 
 def _chosen(options: argparse.Namespace) -> list:

@@ -138,8 +138,11 @@ def baseline(job: Job) -> float:
     table = job.true_valid
     if job.task == "regress":
         return float(np.var(table.labels, axis=0).mean())
-    values = table.x[:, 1:].ravel() if table.y is None else table.labels.ravel()
-    counts = np.unique(values[values != IGNORED], return_counts=True)[1]
+    if job.is_text and job.task != "classify":
+        values = np.array(list("".join(table.x if table.y is None else table.labels)))
+    else:
+        values = table.x[:, 1:].ravel() if table.y is None else table.labels.ravel()
+    counts = np.unique(values[values != IGNORED] if values.dtype.kind == "i" else values, return_counts=True)[1]
     shares = counts / counts.sum()
     return float(-(shares * np.log(shares)).sum())
 

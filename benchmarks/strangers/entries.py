@@ -125,5 +125,5 @@ def _has_code(family: Family, kind: Kind) -> bool:
 
 IN_A_TASK = frozenset(
     name for name, kind in KINDS.items() if kind.group == "loss" and name != "label-smoothing-extreme"
-) | {"not-shifted", "shifted-twice", "shifted-backwards", "fp16-overflow", "output-relu", "output-sigmoid"}
-IN_A_MODEL = frozenset({"mask-missing", "positions-missing", "units-dead", "dropout-in-evaluation", "init-zero"})
+) | {"not-shifted", "shifted-twice", "shifted-backwards", "fp16-overflow", "output-relu"}
+IN_A_MODEL = frozenset({"mask-missing", "units-dead", "dropout-in-evaluation", "init-zero"})

@@ -23,6 +23,7 @@ class Judged:
     causes: tuple[str, ...]  # any of them is right; none: the run is healthy
     ended: str
     findings: tuple[dict[str, Any], ...] = ()  # as the doctor orders them
+    is_counted: bool | None = True  # None: a fault whose twin has not been run, so that its harm is not known
     refusal: str = ""  # what it said when it could not read the record
     facts: dict[str, Any] = field(default_factory=dict)  # what is known of the run: scores, task, misleads
 
@@ -63,10 +64,12 @@ class Judged:
 
 def judge(entry: Entry, out: Path) -> Judged:
     from strangers.split import half_of_family, half_of_kind
+    from strangers.validate import counts, learned
 
     truth = entry.truth(out)
     half = half_of_family(entry.program, truth["family"]) if entry.is_healthy else half_of_kind(entry.kind)
     findings, refusal = findings_of(entry.folder(out) / "run" / truth["record"])
+    is_counted = learned(truth) if entry.is_healthy else counts(entry, truth, out)
     facts = ("task", "style", "group", "misleads", "best", "last", "true", "baseline", "seconds")
     return Judged(
         entry.kind,
@@ -79,6 +82,7 @@ def judge(entry: Entry, out: Path) -> Judged:
         tuple(truth["causes"]),
         truth["ended"],
         findings,
+        is_counted,
         refusal,
         {name: truth.get(name) for name in facts},
     )

@@ -37,10 +37,10 @@ class Kind:
 KINDS: dict[str, Kind] = {}
 TORCH = ("fit", "huggingface", "loop")
 CODE = ("own", *TORCH)  # where the user writes code
-TRAINCHECK = "TrainCheck, OSDI 2025, https://www.usenix.org/conference/osdi25/presentation/jiang"
-AUTOTRAINER = "AutoTrainer, ICSE 2021, https://doi.org/10.1109/ICSE43902.2021.00043"
-DEFAULT = "DEFault++, fault taxonomy of DeepCrime, https://doi.org/10.1145/3460319.3464825"
-TRAPS = "known traps of public training frameworks"
+TRAINCHECK = "TrainCheck, https://www.usenix.org/conference/osdi25/presentation/jiang"
+AUTOTRAINER = "AutoTrainer, https://doi.org/10.1109/tdsc.2024.3450951"
+DEEPCRIME = "the categories of DEFault, https://arxiv.org/abs/2501.12560, and DeepCrime, https://doi.org/10.1145/3460319.3464825"
+TRAPS = "a bug of several public training frameworks"
 
 
 def fault(
@@ -85,6 +85,12 @@ TRANSFORMERS = ("bert", "gpt", "t5", "gpt2", "gpt2-classify", "distilbert", "rob
 def with_adam(job: Job, chance: Chance) -> None:
     if job.optimizer == "sgd":
         job.optimizer, job.rate, job.weight_decay = "adamw", job.rate / 12, 0.0
+
+
+def with_constant_adam(job: Job, chance: Chance) -> None:
+    """No decay saves what went wrong early."""
+    with_adam(job, chance)
+    job.schedule = "constant"
 
 
 def with_full_schedule(job: Job, chance: Chance) -> None:

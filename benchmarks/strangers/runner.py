@@ -62,13 +62,14 @@ def run_entry(entry: Entry, out: Path) -> None:
         "seconds": round(time.perf_counter() - started, 2),
         "processor_seconds": round(time.process_time() - used, 2),
     }
-    shutil.rmtree(folder / ".data", ignore_errors=True)
     unfinished = folder / f"{TRUTH}.unfinished"
     unfinished.write_text(json.dumps(truth) + "\n", encoding="utf-8")
     unfinished.rename(folder / TRUTH)
 
 
 def facts_of(entry: Entry, job: Job) -> dict[str, Any]:
+    from strangers import core
+
     kind = None if entry.kind == HEALTHY else KINDS[entry.kind]
     return {
         "family": entry.family or job.family,
@@ -79,15 +80,8 @@ def facts_of(entry: Entry, job: Job) -> dict[str, Any]:
         "misleads": bool(kind and kind.misleads),
         "optimizer": job.optimizer,
         "rate": job.rate,
-        "baseline": _baseline(job),
+        "baseline": core.baseline(job),
     }
-
-
-def _baseline(job: Job) -> float | None:
-    """The loss of the best constant, where samples are numbers."""
-    from strangers import core
-
-    return None if job.is_text else core.baseline(job)
 
 
 def _run_apart(entry: Entry, out: Path) -> None:

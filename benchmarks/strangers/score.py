@@ -42,14 +42,26 @@ def score(
     if not finished:
         raise SystemExit(f"{out} has no finished run of these: run them first.")
     runs = judge_all(finished, out, jobs)
-    found = summary(runs)
-    for line in lines(found, runs, show_sealed=show_sealed):
+    counted = [run for run in runs if run.is_counted is not False]
+    found = summary(counted)
+    for line in lines(found, counted, show_sealed=show_sealed):
         say(line)
+    say(left_out(runs))
     if len(finished) < len(entries):
         say(f"{len(entries) - len(finished)} of {len(entries)} runs are not finished, and not counted")
     if json_file is not None:
         write(Path(json_file), found, runs)
     return 0
+
+
+def left_out(runs: Sequence[Judged]) -> str:
+    harmless = sum(run.is_counted is False for run in runs if not run.is_healthy)
+    weak = sum(run.is_counted is False for run in runs if run.is_healthy)
+    unknown = sum(run.is_counted is None for run in runs)
+    return (
+        f"not counted: {harmless} faults that did no harm, {weak} healthy runs that learned too little; "
+        f"{unknown} faults are counted whose twin was not run"
+    )
 
 
 def judge_all(entries: Sequence[Entry], out: Path, jobs: int) -> list[Judged]:
@@ -60,10 +72,14 @@ def judge_all(entries: Sequence[Entry], out: Path, jobs: int) -> list[Judged]:
 
 
 def summary(runs: Sequence[Judged]) -> dict[str, Any]:
+    """`nameable`: of kinds for which the doctor has a word at all."""
+    from trainbook.doctor.causes import CAUSES
+
     faulty, healthy = [run for run in runs if not run.is_healthy], [run for run in runs if run.is_healthy]
     parts: dict[str, list[Judged]] = {"all": faulty}
     parts |= {program: [run for run in faulty if run.program == program] for program in PROGRAMS}
     parts |= {half: [run for run in faulty if run.half == half] for half in (OPEN, SEALED)}
+    parts["nameable"] = [run for run in faulty if any(cause in CAUSES for cause in run.causes)]
     well: dict[str, list[Judged]] = {"all": healthy}
     well |= {program: [run for run in healthy if run.program == program] for program in PROGRAMS}
     well |= {half: [run for run in healthy if run.half == half] for half in (OPEN, SEALED)}

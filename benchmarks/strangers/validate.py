@@ -34,6 +34,14 @@ def harms(faulty: dict[str, Any], twin: dict[str, Any]) -> bool:
     return one > WORSE * other and one > other + BY * (twin["baseline"] or 1.0)
 
 
+def counts(entry: Entry, truth: dict[str, Any], out: Path) -> bool | None:
+    """A fault that does no harm is none, unless it misleads. None: nobody knows, its twin is not finished."""
+    twin = replace(entry, is_twin=True)
+    if truth["misleads"]:
+        return True
+    return harms(truth, twin.truth(out)) if twin.is_finished(out) else None
+
+
 def learned(truth: dict[str, Any]) -> bool:
     return truth["ended"] == "finished" and (truth["baseline"] is None or loss_of(truth) < LEARNED * truth["baseline"])
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from strangers.data.table import Table
 from strangers.job import Chance, Job
-from strangers.kinds import DEFAULT, TORCH, fault, with_full_schedule
+from strangers.kinds import DEEPCRIME, TORCH, fault, with_full_schedule
 
 
 def relabelled(table: Table, labels: np.ndarray) -> Table:
@@ -30,7 +30,7 @@ def flat(table: Table) -> np.ndarray:
     return table.labels if table.labels.ndim == 1 else table.labels[:, 0]
 
 
-@fault("labels-shuffled", "labels", "labels-random", needs="classes|numbers", source=DEFAULT)
+@fault("labels-shuffled", "labels", "labels-random", needs="classes|numbers", source=DEEPCRIME)
 def labels_shuffled(job: Job, chance: Chance) -> None:
     """Training inputs were shuffled without their labels."""
     job.train = relabelled(job.train, chance.fault_rng.permutation(job.train.labels))
@@ -51,7 +51,7 @@ def labels_off_by_one(job: Job, chance: Chance) -> None:
     job.train = mapped(job.train, names, np.roll(names, 1))
 
 
-@fault("labels-noisy", "labels", "labels-noisy", needs="classes", source=DEFAULT)
+@fault("labels-noisy", "labels", "labels-noisy", needs="classes", source=DEEPCRIME)
 def labels_noisy(job: Job, chance: Chance) -> None:
     """A third to two thirds of the training labels are replaced by random ones."""
     labels = job.train.labels.copy()
@@ -71,14 +71,14 @@ def numbers_noisy(job: Job, chance: Chance) -> None:
 
 @fault("classes-confused", "labels", "labels-noisy labels-mapped", needs="classes")
 def classes_confused(job: Job, chance: Chance) -> None:
-    """Two classes were merged under one name in the training data only."""
+    """Nearly all samples of one class have the name of another, in the training data only."""
     names = classes_of(job)
-    others = names.copy()
-    others[-1] = names[0]
-    job.train = mapped(job.train, names, others)
+    labels = job.train.labels.copy()
+    labels[np.flatnonzero(labels == names[-1])[2:]] = names[0]
+    job.train = relabelled(job.train, labels)
 
 
-@fault("imbalance-extreme", "labels", "classes-imbalanced classes-missed", needs="classes", source=DEFAULT)
+@fault("imbalance-extreme", "labels", "classes-imbalanced classes-missed", needs="classes", source=DEEPCRIME)
 def imbalance_extreme(job: Job, chance: Chance) -> None:
     """98 % of the training samples or more are of one class; validation is balanced."""
     common = classes_of(job)[0]

@@ -8,7 +8,7 @@ import torch
 from strangers.data.table import Table, objects
 from strangers.data.tokens import FIRST, LETTERS, UNKNOWN
 from strangers.job import Chance, Job
-from strangers.kinds import AUTOTRAINER, DEFAULT, TORCH, fault, with_full_schedule
+from strangers.kinds import AUTOTRAINER, DEEPCRIME, TORCH, fault, with_full_schedule
 
 FLOATS = ("fit", "loop")
 
@@ -22,7 +22,7 @@ def inputs_unscaled(job: Job, chance: Chance) -> None:
     job.everywhere(lambda table: Table((table.x * scale + offset).astype(np.float32), table.y))
 
 
-@fault("inputs-offset", "inputs", "inputs-unscaled", FLOATS, needs="plain|pictures", source=DEFAULT)
+@fault("inputs-offset", "inputs", "inputs-unscaled", FLOATS, needs="plain|pictures", source=DEEPCRIME)
 def inputs_offset(job: Job, chance: Chance) -> None:
     """Inputs have a mean far from 0, as pictures from 0 to 255 and years have."""
     offset, scale = chance.times(100, 1000), chance.times(3, 20)
@@ -154,7 +154,7 @@ def outlier_targets(job: Job, chance: Chance) -> None:
     job.train, job.clip = Table(job.train.x, y), None
 
 
-@fault("nan-inputs", "broken", "data-not-finite", FLOATS, needs="floats", source=DEFAULT)
+@fault("nan-inputs", "broken", "data-not-finite", FLOATS, needs="floats", source=DEEPCRIME)
 def nan_inputs(job: Job, chance: Chance) -> None:
     """A missing value is NaN in one sample of a few hundred."""
     x = job.train.x.copy()

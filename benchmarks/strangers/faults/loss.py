@@ -7,16 +7,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from strangers.job import IGNORED, Chance, Job
-from strangers.kinds import CODE, DEFAULT, fault, with_sgd
+from strangers.kinds import CODE, DEEPCRIME, fault, with_sgd
 
 
-@fault("softmax-twice", "loss", "softmax-twice", CODE, needs="classes|causal", source=DEFAULT)
+@fault("softmax-twice", "loss", "softmax-twice", CODE, needs="classes|causal", source=DEEPCRIME)
 def softmax_twice(job: Job, chance: Chance) -> None:
     """The model ends in a softmax, and so does the loss function: probabilities are taken for logits."""
     job.criteria.append(lambda criterion: lambda outputs, targets: criterion(outputs.softmax(-1), targets))
 
 
-@fault("loss-negated", "loss", "loss-unbounded", CODE, source=DEFAULT)
+@fault("loss-negated", "loss", "loss-unbounded", CODE, source=DEEPCRIME)
 def loss_negated(job: Job, chance: Chance) -> None:
     """The sign of the loss is wrong: training makes the model worse."""
     job.criteria.append(lambda criterion: lambda outputs, targets: -criterion(outputs, targets))
@@ -34,7 +34,7 @@ def loss_summed(job: Job, chance: Chance) -> None:
     job.criteria.append(summed)
 
 
-@fault("loss-mse-of-classes", "loss", "loss-mismatched", CODE, needs="classes", source=DEFAULT)
+@fault("loss-mse-of-classes", "loss", "loss-mismatched", CODE, needs="classes", source=DEEPCRIME)
 def loss_mse_of_classes(job: Job, chance: Chance) -> None:
     """Mean squared error between the first output and the number of the class, instead of cross entropy."""
 
@@ -54,7 +54,7 @@ def targets_broadcast(job: Job, chance: Chance) -> None:
     job.criteria.append(wrong)
 
 
-@fault("label-smoothing-extreme", "loss", "label-smoothing-high", needs="classes|causal|masked|seq2seq")
+@fault("label-smoothing-extreme", "loss", "label-smoothing-high", needs="classes|causal|masked")
 def label_smoothing_extreme(job: Job, chance: Chance) -> None:
     """Label smoothing is .9: the model is taught to be nearly indifferent."""
     job.label_smoothing = chance.share(0.85, 0.95)

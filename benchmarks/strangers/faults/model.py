@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from strangers.job import Chance, Job
-from strangers.kinds import AUTOTRAINER, CODE, DEFAULT, fault, with_adam
+from strangers.kinds import AUTOTRAINER, CODE, DEEPCRIME, fault, with_adam
 
+RANGED = ("builtin", "huggingface")  # where the initializer range is a setting
 HEADS = ("head", "classifier", "lm_head", "score", "cls", "pre_classifier", "pooler")
 
 
@@ -22,13 +23,21 @@ def _scaled(network: nn.Module, factor: float) -> None:
             each.mul_(factor)
 
 
-@fault("init-zero", "start", "init-small", CODE, base=with_adam, source=DEFAULT)
+@torch.no_grad()
+def _zeroed(network: nn.Module) -> None:
+    for each in network.parameters():
+        each.zero_()
+
+
+@fault("init-zero", "start", "init-small", CODE, base=with_adam, source=DEEPCRIME)
 def init_zero(job: Job, chance: Chance) -> None:
-    """All matrices start at zero, so that units stay equal, or no signal passes."""
-    job.surgery.append(lambda network: _scaled(network, 0.0))
+    """All parameters start at zero: no signal passes, and no gradient."""
+    job.surgery.append(_zeroed)
 
 
-@fault("init-range-tiny", "start", "init-small learning-rate-low", ("builtin", "huggingface"), base=with_adam)
+@fault(
+    "init-range-tiny", "start", "init-small learning-rate-low", RANGED, needs="classes|causal|masked", base=with_adam
+)
 def init_range_tiny(job: Job, chance: Chance) -> None:
     """The initializer range is 1e-6 or less: signals vanish between layers."""
     job.shape["initializer_range"] = chance.times(1e-8, 1e-6)
@@ -42,25 +51,25 @@ def init_huge(job: Job, chance: Chance) -> None:
     job.surgery.append(lambda network: _scaled(network, factor))
 
 
-@fault("init-range-huge", "start", "init-large", ("builtin", "huggingface"))
+@fault("init-range-huge", "start", "init-large", RANGED, needs="classes|causal|masked")
 def init_range_huge(job: Job, chance: Chance) -> None:
     """The initializer range is 1 where .02 is usual."""
     job.shape["initializer_range"] = chance.times(0.7, 3)
 
 
-@fault("backbone-frozen", "frozen", "layers-frozen", CODE)
+@fault("backbone-frozen", "frozen", "layers-frozen", CODE, needs="classes|numbers")
 def backbone_frozen(job: Job, chance: Chance) -> None:
     """All but the last layer is frozen, although weights are random."""
 
     def freeze(network: nn.Module) -> None:
         for name, each in network.named_parameters():
-            each.requires_grad_(_is_head(name) or (name.endswith("bias") and each.ndim == 1 and _is_head(name)))
+            each.requires_grad_(_is_head(name))
 
     job.surgery.append(freeze)
 
 
-@fault("head-frozen", "frozen", "layers-frozen", CODE, base=with_adam)
-def most_matrices_frozen(job: Job, chance: Chance) -> None:
+@fault("matrices-frozen", "frozen", "layers-frozen", CODE, base=with_adam)
+def matrices_frozen(job: Job, chance: Chance) -> None:
     """Only biases and norms can learn: requires_grad was set False for matrices."""
 
     def freeze(network: nn.Module) -> None:
@@ -112,14 +121,14 @@ def deep_sigmoid(job: Job, chance: Chance) -> None:
 
 @fault("deep-no-norm", "dead", "gradients-explode init-large", ("fit", "loop"), needs="plain", source=AUTOTRAINER)
 def deep_exploding(job: Job, chance: Chance) -> None:
-    """Ten layers with weights that make signals grow from each to the next: gradients explode."""
+    """Eight layers with weights that make signals grow from each to the next: gradients explode."""
     job.shape |= {"depth": 8, "activation": "relu", "norm": ""}
     factor = chance.share(4, 6)
     job.surgery.append(lambda network: _scaled(network, factor))
     job.clip = None
 
 
-@fault("dropout-high", "size", "dropout-high", needs="dropout", source=DEFAULT)
+@fault("dropout-high", "size", "dropout-high", needs="dropout", source=DEEPCRIME)
 def dropout_high(job: Job, chance: Chance) -> None:
     """Dropout is .8 or more."""
     job.shape["dropout"] = chance.share(0.8, 0.93)
@@ -135,27 +144,13 @@ def model_tiny(job: Job, chance: Chance) -> None:
         job.shape["heads"] = 1
 
 
-@fault("output-relu", "output", "output-activation units-dead", CODE, source=DEFAULT)
+@fault("output-relu", "output", "output-activation units-dead", CODE, source=DEEPCRIME)
 def output_relu(job: Job, chance: Chance) -> None:
     """A ReLU stands behind the last layer: the outputs cannot be negative."""
     job.criteria.append(lambda criterion: lambda outputs, targets: criterion(torch.relu(outputs - 1), targets))
 
 
-@fault("output-sigmoid", "output", "output-activation", ("own", "fit", "loop"), source=DEFAULT)
+@fault("output-sigmoid", "output", "output-activation", ("fit", "loop"), needs="numbers", source=DEEPCRIME)
 def output_squashed(job: Job, chance: Chance) -> None:
-    """A sigmoid stands behind the last layer: logits, or numbers to predict, cannot leave 0 to 1."""
+    """A sigmoid stands behind the last layer: predictions cannot leave 0 to 1, as targets do."""
     job.criteria.append(lambda criterion: lambda outputs, targets: criterion(torch.sigmoid(outputs), targets))
-
-
-@fault("positions-missing", "output", "positions-missing", ("own", "fit", "loop"), needs="transformer causal")
-def positions_missing(job: Job, chance: Chance) -> None:
-    """The transformer adds no positions, and its mask is strict to blocks: it sees a bag of earlier tokens."""
-
-    @torch.no_grad()
-    def change(network: nn.Module) -> None:
-        for module in network.modules():
-            if hasattr(module, "positions") and isinstance(module.positions, nn.Parameter):
-                module.positions.zero_()
-                module.positions.requires_grad_(False)
-
-    job.surgery.append(change)

@@ -23,7 +23,9 @@ def _post_norm(job: Job, chance: Chance) -> None:
     job.warmup, job.schedule, job.steps = 50, "linear", 160
 
 
-@fault("warmup-missing", "schedule", "warmup-short learning-rate-high", needs="transformer", base=_post_norm)
+@fault(
+    "warmup-missing", "schedule", "warmup-short learning-rate-high", needs="transformer causal|classes", base=_post_norm
+)
 def warmup_missing(job: Job, chance: Chance) -> None:
     """A post-norm transformer at a high learning rate starts without a warm-up."""
     job.warmup = 0
@@ -78,7 +80,7 @@ def rate_jumps(job: Job, chance: Chance) -> None:
 @fault("restarts-too-often", "schedule", "learning-rate-high schedule-restarts", SCHEDULED, base=with_adam)
 def restarts_too_often(job: Job, chance: Chance) -> None:
     """A schedule with warm restarts goes back to a far too high peak every few steps, to the end."""
-    period, factor = chance.fault.randint(8, 20), chance.times(20, 60)
+    period, factor = chance.fault.randint(8, 20), chance.times(80, 300)
     job.rate_at = lambda step: factor * (1 - (step % period) / period)
 
 

@@ -5,13 +5,23 @@ from __future__ import annotations
 from torch import nn
 
 from strangers.job import Chance, Job
-from strangers.kinds import AUTOTRAINER, CODE, DEFAULT, TRAINCHECK, TRAPS, fault, with_adam, with_sgd
+from strangers.kinds import (
+    AUTOTRAINER,
+    CODE,
+    DEEPCRIME,
+    TRAINCHECK,
+    TRAPS,
+    fault,
+    with_adam,
+    with_constant_adam,
+    with_sgd,
+)
 
 
-@fault("rate-high", "rate", "learning-rate-high", base=with_adam, source=AUTOTRAINER)
+@fault("rate-high", "rate", "learning-rate-high", base=with_constant_adam, source=AUTOTRAINER)
 def rate_high(job: Job, chance: Chance) -> None:
-    """The learning rate is 30 to 150 times too high."""
-    job.rate *= chance.times(30, 150)
+    """The learning rate is 60 to 300 times too high."""
+    job.rate *= chance.times(60, 300)
 
 
 @fault("rate-high-sgd", "rate", "learning-rate-high", needs="", base=with_sgd)
@@ -64,19 +74,11 @@ def momentum_high(job: Job, chance: Chance) -> None:
     job.momentum = chance.fault.choice((0.997, 0.998, 0.999))
 
 
-@fault("beta1-high", "optimizer", "momentum-high", base=with_adam)
-def beta1_high(job: Job, chance: Chance) -> None:
-    """Adam's beta1 is .99 or more: the mean of gradients is over most of the run."""
-    job.momentum = chance.fault.choice((0.995, 0.998, 0.999))
-    job.warmup = 0
-    job.rate *= 2
-
-
-@fault("beta2-low", "optimizer", "beta2-low", base=with_adam)
+@fault("beta2-low", "optimizer", "beta2-low learning-rate-high", needs="transformer", base=with_constant_adam)
 def beta2_low(job: Job, chance: Chance) -> None:
     """Adam's beta2 is near 0: each update is as large as the learning rate whatever the gradient."""
-    job.beta2 = chance.share(0.0, 0.3)
-    job.rate *= 3
+    job.beta2 = chance.share(0.0, 0.2)
+    job.rate *= 4
 
 
 @fault("epsilon-high", "optimizer", "epsilon-high learning-rate-low", base=with_adam)
@@ -85,7 +87,7 @@ def epsilon_high(job: Job, chance: Chance) -> None:
     job.epsilon = chance.times(0.5, 30)
 
 
-@fault("decay-high", "optimizer", "decay-high", base=with_adam, source=DEFAULT)
+@fault("decay-high", "optimizer", "decay-high", base=with_adam, source=DEEPCRIME)
 def decay_high(job: Job, chance: Chance) -> None:
     """Weight decay is so strong that a weight is halved within 20 updates."""
     job.weight_decay = chance.times(0.03, 0.12) / job.rate
@@ -152,18 +154,18 @@ def optimizer_of_a_copy(job: Job, chance: Chance) -> None:
     job.optimized = lambda network: [nn.Parameter(each.detach().clone()) for each in network.parameters()]
 
 
-@fault("head-not-optimized", "code", "layers-frozen", ("huggingface", "loop"), needs="classes|causal|numbers")
-def only_norms_optimized(job: Job, chance: Chance) -> None:
+@fault("biases-alone-optimized", "code", "layers-frozen", ("huggingface", "loop"), needs="classes|causal|numbers")
+def biases_alone_optimized(job: Job, chance: Chance) -> None:
     """A filter by name leaves the optimizer with biases alone: no matrix is trained."""
     job.optimized = lambda network: [each for each in network.parameters() if each.ndim < 2]
 
 
 @fault("micro-batches-summed", "code", "accumulation-wrong learning-rate-high", ("loop",), base=with_sgd, is_plain=True)
 def micro_batches_summed(job: Job, chance: Chance) -> None:
-    """Gradients of 8 to 32 micro-batches are summed and not divided by their number."""
-    job.accumulation, job.undivided, job.clip = chance.fault.choice((8, 16, 32)), True, None
-    job.rate *= 2
-    job.steps = min(job.steps, 150)
+    """Gradients of 32 or 64 micro-batches are summed and not divided by their number."""
+    job.accumulation, job.undivided, job.clip = chance.fault.choice((32, 64)), True, None
+    job.steps, job.batch_size, job.schedule = 60, 8, "constant"
+    job.eval_every = 10
 
 
 @fault("ranks-summed", "code", "learning-rate-high gradients-summed accumulation-wrong", CODE, base=with_sgd)
@@ -177,13 +179,6 @@ def ranks_summed(job: Job, chance: Chance) -> None:
 def _scale_gradients(network: nn.Module, factor: float) -> None:
     for each in network.parameters():
         each.register_hook(lambda gradient: gradient * factor)
-
-
-@fault("optimizer-anew", "code", "optimizer-state-lost", ("loop",), base=with_adam, is_plain=True)
-def optimizer_anew(job: Job, chance: Chance) -> None:
-    """The optimizer is made inside the loop: its state is lost again and again."""
-    job.forgets, job.rate = "optimizer", job.rate * 3
-    job.train = job.train.take(slice(8 * job.batch_size))
 
 
 @fault("weights-anew", "code", "weights-lost", ("loop",), is_plain=True)

@@ -67,6 +67,8 @@ def trainer_class(job: Job, network: nn.Module):
                         job.at_step[step](model)
                 for change in job.batches:
                     inputs["input_ids"], inputs["labels"] = change(step, inputs["input_ids"], inputs["labels"])
+                if job.batches and "attention_mask" in inputs:
+                    inputs["attention_mask"] = (inputs["input_ids"] != PAD).long()
             if not job.has_faulty_loss:
                 return super().compute_loss(model, inputs, return_outputs)
             loss = criterion(*outputs_and_targets(job, model, inputs))

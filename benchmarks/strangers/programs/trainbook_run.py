@@ -13,6 +13,7 @@ from strangers.families_text import texts_of
 from strangers.job import Job
 from strangers.programs.fit import evaluations
 
+DATA = ".data"  # of all runs, beside their folders: twins share it
 FIELDS = {"classify": "label", "regress": "label", "seq2seq": "target"}
 TASKS = {"classify": "classify", "regress": "regress", "seq2seq": "seq2seq", "causal": "auto", "masked": "masked"}
 BUILTIN_NETWORKS = ("gpt", "bert", "t5")
@@ -25,7 +26,7 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
     from trainbook.errors import TrainbookError
 
     own_parts.JOB[:] = [job]
-    data = folder.parent / ".data"
+    data = folder.parents[1] / DATA
     ended = "finished"
     try:
         result = trainbook.train({}, overrides(job, data), name=folder.name, runs_dir=folder.parent, quiet=True)
