@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,13 @@ FACTS = {
     "token_shift": 0.015,
     "token_shift_within": 0.02,
 }
+
+
+class Case(NamedTuple):
+    rule: str
+    cause: str
+    ill: Callable[[], RunRecord]
+    near: Callable[[], RunRecord]
 
 
 def healthy_loss(step: int) -> float:

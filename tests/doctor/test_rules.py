@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from tests.doctor.records import LAYERS, both, healthy_loss, losses, run, set_to
+from tests.doctor.records import LAYERS, Case, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_breaks import breaks, broken_log, spikes
 from tests.doctor.test_own_modules import of_fit
+from tests.doctor.test_samples import CASES as OF_SAMPLES
 
 from trainbook.doctor import CAUSES, diagnose
 from trainbook.doctor.rule import all_rules
@@ -20,13 +21,6 @@ from trainbook.runs.run_record import RunRecord
 
 Make = Callable[[], RunRecord]
 NAN = float("nan")
-
-
-class Case(NamedTuple):
-    rule: str
-    cause: str
-    ill: Make
-    near: Make
 
 
 def resumed(step: int = 100) -> list[dict[str, Any]]:
@@ -89,6 +83,7 @@ def judged_beside_baseline(accuracy: float, baseline: float, read: float) -> Run
 
 
 CASES = [
+    *OF_SAMPLES,
     Case(
         "truncated-texts",
         "text-truncated",

@@ -1,7 +1,7 @@
 """From what rules say to how often they are right: the confidence that is shown.
 
-A rule states how sure it is from its own evidence alone. How often a cause that is stated like this is the right one was
-counted on runs with known faults and on healthy ones, in programs of five kinds (benchmarks/strangers), and is a
+A rule states how sure it is from its own evidence alone. How often a cause that is stated like this is the right one
+was counted on runs with known faults and on healthy ones, in programs of five kinds (benchmarks/strangers), and is a
 logistic function of what the report looks like: what rules say, how severe it is, what else is suspected, and where
 the run comes from. `calibration.json` holds its weights; `benchmarks/strangers/calibrate.py` writes it.
 """

@@ -148,7 +148,7 @@ def weighed(view: View) -> tuple[list[Finding], dict[str, list[str]]]:
     """One finding for each cause that any rule names, as sure as the rules are; and the rules that were not judged."""
     found: list[Finding] = []
     not_judged: dict[str, list[str]] = {}
-    for rule in all_rules().values():
+    for rule in [each for each in all_rules().values() if each.applies_to(view)]:
         lacking = missing(view, rule.needs)
         if lacking:
             not_judged[rule.name] = lacking

@@ -64,6 +64,11 @@ EXPERIMENTS = {
     "non-finite": "Compute the loss of each sample of that batch with the last checkpoint: if one of them alone is not "
     "finite, it is the data; if all are, the weights.",
     "data-not-finite": "Look for values that are NaN or infinite in the inputs and targets of that batch.",
+    "label-in-input": "Train without the suspected column: it was the answer if validation becomes much worse.",
+    "inputs-unscaled": "Train the first steps again with scaled inputs: it was the scale if the loss now falls much "
+    "faster.",
+    "dropout-in-evaluation": "Evaluate the same batch twice, after model.eval(): both losses must be equal.",
+    "classes-imbalanced": "Count the labels of a few hundred samples.",
     "training-short": "Train for twice as many steps.",
     "schedule-ends-early": "Train again with a schedule as long as the run.",
     "text-truncated": "Train again with twice the sequence length.",

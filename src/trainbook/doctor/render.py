@@ -35,11 +35,12 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
         print_hanging(console, mark, Text(STEP.sub(View(record).step_name, question.sentence)))
     for number, line in enumerate(next_lines(record, diagnosis)):
         console.print(Text(f"  {'try' if number == 0 else '':<8}{line}"), soft_wrap=True, highlight=False)
-    judged = len(RULES) - len(diagnosis.not_judged)
+    applying = sum(each.applies_to(View(record)) for each in RULES.values())
+    judged = applying - len(diagnosis.not_judged)
     console.print()
     skipped = len(diagnosis.not_judged) if is_run else 0
     rest = f"; {skipped} skipped, because what they need was not logged (--all lists them)" if skipped else ""
-    print_hanging(console, Text("  "), Text(f"{judged} of {len(RULES)} rules were checked{'' if show_all else rest}"))
+    print_hanging(console, Text("  "), Text(f"{judged} of {applying} rules were checked{'' if show_all else rest}"))
     for line in _lacking(diagnosis) if show_all else _failed(diagnosis):
         print_hanging(console, Text("  "), Text(line, style="dim"), len("skipped: "))
 

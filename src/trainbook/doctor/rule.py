@@ -19,6 +19,7 @@ SUBJECTS = (
     "breaks",
     "targets",
     "data",
+    "samples",
     "validation",
     "classes",
     "gradients",
@@ -41,6 +42,10 @@ class Rule:
     causes: tuple[str, ...]
     needs: tuple[str, ...]  # see `missing`
     judge: Judge
+    elsewhere: bool = False  # it does not apply to runs whose data and model are this package's own
+
+    def applies_to(self, view: View) -> bool:
+        return not (self.elsewhere and view.record.origin == "trainbook")
 
 
 RULES: dict[str, Rule] = {}
@@ -56,10 +61,11 @@ def rule(
     fault: str,
     causes: tuple[str, ...],
     needs: tuple[str, ...] = (),
+    elsewhere: bool = False,
 ) -> Callable[[Judge], Judge]:
     def register(judge: Judge) -> Judge:
         subject = judge.__module__.rpartition(".")[2]
-        RULES[name] = Rule(name, subject, symptom, looks_at, thresholds, source, fault, causes, needs, judge)
+        RULES[name] = Rule(name, subject, symptom, looks_at, thresholds, source, fault, causes, needs, judge, elsewhere)
         return judge
 
     return register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,8 +20,10 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
+from trainbook.loop.batch_size import first_dimensions, rows_of
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.objective import LossFacts
+from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.state import seed_everything
 from trainbook.loop.structure import structure_facts
 from trainbook.precision import Precision
@@ -33,6 +35,7 @@ from trainbook.tasks.task import evaluating
 LossFunction = Callable[[nn.Module, Any], Tensor]
 CountFunction = Callable[[Any], int]
 
+AGAIN = 1  # the seed of a batch that is evaluated a second time
 EPOCH_STREAM, ITEM_STREAM = 1, 2  # keep the seeds of epochs and items apart from those of steps
 
 
@@ -88,13 +91,18 @@ class FitJob(Job):
         self.steps_per_epoch = batches.steps_per_epoch or Fraction(self.total_updates)
         self.data_fingerprint = f"{batches.items_per_epoch} items" if batches.items_per_epoch else ""
         self.counted = batches.counted
+        self._sample_facts, self._is_evaluated_twice = SampleFacts(), False
         self._loss_facts = LossFacts(is_mean=own.count_targets is not None)  # a sum is divided by them
         precision = Precision(config.precision, device, batch=config.batch)
         own.model.to(device=device, dtype=precision.weight_dtype)
         self.state = build_state(config, own.model, self._losses, self.total_updates, precision, device)
 
     def feed(self, start: int, stop: int) -> Generator[StepBatch]:
-        return self.batches.steps(start, stop)
+        for step in self.batches.steps(start, stop):
+            # Later passes bring the same samples again.
+            for item in step.micro_batches if self.batches.passes == 0 else ():
+                self._sample_facts.note_training(item)
+            yield step
 
     @property
     def is_shuffled(self) -> bool | None:
@@ -114,7 +122,19 @@ class FitJob(Job):
         return {**structure_facts(self.own.model), "in_order": self.is_shuffled is False}
 
     def facts_seen(self) -> dict[str, Any]:
-        return self._loss_facts.read()
+        return {**self._loss_facts.read(), **self._sample_facts.read()}
+
+    def _evaluate_again(self, item: Any, first: float) -> None:
+        """Once in a run: whether the same batch has the same loss twice. The random numbers of training stay as they
+        are; a model that is in training mode, which changes the averages of batch norms, is not run again."""
+        self._is_evaluated_twice = True
+        if any(part.training for part in self.own.model.modules()):
+            self._sample_facts.note_evaluated_twice(first, first, is_in_training_mode=True)
+            return
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(AGAIN)
+            second = float(self._losses(to_device(item, self.device))["loss"])
+        self._sample_facts.note_evaluated_twice(first, second, is_in_training_mode=False)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
@@ -130,6 +150,9 @@ class FitJob(Job):
                 self.show_activity(f"evaluating {number}{of_all}")
                 with self.state.precision.autocast():
                     losses.append(float(self._losses(to_device(item, self.device))["loss"]))
+                    if number == 1 and not self._is_evaluated_twice:
+                        self._evaluate_again(item, losses[0])
+                self._sample_facts.note_validation(item)
                 targets += int(count_targets(item)) if count_targets else 1
                 sizes.append(_size(item, data))
         if targets == 0:
@@ -168,6 +191,7 @@ class UserBatches:
         _must_be_readable_again(data, "data")
         self.data, self.accumulation, self.count_targets, self.seed = data, accumulation, count_targets, seed
         self.items_per_epoch = length_of(data)
+        self.passes = 0  # over the data, before the one under way
         # What progress is shown in. Without `count_targets` each item weighs the same, however many samples it has.
         self.counted = "targets" if count_targets else "samples" if sizes_are_known(data) else "batches"
 
@@ -193,7 +217,7 @@ class UserBatches:
             epoch = first // self.items_per_epoch
             number = epoch * self.items_per_epoch
         while True:
-            start_of_pass = number
+            start_of_pass, self.passes = number, epoch
             seed_everything(self.seed, epoch, EPOCH_STREAM)
             self._seed_own_generators()
             items = iter(self.data)
@@ -252,7 +276,7 @@ class Size:
 
 
 def _size(item: Any, data: Iterable[Any]) -> Size:
-    dimensions = list(_first_dimensions(item))
+    dimensions = list(first_dimensions(item))
     rows = dimensions[0] if len(set(dimensions)) == 1 else None
     shown = size_of_batch(item, data)
     if _batch_size(data) is not None:
@@ -276,22 +300,6 @@ def size_of_batch(item: Any, data: Iterable[Any]) -> int:
     if most is not None:
         return most if rows is None else min(rows, most)
     return 1 if rows is None else rows
-
-
-def rows_of(item: Any) -> int | None:
-    """The first dimension that all tensors of a batch share; None where they share none."""
-    sizes = set(_first_dimensions(item))
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def _first_dimensions(item: Any) -> Iterator[int]:
-    if isinstance(item, Mapping):
-        item = list(item.values())
-    if isinstance(item, (list, tuple)):
-        for part in item:
-            yield from _first_dimensions(part)
-    elif len(shape := getattr(item, "shape", ())) > 0:  # a tensor or an array
-        yield int(shape[0])
 
 
 def _batch_size(data: Iterable[Any]) -> int | None:

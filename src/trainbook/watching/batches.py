@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainbook.loop.fit import rows_of
+from trainbook.loop.batch_size import rows_of
 
 LABELS = ("labels", "label", "targets", "target", "y")
 MOST_SAMPLED = 1024  # numbers of a tensor that tell it from others

@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import UserError
 from trainbook.loop.objective import LossFacts
+from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.step_metrics import left_as_it_was
 from trainbook.loop.structure import (
     foreign_parameters,
@@ -127,6 +128,7 @@ class Watch:
         self.updates = 0  # counted by the optimizer
         self._recorder = Recorder(name, runs_dir, start_step=start_step, device=self._device)
         self._loss_facts = LossFacts(is_mean=loss_is_mean)
+        self._sample_facts = SampleFacts(of_one_pass=False)  # which epoch it is, a loop does not tell
         self._zero_check = ZeroCheck()
         self._structure = structure_facts(model)
         self._told: set[str] = set()
@@ -320,6 +322,7 @@ class Watch:
         if batch is None:
             return
         self._samples += num_samples(batch) or 0
+        self._sample_facts.note_training(batch)
         if (print_of := fingerprint(batch)) is not None:
             self._prints.append(print_of)
 
@@ -416,7 +419,7 @@ class Watch:
         return facts
 
     def _tell_facts(self, *, is_last: bool = False) -> None:
-        if facts := self._loss_facts.read(is_last=is_last):
+        if facts := {**self._loss_facts.read(is_last=is_last), **self._sample_facts.read()}:
             self._recorder.event("facts", self.steps, **facts)
 
     def _before_forward(self, module: nn.Module, _: Any) -> None:

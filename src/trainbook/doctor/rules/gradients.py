@@ -258,7 +258,8 @@ def layers_starve(view: View) -> Iterator[Finding]:
 def layers_frozen(view: View) -> Iterator[Finding]:
     if view.setting("model.lora_rank") is not None:
         return
-    untrained = list(view.fact("untrained_layers") or ())
+    # Whoever sets requires_grad=False in a module of his own means it: `parameters-frozen` speaks where it may harm.
+    untrained = list(view.fact("untrained_layers") or ()) if view.record.origin == "trainbook" else []
     # Where all updates are so small that they get lost in rounding, no layer is frozen.
     rows = [(step, each) for step, each in view.parts("update_ratios") if max(each.values()) > LOST_IN_ROUNDING]
     still: list[str] = []

@@ -1,0 +1,225 @@
+"""What the first samples of a loader and the loss function tell, in a module or loop of the user's own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from trainbook.doctor.rule import finding, rule
+from trainbook.doctor.view import View
+from trainbook.finding import Finding
+
+SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that from
+FAR, VERY_FAR = 50.0, 1000.0  # from 0, of inputs
+ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
+REPEATED = 0.1  # of the batches
+SAME_LOSS = 1e-3  # of the loss: by which two evaluations of one batch may differ
+
+
+@rule(
+    "loss-function",
+    symptom="loss not decreasing",
+    looks_at="the loss function as the first batch went through it: what the outputs passed before it, their shape "
+    "against that of the targets, and whether the targets are classes",
+    thresholds="a softmax or sigmoid before a cross entropy that applies its own; shapes that are broadcast; a squared "
+    "error of whole numbers with 3 to 50 different values, as classes are",
+    source="the definitions of these functions",
+    fault="softmax before cross entropy; (N, 1) against (N,); a squared error of class numbers",
+    causes=("softmax-twice", "targets-broadcast", "loss-mismatched"),
+    elsewhere=True,
+)
+def loss_function(view: View) -> Iterator[Finding]:
+    passed, objective = view.fact("outputs_passed_through"), view.fact("objective")
+    span = (0, view.last_step)
+    if passed in ("softmax", "sigmoid"):
+        evidence = f"the outputs go through a {passed}, and then into a {objective}, which applies its own"
+        yield finding("error", "softmax-twice", 0.9, evidence, steps=span)
+    if view.fact("targets_broadcast"):
+        evidence = "in the first batch, each prediction was compared with the targets of all samples"
+        yield finding("error", "targets-broadcast", 0.95, evidence, steps=span)
+    classes = view.fact("target_classes")
+    if objective == "squared error" and classes is not None and 3 <= classes <= 50:
+        evidence = f"the loss is a squared error, and the targets are whole numbers with {classes} different values"
+        yield finding("warning", "loss-mismatched", 0.7, evidence, steps=span)
+
+
+@rule(
+    "answers-in-inputs",
+    symptom="overfitting",
+    looks_at="columns of the inputs that the targets explain completely",
+    thresholds="99.95 % of the variance of a column",
+    source="reasoning: nothing that is measured is so exact",
+    fault="the label as a column of the inputs",
+    causes=("label-in-input",),
+    needs=("start:target_in_column",),
+    elsewhere=True,
+)
+def answers_in_inputs(view: View) -> Iterator[Finding]:
+    column = view.fact("target_in_column")
+    if column is None:
+        return
+    evidence = f"in {view.fact('samples_seen'):,} samples, column {column} of the inputs follows from the target"
+    yield finding("error", "label-in-input", 0.85, evidence, steps=(0, view.last_step), column=column)
+
+
+@rule(
+    "scale-of-inputs",
+    symptom="loss not decreasing",
+    looks_at="mean and spread of each column of the first inputs",
+    thresholds=f"a mean or a standard deviation above {FAR:g}, in a model without batch norm (an info below "
+    f"{VERY_FAR:g}); all columns constant is an error",
+    source="networks are initialized for inputs with a variance of 1; the tolerance is ours",
+    fault="inputs in thousands; inputs that are all zero",
+    causes=("inputs-unscaled", "inputs-constant"),
+    needs=("start:constant_columns",),
+    elsewhere=True,
+)
+def scale_of_inputs(view: View) -> Iterator[Finding]:
+    span = (0, view.last_step)
+    if float(view.fact("constant_columns")) == 1.0:
+        evidence = f"all of the first {view.fact('samples_seen'):,} inputs are equal"
+        yield finding("error", "inputs-constant", 0.95, evidence, steps=span)
+        return
+    spread, offset = float(view.fact("input_spread") or 0.0), float(view.fact("input_offset") or 0.0)
+    largest = max(spread, offset)
+    if largest > FAR and not view.fact("has_batch_norm"):
+        evidence = f"columns of the inputs have means up to {offset:.3g} and standard deviations up to {spread:.3g}"
+        severity = "warning" if largest > VERY_FAR else "info"
+        yield finding(severity, "inputs-unscaled", 0.6, evidence, steps=span, spread=spread, offset=offset)
+
+
+@rule(
+    "order-of-targets",
+    symptom="fluctuating validation",
+    looks_at="whether the targets of samples that follow each other are alike",
+    thresholds=f"{SORTED:g} on a scale from 0 (a random order) to 1 (sorted), in {ENOUGH} samples or more: of classes, "
+    "how often neighbours are equal beyond chance; of numbers, the correlation of their ranks",
+    source="the definition: in a random order neighbours are not more alike than others",
+    fault="data sorted by class",
+    causes=("data-unshuffled",),
+    needs=("start:target_order", "start:samples_seen"),
+    elsewhere=True,
+)
+def order_of_targets(view: View) -> Iterator[Finding]:
+    order, seen = float(view.fact("target_order")), int(view.fact("samples_seen"))
+    if order > SORTED and seen >= ENOUGH:
+        evidence = (
+            f"the first {seen:,} samples come in an order in which neighbours have like targets ({order:.2f} on a "
+            "scale from 0, random, to 1, sorted)"
+        )
+        remedy = "Shuffle the samples, for example with DataLoader(..., shuffle=True)."
+        yield finding("error", "data-unshuffled", 0.85, evidence, steps=(0, view.last_step), remedy=remedy, order=order)
+
+
+@rule(
+    "copies-of-batches",
+    symptom="overfitting",
+    looks_at="batches with exactly the rows of an earlier one, among the first",
+    thresholds=f"more than {REPEATED:.0%} of the batches",
+    source="the definition of an epoch: every row once",
+    fault="a loader that returns the same batches again",
+    causes=("batches-repeat",),
+    needs=("start:repeated_batch_share", "start:batches_seen"),
+    elsewhere=True,
+)
+def copies_of_batches(view: View) -> Iterator[Finding]:
+    share, seen = float(view.fact("repeated_batch_share")), int(view.fact("batches_seen"))
+    # Later passes over the data bring the same batches where they are not shuffled.
+    an_epoch = view.fact("steps_per_epoch")
+    if share > REPEATED and an_epoch is not None and seen <= math.ceil(float(an_epoch) * view.accumulation):
+        evidence = f"{share:.0%} of the first {seen:,} batches are equal to an earlier one of the same epoch"
+        yield finding("error", "batches-repeat", 0.85, evidence, steps=(0, view.last_step), share=share)
+
+
+@rule(
+    "one-class",
+    symptom="loss not decreasing",
+    looks_at="the share of the most frequent class among the first targets",
+    thresholds=f"{ONE_CLASS:.0%} of {ENOUGH} or more is a warning, {MOST_OF_ONE_CLASS:.0%} an info; a single class in "
+    "all of them is an error",
+    source="reasoning: predicting that class alone is nearly always right",
+    fault="labels that are all the same",
+    causes=("classes-imbalanced",),
+    needs=("start:majority_share", "start:targets_seen"),
+    elsewhere=True,
+)
+def one_class(view: View) -> Iterator[Finding]:
+    share, seen = float(view.fact("majority_share")), int(view.fact("targets_seen"))
+    if share < MOST_OF_ONE_CLASS or seen < ENOUGH or view.task not in (None, "classify"):
+        return
+    evidence = f"{share:.1%} of the first {seen:,} targets are of the same class"
+    severity = "error" if share == 1.0 else "warning" if share >= ONE_CLASS else "info"
+    yield finding(severity, "classes-imbalanced", 0.8, evidence, steps=(0, view.last_step), share=share)
+
+
+@rule(
+    "evaluated-twice",
+    symptom="fluctuating validation",
+    looks_at="whether the model is in training mode while it is evaluated, and the loss of one batch evaluated twice",
+    thresholds=f"a difference of {SAME_LOSS:.1%}; an info if no dropout is known, since some models draw at random on "
+    "purpose",
+    source="the definition: an evaluated model is a function of its inputs",
+    fault="model.train() in the loss function; functional dropout that is always on",
+    causes=("dropout-in-evaluation",),
+    needs=("start:evaluated_twice",),
+    elsewhere=True,
+)
+def evaluated_twice(view: View) -> Iterator[Finding]:
+    first, second = view.fact("evaluated_twice")
+    span = (0, view.last_step)
+    if view.fact("training_mode_in_evaluation"):
+        has = view.fact("has_dropout") or view.fact("has_batch_norm")
+        evidence = "parts of the model are in training mode while it is evaluated"
+        yield finding("error" if has else "info", "dropout-in-evaluation", 0.9 if has else 0.3, evidence, steps=span)
+    elif abs(first - second) > SAME_LOSS * max(abs(first), abs(second)):
+        evidence = f"the same batch has a validation loss of {first:.5g} and, evaluated again, of {second:.5g}"
+        severity, sure = ("info", 0.3) if view.fact("has_dropout") is False else ("warning", 0.6)
+        yield finding(severity, "dropout-in-evaluation", sure, evidence, steps=span, first=first, second=second)
+
+
+SYMPTOMS = {
+    "no-update": ("updates-missing", 0.95),
+    "gradients-not-zeroed": ("gradients-not-zeroed", 0.95),
+    "eval-mode-in-training": ("training-in-eval-mode", 0.9),
+    "train-mode-in-evaluation": ("dropout-in-evaluation", 0.9),
+    "evaluation-not-repeatable": ("dropout-in-evaluation", 0.6),
+}
+
+
+@rule(
+    "watched-loop",
+    symptom="loss not decreasing",
+    looks_at="what `trainbook.watch` saw a loop do: updates that are never made, gradients that are never reset, modes "
+    "of the model, evaluations that cannot be repeated",
+    thresholds="none: these are events",
+    source="the definitions of PyTorch's optimizers and modes",
+    fault="zero_grad() forgotten; model.eval() forgotten",
+    causes=("updates-missing", "gradients-not-zeroed", "training-in-eval-mode", "dropout-in-evaluation"),
+    elsewhere=True,
+)
+def watched_loop(view: View) -> Iterator[Finding]:
+    for event in view.events("symptom"):
+        cause, sure = SYMPTOMS.get(str(event.get("symptom")), (None, 0.0))
+        if cause is not None:
+            severity = "warning" if sure < 0.8 or cause == "training-in-eval-mode" else "error"
+            yield finding(severity, cause, sure, str(event["reason"]), steps=(event["step"], view.last_step))
+
+
+@rule(
+    "parameters-left-out",
+    symptom="underfitting",
+    looks_at="trainable parameters that the optimizer does not hold",
+    thresholds="any",
+    source="the definition: what an optimizer does not hold, it does not train",
+    fault="an optimizer that got the head's parameters alone",
+    causes=("layers-frozen",),
+    needs=("start:unheld_parameters",),
+    elsewhere=True,
+)
+def parameters_left_out(view: View) -> Iterator[Finding]:
+    left_out = list(view.fact("unheld_parameters"))
+    if left_out:
+        such_as = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3} more" if len(left_out) > 3 else "")
+        evidence = f"these parameters need a gradient, and the optimizer does not hold them: {such_as}"
+        remedy = "Pass all parameters that should learn to the optimizer; set requires_grad=False for the others."
+        yield finding("warning", "layers-frozen", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)

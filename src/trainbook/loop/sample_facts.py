@@ -1,0 +1,208 @@
+"""What the samples of anybody's loader tell, looked at as they pass: copies, order, scale, and answers in the inputs.
+
+Only what lies on the host is looked at, and only the first few thousand rows: nothing is read ahead, and no device is
+waited for. A batch is several tensors with the same first dimension: inputs and targets, or a mapping with usual names.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainbook.loop.batch_size import rows_of
+
+TARGETS = ("labels", "label", "targets", "target", "y")
+MOST_ROWS = 4096
+MOST_COLUMNS = 1024  # of an input, that are held against the targets
+ENOUGH = 64  # rows: with fewer nothing is told of order and scale
+GIVEN_AWAY = 0.9995  # of the variance of an input, that the targets explain: it is the answer
+OF_COPIES = ("duplicate_share", "repeated_batch_share")
+READS = 3  # facts are told anew when so many times as many rows were seen
+
+
+class SampleFacts:
+    def __init__(self, *, of_one_pass: bool = True) -> None:
+        """`of_one_pass`: no sample comes twice unless the data holds it twice. Otherwise copies are not told."""
+        self.of_one_pass = of_one_pass
+        self.training, self.validation = _Side(), _Side()
+        self._told = 0
+        self._repeated: tuple[float, float] | None = None
+        self._trains_in_evaluation: bool | None = None
+
+    def note_training(self, batch: Any) -> None:
+        self.training.note(batch)
+
+    def note_validation(self, batch: Any) -> None:
+        self.validation.note(batch)
+
+    def note_evaluated_twice(self, first: float, second: float, *, is_in_training_mode: bool) -> None:
+        """The loss of one batch, evaluated twice."""
+        self._repeated, self._trains_in_evaluation = (first, second), is_in_training_mode
+
+    def read(self) -> dict[str, Any]:
+        """All facts so far, whenever there is news."""
+        news = self.training.num_rows + self.validation.num_rows + (self._repeated is not None)
+        if news < max(ENOUGH, READS * self._told) and not (self.training.is_full and news > self._told):
+            return {}
+        self._told = news
+        facts = self.training.facts()
+        if not self.of_one_pass:
+            facts = {name: value for name, value in facts.items() if name not in OF_COPIES}
+        if self._repeated is not None:
+            facts["evaluated_twice"] = list(self._repeated)
+            facts["training_mode_in_evaluation"] = self._trains_in_evaluation
+        if self.validation.num_rows and self.training.num_rows:
+            facts["validation_overlap"] = self.validation.share_within(self.training)
+            facts["validation_samples_seen"] = self.validation.num_rows
+        return facts
+
+
+class _Side:
+    """Rows of one side, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self.num_rows = self.num_batches = self.repeated_batches = 0
+        self.hashes: list[np.ndarray] = []
+        self.inputs: list[np.ndarray] = []  # (rows, columns), as far as they have the same width
+        self.targets: list[np.ndarray] = []
+        self._batches: set[bytes] = set()
+        self.is_full = False
+
+    def note(self, batch: Any) -> None:
+        if self.is_full:
+            return
+        inputs, targets = _parts(batch)
+        if inputs is None:
+            return
+        rows = inputs.reshape(len(inputs), -1)
+        hashes = row_hashes(rows)
+        key = hashes.tobytes()
+        self.repeated_batches += key in self._batches
+        self._batches.add(key)
+        self.num_batches += 1
+        self.num_rows += len(rows)
+        self.hashes.append(hashes)
+        if targets is not None and len(targets) == len(rows):
+            self.inputs.append(rows[:, :MOST_COLUMNS])
+            self.targets.append(targets)
+        self.is_full = self.num_rows >= MOST_ROWS
+
+    def facts(self) -> dict[str, Any]:
+        if not self.hashes:
+            return {}
+        hashes = np.concatenate(self.hashes)
+        facts: dict[str, Any] = {"samples_seen": len(hashes), "batches_seen": self.num_batches}
+        if len(hashes) >= ENOUGH:
+            facts["duplicate_share"] = 1 - len(np.unique(hashes)) / len(hashes)
+        if self.num_batches > 1:
+            facts["repeated_batch_share"] = self.repeated_batches / (self.num_batches - 1)
+        same_width = len({each.shape[1] for each in self.inputs}) == 1
+        if same_width and sum(map(len, self.inputs)) >= ENOUGH:
+            facts |= _columns(np.concatenate(self.inputs), np.concatenate(self.targets))
+        return facts
+
+    def share_within(self, other: _Side) -> float:
+        own = np.concatenate(self.hashes)
+        return float(np.isin(own, np.concatenate(other.hashes)).mean())
+
+
+def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
+    """Of inputs (rows, columns) and targets (rows): order, scale, and a column that gives the target away."""
+    facts: dict[str, Any] = {}
+    if targets.dtype.kind in "iub":
+        facts["target_classes"] = len(np.unique(targets))
+    if np.ptp(targets) > 0:
+        facts["target_order"] = order_of(targets)
+    is_finite = np.isfinite(inputs).all()
+    facts["inputs_finite"] = bool(is_finite)
+    if not is_finite:
+        return facts
+    spreads = inputs.std(0, dtype=np.float64)
+    facts["constant_columns"] = float((spreads == 0).mean())
+    if inputs.dtype.kind == "f":
+        facts["input_spread"] = float(spreads.max())
+        facts["input_offset"] = float(np.abs(inputs.mean(0, dtype=np.float64)).max())
+    facts["target_in_column"] = _giving_away(inputs, targets) if np.ptp(targets) > 0 else None
+    return facts
+
+
+def order_of(targets: np.ndarray) -> float:
+    """How much like its neighbour each target is: about 0 in a random order, about 1 if they are sorted. Of classes, by
+    how often two neighbours are equal; of numbers, by the correlation of ranks."""
+    if targets.dtype.kind in "iub":
+        _, counts = np.unique(targets, return_counts=True)
+        expected = float(np.square(counts / counts.sum()).sum())
+        alike = float((targets[1:] == targets[:-1]).mean())
+        return (alike - expected) / (1 - expected)
+    ranks = np.argsort(np.argsort(targets, kind="stable"), kind="stable").astype(np.float64)
+    return float(np.corrcoef(ranks[1:], ranks[:-1])[0, 1])
+
+
+def _giving_away(inputs: np.ndarray, targets: np.ndarray) -> int | None:
+    """The column whose values the targets explain all but completely: no measured quantity is so exact."""
+    values = inputs.astype(np.float64)
+    total = values.var(0)
+    if targets.dtype.kind in "iub":
+        classes, which = np.unique(targets, return_inverse=True)
+        if len(classes) < 2 or len(classes) > len(targets) / 4:
+            return None
+        counts = np.bincount(which).astype(np.float64)
+        sums = np.zeros((len(classes), values.shape[1]))
+        np.add.at(sums, which, values)
+        within = values - (sums / counts[:, None])[which]
+        left = within.var(0)
+    else:
+        centred = targets.astype(np.float64) - targets.mean(dtype=np.float64)
+        slope = (values - values.mean(0)).T @ centred / float(centred @ centred)
+        left = (values - values.mean(0) - np.outer(centred, slope)).var(0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        explained = np.where(total > 0, 1 - left / total, 0.0)
+    best = int(explained.argmax())
+    return best if explained[best] > GIVEN_AWAY else None
+
+
+def row_hashes(rows: np.ndarray) -> np.ndarray:
+    """One number (uint64) for each of some rows: equal for equal ones, and for others hardly ever."""
+    plain = np.ascontiguousarray(rows)
+    raw = plain.view(np.uint8).reshape(len(plain), -1) if plain.size else np.zeros((len(plain), 8), np.uint8)
+    padded = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
+    words = padded.view(np.uint64)
+    weights = np.random.default_rng(0).integers(1, 1 << 63, words.shape[1], dtype=np.uint64) | np.uint64(1)
+    with np.errstate(over="ignore"):
+        mixed = words * weights
+        mixed ^= mixed >> np.uint64(29)
+        return (mixed * weights[::-1]).sum(1, dtype=np.uint64)
+
+
+def _parts(batch: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """The inputs (rows, ...) and the targets (rows) of a batch, where they lie on the host; None where there are none.
+    Several targets of a row, such as the tokens of a text, are none."""
+    if rows_of(batch) is None or isinstance(batch, (Tensor, np.ndarray)):
+        return None, None  # a single tensor may be one sample
+    if isinstance(batch, Mapping):
+        named = {str(name): value for name, value in batch.items()}
+        target = next((named.pop(name) for name in TARGETS if name in named), None)
+        values = list(named.values())
+    else:
+        *values, target = batch
+    inputs = next((found for each in values if (found := _array(each)) is not None and found.ndim > 1), None)
+    targets = _array(target)
+    if targets is not None and math.prod(targets.shape[1:]) == 1:
+        return inputs, targets.reshape(-1)
+    return inputs, None
+
+
+def _array(value: Any) -> np.ndarray | None:
+    if isinstance(value, np.ndarray):
+        return value if value.ndim > 0 and value.dtype.kind in "iubf" else None
+    if not isinstance(value, Tensor) or value.device.type != "cpu" or value.layout is not torch.strided:
+        return None
+    if value.ndim == 0 or value.is_complex() or value.is_quantized:
+        return None
+    plain = value.detach()
+    return (plain.float() if plain.dtype in (torch.bfloat16, torch.float16) else plain).numpy()

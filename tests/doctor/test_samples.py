@@ -1,0 +1,104 @@
+"""What the first samples and the loss function of a program tell, as facts; and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tests.doctor.records import Case, run
+
+from trainbook.runs.run_record import RunRecord
+
+
+def seen(**facts: Any) -> RunRecord:
+    made = run(facts={"samples_seen": 1000, "batches_seen": 30, "steps_per_epoch": 50, **facts})
+    return replace(made, origin="fit", config=None)
+
+
+def watched(symptom: str) -> RunRecord:
+    made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}])
+    return replace(made, origin="fit", config=None)
+
+
+CASES = [
+    Case(
+        "loss-function",
+        "softmax-twice",
+        lambda: seen(objective="cross entropy", outputs_passed_through="softmax"),
+        lambda: seen(objective="cross entropy", outputs_passed_through="ReLU"),
+    ),
+    Case(
+        "loss-function",
+        "targets-broadcast",
+        lambda: seen(objective="squared error", targets_broadcast=True),
+        lambda: seen(objective="squared error"),
+    ),
+    Case(
+        "loss-function",
+        "loss-mismatched",
+        lambda: seen(objective="squared error", target_classes=10),
+        lambda: seen(objective="squared error", target_classes=300),
+    ),
+    Case(
+        "answers-in-inputs",
+        "label-in-input",
+        lambda: seen(target_in_column=3),
+        lambda: seen(target_in_column=None),
+    ),
+    Case(
+        "scale-of-inputs",
+        "inputs-unscaled",
+        lambda: seen(constant_columns=0.0, input_spread=3000.0, input_offset=2.0),
+        lambda: seen(constant_columns=0.0, input_spread=3000.0, input_offset=2.0, has_batch_norm=True),
+    ),
+    Case(
+        "scale-of-inputs",
+        "inputs-constant",
+        lambda: seen(constant_columns=1.0),
+        lambda: seen(constant_columns=0.9, input_spread=1.0, input_offset=0.0),
+    ),
+    Case("order-of-targets", "data-unshuffled", lambda: seen(target_order=0.9), lambda: seen(target_order=0.2)),
+    Case(
+        "order-of-targets",
+        "data-unshuffled",
+        lambda: seen(target_order=0.9),
+        lambda: seen(target_order=0.9, samples_seen=64),
+    ),
+    Case(
+        "copies-of-batches",
+        "batches-repeat",
+        lambda: seen(repeated_batch_share=0.5),
+        lambda: seen(repeated_batch_share=0.5, steps_per_epoch=10),
+    ),
+    Case(
+        "one-class",
+        "classes-imbalanced",
+        lambda: seen(majority_share=0.99, targets_seen=500),
+        lambda: seen(majority_share=0.8, targets_seen=500),
+    ),
+    Case(
+        "evaluated-twice",
+        "dropout-in-evaluation",
+        lambda: seen(evaluated_twice=[1.0, 1.1], training_mode_in_evaluation=False),
+        lambda: seen(evaluated_twice=[1.0, 1.0001], training_mode_in_evaluation=False),
+    ),
+    Case(
+        "evaluated-twice",
+        "dropout-in-evaluation",
+        lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=True, has_dropout=True),
+        lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=False, has_dropout=True),
+    ),
+    Case("watched-loop", "updates-missing", lambda: watched("no-update"), lambda: watched("something-else")),
+    Case(
+        "watched-loop",
+        "gradients-not-zeroed",
+        lambda: watched("gradients-not-zeroed"),
+        lambda: watched("no-update"),
+    ),
+    Case(
+        "parameters-left-out",
+        "layers-frozen",
+        lambda: seen(unheld_parameters=["body.weight"]),
+        lambda: seen(unheld_parameters=[]),
+    ),
+]
