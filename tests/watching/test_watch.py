@@ -454,3 +454,12 @@ def test_a_copy_of_a_watched_model_can_be_made(loop: Loop):
     watch = trainbook.watch(model, torch.optim.SGD(model.parameters(), 0.1), name="mine", runs_dir=loop.folder)
     watch.close()
     copy.deepcopy(model)
+
+
+def test_a_transformer_is_known_by_its_attention(loop: Loop):
+    from trainbook.doctor.view import View
+
+    for number, (model, is_one) in enumerate([(made_model(), False), (nn.TransformerEncoderLayer(8, 2, 8), True)]):
+        name = f"model-{number}"
+        trainbook.watch(model, torch.optim.SGD(model.parameters(), 0.1), name=name, runs_dir=loop.folder).close()
+        assert View(open_record(loop.folder / name)).is_transformer is is_one

@@ -11,7 +11,8 @@ from ruamel.yaml import YAML, YAMLError
 from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.events import AliasEvent
-from ruamel.yaml.nodes import Node, ScalarNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.tag import Tag
 
 from trainbook.bounded.json_text import MOST_DEPTH, MOST_DIGITS
 from trainbook.errors import BeyondBounds
@@ -19,12 +20,18 @@ from trainbook.errors import BeyondBounds
 MOST_BYTES = 512 << 10
 MOST_VALUES = 20_000  # with each alias counted as all that it stands for
 
-__all__ = ["MOST_BYTES", "MarkedYAMLError", "YAMLError", "compose", "load"]
+__all__ = ["MOST_BYTES", "MarkedYAMLError", "YAMLError", "compose", "load", "load_untagged"]
 
 
 def load(text: str, where: str = "YAML") -> Any:
     """Plain values. What is no YAML: YAMLError or ValueError, whatever went wrong inside of the package."""
     return _guarded(text, where, lambda yaml: yaml.load(text))
+
+
+def load_untagged(text: str, where: str = "YAML") -> Any:
+    """The same, of a file in which another tool noted Python's types (`!!python/tuple`): they are passed over, and what
+    has one is read as the plain value, list or mapping that it is written as."""
+    return _guarded(text, where, lambda yaml: yaml.load(text), composer=_UntaggedComposer)
 
 
 def compose(text: str, where: str = "YAML") -> tuple[Node | None, YAML]:
@@ -41,11 +48,11 @@ def compose(text: str, where: str = "YAML") -> tuple[Node | None, YAML]:
     return root, yaml
 
 
-def _guarded(text: str, where: str, read: Any) -> Any:
+def _guarded(text: str, where: str, read: Any, composer: type[Composer] | None = None) -> Any:
     if (size := len(text.encode("utf-8", "surrogatepass"))) > MOST_BYTES:
         raise BeyondBounds(f"{where}: must have at most {MOST_BYTES:,} bytes, but has {size:,}.")
     yaml = YAML(typ="safe", pure=True)  # YAML 1.2: 1e-4 is a number, `no` is a word
-    yaml.Composer = _Composer
+    yaml.Composer = composer or _Composer
     try:
         return read(yaml)
     except _Beyond as error:
@@ -94,3 +101,13 @@ class _Composer(Composer):
         if self._values > MOST_VALUES:
             law = f"must have at most {MOST_VALUES:,} values, aliases expanded"
             raise _Beyond(mark, f"{law}, but has {'more' if more == 1 else f'at least {self._values:,}'}.")
+
+
+class _UntaggedComposer(_Composer):
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        node = super().compose_node(parent, index)
+        if ":python/" in str(node.tag):
+            kinds = ((MappingNode, "map"), (SequenceNode, "seq"), (ScalarNode, "str"))
+            plain = next(name for kind, name in kinds if isinstance(node, kind))
+            node.ctag = Tag(suffix=f"tag:yaml.org,2002:{plain}")
+        return node

@@ -168,9 +168,12 @@ class View:
 
     @property
     def is_transformer(self) -> bool:
-        """Usual values are those of transformers. Another tool's run is one if its settings describe one."""
+        """Usual values are those of transformers. Another tool's run is one if its settings describe one, or if its
+        model was seen to have attention."""
         if self.record.origin in ("trainbook", "fit"):
             return self.setting("model.type") in (*NATIVE, "hf")
+        if self.record.origin == "watch":
+            return self.fact("has_attention") is True
         return self.record.origin == "huggingface" or any(path in self.record.settings for path in OF_TRANSFORMERS)
 
     @property

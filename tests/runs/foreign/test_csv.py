@@ -31,6 +31,27 @@ def test_separators_spaces_and_a_byte_order_mark_are_understood(tmp_path: Path, 
     assert steps == [10, 20] and losses[0] == 5.0 and math.isnan(losses[1])
 
 
+def test_hyper_parameters_of_lightning_that_are_python_objects_hide_no_others(tmp_path: Path):
+    """A class or a tuple among them is noted with its Python type, which is neither known here nor looked up."""
+    saving = pytest.importorskip("lightning.pytorch.core.saving")
+    loggers = pytest.importorskip("lightning.pytorch.loggers")
+    logger = loggers.CSVLogger(tmp_path)
+    logger.log_metrics({"train_loss": 1.0}, step=1)
+    logger.save()
+    given = {"lr": 3e-4, "betas": (0.9, 0.95), "kind": Path, "folder": tmp_path, "optimizer": {"weight_decay": 0.1}}
+    folder = tmp_path / "lightning_logs" / "version_0"
+    saving.save_hparams_to_yaml(folder / "hparams.yaml", given)
+    assert "!!python/" in (folder / "hparams.yaml").read_text()
+    record = open_record(folder)
+    assert record.settings == {
+        "optimizer.learning_rate": 3e-4,
+        "optimizer.beta1": 0.9,
+        "optimizer.beta2": 0.95,
+        "optimizer.weight_decay": 0.1,
+    }
+    assert record.names["optimizer.learning_rate"] == "lr"
+
+
 def test_lightnings_own_logger_is_read_with_its_hyper_parameters(tmp_path: Path):
     loggers = pytest.importorskip("lightning.pytorch.loggers")
     logger = loggers.CSVLogger(str(tmp_path))

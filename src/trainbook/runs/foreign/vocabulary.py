@@ -249,7 +249,7 @@ def is_hugging_face(config: Mapping[str, Any]) -> bool:
 def read_mapping(path: Path) -> dict[str, Any]:
     """A YAML or JSON file of settings; empty if it cannot be read as one: settings are a help, not the run."""
     try:
-        content = json_text.read(path) if path.suffix == ".json" else yaml_text.load(read_text(path))
+        content = json_text.read(path) if path.suffix == ".json" else yaml_text.load_untagged(read_text(path))
     except (OSError, ValueError, yaml_text.YAMLError):
         return {}
     return as_mapping(content)
