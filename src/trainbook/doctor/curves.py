@@ -146,9 +146,11 @@ def falls_below_zero(view: View) -> tuple[float, float] | None:
     if len(losses) < FEW or losses[-1] >= 0:
         return None
     evaluations, gain = view.values("loss", "eval"), validation_gain(view)
-    if gain is not None and gain < STOPPED and evaluations[-1] < 0:
+    if view.record.origin != "huggingface" and gain is not None and gain < STOPPED and evaluations[-1] < 0:
         return None
     first, last = float(losses[0]), float(np.median(losses[-max(3, len(losses) // 10) :]))
+    if view.record.origin == "huggingface" and last < -1.0 and last < first:
+        return first, last  # the losses of its models are cross entropies and squared errors
     smooth = running_median(losses, max(3, len(losses) // 10) | 1)
     at, rates = view.finite("learning_rate")
     rates = np.interp(steps, at, rates) if len(at) else np.ones(len(steps))

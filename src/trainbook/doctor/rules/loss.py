@@ -38,6 +38,7 @@ from trainbook.doctor.curves import (
     validation_fell_a_little,
     validation_has_stopped,
 )
+from trainbook.doctor.curves import FEW as ROWS_OF_DIVERGENCE
 from trainbook.doctor.remedies import (
     NOT_THE_RATE,
     Chosen,
@@ -53,7 +54,7 @@ from trainbook.doctor.remedies import (
     usual_rates,
 )
 from trainbook.doctor.rule import finding, rule
-from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line
+from trainbook.doctor.statistics import median_and_spread, quantile_over_steps, robust_line, running_median
 from trainbook.doctor.view import View
 from trainbook.finding import Finding, Severity
 from trainbook.knobs.bibliography import CS231N, RECIPE, TUNING_PLAYBOOK
@@ -64,6 +65,7 @@ BETTER_THAN_GUESSING = 0.9  # of the validation loss of guessing: something was 
 MUCH_BETTER_SCORE = 1.5  # times the macro F1 of a constant prediction
 NEGLIGIBLE = 0.01  # of the first loss: what is left, or gained late, is not worth more steps
 FAR_OFF = 4.0  # times the highest usual learning rate, or the lowest over this
+LOW_FOR_ADAM = 2e-4  # a learning rate below it is low for any small model that is trained from scratch
 USUAL_SGD = 5e-3  # a learning rate below it is low for SGD
 HUGE_UPDATE = 0.5  # of the norm of the weights, in a single update
 PROVEN = (
@@ -180,6 +182,10 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         may_have_fallen(view) or validation_fell(view)
     ):
         return
+    if (lowest := _lost_again(view, first)) is not None:
+        said = f"the loss fell to {lowest:.3g}, and is now {last:.3g}; it started at {first:.3g}"
+        yield finding("error", "learning-rate-high", 0.5, said, steps=(0, steps[-1]), override=lower_rate(view))
+        return
     norms = view.curve("grad_norm")[1]
     if len(norms) and not np.isfinite(norms).mean() > 0.5:  # what was never applied says nothing about the rate
         return
@@ -249,6 +255,17 @@ def not_decreasing(view: View) -> Iterator[Finding]:
         )
 
 
+def _lost_again(view: View, first: float) -> float | None:
+    """The lowest level of a log with too few rows for `divergence`, if it was far below the first one, in training and
+    in validation: something was learned and is lost."""
+    losses, evaluations = view.losses()[1], view.values("loss", "eval")
+    if view.record.origin in ("trainbook", "fit") or len(losses) >= ROWS_OF_DIVERGENCE or len(evaluations) < 3:
+        return None
+    lowest = float(running_median(losses, 3).min())
+    is_lost = evaluations[-1] > 1.2 * evaluations.min() and evaluations.min() < 0.8 * first
+    return lowest if lowest < 0.8 * first and is_lost else None
+
+
 def _targets_to_blame(
     view: View,
     severity: Severity,
@@ -302,6 +319,9 @@ def _stands_still(view: View, evidence: str, span: tuple[float, float]) -> Findi
         )
         remedy = f"With SGD, raise the learning rate. Otherwise: {PAIRS}."
         return finding("error", "learning-rate-low", 0.45, said, steps=span, remedy=remedy)
+    if view.record.origin != "huggingface" and rate < LOW_FOR_ADAM and not view.is_fine_tuning and loss_falls_on(view):
+        said = f"{evidence}, and still falls, slowly; the learning rate is {rate:.2g}, low for training from scratch"
+        return finding("error", "learning-rate-low", 0.55, said, steps=span, override=raise_rate(view))
     said = f"{evidence}, although the learning rate is not low ({rate:.2g}; {usual})"
     return _targets_to_blame(view, "error", 0.5, said, span)
 

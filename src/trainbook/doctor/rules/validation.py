@@ -9,6 +9,7 @@ import numpy as np
 
 from trainbook.doctor.chance import (
     ABOUT_A_GUESS,
+    AT_THE_START,
     BY_CHANCE,
     FEWEST_SAMPLES,
     LEARNED,
@@ -30,6 +31,7 @@ from trainbook.knobs.bibliography import TUNING_PLAYBOOK
 from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
 
+FAR_ABOVE_START = 1.3  # times the loss of the untrained model
 NO_BETTER = 0.97  # of the loss of the untrained model
 SAME_WAY = (
     "Check that the inputs and labels of the validation split are encoded and preprocessed exactly as those of the "
@@ -84,7 +86,10 @@ def validation_rises(view: View) -> Iterator[Finding]:
         said = f"{evidence}; this is still the first epoch, so it is not overfitting"
         yield finding("error" if rise > 0.1 else "warning", "validation-drift", 0.6, said, steps=span, rise=rise)
         return
-    if said := _never_generalized(view):
+    if (said := _never_generalized(view)) and (worse := _far_above_from_the_start(view)):
+        yield finding("error", "validation-drift", 0.6, f"{evidence}; {worse}", steps=span, remedy=SAME_WAY, rise=rise)
+        return
+    if said:
         yield from _nothing_general(view, f"{evidence}; {said}", span, rise)
         return
     is_kept = keeps_the_best(view)
@@ -125,11 +130,24 @@ def _never_generalized(view: View) -> str | None:
     if view.is_fine_tuning or not view.has_floor or not len(evaluations):
         return None
     first = float(losses[:3].max())
-    if steps[0] > max(STARTS_BY, 0.02 * view.total) or evaluations.min() < NO_BETTER * first:
+    if steps[0] > max(STARTS_BY, AT_THE_START * view.total) or evaluations.min() < NO_BETTER * first:
         return None
     if float(np.median(losses[-5:])) > LEARNED * first:
         return None
     return f"no evaluation was better than the untrained model (loss about {first:.3g})"
+
+
+def _far_above_from_the_start(view: View) -> str | None:
+    """Where no epochs were logged: the first evaluation is far worse than the untrained model already, while training
+    goes well."""
+    (at, evaluations), (steps, losses) = view.finite("loss", "eval"), view.losses()
+    first = float(losses[:3].max())
+    then = float(np.median(losses[np.argsort(np.abs(steps - at[0]))[:5]]))
+    if len(view.values("epoch")) or is_never_above_chance(view) or evaluations[0] < FAR_ABOVE_START * first:
+        return None
+    if then > 0.8 * first:
+        return None
+    return f"the first evaluation, at step {int(at[0]):,}, is far worse already: {evaluations[0]:.3g}"
 
 
 def _nothing_general(view: View, evidence: str, span: tuple[float, float], rise: float) -> Iterator[Finding]:
@@ -182,7 +200,7 @@ def _against_overfitting(view: View, best: int) -> str | None:
     "guess",
     source="reasoning: smaller gaps are usual and harmless",
     fault="a small training set",
-    causes=("overfitting",),
+    causes=("overfitting", "validation-drift"),
     needs=("loss", "eval:loss"),
 )
 def gap(view: View) -> Iterator[Finding]:
@@ -196,6 +214,12 @@ def gap(view: View) -> Iterator[Finding]:
     last = judged[-max(5, len(judged) // 5) :]
     late, error = float(last.mean()), float(last.std(ddof=1)) / len(last) ** 0.5
     above = float(evaluations[-1]) - late
+    chosen = chosen_metric(view)
+    has_risen = chosen is not None and chosen.has_worsened  # of which `validation-rises` speaks
+    if not has_risen and (said := _never_generalized(view)) and (worse := _far_above_from_the_start(view)):
+        evidence = f"the validation loss is {evaluations[-1]:.3g}, and the {name} {late:.3g}; {said}; {worse}"
+        yield finding("error", "validation-drift", 0.6, evidence, steps=(0, view.last_step), remedy=SAME_WAY, gap=above)
+        return
     early = float(evaluations[0]) - float(judged[: max(5, len(judged) // 3)].mean())
     if above > max(0.25 * view.unit(late), 0.1, 3 * error) and above > early + 0.05:
         evidence = f"the validation loss is {evaluations[-1]:.3g}; the {name} is {late:.3g}"
@@ -360,16 +384,17 @@ def accuracy_against_loss(view: View) -> Iterator[Finding]:
     names = ("step", "accuracy", "loss", "targets")
     rows = np.stack(view.record.rows("eval").columns(*names, need=names[:3]), axis=1)
     rows = rows[np.isfinite(rows[:, 2])]
-    if view.task is None:
+    guessing = guessing_of(view)
+    if view.task is None and (guessing is None or not has_learned(view, guessing)):
         raise Lacking("word on what is predicted was logged")
-    if len(rows) < 3 or view.task not in OF_CHOICES:
+    if len(rows) < 3 or view.task not in (*OF_CHOICES, None):
         return
     late = rows[-max(3, len(rows) // 3) :]
     loss = float(np.median(late[:, 2]))
-    uniform = view.fact("uniform_loss")
+    uniform = view.fact("uniform_loss") or (guessing.uniform_loss if view.task is None and guessing else None)
     # What a model that has learned nothing holds for likeliest is arbitrary: it may be right less often than by chance.
-    has_learned = uniform is not None and loss < uniform - math.log(TIMES_A_GUESS)
-    least = math.exp(-loss) if has_learned else 1 - loss / math.log(2)
+    knows_more = uniform is not None and loss < uniform - math.log(TIMES_A_GUESS)
+    least = math.exp(-loss) if knows_more else 1 - loss / math.log(2)
     if least <= 0:
         return
     accuracy = float(np.median(late[:, 1]))
