@@ -276,6 +276,12 @@ def test_parameters_that_the_optimizer_does_not_have_are_named(loop: Loop):
     assert loop.record.facts["unheld_parameters"] == ["1.weight", "1.bias", "4.weight", "4.bias"]
 
 
+def test_an_optimizer_of_another_model_updates_nothing(loop: Loop):
+    optimizer = torch.optim.SGD(made_model().parameters(), 0.1)
+    trainbook.watch(made_model(), optimizer, name="mine", runs_dir=loop.folder).close()
+    assert loop.symptoms() == ["no-update"] and loop.record.facts["foreign_parameters"] == 6
+
+
 def test_the_same_batch_in_every_step_and_rows_that_occur_twice(loop: Loop):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -40,12 +40,11 @@ from trainbook.loop.structure import (
     unheld_parameters,
 )
 from trainbook.loop.train import read_together
-from trainbook.runs.foreign.metrics import place
 from trainbook.runs.foreign.vocabulary import knobs_in
-from trainbook.runs.schema import METRICS
 from trainbook.tracking import is_due
 from trainbook.watching.batches import duplicate_rows, fingerprint, labels_of, num_samples
 from trainbook.watching.gradients import Gradients, ZeroCheck
+from trainbook.watching.numbers import as_tensor, differing, evaluation_row, on_one_device, scalar
 from trainbook.watching.recorder import Recorder
 
 logger = logging.getLogger("trainbook.watch")
@@ -54,7 +53,6 @@ DENSE_STEPS = 10  # at the start, each of which has a row
 LEFT_OVER_ROWS = 3  # rows in a row with gradients of the update before: by then it is no accident
 NAMED = 20  # parameters that a fact names
 CLIPPED = 1e-3  # a gradient shorter by this share at the optimizer's step than before has been clipped
-SAME_RESULT = 1e-4  # two evaluations that differ by less are the same
 
 # What PyTorch calls the knobs.
 NAMES = {
@@ -151,6 +149,11 @@ class Watch:
         self._eval_passes = self._eval_passes_in_train_mode = self._train_passes_in_eval_mode = 0
         kind = "resume" if start_step else "start"
         self._recorder.event(kind, start_step, settings=self.settings, **facts, **self._facts_of_start())
+        if self._structure["num_trained"] and not _holds_any(model, parameters):
+            reason = (
+                f"the optimizer has {len(parameters)} tensors, and none of them is a trainable parameter of the model"
+            )
+            self._symptom("no-update", f"{reason}: it was built for another model, or before the model was replaced")
         self._hooks = [model.register_forward_pre_hook(self._before_forward)]
         if isinstance(self.optimizer, torch.optim.Optimizer):
             self._hooks += [
@@ -169,7 +172,7 @@ class Watch:
         """Of one micro-batch, if several make an update: `step` without a loss then takes their mean. Called before
         the backward pass, it also shows the targets."""
         self.see_loss(loss)
-        self._losses.append(_scalar(loss))
+        self._losses.append(scalar(loss))
 
     def step(self, loss: Tensor | float | None = None, *, batch: Any = None, grad_norm: Any = None) -> None:
         """Once for each update, after `optimizer.step()`. `loss`: its own, or none if `add_loss` was given those of
@@ -180,8 +183,8 @@ class Watch:
         if isinstance(loss, Tensor) and not self._losses:
             with self._never_in_the_way():
                 self._loss_facts.note(loss, labels_of(batch))
-        value = _scalar(loss) if loss is not None else torch.stack([each.float() for each in self._losses]).mean()
-        norm = {} if grad_norm is None else {"grad_norm": _scalar(grad_norm)}
+        value = scalar(loss) if loss is not None else torch.stack([each.float() for each in self._losses]).mean()
+        norm = {} if grad_norm is None else {"grad_norm": scalar(grad_norm)}
         self._losses = []
         with self._never_in_the_way():
             self.flush()  # of the step before, whose optimizer was never called
@@ -287,7 +290,7 @@ class Watch:
             self._updating = self._present_step(has_closure)
             if self._is_due(self._updating):
                 self._weights = self._gradients.before()
-                self._rate = _as_tensor(learning_rate(self.optimizer))  # before a scheduler moves it on
+                self._rate = as_tensor(learning_rate(self.optimizer))  # before a scheduler moves it on
 
     def _after_update(self, *_: Any) -> None:
         """Gradients are read here, since those of a closure come only during the step; it leaves them as they are."""
@@ -342,7 +345,7 @@ class Watch:
         if held["duplicates"] is not None:
             on_device["duplicate_rows"] = held["duplicates"]
         on_device |= {f"print {number}": each for number, each in enumerate(prints) if isinstance(each, Tensor)}
-        values = read_together(_together(on_device, self._device))
+        values = read_together(on_one_device(on_device, self._device))
         seen = [values.pop(f"print {number}", each) for number, each in enumerate(prints)]
         row = {**values, **self._row_of_batches(seen)}
         updates = self._row_of_updates(row, is_given="grad_norm" in held["given"])
@@ -445,14 +448,9 @@ class Watch:
             )
 
     def _write_evaluation(self, metrics: Mapping[str, Any]) -> None:
-        row: dict[str, Any] = {}
-        for name, value in metrics.items():
-            metric = name if name in METRICS else place(name)[1]
-            known = METRICS.get(metric or "")
-            number = _plain_number(value)
-            if known is not None and known.per is None and "eval" in known.splits and number is not None:
-                row[known.name] = number
-            elif f"metric {name}" not in self._told:
+        row, unknown = evaluation_row(metrics)
+        for name in unknown:
+            if f"metric {name}" not in self._told:
                 self._told.add(f"metric {name}")
                 self._recorder.event("notice", self.steps, reason=f"evaluation: {name} is no metric that is recorded")
         if row:
@@ -469,18 +467,11 @@ class Watch:
     def _evaluate_again(self, evaluate: Callable[[], Mapping[str, Any]], first: Mapping[str, Any]) -> None:
         with left_as_it_was(self.model, self._device, in_evaluation_mode=False):
             second = evaluate()
-        pairs = {name: (_plain_number(first.get(name)), _plain_number(value)) for name, value in second.items()}
-        differing = [
-            f"{name} {one:.6g} and then {other:.6g}"
-            for name, (one, other) in pairs.items()
-            if one is not None and other is not None and abs(one - other) > SAME_RESULT * max(abs(one), abs(other))
-        ]
         with self._never_in_the_way():
-            self._recorder.event("facts", self.steps, evaluation_repeatable=not differing)
-            if differing:
-                self._symptom(
-                    "evaluation-not-repeatable", f"the same model evaluated twice: {', '.join(differing[:3])}"
-                )
+            differ = differing(first, second)
+            self._recorder.event("facts", self.steps, evaluation_repeatable=not differ)
+            if differ:
+                self._symptom("evaluation-not-repeatable", f"the same model evaluated twice: {', '.join(differ[:3])}")
 
     def _symptom(self, symptom: str, reason: str) -> None:
         """Once each."""
@@ -503,34 +494,10 @@ class Watch:
                 self._recorder.event("notice", self.steps, reason=reason)
 
 
-def _scalar(value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        if value.numel() != 1:
-            raise UserError(f"watch.step: must be one number, but got a tensor of shape {tuple(value.shape)}.")
-        value = value.detach()
-        return (value.full_tensor() if hasattr(value, "full_tensor") else value).reshape(())  # pyright: ignore
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__"):
-        raise UserError(f"watch.step: must be a number or a tensor, but got {value!r:.60}.")
-    return torch.tensor(float(value))
-
-
-def _as_tensor(value: float | Tensor | None) -> Tensor | None:
-    return value if value is None or isinstance(value, Tensor) else torch.tensor(value, dtype=torch.double)
-
-
-def _plain_number(value: Any) -> float | None:
-    if isinstance(value, Tensor):
-        value = value.item() if value.numel() == 1 else None
-    return float(value) if hasattr(value, "__float__") and not isinstance(value, (str, bytes)) else None
-
-
-def _together(values: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """On one device, so that one copy has everything."""
-    return {
-        name: {key: item.to(device) for key, item in value.items()} if isinstance(value, Mapping) else value.to(device)
-        for name, value in values.items()
-    }
-
-
 def _are_several() -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _holds_any(model: nn.Module, parameters: Sequence[Tensor]) -> bool:
+    held = {id(parameter) for parameter in parameters}
+    return any(id(parameter) in held for parameter in model.parameters() if parameter.requires_grad)
