@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strangers import families, families_huggingface, families_text, faults  # noqa: F401 — faults register their kinds
+from strangers import families, families_huggingface, families_text, faults  # noqa: F401 — faults register kinds
 from strangers.families import Family
+from strangers.families_unusual import UNUSUAL
 from strangers.job import Chance, Job
 from strangers.kinds import KINDS, Kind
 from strangers.programs.names import PROGRAMS
@@ -87,6 +88,12 @@ def healthy_families(program: str) -> list[str]:
 def suits(family: Family, kind: Kind) -> bool:
     has = family.traits | {family.task, family.network}
     return all(any(trait in has for trait in wanted) for wanted in kind.needs)
+
+
+def suitable(program: str, kind: Kind) -> list[Family]:
+    """Families that a kind of fault can be put into; never those that look unusual already."""
+    families = FAMILIES[program].values()
+    return [each for each in families if UNUSUAL not in each.traits and suits(each, kind) and _has_code(each, kind)]
 
 
 def job_of(entry: Entry) -> Job:

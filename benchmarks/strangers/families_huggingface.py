@@ -10,7 +10,7 @@ from strangers.job import Chance, Job
 FAMILIES: dict[str, Family] = {}
 
 
-def _family(name: str, task: str, network: str, traits: str = ""):
+def family(name: str, task: str, network: str, traits: str = ""):
     def register(make):
         FAMILIES[name] = Family(name, task, network, make, frozenset(f"tokens transformer {traits}".split()))
         return make
@@ -35,65 +35,65 @@ def _job(chance: Chance, program: str, name: str, table: Table, num_valid: int, 
     return job
 
 
-@_family("hf-bert-topics", "classify", "bert", "classes dropout")
+@family("hf-bert-topics", "classify", "bert", "classes dropout")
 def bert_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 3, 6))
     table = tokens.topics(chance.rng, 2400, 20, classes)
     return _job(chance, program, "hf-bert-topics", table, 240, 2e-3, num_classes=classes, vocab=60)
 
 
-@_family("hf-distilbert-topics", "classify", "distilbert", "classes dropout")
+@family("hf-distilbert-topics", "classify", "distilbert", "classes dropout")
 def distilbert_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4, 8))
     table = tokens.topics(chance.rng, 2400, 20, classes)
     return _job(chance, program, "hf-distilbert-topics", table, 240, 2e-3, num_classes=classes, vocab=60)
 
 
-@_family("hf-roberta-topics", "classify", "roberta", "classes dropout")
+@family("hf-roberta-topics", "classify", "roberta", "classes dropout")
 def roberta_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4, 12))
     table = tokens.topics(chance.rng, 3000, 24, classes, share=0.45)
     return _job(chance, program, "hf-roberta-topics", table, 240, 2e-3, num_classes=classes, vocab=60)
 
 
-@_family("hf-gpt2-topics", "classify", "gpt2-classify", "classes")
+@family("hf-gpt2-topics", "classify", "gpt2-classify", "classes")
 def gpt2_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4))
     table = tokens.topics(chance.rng, 2400, 16, classes, share=0.5)
     return _job(chance, program, "hf-gpt2-topics", table, 240, 3e-3, num_classes=classes, vocab=60)
 
 
-@_family("hf-bert-count", "regress", "bert", "numbers")
+@family("hf-bert-count", "regress", "bert", "numbers")
 def bert_count(chance: Chance, program: str) -> Job:
     table = tokens.count(chance.rng, 2400, 16)
     return _job(chance, program, "hf-bert-count", table, 240, 2e-3, num_classes=1, vocab=60)
 
 
-@_family("hf-gpt2-chain", "causal", "gpt2", "causal")
+@family("hf-gpt2-chain", "causal", "gpt2", "causal")
 def gpt2_chain(chance: Chance, program: str) -> Job:
     table = tokens.chain(chance.rng, 2400, 20)
     return _job(chance, program, "hf-gpt2-chain", table, 160, 4e-3, vocab=32)
 
 
-@_family("hf-gpt2-library", "causal", "gpt2", "causal")
+@family("hf-gpt2-library", "causal", "gpt2", "causal")
 def gpt2_library(chance: Chance, program: str) -> Job:
     table = tokens.windows(tokens.library(chance.base.randrange(40), 90_000), 2400, 32)
     return _job(chance, program, "hf-gpt2-library", table, 120, 4e-3, vocab=tokens.TEXT_SYMBOLS)
 
 
-@_family("hf-llama-sums", "causal", "llama", "causal")
+@family("hf-llama-sums", "causal", "llama", "causal")
 def llama_sums(chance: Chance, program: str) -> Job:
     table = tokens.sums(chance.rng, 2400, 32)
     return _job(chance, program, "hf-llama-sums", table, 120, 4e-3, vocab=tokens.TEXT_SYMBOLS)
 
 
-@_family("hf-bert-masked", "masked", "bert-masked")
+@family("hf-bert-masked", "masked", "bert-masked")
 def bert_masked(chance: Chance, program: str) -> Job:
     table = masked(chance, tokens.chain(chance.rng, 3000, 20), 0.2)
     return _job(chance, program, "hf-bert-masked", table, 200, 4e-3, vocab=32)
 
 
-@_family("hf-t5-reverse", "seq2seq", "t5")
+@family("hf-t5-reverse", "seq2seq", "t5")
 def t5_reverse(chance: Chance, program: str) -> Job:
     table = tokens.reversed_pairs(chance.rng, 3000, chance.base.choice((3, 4)), 8)
     return _job(chance, program, "hf-t5-reverse", table, 160, 8e-3, vocab=16)

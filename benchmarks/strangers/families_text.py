@@ -15,7 +15,7 @@ BUILTIN: dict[str, Family] = {}
 OWN: dict[str, Family] = {}
 
 
-def _family(families: dict[str, Family], name: str, task: str, network: str, traits: str = ""):
+def family(families: dict[str, Family], name: str, task: str, network: str, traits: str = ""):
     def register(make):
         families[name] = Family(name, task, network, make, frozenset(f"tokens {traits}".split()))
         return make
@@ -62,25 +62,25 @@ def chains(chance: Chance, rows: int, length: int) -> Table:
     return Table(objects(tokens.as_texts(tokens.chain(chance.rng, rows, length).x)))
 
 
-@_family(BUILTIN, "gpt-library", "causal", "gpt", "transformer causal dropout")
+@family(BUILTIN, "gpt-library", "causal", "gpt", "transformer causal dropout")
 def gpt_library(chance: Chance, program: str) -> Job:
     table = lines(tokens.library(chance.base.randrange(40), 120_000), 400)
     return _job(chance, program, BUILTIN["gpt-library"], table, 30, 5e-3, knobs={"data.max_seq_length": 48})
 
 
-@_family(BUILTIN, "gpt-sentences", "causal", "gpt", "transformer causal dropout")
+@family(BUILTIN, "gpt-sentences", "causal", "gpt", "transformer causal dropout")
 def gpt_sentences(chance: Chance, program: str) -> Job:
     table = lines(tokens.sentences(chance.rng, 2500), 300)
     return _job(chance, program, BUILTIN["gpt-sentences"], table, 24, 5e-3, knobs={"data.max_seq_length": 48})
 
 
-@_family(BUILTIN, "gpt-chain", "causal", "gpt", "transformer causal dropout documents")
+@family(BUILTIN, "gpt-chain", "causal", "gpt", "transformer causal dropout documents")
 def gpt_chain(chance: Chance, program: str) -> Job:
     knobs = {"data.max_seq_length": 32, "data.samples": "documents"}
     return _job(chance, program, BUILTIN["gpt-chain"], chains(chance, 2500, 28), 150, 5e-3, knobs=knobs)
 
 
-@_family(BUILTIN, "llama-library", "causal", "gpt", "transformer causal dropout")
+@family(BUILTIN, "llama-library", "causal", "gpt", "transformer causal dropout")
 def llama_library(chance: Chance, program: str) -> Job:
     table = lines(tokens.library(chance.base.randrange(40), 120_000), 400)
     knobs = {"data.max_seq_length": 48, "model.norm": "rmsnorm", "model.activation": "swiglu"}
@@ -88,7 +88,7 @@ def llama_library(chance: Chance, program: str) -> Job:
     return _job(chance, program, BUILTIN["llama-library"], table, 30, 5e-3, knobs=knobs)
 
 
-@_family(BUILTIN, "bert-topics", "classify", "bert", "transformer classes dropout")
+@family(BUILTIN, "bert-topics", "classify", "bert", "transformer classes dropout")
 def bert_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4, 6, 8))
     table = topics(chance, 2400, classes)
@@ -97,7 +97,7 @@ def bert_topics(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(BUILTIN, "bert-relu-topics", "classify", "bert", "transformer classes dropout")
+@family(BUILTIN, "bert-relu-topics", "classify", "bert", "transformer classes dropout")
 def bert_relu_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((3, 5))
     knobs = {"data.max_seq_length": 40, "model.activation": "relu", "model.norm_position": "pre"}
@@ -105,7 +105,7 @@ def bert_relu_topics(chance: Chance, program: str) -> Job:
     return _job(chance, program, BUILTIN["bert-relu-topics"], table, 240, 2e-3, num_classes=classes, knobs=knobs)
 
 
-@_family(BUILTIN, "bert-count", "regress", "bert", "transformer numbers")
+@family(BUILTIN, "bert-count", "regress", "bert", "transformer numbers")
 def bert_count(chance: Chance, program: str) -> Job:
     found = tokens.count(chance.rng, 2400, 16)
     table = Table(objects(tokens.as_texts(found.x)), found.labels[:, 0])
@@ -114,7 +114,7 @@ def bert_count(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(BUILTIN, "bert-masked", "masked", "bert", "transformer dropout masked")
+@family(BUILTIN, "bert-masked", "masked", "bert", "transformer dropout masked")
 def bert_masked(chance: Chance, program: str) -> Job:
     knobs: dict[str, Any] = {"data.max_seq_length": 32, "data.samples": "documents", "training.mask_ratio": 0.2}
     knobs |= {"model.norm_position": "pre", "model.position": "rotary", "training.task": "masked"}
@@ -124,7 +124,7 @@ def bert_masked(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(BUILTIN, "t5-reverse", "seq2seq", "t5", "transformer")
+@family(BUILTIN, "t5-reverse", "seq2seq", "t5", "transformer")
 def t5_reverse(chance: Chance, program: str) -> Job:
     found = tokens.reversed_pairs(chance.rng, 3000, chance.base.choice((3, 4)), 8)
     table = Table(objects(tokens.as_texts(found.x)), objects(tokens.as_texts(found.labels)))
@@ -138,7 +138,7 @@ def t5_reverse(chance: Chance, program: str) -> Job:
 # The user's own network, in the place of a built-in one; or his own task around a built-in network
 
 
-@_family(OWN, "own-gru-topics", "classify", "recurrent", "classes model")
+@family(OWN, "own-gru-topics", "classify", "recurrent", "classes model")
 def own_gru_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4))
     table = topics(chance, 2400, classes, 16)
@@ -148,7 +148,7 @@ def own_gru_topics(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-bag-topics", "classify", "bag", "classes model dropout")
+@family(OWN, "own-bag-topics", "classify", "bag", "classes model dropout")
 def own_bag_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 3, 6, 10))
     table = topics(chance, 2400, classes)
@@ -158,7 +158,7 @@ def own_bag_topics(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-encoder-topics", "classify", "encoder", "classes model dropout transformer relu")
+@family(OWN, "own-encoder-topics", "classify", "encoder", "classes model dropout transformer relu")
 def own_encoder_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4, 6))
     table = topics(chance, 2400, classes)
@@ -168,7 +168,7 @@ def own_encoder_topics(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-encoder-library", "causal", "encoder", "model transformer causal relu")
+@family(OWN, "own-encoder-library", "causal", "encoder", "model transformer causal relu")
 def own_encoder_library(chance: Chance, program: str) -> Job:
     table = lines(tokens.library(chance.base.randrange(40), 120_000), 400)
     job = _job(chance, program, OWN["own-encoder-library"], table, 30, 5e-3, knobs={"data.max_seq_length": 40})
@@ -176,7 +176,7 @@ def own_encoder_library(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-gru-chain", "causal", "recurrent", "model")
+@family(OWN, "own-gru-chain", "causal", "recurrent", "model")
 def own_gru_chain(chance: Chance, program: str) -> Job:
     knobs = {"data.max_seq_length": 32, "data.samples": "documents"}
     job = _job(chance, program, OWN["own-gru-chain"], chains(chance, 2500, 28), 150, 8e-3, knobs=knobs)
@@ -184,7 +184,7 @@ def own_gru_chain(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-task-topics", "classify", "bert", "classes task dropout transformer")
+@family(OWN, "own-task-topics", "classify", "bert", "classes task dropout transformer")
 def own_task_topics(chance: Chance, program: str) -> Job:
     classes = chance.base.choice((2, 4, 6))
     table = topics(chance, 2400, classes)
@@ -193,7 +193,7 @@ def own_task_topics(chance: Chance, program: str) -> Job:
     return job
 
 
-@_family(OWN, "own-task-library", "causal", "gpt", "task transformer causal dropout")
+@family(OWN, "own-task-library", "causal", "gpt", "task transformer causal dropout")
 def own_task_library(chance: Chance, program: str) -> Job:
     table = lines(tokens.library(chance.base.randrange(40), 120_000), 400)
     job = _job(chance, program, OWN["own-task-library"], table, 30, 5e-3, knobs={"data.max_seq_length": 40})

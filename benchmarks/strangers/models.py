@@ -23,8 +23,11 @@ class MLP(nn.Module):
         activation: str = "relu",
         dropout: float = 0.0,
         norm: str = "",
+        mean: float = 0.0,
+        scale: float = 1.0,
     ) -> None:
         super().__init__()
+        self.mean, self.scale = mean, scale  # of the targets
         layers: list[nn.Module] = []
         for number in range(depth):
             layers.append(nn.Linear(width if number else inputs, width))
@@ -35,7 +38,7 @@ class MLP(nn.Module):
         self.head = nn.Linear(width, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.trunk(x.flatten(1)))
+        return self.mean + self.scale * self.head(self.trunk(x.flatten(1)))
 
 
 class ConvNet(nn.Module):
