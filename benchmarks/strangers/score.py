@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from doctor.intervals import Share, clustered
+from doctor.intervals import Share, clustered, exact
 
 from strangers.entries import Entry
 from strangers.judged import BAD, Judged, judge
@@ -95,11 +95,16 @@ def shares(runs: Sequence[Judged]) -> dict[str, Share]:
 
 
 def share_of(runs: Sequence[Judged], ask: Callable[[Judged], bool]) -> Share:
-    """Of all runs; the interval is of the bootstrap over kinds, or over families."""
+    """Of all runs; the interval is of the bootstrap over kinds, or over families. Where none or all hit, a bootstrap
+    knows no width: the interval is then that of as many independent clusters."""
     by_cluster: dict[str, list[bool]] = defaultdict(list)
     for run in runs:
         by_cluster[run.cluster].append(ask(run))
-    return clustered(by_cluster)
+    share = clustered(by_cluster)
+    if share.of and share.hits in (0, share.of):
+        bounds = exact(len(by_cluster) if share.hits else 0, len(by_cluster))
+        return share._replace(low=bounds.low, high=bounds.high)
+    return share
 
 
 def alarms(runs: Sequence[Judged]) -> dict[str, Any]:

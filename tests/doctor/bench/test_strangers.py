@@ -20,7 +20,7 @@ from strangers.entries import FAMILIES, HEALTHY, KINDS, Entry, all_entries, heal
 from strangers.job import Job
 from strangers.judged import Judged, judge
 from strangers.programs.names import PROGRAMS
-from strangers.score import by_kind, lines, reliability, summary
+from strangers.score import by_kind, lines, reliability, share_of, summary
 from strangers.split import OPEN, SEALED, folds, half_of_family, half_of_kind
 from strangers.validate import harms, learned
 
@@ -151,6 +151,11 @@ def test_a_statement_about_a_healthy_run_is_wrong_whatever_it_says() -> None:
     found = reliability([right, wrong])
     assert found["deciles"] == [{"from": 0.8, "to": 0.9, "runs": 2, "stated": 0.8, "right": 0.5}]
     assert found["expected_calibration_error"] == pytest.approx(0.3)
+
+
+def test_no_hit_at_all_still_has_an_interval() -> None:
+    share = share_of([judged(HEALTHY, causes=())] * 5, lambda run: run.is_noticed)
+    assert (share.hits, share.of, share.low) == (0, 5, 0.0) and 0.9 < share.high < 1.0  # they are of one family
 
 
 def test_lines_of_sealed_kinds_are_not_printed_unless_asked_for() -> None:
