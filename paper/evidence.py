@@ -96,6 +96,10 @@ def arm_text(place: str) -> str:
     )
 
 
+# Claims that several verdicts fit.
+FITTING = {"not worse": ("better", "equivalent"), "different": ("better", "worse")}
+
+
 def verdict_of_arms(places: Sequence[str], expect: str) -> str:
     """Of a claim that says `expect` of each arm."""
     opposite = {"better": "worse", "worse": "better"}
@@ -103,8 +107,12 @@ def verdict_of_arms(places: Sequence[str], expect: str) -> str:
     if any(each is None for each in found):
         return NOT_TESTED
     verdicts = [each["verdict"] for each in found if each is not None]
-    if all(each == expect for each in verdicts):
+    if all(each in FITTING.get(expect, (expect,)) for each in verdicts):
         return HOLDS
+    if expect == "not worse":
+        return FALSE if "worse" in verdicts else UNDECIDED
+    if expect == "different":
+        return FALSE if all(each == "equivalent" for each in verdicts) else UNDECIDED
     if expect == "equivalent":
         return FALSE if any(each in opposite for each in verdicts) else UNDECIDED
     # Something that was said to differ, and does not, is as false as something that differs the other way.

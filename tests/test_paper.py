@@ -35,6 +35,14 @@ def test_each_claim_is_decided_in_one_way_that_exists(evidence: Any):
             assert f"\ndef {name}(" in (ROOT / path).read_text(encoding="utf-8"), claim["test"]
 
 
+def test_the_readme_counts_the_claims_as_the_paper_does(evidence: Any):
+    verdicts = [each["verdict"] for each in evidence.claims()]
+    holds, false, undecided = (verdicts.count(each) for each in (evidence.HOLDS, evidence.FALSE, evidence.UNDECIDED))
+    told = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"{len(verdicts)} claims of common training notes against our own studies: {holds} hold, {false} are" in told
+    assert f"are false, {undecided} are undecided" in told
+
+
 def test_no_claim_stands_twice(evidence: Any):
     said = [(each["note"], each["claim"]) for each in evidence.claims()]
     assert len(said) == len(set(said))
