@@ -101,3 +101,24 @@ def test_what_is_no_log_of_wandb_is_a_message(tmp_path: Path):
     (tmp_path / "run-x.wandb").write_text("hello")
     with pytest.raises(UserError, match="does not start like one"):
         open_record(tmp_path)
+
+
+def test_what_the_hugging_face_trainer_notes_there_tells_its_model_too(wandb_run: Callable[..., Path]):
+    """As its callback for W&B does: arguments, the model's configuration and its size, in one mapping."""
+    arguments = {"per_device_train_batch_size": 8, "lr_scheduler_type": "linear", "learning_rate": 2e-5, "optim": "sgd"}
+    model = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}
+    model |= {
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        "num_hidden_layers": 12,
+        "_name_or_path": "bert-base",
+    }
+    folder = wandb_run(
+        [{"train/loss": 1.0, "train/global_step": 1}], {**model, **arguments, "model/num_parameters": 110}
+    )
+    record = open_record(folder)
+    facts = {"num_parameters": 110, "num_classes": 3, "vocab_size": 30522}
+    assert {name: record.facts.get(name) for name in facts} == facts
+    assert record.settings["model.pretrained"] == "bert-base" and record.settings["optimizer.momentum"] == 0.0
+    assert record.settings["model.num_hidden_layers"] == 12 and "data.max_seq_length" not in record.settings
+    assert record.knowledge_of("batch.max_grad_norm") == "unknown"

@@ -16,6 +16,7 @@ from typing import Any
 from trainbook.bounded import json_text
 from trainbook.bounded.files import read_bytes
 from trainbook.errors import UserError
+from trainbook.runs.foreign.huggingface import facts_of_model, settings_of_model
 from trainbook.runs.foreign.metrics import Logged, as_step, number, rows_of, step_name
 from trainbook.runs.foreign.tensorboard import Message, Torn, doubles
 from trainbook.runs.foreign.vocabulary import (
@@ -74,7 +75,11 @@ def read(*logs: Path) -> RunRecord:
     logged = _logged(path, history)
     rows = rows_of(logged)
     is_theirs = is_hugging_face(config)
-    settings, names = knobs_in(of_hugging_face(config) if is_theirs else config)
+    if is_theirs:  # which notes its arguments, the model's configuration and its size together
+        facts |= facts_of_model(config)
+        if isinstance(size := config.get("model/num_parameters"), int):
+            facts["num_parameters"] = size
+    settings, names = knobs_in(settings_of_model(of_hugging_face(config)) if is_theirs else config)
     return rows.record(path, "wandb", name, settings, facts, names_for(names, is_hugging_face=is_theirs))
 
 
