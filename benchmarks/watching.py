@@ -85,7 +85,7 @@ def step(model: nn.Module, optimizer: Any, batch: Tensor, watch: Watch | None, h
     optimizer.step()
     optimizer.zero_grad()
     if watch is not None:
-        watch.step(loss, batch=batch, grad_norm=norm)
+        watch.step(loss, batch=(batch[:, :-1], batch[:, 1:]), grad_norm=norm)
 
 
 def made(options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, Tensor]:
