@@ -3,8 +3,8 @@
     python benchmarks/strangers/calibrate.py --out runs-of-strangers          fit, report, and write
     python benchmarks/strangers/calibrate.py --out runs-of-strangers --dry    fit and report
 
-Each finding of each run is an observation: was its cause the right one? What is reported are statements about kinds, and
-about programs, that the fit has not seen: kinds are left out in ten parts, programs one at a time.
+Each finding of each run is an observation: was its cause the right one? What is reported are statements about kinds,
+and about programs, that the fit has not seen: kinds are left out in ten parts, programs one at a time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ class Statement(NamedTuple):
 
 def statements(out: Path) -> list[Statement]:
     from strangers.entries import all_entries
-
     from trainbook.doctor.calibration import features
     from trainbook.doctor.causes import CAUSES
     from trainbook.doctor.diagnose import open_subject, weighed
@@ -63,13 +62,10 @@ def statements(out: Path) -> list[Statement]:
         right = () if entry.is_healthy else truth["causes"]
         cluster = f"{entry.program} {truth['family']}" if entry.is_healthy else entry.kind
         first = next((each.cause for each in findings if each.severity in WARNED), None)
-        found += [
-            Statement(
-                features(each, findings, record.origin), each.cause in right, each.cause == first, cluster, entry.program
-            )
-            for each in findings
-            if not CAUSES[each.cause].is_observed
-        ]
+        for each in findings:
+            if not CAUSES[each.cause].is_observed:
+                looks = features(each, findings, record.origin)
+                found.append(Statement(looks, each.cause in right, each.cause == first, cluster, entry.program))
     return found
 
 
@@ -92,7 +88,7 @@ def left_out(rows: Sequence[Statement], group: Iterable[str]) -> np.ndarray:
     groups, found = np.array(list(group)), np.zeros(len(rows))
     for name in np.unique(groups):
         model = fit([row for row, its in zip(rows, groups, strict=True) if its != name])
-        for place in np.flatnonzero(groups == name):
+        for place in np.flatnonzero(groups == name).tolist():
             found[place] = probability(rows[place].features, model)
     return found
 
@@ -134,11 +130,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the folder that bench.py run wrote to")
     parser.add_argument("--dry", action="store_true", help="do not write the calibration")
+    parser.add_argument("--json", type=Path, help="a file for the report")
     options = parser.parse_args()
     rows = statements(options.out)
     if not rows:
         raise SystemExit(f"{options.out} has no finished run: run the bench first.")
     checked = report(rows)
+    if options.json:
+        options.json.write_text(json.dumps(checked, indent=1) + "\n", encoding="utf-8")
     if not options.dry:
         made = {"command": "python benchmarks/strangers/calibrate.py --out DIR", "time": time.strftime("%Y-%m-%d")}
         clusters = len({row.cluster for row in rows})

@@ -33,7 +33,7 @@ def test_what_is_certain_observed_explained_or_a_remark_leaves_nothing_open():
     assert open_question([]) is None
     assert open_question([of("labels-random", 0.9), of("learning-rate-low", 0.6)]) is None
     assert open_question([of("training-short", 0.5, "info")]) is None
-    assert open_question([of("classes-missed", 0.6)]) is None, "a cause that only states what was logged"
+    assert open_question([of("out-of-memory", 0.6)]) is None, "a cause that only states what was logged"
     question = open_question([of("labels-random", 0.6), of("overfitting", 0.5, "warning", "labels-random")])
     assert question is not None and len(question.causes) == 1 and question.sentence == EXPERIMENTS["labels-random"]
 
