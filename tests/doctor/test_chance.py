@@ -89,7 +89,7 @@ def trainer_state(folder: Path, loss: Curve, validation: Curve, accuracy: Curve)
 def test_an_accuracy_of_nearly_zero_is_not_overfitting_whoever_logged_it(made: Any, tmp_path: Path):
     record = made(tmp_path, learned, rising, lambda step: 0.2 if step < 60 else 0.01)
     said = first(record)
-    assert said.cause == "labels-mapped" and said.severity == "error" and said.confidence >= 0.85
+    assert said.cause == "labels-mapped" and said.severity == "error" and said.confidence > 0.6
     assert "the accuracy on the validation split is 1.0%" in said.evidence and "about 33%" in said.evidence
     assert not {"overfitting", "dataset-tiny", "metric-flat"} & set(found(record))
 

@@ -140,3 +140,11 @@ def test_a_run_of_unknown_size_is_held_against_the_whole_range():
 
     assert hugging_face(3e-4) == hugging_face(5e-3) == hugging_face(2e-5) == []
     assert hugging_face(0.1) == ["learning-rate-high"] and hugging_face(1e-6) == ["learning-rate-low"]
+
+
+def test_a_loader_that_takes_most_of_a_second_in_all_is_no_news():
+    waits = set_to(data_wait_seconds=0.8e-3, step_seconds=1e-3)
+    found = [each for each in diagnose(run(each=waits)).findings if each.cause == "loader-slow"]
+    assert [each.severity for each in found] == ["info"]
+    slow = set_to(data_wait_seconds=0.16, step_seconds=0.2)
+    assert [each.severity for each in diagnose(run(each=slow)).findings if each.cause == "loader-slow"] == ["error"]

@@ -115,7 +115,7 @@ def good_start(rate: float, ratio: float, *more: str, rise: float = 0.0) -> RunR
 
 def test_a_loss_that_may_be_at_its_floor_has_two_readings():
     told = found(good_start(1e-4, 3e-5), "learning-rate-low")
-    assert told is not None and told.severity == "info" and told.confidence == pytest.approx(0.4)
+    assert told is not None and told.severity == "info" and told.confidence < 0.5
     assert (
         "either the loss is already at its floor" in told.evidence and "or the learning rate of 0.0001" in told.evidence
     )

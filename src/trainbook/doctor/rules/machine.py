@@ -257,11 +257,14 @@ def out_of_memory(view: View) -> Iterator[Finding]:
     )
 
 
+WORTH_SAVING = 2.0  # seconds of a run
+
+
 @rule(
     "waiting-for-data",
     symptom="too slow",
     looks_at="the share of the step time spent waiting for data",
-    thresholds="20 %; more than half is an error",
+    thresholds="20 %; more than half is an error; an info if the whole run lost less than 2 seconds by it",
     source="reasoning: a device that waits is not used",
     fault="a data loader that sleeps",
     causes=("loader-slow",),
@@ -277,8 +280,9 @@ def waiting_for_data(view: View) -> Iterator[Finding]:
     evidence = f"{share:.0%} of the step time is spent waiting for data"
     workers = view.setting("data.num_workers") or 0
     override = change(view, "data.num_workers", max(2, 2 * workers))
+    lost = share * float(np.median(lasted[kept])) * view.last_step
     yield finding(
-        "error" if share > 0.5 else "warning",
+        "info" if lost < WORTH_SAVING else "error" if share > 0.5 else "warning",
         "loader-slow",
         0.9,
         evidence,
