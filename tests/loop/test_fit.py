@@ -286,7 +286,7 @@ def test_a_loss_function_that_gets_another_part_is_followed_and_the_doctor_compa
     data = DataLoader(TensorDataset(*made_data(400)), batch_size=8, shuffle=shuffle)
     name = f"changed-{shuffle}-{added:g}"
     options: dict[str, Any] = {"max_steps": 240, "learning_rate": 3e-3}
-    validation = DataLoader(TensorDataset(*made_data(80)), batch_size=16)
+    validation = DataLoader(TensorDataset(*(part[400:] for part in made_data(480))), batch_size=16)
     changed = fit(lab, name, data, loss=loss, eval_data=validation, eval_steps=20, **options)
     plain = fit(lab, f"plain-{name}", data, **options)
     events = [event["kind"] for event in lab.open(name).events()]
