@@ -134,7 +134,8 @@ def fit(
 
     `loss(model, batch)` returns a mean; or, if `count_targets(batch)` is given, a sum over that many targets.
     `eval_data` holds the validation batches, read again for each evaluation; a mean weighs as much as its batch has
-    samples. `quiet`: no progress, no card at the end.
+    samples. The first batch of the first evaluation is computed twice, to see whether that gives the same loss.
+    `quiet`: no progress, no card at the end.
     The answer's `best` is the best evaluation as a dict, such as `best["loss"]` and `best["step"]`, or None.
     """
     from trainbook.loop.fit import OwnTraining, must_apply_to_fit, must_not_be_eval_data

@@ -135,3 +135,14 @@ def test_a_loss_without_a_graph_tells_nothing():
     facts = LossFacts()
     facts.note(torch.ones(()))
     assert facts.read(is_last=True) == {}
+
+
+def test_a_loss_that_cannot_be_looked_at_does_not_stop_a_training(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("an odd graph")
+
+    facts = LossFacts()
+    monkeypatch.setattr("trainbook.loop.objective.objective_facts", fails)
+    for _ in range(3):
+        facts.note((torch.ones(2, requires_grad=True) ** 2).sum())
+    assert facts.read(is_last=True) == {}

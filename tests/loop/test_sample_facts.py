@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import trainbook
-from trainbook.loop.sample_facts import ENOUGH, MOST_ROWS, SampleFacts, order_of, row_hashes
+from trainbook.loop.sample_facts import ENOUGH, MOST_ROWS, SampleFacts, hashes_of, order_of
 
 INPUTS = torch.randn(512, 6, generator=torch.Generator().manual_seed(0))
 CLASSES = (INPUTS[:, :3].argmax(1)).long()
@@ -82,6 +82,33 @@ def test_odd_inputs_are_looked_at_without_a_warning():
     assert facts_of(INPUTS, CLASSES.float()[:, None].repeat(1, 4))["samples_seen"] == 512, "several targets a row"
 
 
+def test_odd_batches_never_stop_a_training():
+    assert facts_of(INPUTS, CLASSES > 0)["target_classes"] == 2  # of truth values
+    facts = SampleFacts()
+    for batch in ((INPUTS[:0], CLASSES[:0]), (INPUTS.to_sparse(), CLASSES), (INPUTS.to(torch.complex64), CLASSES)):
+        facts.note_training(batch)
+    assert facts.read() == {}
+
+    class Broken(dict):
+        def items(self) -> Any:
+            raise RuntimeError("read only once")
+
+    facts.note_training(Broken(x=INPUTS, labels=CLASSES))
+    for x, y in zip(INPUTS.split(32), CLASSES.split(32), strict=True):
+        facts.note_training((x, y))
+    assert facts.read() == {}, "after a failure nothing more is told"
+
+
+def test_wide_inputs_are_kept_as_a_part_of_them():
+    wide = torch.randn(256, 3, 40, 40, generator=torch.Generator().manual_seed(2))
+    facts = SampleFacts()
+    for x, y in zip(wide.split(32), CLASSES[:256].split(32), strict=True):
+        facts.note_training((x, y))
+    kept = sum(each.nbytes for each in facts.training.inputs)
+    assert all(each.base is None for each in facts.training.inputs) and kept <= wide.numel() * 4 / 4
+    assert facts.read()["duplicate_share"] == 0
+
+
 def test_it_stops_looking_and_tells_only_news():
     facts = SampleFacts()
     told = []
@@ -94,8 +121,8 @@ def test_it_stops_looking_and_tells_only_news():
 
 def test_hashes_are_equal_for_equal_rows_alone():
     rows = np.random.default_rng(0).integers(0, 2, (20_000, 24), dtype=np.uint8)
-    assert len(np.unique(row_hashes(rows))) == len(np.unique(rows, axis=0))
-    assert (row_hashes(rows[:10].copy()) == row_hashes(rows)[:10]).all()
+    assert len(np.unique(hashes_of(rows))) == len(np.unique(rows, axis=0))
+    assert (hashes_of(rows[:10].copy()) == hashes_of(rows)[:10]).all()
 
 
 # In `fit`

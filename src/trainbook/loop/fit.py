@@ -25,6 +25,7 @@ from trainbook.loop.job import Job, build_state
 from trainbook.loop.objective import LossFacts
 from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.state import seed_everything
+from trainbook.loop.step_metrics import left_as_it_was
 from trainbook.loop.structure import structure_facts
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
@@ -125,13 +126,12 @@ class FitJob(Job):
         return {**self._loss_facts.read(), **self._sample_facts.read()}
 
     def _evaluate_again(self, item: Any, first: float) -> None:
-        """Once in a run: whether the same batch has the same loss twice. The random numbers of training stay as they
-        are; a model that is in training mode, which changes the averages of batch norms, is not run again."""
+        """Once in a run: whether the same batch has the same loss twice."""
         self._is_evaluated_twice = True
         if any(part.training for part in self.own.model.modules()):
             self._sample_facts.note_evaluated_twice(first, first, is_in_training_mode=True)
             return
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+        with left_as_it_was(self.own.model, self.device):
             torch.manual_seed(AGAIN)
             second = float(self._losses(to_device(item, self.device))["loss"])
         self._sample_facts.note_evaluated_twice(first, second, is_in_training_mode=False)

@@ -54,6 +54,12 @@ class LossFacts:
         if self._noted >= FIRST_LOSSES or loss.grad_fn is None:
             return
         self._noted += 1
+        try:
+            self._look_at(loss, targets)
+        except Exception:  # whatever is odd about somebody's loss, looking at it never stops his training
+            self._noted, self._facts = FIRST_LOSSES, None
+
+    def _look_at(self, loss: Tensor, targets: Tensor | None) -> None:
         if self._facts is None:
             self._facts = objective_facts(loss, is_mean=self.is_mean)
             self._targets = TargetStatistics(self._facts.get("num_classes"))

@@ -2,23 +2,26 @@
 
 Only what lies on the host is looked at, and only the first few thousand rows: nothing is read ahead, and no device is
 waited for. A batch is several tensors with the same first dimension: inputs and targets, or a mapping with usual names.
+Whatever is odd about somebody's batches, looking at them never stops his training: then nothing more is told.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from trainbook.data.sources.records import GOLDEN, mixed
 from trainbook.loop.batch_size import rows_of
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 MOST_ROWS = 4096
-MOST_COLUMNS = 1024  # of an input, that are held against the targets
+MOST_COLUMNS = 1024  # of an input, spread over it, that tell it from others and are held against the targets
 ENOUGH = 64  # rows: with fewer nothing is told of order and scale
 GIVEN_AWAY = 0.9995  # of the variance of an input, that the targets explain: it is the answer
 OF_COPIES = ("duplicate_share", "repeated_batch_share")
@@ -30,15 +33,20 @@ class SampleFacts:
         """`of_one_pass`: no sample comes twice unless the data holds it twice. Otherwise copies are not told."""
         self.of_one_pass = of_one_pass
         self.training, self.validation = _Side(), _Side()
-        self._told = 0
+        self._told, self._has_failed = 0, False
         self._repeated: tuple[float, float] | None = None
         self._trains_in_evaluation: bool | None = None
 
     def note_training(self, batch: Any) -> None:
-        self.training.note(batch)
+        self._note(self.training, batch)
 
     def note_validation(self, batch: Any) -> None:
-        self.validation.note(batch)
+        self._note(self.validation, batch)
+
+    def _note(self, side: _Side, batch: Any) -> None:
+        if not (side.is_full or self._has_failed):
+            with self._never_in_the_way():
+                side.note(batch)
 
     def note_evaluated_twice(self, first: float, second: float, *, is_in_training_mode: bool) -> None:
         """The loss of one batch, evaluated twice."""
@@ -46,6 +54,19 @@ class SampleFacts:
 
     def read(self) -> dict[str, Any]:
         """All facts so far, whenever there is news."""
+        with self._never_in_the_way():
+            return {} if self._has_failed else self._read()
+        return {}
+
+    @contextmanager
+    def _never_in_the_way(self) -> Iterator[None]:
+        try:
+            with np.errstate(all="ignore"):
+                yield
+        except Exception:
+            self._has_failed = True
+
+    def _read(self) -> dict[str, Any]:
         news = self.training.num_rows + self.validation.num_rows + (self._repeated is not None)
         if news < max(ENOUGH, READS * self._told) and not (self.training.is_full and news > self._told):
             return {}
@@ -72,24 +93,25 @@ class _Side:
         self.targets: list[np.ndarray] = []
         self._batches: set[bytes] = set()
         self.is_full = False
+        self.step = 1  # from one column that is looked at to the next
 
     def note(self, batch: Any) -> None:
-        if self.is_full:
-            return
         inputs, targets = _parts(batch)
-        if inputs is None:
+        if inputs is None or not inputs.size:
             return
-        rows = inputs.reshape(len(inputs), -1)
-        hashes = row_hashes(rows)
+        wide = inputs[:MOST_ROWS].reshape(min(len(inputs), MOST_ROWS), -1)
+        self.step = -(-wide.shape[1] // MOST_COLUMNS)
+        rows = wide[:, :: self.step].copy()  # a view would keep the whole batch
+        hashes = hashes_of(rows)
         key = hashes.tobytes()
         self.repeated_batches += key in self._batches
         self._batches.add(key)
         self.num_batches += 1
         self.num_rows += len(rows)
         self.hashes.append(hashes)
-        if targets is not None and len(targets) == len(rows):
-            self.inputs.append(rows[:, :MOST_COLUMNS])
-            self.targets.append(targets)
+        if targets is not None and len(targets) == len(inputs):
+            self.inputs.append(rows)
+            self.targets.append(targets[:MOST_ROWS].copy())
         self.is_full = self.num_rows >= MOST_ROWS
 
     def facts(self) -> dict[str, Any]:
@@ -104,6 +126,8 @@ class _Side:
         same_width = len({each.shape[1] for each in self.inputs}) == 1
         if same_width and sum(map(len, self.inputs)) >= ENOUGH:
             facts |= _columns(np.concatenate(self.inputs), np.concatenate(self.targets))
+            if (column := facts.get("target_in_column")) is not None:
+                facts["target_in_column"] = self.step * column
         return facts
 
     def share_within(self, other: _Side) -> float:
@@ -114,7 +138,7 @@ class _Side:
 def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
     """Of inputs (rows, columns) and targets (rows): order, scale, and a column that gives the target away."""
     facts: dict[str, Any] = {}
-    if targets.dtype.kind in "iub":
+    if targets.dtype.kind in "iu":
         facts["target_classes"] = len(np.unique(targets))
     if np.ptp(targets) > 0:
         facts["target_order"] = order_of(targets)
@@ -134,7 +158,7 @@ def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
 def order_of(targets: np.ndarray) -> float:
     """How much like its neighbour each target is: about 0 in a random order, about 1 if they are sorted. Of classes, by
     how often two neighbours are equal; of numbers, by the correlation of ranks."""
-    if targets.dtype.kind in "iub":
+    if targets.dtype.kind in "iu":
         _, counts = np.unique(targets, return_counts=True)
         expected = float(np.square(counts / counts.sum()).sum())
         alike = float((targets[1:] == targets[:-1]).mean())
@@ -147,7 +171,7 @@ def _giving_away(inputs: np.ndarray, targets: np.ndarray) -> int | None:
     """The column whose values the targets explain all but completely: no measured quantity is so exact."""
     values = inputs.astype(np.float64)
     total = values.var(0)
-    if targets.dtype.kind in "iub":
+    if targets.dtype.kind in "iu":
         classes, which = np.unique(targets, return_inverse=True)
         if len(classes) < 2 or len(classes) > len(targets) / 4:
             return None
@@ -166,17 +190,12 @@ def _giving_away(inputs: np.ndarray, targets: np.ndarray) -> int | None:
     return best if explained[best] > GIVEN_AWAY else None
 
 
-def row_hashes(rows: np.ndarray) -> np.ndarray:
-    """One number (uint64) for each of some rows: equal for equal ones, and for others hardly ever."""
-    plain = np.ascontiguousarray(rows)
-    raw = plain.view(np.uint8).reshape(len(plain), -1) if plain.size else np.zeros((len(plain), 8), np.uint8)
-    padded = np.pad(raw, ((0, 0), (0, -raw.shape[1] % 8)))
-    words = padded.view(np.uint64)
-    weights = np.random.default_rng(0).integers(1, 1 << 63, words.shape[1], dtype=np.uint64) | np.uint64(1)
+def hashes_of(rows: np.ndarray) -> np.ndarray:
+    """One number (uint64) for each row (rows, columns): equal for equal ones, and for others hardly ever."""
+    words = np.ascontiguousarray(rows).view(f"u{rows.dtype.itemsize}").astype(np.uint64)
+    places = np.arange(words.shape[1], dtype=np.uint64)
     with np.errstate(over="ignore"):
-        mixed = words * weights
-        mixed ^= mixed >> np.uint64(29)
-        return (mixed * weights[::-1]).sum(1, dtype=np.uint64)
+        return mixed(mixed(words * GOLDEN + places).sum(1, dtype=np.uint64))
 
 
 def _parts(batch: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
@@ -199,10 +218,13 @@ def _parts(batch: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
 
 def _array(value: Any) -> np.ndarray | None:
     if isinstance(value, np.ndarray):
-        return value if value.ndim > 0 and value.dtype.kind in "iubf" else None
+        value = value.astype(np.uint8) if value.dtype.kind == "b" else value
+        return value if value.ndim > 0 and value.dtype.kind in "iuf" else None
     if not isinstance(value, Tensor) or value.device.type != "cpu" or value.layout is not torch.strided:
         return None
     if value.ndim == 0 or value.is_complex() or value.is_quantized:
         return None
     plain = value.detach()
+    if plain.dtype is torch.bool:
+        plain = plain.byte()
     return (plain.float() if plain.dtype in (torch.bfloat16, torch.float16) else plain).numpy()

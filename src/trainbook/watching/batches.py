@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trainbook.loop.batch_size import rows_of
+from trainbook.loop.sample_facts import TARGETS
 
-LABELS = ("labels", "label", "targets", "target", "y")
 MOST_SAMPLED = 1024  # numbers of a tensor that tell it from others
 MOST_TENSORS = 3
 MOST_ROWS = 512
@@ -25,7 +25,7 @@ def num_samples(batch: Any) -> int | None:
 def labels_of(batch: Any) -> Tensor | None:
     """The whole numbers that a model is to predict, in a batch with usual names, or the last of a pair."""
     if isinstance(batch, Mapping):
-        found = next((batch[name] for name in LABELS if name in batch), None)
+        found = next((batch[name] for name in TARGETS if name in batch), None)
     else:
         found = batch[-1] if isinstance(batch, (list, tuple)) and len(batch) == 2 else None
     is_usable = isinstance(found, Tensor) and not found.is_floating_point() and not found.is_complex()
