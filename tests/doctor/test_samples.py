@@ -7,6 +7,10 @@ from typing import Any
 
 from tests.doctor.records import Case, run
 
+from trainbook.doctor import diagnose
+from trainbook.doctor.causes import certainty_of
+from trainbook.doctor.rule import all_rules
+from trainbook.finding import Finding, Severity
 from trainbook.runs.run_record import RunRecord
 
 
@@ -102,3 +106,18 @@ CASES = [
         lambda: seen(unheld_parameters=[]),
     ),
 ]
+
+
+def test_rules_for_programs_of_the_users_own_are_not_counted_of_ours():
+    ours, theirs = diagnose(run()), diagnose(seen())
+    elsewhere = sum(each.elsewhere for each in all_rules().values())
+    assert ours.num_checked + len(ours.not_judged) == len(all_rules()) - elsewhere
+    assert theirs.num_checked + len(theirs.not_judged) == len(all_rules())
+
+
+def test_a_small_confidence_is_not_called_likely():
+    def told(severity: Severity, sure: float) -> str:
+        return certainty_of(Finding("rule", severity, "training-short", sure))
+
+    assert told("warning", 0.72) == "likely cause, 72% sure" and told("error", 0.3) == "possible cause, 30% sure"
+    assert told("info", 0.04) == "possible cause" and told("info", 0.6) == "likely cause, 60% sure"

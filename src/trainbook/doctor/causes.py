@@ -607,7 +607,12 @@ def remedy_of(finding: Finding) -> str:
 
 def certainty_of(finding: Finding) -> str:
     """What was logged is certain; how sure the doctor is, is said of causes alone."""
-    return "observed" if CAUSES[finding.cause].is_observed else f"likely cause, {finding.confidence:.0%} sure"
+    if CAUSES[finding.cause].is_observed:
+        return "observed"
+    # A remark is worth a look whether or not anything is wrong: a small number would only confuse.
+    if finding.severity == "info" and finding.confidence < 0.5:
+        return "possible cause"
+    return f"{'likely' if finding.confidence >= 0.5 else 'possible'} cause, {finding.confidence:.0%} sure"
 
 
 # What may keep a model from learning: all of these must be ruled out before nothing but its targets is left to suspect.

@@ -33,7 +33,7 @@ import numpy as np
 from trainbook.doctor.calibration import calibrated
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.experiments import open_question
-from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing
+from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing, num_applying
 from trainbook.doctor.view import View
 from trainbook.errors import RunFolderError, UserError
 from trainbook.finding import ORDER, Finding, Severity
@@ -136,12 +136,14 @@ EXPLAINED, RIVAL, MOST = 0.5, 0.75, 0.99
 class Diagnosis:
     findings: list[Finding]  # most severe first, then by confidence
     not_judged: dict[str, list[str]] = field(default_factory=dict)  # rule -> what it lacks
+    num_checked: int = 0  # rules that apply to such a run, and found what they need
 
 
 def diagnose(record: RunRecord) -> Diagnosis:
     view = View(record)
     found, not_judged = weighed(view)
-    return Diagnosis(without_contradictions(calibrated(found, record.origin), view), not_judged)
+    findings = without_contradictions(calibrated(found, record.origin), view)
+    return Diagnosis(findings, not_judged, num_applying(view) - len(not_judged))
 
 
 def weighed(view: View) -> tuple[list[Finding], dict[str, list[str]]]:

@@ -11,7 +11,6 @@ from rich.text import Text
 from trainbook.doctor.causes import CAUSES, certainty_of, remedy_of
 from trainbook.doctor.diagnose import FAILED, STEP, Diagnosis
 from trainbook.doctor.experiments import open_question
-from trainbook.doctor.rule import RULES
 from trainbook.doctor.view import View
 from trainbook.finding import STYLES, Finding, print_finding, print_hanging
 from trainbook.runs.foreign.vocabulary import by_hand, where_to_set
@@ -35,12 +34,13 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
         print_hanging(console, mark, Text(STEP.sub(View(record).step_name, question.sentence)))
     for number, line in enumerate(next_lines(record, diagnosis)):
         console.print(Text(f"  {'try' if number == 0 else '':<8}{line}"), soft_wrap=True, highlight=False)
-    applying = sum(each.applies_to(View(record)) for each in RULES.values())
-    judged = applying - len(diagnosis.not_judged)
+    applying = diagnosis.num_checked + len(diagnosis.not_judged)
     console.print()
     skipped = len(diagnosis.not_judged) if is_run else 0
     rest = f"; {skipped} skipped, because what they need was not logged (--all lists them)" if skipped else ""
-    print_hanging(console, Text("  "), Text(f"{judged} of {applying} rules were checked{'' if show_all else rest}"))
+    print_hanging(
+        console, Text("  "), Text(f"{diagnosis.num_checked} of {applying} rules were checked{'' if show_all else rest}")
+    )
     for line in _lacking(diagnosis) if show_all else _failed(diagnosis):
         print_hanging(console, Text("  "), Text(line, style="dim"), len("skipped: "))
 

@@ -118,6 +118,11 @@ def missing(view: View, needs: Iterable[str]) -> list[str]:
     return lacking
 
 
+def num_applying(view: View) -> int:
+    """How many rules there are for a run of this kind."""
+    return sum(each.applies_to(view) for each in all_rules().values())
+
+
 def all_rules() -> dict[str, Rule]:
     for subject in SUBJECTS:
         import_module(f"trainbook.doctor.rules.{subject}")

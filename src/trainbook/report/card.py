@@ -14,7 +14,6 @@ import numpy as np
 
 from trainbook.doctor import CAUSES
 from trainbook.doctor.causes import certainty_of, remedy_of
-from trainbook.doctor.rule import all_rules
 from trainbook.finding import Finding
 from trainbook.knobs.derive import task_name
 from trainbook.knobs.formats import can_be_exported
@@ -119,7 +118,7 @@ def _verdict(facts: RunFacts) -> list[tuple[str, str]]:
         count = len(diagnosis.findings) - (short is not None)
         shown = "1 info (trainbook doctor shows it)" if count == 1 else f"{count} infos (trainbook doctor shows them)"
         found = f"no errors or warnings, {shown}" if count else "no problems found"
-        checked = f"{found} ({len(all_rules()) - len(diagnosis.not_judged)} rules checked)"
+        checked = f"{found} ({diagnosis.num_checked} rules checked)"
         return [("doctor", checked + (f"; {short.evidence}: train longer if it matters" if short else ""))]
     first = spoken[0]
     more = f" ({len(spoken) - 1} more)" if len(spoken) > 1 else ""
