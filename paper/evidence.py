@@ -87,7 +87,7 @@ def arm_text(place: str) -> str:
         "better": "better than the control",
         "worse": "worse than the control",
         "equivalent": f"equivalent to the control within {100 * facts['epsilon']:g} %",
-        "no evidence": "no evidence either way",
+        "no evidence": "no evidence either way" if effect["low"] <= 0 <= effect["high"] else "not confirmed",
     }
     sets = f"{len(facts['data'])} data sets" if len(facts["data"]) > 1 else "one data set"
     return (

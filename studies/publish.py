@@ -2,7 +2,8 @@
 
 Writes studies/results/NAME.json (what was found, on which hardware, with which versions and at what cost; no curves),
 and from all of these src/trainbook/knobs/measured.json, which `trainbook explain` shows. Without an argument, only the
-latter. The commit is this tree's; `--commit 9c38331` names the one that a study ran with elsewhere.
+latter. The commit is this tree's; `--commit 9c38331` names the one that a study ran with elsewhere. `--conclude` says
+again in sentences what the published studies found, after a change of how it is said; their figures stay.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from trainbook.report.compare_view import MEASURED_ON
+from trainbook.study.ablate.conclusion import conclude
+
 HERE = Path(__file__).parent
 RESULTS, MEASURED = HERE / "results", HERE.parent / "src" / "trainbook" / "knobs" / "measured.json"
 DIGITS = 6
-LEFT_OUT = ("study", "curves", "trials", "recipe", "pictures", "remarks")
+OBSERVING = ("evaluation.", "logging.")  # knobs that leave the training as it is
 
 Facts = dict[str, Any]
 
@@ -55,16 +59,28 @@ def _rounded(value: Any) -> Any:
     return [_rounded(each) for each in value] if isinstance(value, list) else value
 
 
+def concluded_again(path: Path) -> bool:
+    """Whether the sentences of a results file are others now."""
+    facts = json.loads(path.read_text(encoding="utf-8"))
+    said = conclude(facts)
+    is_new = said != facts["conclusion"]
+    if is_new:
+        path.write_text(json.dumps(facts | {"conclusion": said}, indent=1) + "\n", encoding="utf-8")
+    return is_new
+
+
 def measured() -> dict[str, list[Facts]]:
-    """By knob, what each study found of another value than its base has."""
+    """By knob, what each study found of another value than its base has; without arms whose loss is measured on
+    something else than the control's."""
     found: dict[str, list[Facts]] = {}
     for path in sorted(RESULTS.glob("*.json")):
         study = json.loads(path.read_text(encoding="utf-8"))
         for arm in study["arms"]:
-            if arm["effect"] is None:
+            if arm["effect"] is None or set(arm["values"]) & set(MEASURED_ON):
                 continue
-            for knob, value in arm["values"].items():
-                others = {each: other for each, other in arm["values"].items() if each != knob}
+            changed = {knob: value for knob, value in arm["values"].items() if not knob.startswith(OBSERVING)}
+            for knob, value in changed.items():
+                others = {each: other for each, other in changed.items() if each != knob}
                 entry = {
                     "value": value,
                     "with": others,
@@ -89,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="*")
     parser.add_argument("--commit", default=_commit())
+    parser.add_argument("--conclude", action="store_true", help="refresh the sentences of all published studies")
     asked = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)
     for folder in asked.folders:
@@ -96,6 +113,9 @@ def main() -> None:
         path = RESULTS / f"{facts['name']}.json"
         path.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         print(f"{path.relative_to(HERE.parent)}: {len(facts['arms'])} arms")
+    for path in sorted(RESULTS.glob("*.json")) if asked.conclude else ():
+        if concluded_again(path):
+            print(f"{path.relative_to(HERE.parent)}: said again")
     MEASURED.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
 
 

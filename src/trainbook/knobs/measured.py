@@ -29,8 +29,11 @@ def measured_text(facts: dict[str, Any]) -> str:
     signs = {(low > 0) - (high < 0) for _, low, high in facts["by_data"].values()}
     apart = ", ".join(f"{data} {factor * of:+.2f}{unit}" for data, (of, _, _) in facts["by_data"].items())
     differs = f"; it depends on the data: {apart}" if {1, -1} <= signs else ""
+    # A difference that the interval alone would show, and that the study's other tests do not confirm.
+    is_unconfirmed = facts["verdict"] == "no evidence" and not low <= 0 <= high
+    verdict = "not confirmed" if is_unconfirmed else facts["verdict"]
     return (
         f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
-        f"value in {facts['base']}: {facts['verdict']}; {facts['pairs']} pairs of runs, each at its best learning "
+        f"value in {facts['base']}: {verdict}; {facts['pairs']} pairs of runs, each at its best learning "
         f"rate{differs}; {facts['command']}"
     )

@@ -119,6 +119,84 @@ def test_no_evidence_says_what_the_design_could_see_and_how_many_seeds_it_takes(
     )
 
 
+def effect_of_arm(facts: dict, **changed: float) -> dict:
+    """The study with another effect of its first arm, which is not confirmed."""
+    first, *others = facts["arms"]
+    corrected = changed.pop("p_corrected")
+    effect = first["effect"] | {"mean": -0.08, "low": -0.1, "high": -0.05, **changed}
+    arm = first | {"verdict": "no evidence", "p_corrected": corrected, "effect": effect}
+    return facts | {"arms": [arm, *others]}
+
+
+@pytest.mark.parametrize(
+    ("p_corrected", "p_flips", "least", "reason"),
+    [
+        (0.0013, 0.062, 6.1e-5, "because the sign-flip test does not agree (p = 0.062)."),
+        (0.064, 6.1e-5, 6.1e-5, "because p = 0.064 after Holm's correction for 2 arms."),
+        (0.14, 0.0625, 0.0625, "because p = 0.14 after Holm's correction for 2 arms."),  # five pairs can show no less
+        (
+            0.14,
+            0.07,
+            6.1e-5,
+            "because p = 0.14 after Holm's correction for 2 arms and the sign-flip test does not agree (p = 0.07).",
+        ),
+    ],
+)
+def test_a_difference_that_one_of_the_tests_does_not_confirm_says_which(
+    ask: Asks, p_corrected: float, p_flips: float, least: float, reason: str
+):
+    line = conclude(effect_of_arm(facts_of(ask), p_corrected=p_corrected, p_flips=p_flips, least_flips=least))[0]
+    assert line.startswith("momentum: not confirmed: -8.00 % (95 % interval -10.00 % to -5.00 %, 10 pairs of runs), ")
+    assert reason in line and "no evidence" not in line
+
+
+WIDE = "rates: [1e-4, 1e-3, 1e-2, 1e-1, 1]\n"
+
+
+def with_sensitivity(facts: dict, control: list[float], arm: list[float]) -> dict:
+    """The study with these sensitivities of the control and of its first arm, by data set."""
+
+    def put(of: dict, values: list[float]) -> dict:
+        return of | {"by_data": [e | {"sensitivity": v} for e, v in zip(of["by_data"], values, strict=True)]}
+
+    first, *others = facts["arms"]
+    return facts | {"control": put(facts["control"], control), "arms": [put(first, arm), *others]}
+
+
+@pytest.mark.parametrize(
+    ("arm", "which"),
+    [([0.2, 0.75], "less"), ([0.9, 1.4], "more"), ([0.2, 0.8], None), ([0.2, 2.0], None), ([0.5, 1.2], None)],
+)
+def test_an_arm_of_another_sensitivity_to_the_learning_rate_on_every_data_set_is_told(
+    ask: Asks, arm: list[float], which: str | None
+):
+    facts = with_sensitivity(facts_of(ask, ARMS + DATA + WIDE), [0.4, 1.0], arm)
+    said = [line for line in conclude(facts) if line.startswith("momentum is") and "sensitive" in line]
+    assert len(said) == (which is not None)
+    if which:
+        assert said[0].startswith(
+            f"momentum is {which} sensitive to the learning rate than the control: the loss is above its best one by "
+            f"{arm[0]:g} and {arm[1]:g} on one and two, against 0.4 and 1, in the mean over 5 rates from 0.0001 to 1 "
+        )
+
+
+@pytest.mark.parametrize("text", [ARMS + DATA, ARMS + WIDE, ARMS + DATA + "rates: [1e-4, 1e-2, 1e-1, 1]\n"])
+def test_few_or_near_rates_or_one_data_set_say_nothing_of_a_sensitivity(ask: Asks, text: str):
+    facts = facts_of(ask, text)
+    few = len(facts["data"])
+    assert not any("sensitive to" in e for e in conclude(with_sensitivity(facts, [0.4] * few, [0.1] * few)))
+
+
+def test_an_arm_that_is_evaluated_on_something_else_is_told(ask: Asks):
+    facts = facts_of(ask)
+    assert not any("is measured on" in line for line in conclude(facts))
+    facts["arms"][0]["values"] = {"training.mask_ratio": 0.4}
+    assert any(
+        line.startswith("momentum changes training.mask_ratio, and with it what the loss is measured on")
+        for line in conclude(facts)
+    )
+
+
 def test_the_seeds_that_an_effect_takes_see_it(ask: Asks):
     for noise_, data_sets, arms in ((0.008, 2, 2), (0.02, 1, 1), (0.03, 3, 5)):
         seeds = seeds_for(0.01, noise_, data_sets, arms)

@@ -10,7 +10,8 @@ import pytest
 from tests.study.ablate.conftest import Asks, carried_out
 
 from trainbook.knobs import explain_knob
-from trainbook.study.ablate.conclusion import finish
+from trainbook.knobs.measured import measured_text
+from trainbook.study.ablate.conclusion import conclude, finish
 from trainbook.study.ablate.study_file import read_ablation
 
 ROOT = Path(__file__).parents[3]
@@ -42,6 +43,35 @@ def test_what_explain_shows_is_what_the_results_say(publish: Any):
         assert all((ROOT / each["command"].split()[2]).is_file() for each in entries)
     results = [json.loads(path.read_text()) for path in publish.RESULTS.glob("*.json")]
     assert results and all(each["commit"] and each["hardware"] and each["versions"]["torch"] for each in results)
+
+
+def test_what_published_studies_conclude_is_what_would_be_concluded_now(publish: Any, tmp_path: Path):
+    """Else: python studies/publish.py --conclude"""
+    paths = sorted(publish.RESULTS.glob("*.json"))
+    for path in paths:
+        assert json.loads(path.read_text())["conclusion"] == conclude(json.loads(path.read_text())), path.name
+    copy = tmp_path / "copy.json"
+    facts = json.loads(paths[0].read_text())
+    copy.write_text(json.dumps(facts | {"conclusion": ["in older words"]}))
+    assert publish.concluded_again(copy) and json.loads(copy.read_text()) == facts
+    assert not publish.concluded_again(copy)
+
+
+def test_what_only_observes_a_run_is_not_said_to_have_an_effect(publish: Any):
+    """An arm with another batch also evaluates at other steps. The loss of one that hides another share of the tokens
+    is the loss of another task."""
+    assert not [knob for knob in publish.measured() if knob.startswith("evaluation.")]
+    assert "training.mask_ratio" not in publish.measured()
+    assert all(not each["with"] for each in publish.measured()["batch.global_batch_size"])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "low", "said"),
+    [("no evidence", -0.1, "no evidence;"), ("no evidence", 0.1, "not confirmed;"), ("worse", 0.1, "worse;")],
+)
+def test_explain_calls_a_difference_unconfirmed_where_only_the_interval_shows_it(verdict: str, low: float, said: str):
+    facts = explain_knob("batch.global_batch_size")["measured"][0] | {"verdict": verdict, "low": low, "high": 0.3}
+    assert f": {said}" in measured_text(facts)
 
 
 def test_a_finished_study_is_published_without_its_curves(publish: Any, ask: Asks, tmp_path: Path):

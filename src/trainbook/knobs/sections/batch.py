@@ -80,9 +80,13 @@ class BatchKnobs(Section):
         ),
         correction=(
             "A small batch is not a regularizer to tune for: once the learning rate and the other hyperparameters are "
-            "retuned, validation quality hardly depends on the batch size (Shallue et al. 2018). Choose it for speed, "
-            "then retune; a larger batch needs a higher learning rate, not a lower one. It does not set memory use "
-            "either: per_device_train_batch_size does."
+            "retuned and each size trains as long as it needs, validation quality hardly depends on the batch size "
+            "(Shallue et al. 2018). At a fixed number of tokens a small batch buys more updates, and short runs gain "
+            "from them: at 819,200 tokens of gpt-tiny (400 updates of 16 rows), half the batch ended 6 to 11 % lower "
+            "on text, and eight times the batch, which leaves 50 updates, 30 % higher (see Measured, whose mean a "
+            "synthetic task makes larger). Choose it for speed, then retune: a larger batch usually needs a higher "
+            "learning rate, unless it leaves too few updates. It does not set memory use: "
+            "per_device_train_batch_size does."
         ),
         aliases=("batch_size", "train_batch_size", "total_batch_size", "mini_batch_size"),
     )

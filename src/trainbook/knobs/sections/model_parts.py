@@ -71,7 +71,8 @@ class ModelParts(Section):
         sources=(DROPOUT, BERT, T5, PALM, CRAMMING),
         correction=(
             "0.1 is often given as a universal default. It comes from models trained for many epochs, such as BERT; "
-            "single-epoch pretraining usually leaves it at 0."
+            "single-epoch pretraining usually leaves it at 0. In our short runs, which see no sample twice, 0.1 raised "
+            "the loss by about a quarter (gpt-tiny at 400 steps, a small t5-cmudict at 600; see Measured)."
         ),
         aliases=("hidden_dropout_prob", "dropout_rate", "resid_pdrop"),
     )
@@ -233,7 +234,8 @@ class ModelParts(Section):
         sources=(GELU, GLU, GPT_2, BERT, T5, T5_1_1, PALM, LLAMA),
         correction=(
             "A gated kind is not always better: in our short runs of gpt-tiny, swiglu had the lower loss on two data "
-            "sets and the higher one on a third (see Measured)."
+            "sets and the higher one on a third. In a small t5-cmudict, relu with as many parameters ended 15 % above "
+            "geglu_tanh after 600 steps (see Measured)."
         ),
         aliases=("hidden_act", "activation_function"),
         value_aliases={
@@ -273,7 +275,9 @@ class ModelParts(Section):
         sources=(TRANSFORMER, ROFORMER, NO_POSITIONS, GPT_2, BERT, T5, PALM, LLAMA),
         correction=(
             "Rotary does not carry a model past its trained length by itself: without a larger base or further "
-            "training, the loss rises there too."
+            "training, the loss rises there too. Within it, learned vectors take longer to learn: after 400 steps, "
+            "rotary ended 18 % below learned in gpt-tiny, and learned 47 % above rotary in bert-tiny (see Measured); "
+            "longer runs were not compared."
         ),
         aliases=("position_embedding_type", "positional_encoding"),
         value_aliases={"absolute": "learned", "rope": "rotary"},
@@ -405,7 +409,9 @@ class ModelParts(Section):
         correction=(
             "It bounds attention logits, at √head_width while its gains are 1, and nothing else: for output logits "
             "use z_loss or logit_soft_cap, for single bad batches clipping and the guard. If the learning rate is "
-            "simply too high, it only delays the problem."
+            "simply too high, it limits the damage but does not make that learning rate a good one: over learning "
+            "rates from 1.25e-4 to 0.128, 400 steps of gpt-tiny lost on average about half as much to a badly chosen "
+            "one, while at the best one qk_norm was no better on two texts and better on a sorting task (see Measured)."
         ),
         aliases=("qk_layernorm", "use_qk_norm"),
     )

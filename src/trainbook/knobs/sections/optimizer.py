@@ -97,7 +97,9 @@ class OptimizerKnobs(OptimizerStep):
         correction=(
             "0.999 averages about 1,000 updates, 1 / (1 − β), not 10,000. Search 1 − β on a log scale: from 0.9990 to "
             "0.9995 the memory doubles; from 0.9000 to 0.9005 nothing changes. A smaller batch needs a larger beta2 "
-            "to average over the same number of tokens (Marek et al. 2025)."
+            "to average over the same number of tokens (Marek et al. 2025). In our short runs 0.999 gained nothing: no "
+            "evidence either way at 400 steps of gpt-tiny and bert-tiny against 0.99, and 5 % worse than 0.98 at 600 "
+            "steps of a small t5-cmudict (see Measured)."
         ),
         aliases=("adam_beta2",),
     )

@@ -81,7 +81,8 @@ class ScheduleKnobs(Section):
             "A cosine that is stopped early is not a shorter cosine: the learning rate is still high. Chinchilla "
             "found clearly worse results when the planned length exceeds the trained length by more than a quarter. In "
             "short runs that are far from settling, more time at the peak matters more: at 400 steps of gpt-tiny, "
-            "constant and warmup_stable_decay ended below cosine (see Measured)."
+            "constant and warmup_stable_decay ended below cosine, and linear ended 3 % below it both there and at 600 "
+            "steps of a small t5-cmudict (see Measured)."
         ),
         aliases=("lr_scheduler_type", "lr_scheduler", "scheduler_type", "decay_schedule"),
         value_aliases={

@@ -9,10 +9,11 @@ from typing import Any
 
 from trainbook.errors import MissingExtra, RunError
 from trainbook.knobs import Loaded
+from trainbook.report.compare_view import MEASURED_ON
 from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
 from trainbook.study.ablate.results import results
-from trainbook.study.ablate.statistics import smallest_effect
+from trainbook.study.ablate.statistics import ALPHA, smallest_effect
 from trainbook.study.ablate.study_file import CONTROL, RATE, AblateQuestion
 from trainbook.study.space import base_text
 from trainbook.study.tune.trial import Trial
@@ -22,6 +23,10 @@ ANSWER, RECIPE, WORDS = "ablation.json", "best.yaml", "conclusion.md"
 NOTABLE = 0.05  # of speed or memory: a smaller change is not worth a sentence
 LEARNED = 0.97  # of the loss of guessing by frequency, that a control must be below
 MOST_SEEDS = 1_000  # that are counted up to, to see epsilon
+# What it takes to call an arm more or less sensitive to the learning rate. There is no test of it, so that it has to be
+# the same on several data sets.
+SENSITIVE_RATES, SENSITIVE_RANGE, SENSITIVE_DATA = 5, 100.0, 2  # the least number of rates, their factor, data sets
+LESS_SENSITIVE = 0.75  # times the control's mean excess loss, or less, on each of them; its inverse is more
 
 Facts = dict[str, Any]
 
@@ -31,11 +36,13 @@ def conclude(facts: Facts) -> list[str]:
     if not any(each["losses"] for each in facts["control"]["by_data"]):
         return [_nothing(facts)]
     lines = [_verdict(each, facts) + contradiction(each, facts) for each in facts["arms"]]
+    lines += [line for each in facts["arms"] for line in _sensitivity(each, facts)]
     lines += [line for each in facts["arms"] for line in _also(each)]
-    if facts["cost"]["runs_at_once"] > 1:
+    if facts["cost"].get("runs_at_once", 1) > 1:  # studies of earlier versions have not counted them
         lines.append(
             "Speeds are not compared, because several runs shared the machine; for that, run with --workers 1."
         )
+    lines += [line for each in facts["arms"] for line in _another_loss(each, facts)]
     lines += _unlearned(facts)
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _edges(each, facts)]
     lines += [line for each in (facts["control"], *facts["arms"]) for line in _trouble(each)]
@@ -63,9 +70,22 @@ def _verdict(arm: Facts, facts: Facts) -> str:
     if arm["verdict"] == "equivalent":
         within = f"90 % interval {_amount(effect['low_90'], facts)} to {_amount(effect['high_90'], facts)}, {pairs}"
         return f"{name} is equivalent to the control within {_size(facts['epsilon'], facts)}: {number} ({within})."
-    if effect["low"] > 0 or effect["high"] < 0:  # which one comparison alone would be called a difference for
-        interval += f"; p = {arm['p_corrected']:.2g}{arms}, sign-flip test p = {effect['p_flips']:.2g}"
+    if reasons := _unconfirmed(arm, arms):
+        return f"{name}: not confirmed: {number} ({interval}), because {reasons}. {_what_it_takes(arm, facts)}"
     return f"{name}: no evidence either way: {number} ({interval}). {_what_it_takes(arm, facts)}"
+
+
+def _unconfirmed(arm: Facts, arms: str) -> str:
+    """Why a difference that the interval alone would show is not called one; empty where it shows none."""
+    effect = arm["effect"]
+    if effect["low"] <= 0 <= effect["high"]:
+        return ""
+    reasons = []
+    if arm["p_corrected"] > ALPHA:
+        reasons.append(f"p = {arm['p_corrected']:.2g}{arms}")
+    if effect["p_flips"] > max(ALPHA, effect["least_flips"]) * (1 + 1e-9):
+        reasons.append(f"the sign-flip test does not agree (p = {effect['p_flips']:.2g})")
+    return " and ".join(reasons)
 
 
 def contradiction(arm: Facts, facts: Facts) -> str:
@@ -108,6 +128,35 @@ def seeds_for(effect: float, noise: float, data_sets: int, arms: int) -> int | N
     return seeds if seeds <= MOST_SEEDS else None
 
 
+def _sensitivity(arm: Facts, facts: Facts) -> list[str]:
+    """Where the arm's loss depends clearly more or less on the learning rate than the control's."""
+    rates = facts["rates"]
+    if len(rates) < SENSITIVE_RATES or rates[-1] < SENSITIVE_RANGE * rates[0] or len(facts["data"]) < SENSITIVE_DATA:
+        return []
+    ours, theirs = ([each["sensitivity"] for each in of["by_data"]] for of in (arm, facts["control"]))
+    if None in ours or not all(theirs):
+        return []
+    ratios = [each / control for each, control in zip(ours, theirs, strict=True)]
+    if max(ratios) <= LESS_SENSITIVE:
+        which = "less"
+    elif min(ratios) >= 1 / LESS_SENSITIVE:
+        which = "more"
+    else:
+        return []
+    own, of_control = (_listed([f"{each:.3g}" for each in values]) for values in (ours, theirs))
+    return [
+        f"{arm['name']} is {which} sensitive to the learning rate than the control: the loss is above its best one by "
+        f"{own} on {_listed(facts['data'])}, against {of_control}, in the mean over {len(rates)} rates from "
+        f"{rates[0]:g} to {rates[-1]:g} (as Wortsman et al. 2023 define it: a run that diverges counts as one that has "
+        "learned nothing)."
+    ]
+
+
+def _listed(words: list[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _also(arm: Facts) -> list[str]:
     """What it costs or saves besides."""
     found = []
@@ -122,6 +171,17 @@ def _also(arm: Facts) -> list[str]:
             f"{arm['name']} needs {_middle(known):.2f} times the control's tokens to reach the control's final loss."
         )
     return found
+
+
+def _another_loss(arm: Facts, facts: Facts) -> list[str]:
+    """Of an arm that is evaluated on something else than the control is."""
+    changed = [each for each in arm["values"] if each in MEASURED_ON]
+    if not changed:
+        return []
+    return [
+        f"{arm['name']} changes {_listed(changed)}, and with it what the {facts['metric']} is "
+        f"measured on: its effect does not say which of the two learns more."
+    ]
 
 
 def _unlearned(facts: Facts) -> list[str]:
