@@ -63,6 +63,7 @@ def gathered() -> Facts:
         "arms": places,
         "facts": {name: answer.text for name, answer in answers.items()},
         "studies": [_study(study) for study in evidence.studies().values()],
+        "sensitivity": evidence.sensitivities("gpt-sensitivity"),
         "benchmarks": [{"source": source, "command": command} for source, command in sorted(sources.items())],
     }
 
@@ -79,6 +80,7 @@ def _study(study: Facts) -> Facts:
         "arms": len(study["arms"]),
         "runs": runs,
         "hardware": machine,
+        "remark": " ".join(line for line in study["conclusion"] if "is measured on" in line),
         "cost": f"{runs} runs beside those that tuned the learning rates, on {machine}.",
     }
 

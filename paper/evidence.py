@@ -14,6 +14,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
+from trainbook.study.ablate.conclusion import LESS_SENSITIVE
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 STUDIES, BENCHMARKS = ROOT / "studies" / "results", ROOT / "benchmarks" / "results"
@@ -69,6 +71,10 @@ def is_planned(place: str) -> bool:
 
 def percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:+.{digits}f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def listed(words: Sequence[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def arm_text(place: str) -> str:
@@ -230,20 +236,58 @@ def rate_matters_most() -> tuple[str, str]:
 
 @measures("")
 def batch_moves_the_rate() -> tuple[str, str]:
-    """The best learning rate by batch size, of the study that tuned it for each."""
+    """The best learning rate by batch size, of the study that tuned it for each. Where data sets disagree on the
+    direction, nothing is decided."""
     study = studies().get("gpt-batch")
     if study is None:
         return "Not measured yet.", NOT_TESTED
     sizes = {"half": 0.5, "control": 1.0, "double": 2.0, "eight-times": 8.0}
-    rates = {}
-    for arm in (study["control"], *study["arms"]):
-        found = [math.log(each["rate"]) for each in arm["by_data"] if each["rate"]]
-        rates[sizes[arm["name"]]] = math.exp(sum(found) / len(found))
-    text = ", ".join(f"{size:g} times: {rate:.4f}" for size, rate in sorted(rates.items()))
-    rises = rates[8.0] / rates[0.5]
-    return f"Best learning rate (geometric mean over data sets) by batch size: {text}.", (
-        HOLDS if rises > 1.5 else FALSE if rises < 1 / 1.5 else UNDECIDED
+    arms = sorted((study["control"], *study["arms"]), key=lambda arm: sizes[arm["name"]])
+    rates = {sizes[arm["name"]]: [each["rate"] for each in arm["by_data"]] for arm in arms}
+    text = "; ".join(f"{size:g} times: {listed([f'{each:g}' for each in of])}" for size, of in rates.items())
+    moves = [large / small for small, large in zip(rates[0.5], rates[8.0], strict=True)]
+    rises = math.prod(moves) ** (1 / len(moves))
+    verdict = HOLDS if rises > 1.5 and min(moves) >= 1 else FALSE if rises < 1 / 1.5 and max(moves) <= 1 else UNDECIDED
+    return (
+        f"Best learning rate by batch size, at equal tokens, on {listed(study['data'])}: {text}. The largest batch "
+        "makes a sixteenth of the updates of the smallest."
+    ), verdict
+
+
+@measures("")
+def qk_norm_sensitivity() -> tuple[str, str]:
+    """Whether the loss depends less on the learning rate with query-key normalization, on every data set."""
+    study = studies().get("gpt-sensitivity")
+    if study is None:
+        return "Not measured yet.", NOT_TESTED
+    control, arm = study["control"], next(each for each in study["arms"] if each["name"] == "qk-norm")
+    with_norm, without = ([each["sensitivity"] for each in of["by_data"]] for of in (arm, control))
+    rates = study["rates"]
+
+    def losses(of: Facts, rate: float) -> str:
+        found = [each["by_rate"][str(rate)] for each in of["by_data"]]
+        return listed([f"{sum(each) / len(each):.2f}" for each in found])
+
+    text = (
+        f"Over {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}, the mean excess loss of a GPT on "
+        f"{listed(study['data'])} is {listed([f'{each:.2f}' for each in with_norm])} with query-key normalization and "
+        f"{listed([f'{each:.2f}' for each in without])} without. At the highest rate the loss is "
+        f"{losses(arm, rates[-1])} with it and {losses(control, rates[-1])} without."
     )
+    ratios = [own / other for own, other in zip(with_norm, without, strict=True)]
+    return text, HOLDS if max(ratios) <= LESS_SENSITIVE else FALSE if min(ratios) >= 1 else UNDECIDED
+
+
+def sensitivities(name: str) -> Facts:
+    """Of a study, the mean excess loss over the tried rates: data sets, and a row for each arm."""
+    study = studies().get(name)
+    if study is None:
+        return {"data": [], "rows": []}
+    rows = [
+        [arm["name"], *(f"{each['sensitivity']:.2f}" for each in arm["by_data"])]
+        for arm in (study["control"], *study["arms"])
+    ]
+    return {"data": study["data"], "rows": rows}
 
 
 @measures("step-times-h200")
@@ -501,7 +545,9 @@ def answer_to(claim: Facts) -> Answer:
         first = places[0].partition("/")[0]
         command = studies().get(first, {}).get("command", "")
         source = f"studies/results/{first}.json" if command else ""
-        text = " ".join(arm_text(place) for place in places)
+        text = " ".join(
+            [*(arm_text(place) for place in places), *([_sentence(claim["remark"])] if "remark" in claim else [])]
+        )
         return Answer(text, verdict_of_arms(places, claim["expect"]), source, command)
     if "measured" in claim:
         return MEASURED[claim["measured"]]()

@@ -78,6 +78,46 @@ def test_a_sentence_on_an_arm_has_the_figures_of_its_results(evidence: Any):
     assert evidence.arm_text("gpt-parts/no-such-arm") == "no-such-arm: not measured yet."
 
 
+@pytest.mark.parametrize(
+    ("half", "eight_times", "of_claim"),
+    [
+        ((0.001, 0.002), (0.004, 0.004), "holds"),
+        ((0.004, 0.004), (0.001, 0.002), "false"),
+        ((0.008, 0.001), (0.001, 0.002), "undecided"),  # by data set it falls and rises
+        ((0.002, 0.002), (0.002, 0.002), "undecided"),
+    ],
+)
+def test_a_best_rate_that_data_sets_move_both_ways_decides_nothing_of_batches(
+    evidence: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    half: tuple[float, float],
+    eight_times: tuple[float, float],
+    of_claim: str,
+):
+    def arm(name: str, rates: tuple[float, float]) -> dict[str, Any]:
+        return {"name": name, "by_data": [{"rate": each} for each in rates]}
+
+    middle = [arm("double", (0.002, 0.002)), arm("half", half), arm("eight-times", eight_times)]
+    study = {"control": arm("control", (0.002, 0.002)), "arms": middle, "data": ["one", "two"]}
+    monkeypatch.setattr(evidence, "studies", lambda: {"gpt-batch": study})
+    answer = evidence.batch_moves_the_rate()
+    assert answer.verdict == of_claim and f"8 times: {eight_times[0]:g} and {eight_times[1]:g}" in answer.text
+
+
+def test_the_check_of_the_method_has_the_sensitivities_of_its_study(evidence: Any):
+    answer, table = evidence.qk_norm_sensitivity(), evidence.sensitivities("gpt-sensitivity")
+    control, arm = (next(row for row in table["rows"] if row[0] == name) for name in ("control", "qk-norm"))
+    found = [each["sensitivity"] for each in evidence.arm_of("gpt-sensitivity/qk-norm")["by_data"]]
+    assert arm[1:] == [f"{each:.2f}" for each in found] and answer.verdict == evidence.HOLDS
+    for row in (control, arm):
+        assert f"{row[1]}, {row[2]} and {row[3]}" in answer.text
+
+
+def test_an_unconfirmed_difference_is_not_called_no_evidence(evidence: Any):
+    assert "qk-norm: not confirmed;" in evidence.arm_text("gpt-sensitivity/qk-norm")
+    assert "z-loss: no evidence either way;" in evidence.arm_text("gpt-sensitivity/z-loss")
+
+
 def test_each_citation_is_in_the_bibliography_and_each_entry_can_be_found():
     entries = re.split(r"^@", (PAPER / "references.bib").read_text(encoding="utf-8"), flags=re.M)[1:]
     keys = {re.match(r"\w+\{([^,]+),", each)[1] for each in entries}  # type: ignore[index]
@@ -114,6 +154,8 @@ def test_the_paper_builds_from_the_results(tmp_path: Path, evidence: Any, monkey
     build.main()
     assert build.PDF.read_bytes().startswith(b"%PDF") and build.PDF.stat().st_size < 5e6
     page = build.HTML.read_text(encoding="utf-8")
+    for claim in (each["claim"] for each in evidence.claims() if each["verdict"] == evidence.FALSE):
+        assert page.count(claim.replace("'", "’")) >= 2, claim  # in the list of false claims, and in its table
     assert "put to the test" in page and "http-equiv" not in page and "<script" not in page
 
 
