@@ -44,12 +44,8 @@ def gathered() -> Facts:
         {"name": topic, "claims": [each for each in claims if each["topic"] == topic]}
         for topic in dict.fromkeys(each["topic"] for each in claims)
     ]
-    places = {
-        f"{name}/{arm['name']}": evidence.arm_text(f"{name}/{arm['name']}")
-        for name, study in evidence.studies().items()
-        for arm in study["arms"]
-        if arm["effect"]
-    }
+    arms = [(name, arm["name"]) for name, study in evidence.studies().items() for arm in study["arms"] if arm["effect"]]
+    places = {f"{study}/{arm}": f"{study}, {evidence.arm_text(f'{study}/{arm}')}" for study, arm in arms}
     answers = {name: answer() for name, answer in evidence.MEASURED.items()}
     sources = {each.source: each.command for each in answers.values() if each.source}
     numbers = {

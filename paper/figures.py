@@ -14,6 +14,8 @@ from trainbook.charts.ablation import effects_figure, rates_figure
 from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, ORANGE, RED, new_figure, save
 
 Facts = dict[str, Any]
+Row = tuple[str, Any, Any]  # its name first
+PANEL, LEGEND = 2.75, 1.3  # inches
 SHADES = (GREEN, RED, GREY, "#D0D0D0")  # of VERDICTS
 METHODS = {"grid": "grid", "sobol": "quasi-random", "zoom": "zoom", "optuna": "Optuna (TPE)"}
 POLICIES = {"none": "nothing", "fixed": "fixed threshold", "zclip": "ZClip", "adagc": "AdaGC", "guard": "guard"}
@@ -70,7 +72,12 @@ def _effects(study: Facts, path: Path) -> str:
 def _rates(study: Facts, path: Path) -> str:
     if len(study["rates"]) < 2:
         return ""
-    save(rates_figure(study), path)
+    figure = rates_figure(study)
+    if len(study["data"]) > 1:  # narrower than on a screen, so that letters stay readable on a page
+        figure.set_size_inches(PANEL * len(study["data"]) + LEGEND, 3.2)
+        for axis in figure.axes:
+            axis.tick_params(labelsize=8)
+    save(figure, path)
     return f"Loss against {len(study['rates'])} learning rates for {len(study['arms']) + 1} arms"
 
 
@@ -104,14 +111,12 @@ def _sensitivity(path: Path) -> str:
                 rows.append((f"{study['name']}: {arm['name']}", sum(found) / len(found), arm["name"] == "control"))
     if not rows:
         return ""
-    figure, axes = new_figure(1, 1, width=8.0, height=1.0 + 0.22 * len(rows))
-    axis = axes[0, 0]
-    for place, (_, value, is_control) in enumerate(reversed(rows)):
-        axis.plot([0, value], [place, place], color=GREY, linewidth=0.8)
-        axis.plot([value], [place], "s" if is_control else "o", color=ORANGE if is_control else BLUE, markersize=5)
-    axis.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
-    axis.set_xlabel("mean excess loss over the tried rates (square: the control)")
-    axis.set_xlim(left=0)
+    figure, columns = _two_columns(rows, max(value for _, value, _ in rows))
+    for axis, part in columns:
+        for place, (_, value, is_control) in enumerate(part):
+            axis.plot([0, value], [place, place], color=GREY, linewidth=0.8)
+            axis.plot([value], [place], "s" if is_control else "o", color=ORANGE if is_control else BLUE, markersize=5)
+    figure.supxlabel("mean excess loss over the tried rates (square: the control)", fontsize=10)
     save(figure, path)
     return "Sensitivity to the learning rate by arm"
 
@@ -125,18 +130,33 @@ def _noise(path: Path) -> str:
     ]
     if not rows:
         return ""
-    figure, axes = new_figure(1, 1, width=8.0, height=1.0 + 0.22 * len(rows))
-    axis = axes[0, 0]
-    for place, (_, noise, smallest) in enumerate(reversed(rows)):
-        axis.plot([noise], [place], "o", color=BLUE, markersize=5, label="noise of a pair" if place == 0 else None)
-        label = "smallest effect found in 80 %" if place == 0 else None
-        axis.plot([smallest], [place], "D", color=ORANGE, markersize=5, label=label)
-    axis.set_yticks(range(len(rows)), [name for name, _, _ in reversed(rows)], fontsize=8)
-    axis.set_xlabel("% of the control's loss")
-    axis.set_xlim(left=0)
-    axis.legend(fontsize=8, frameon=False)
+    figure, columns = _two_columns(rows, max(max(noise, smallest) for _, noise, smallest in rows))
+    for axis, part in columns:
+        for place, (_, noise, smallest) in enumerate(part):
+            axis.plot([noise], [place], "o", color=BLUE, markersize=5, label="noise of a pair" if place == 0 else None)
+            label = "smallest effect found in 80 %" if place == 0 else None
+            axis.plot([smallest], [place], "D", color=ORANGE, markersize=5, label=label)
+    figure.supxlabel("% of the control's loss", fontsize=10)
+    handles, labels = columns[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, fontsize=8, frameon=False, ncols=2, loc="outside upper center")
     save(figure, path)
     return "Noise of paired differences and smallest effect by arm"
+
+
+def _two_columns(rows: list[Row], largest: float) -> tuple[Any, list[tuple[Any, list[Row]]]]:
+    """A figure for a long list: of each half an axis that names its rows, from 0 to the largest value of both, and the
+    rows from the lowest to the topmost."""
+    middle = (len(rows) + 1) // 2
+    figure, axes = new_figure(1, 2, width=8.5, height=1.1 + 0.19 * middle)
+    columns = []
+    for axis, part in zip(axes[0], (rows[:middle], rows[middle:]), strict=True):
+        lowest_first = part[::-1]
+        axis.set_yticks(range(len(part)), [name for name, _, _ in lowest_first], fontsize=7.5)
+        axis.set_ylim(len(part) - middle - 0.8, len(part) - 0.2)
+        axis.sharex(axes[0, 0]) if axis is not axes[0, 0] else None
+        columns.append((axis, lowest_first))
+    axes[0, 0].set_xlim(0, 1.05 * largest)
+    return figure, columns
 
 
 def _search(path: Path) -> str:

@@ -145,6 +145,17 @@ def test_each_technique_names_knobs_arms_and_facts_that_exist(evidence: Any):
     assert all(evidence.is_planned(place) for place in named["arms"])
 
 
+TEXT_WIDTH, TEXT_HEIGHT, CAPTION = 21.0 - 2 * 2.3, 29.7 - 2 * 2.4, 2.0  # cm
+
+
+def _height_on_page(drawing: Path) -> float:
+    """In cm, as lib.typ scales it."""
+    found = re.search(r'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', drawing.read_text(encoding="utf-8"))
+    assert found is not None
+    width, height = float(found[1]), float(found[2])
+    return height / width * TEXT_WIDTH * min(1.0, width / 72 / 8.5)
+
+
 def test_the_paper_builds_from_the_results(tmp_path: Path, evidence: Any, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("typst", reason="the extra paper is not installed")
     pytest.importorskip("matplotlib", reason="the extra charts is not installed")
@@ -153,6 +164,8 @@ def test_the_paper_builds_from_the_results(tmp_path: Path, evidence: Any, monkey
     monkeypatch.setattr(build, "HTML", PAPER / "build" / "test.html")
     build.main()
     assert build.PDF.read_bytes().startswith(b"%PDF") and build.PDF.stat().st_size < 5e6
+    for drawing in (PAPER / "build").glob("*.svg"):
+        assert _height_on_page(drawing) < TEXT_HEIGHT - CAPTION, drawing.name
     page = build.HTML.read_text(encoding="utf-8")
     for claim in (each["claim"] for each in evidence.claims() if each["verdict"] == evidence.FALSE):
         assert page.count(claim.replace("'", "’")) >= 2, claim  # in the list of false claims, and in its table

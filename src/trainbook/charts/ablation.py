@@ -11,6 +11,7 @@ from trainbook.charts.figure import BLUE, COLOURS, GREEN, GREY, RED, new_figure,
 VERDICTS = {"better": GREEN, "worse": RED, "equivalent": BLUE, "no evidence": GREY}
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 MOST_ARMS = 8  # with a colour of their own
+MOST_MARKS = 5  # on the axis of learning rates, beside each other
 
 Facts = dict[str, Any]
 
@@ -80,8 +81,8 @@ def rates_figure(facts: Facts) -> Any:
             style = {"color": COLOURS[number % len(COLOURS)], "label": _name(arm["name"])}
             axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=4, **style) if points else None
         axis.set_xscale("log")
-        marks = sorted(facts["rates"])[:: max(1, -(-len(facts["rates"]) // 6))]
-        axis.set_xticks(marks, [f"{rate:.2g}" for rate in marks])
+        marks = sorted(facts["rates"])[:: max(1, -(-len(facts["rates"]) // MOST_MARKS))]
+        axis.set_xticks(marks, [f"{rate:.3g}" for rate in marks])
         axis.minorticks_off()
         axis.set_title(_name(data))
         axis.set_xlabel("learning rate")
