@@ -76,9 +76,17 @@ def _study(study: Facts) -> Facts:
         "arms": len(study["arms"]),
         "runs": runs,
         "hardware": machine,
-        "remark": " ".join(line for line in study["conclusion"] if "is measured on" in line),
+        "remark": " ".join([_edges(study), *(line for line in study["conclusion"] if "is measured on" in line)]),
         "cost": f"{runs} runs beside those that tuned the learning rates, on {machine}.",
     }
+
+
+def _edges(study: Facts) -> str:
+    cells = [cell for arm in (study["control"], *study["arms"]) for cell in arm["by_data"] if cell["by_rate"]]
+    outermost = sum(cell["edge"] is not None for cell in cells)
+    if not outermost:
+        return ""
+    return f"In {outermost} of {len(cells)} searches the best rate was an outermost one; a better one may lie beyond."
 
 
 def main() -> None:

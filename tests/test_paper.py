@@ -118,6 +118,14 @@ def test_an_unconfirmed_difference_is_not_called_no_evidence(evidence: Any):
     assert "z-loss: no evidence either way;" in evidence.arm_text("gpt-sensitivity/z-loss")
 
 
+def test_a_study_tells_how_often_the_best_rate_was_an_outermost_one(evidence: Any):
+    build = importlib.import_module("build")
+    study = evidence.studies()["t5-parts"]
+    edges = [cell["edge"] for arm in (study["control"], *study["arms"]) for cell in arm["by_data"]]
+    assert f"In {len(edges) - edges.count(None)} of 9 searches" in build._study(study)["remark"]
+    assert build._study(evidence.studies()["gpt-sensitivity"])["remark"] == ""
+
+
 def test_each_citation_is_in_the_bibliography_and_each_entry_can_be_found():
     entries = re.split(r"^@", (PAPER / "references.bib").read_text(encoding="utf-8"), flags=re.M)[1:]
     keys = {re.match(r"\w+\{([^,]+),", each)[1] for each in entries}  # type: ignore[index]
