@@ -4,8 +4,12 @@ python benchmarks/watching.py [--steps 200] [--logging-steps 10] [--device cpu] 
 
 `share`: the time spent inside watch (its calls and its hooks) over that of everything else in the loop. On a CPU that
 is its cost, also on a machine that others use. `--rounds N`: two trainings, one with and one without, take turns as
-well; `ratios` are the times of a step, with over without, in each round. The first ten steps, each of which has a row,
-are not counted.
+well; `ratios` are the times of a step, with over without, in each round. On a GPU these are the cost (four rounds,
+unless told otherwise): while the GPU computes, the host has time for watch. The first ten steps, each of which has a
+row, are not counted.
+
+With `--device cuda` it also tells where the host waits for the GPU. `host_syncs`: lines that PyTorch names as waiting,
+with the number of times. `rows_waited_for`: rows whose numbers had not arrived when the next row was due.
 """
 
 from __future__ import annotations
@@ -15,6 +19,10 @@ import json
 import statistics
 import tempfile
 import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +130,51 @@ def in_turns(options: argparse.Namespace, folder: str) -> list[float]:
     return ratios
 
 
+def waits(options: argparse.Namespace, folder: str) -> dict[str, Any]:
+    """Where the host waits for the GPU in the steps behind the first ten."""
+    model, optimizer, batches = made(options)
+    watch = trainbook.watch(model, optimizer, name="waits", runs_dir=folder, logging_steps=options.logging_steps)
+    for batch in batches[:WARMUP]:
+        step(model, optimizer, batch, watch, options.half)
+    watch.flush()
+    with counted_waits() as waited, warned_syncs() as caught:
+        for batch in batches[WARMUP:]:
+            step(model, optimizer, batch, watch, options.half)
+    watch.close()
+    syncs = [each for each in caught if "synchroniz" in str(each.message)]
+    places = Counter(f"{Path(each.filename).name}:{each.lineno}" for each in syncs)
+    return {"host_syncs": dict(places) or "none", "rows_waited_for": len(waited)}
+
+
+@contextmanager
+def warned_syncs() -> Iterator[list[warnings.WarningMessage]]:
+    """Not raised as errors: watch would take them for its own and go on."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield caught
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+@contextmanager
+def counted_waits() -> Iterator[list[torch.cuda.Event]]:
+    """The events that were not complete when they were waited for: PyTorch does not warn of these."""
+    plain, waited = torch.cuda.Event.synchronize, []
+
+    def synchronize(event: torch.cuda.Event) -> None:
+        if not event.query():
+            waited.append(event)
+        plain(event)
+
+    torch.cuda.Event.synchronize = synchronize  # pyright: ignore
+    try:
+        yield waited
+    finally:
+        torch.cuda.Event.synchronize = plain  # pyright: ignore
+
+
 def measured(options: argparse.Namespace, folder: str) -> dict[str, Any]:
     model, optimizer, batches = made(options)
     watch = trainbook.watch(model, optimizer, name="watched", runs_dir=folder, logging_steps=options.logging_steps)
@@ -152,7 +205,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--logging-steps", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=0)
+    parser.add_argument("--rounds", type=int, help="with and without in turn (default: 4 on a GPU, else 0)")
     parser.add_argument("--half", action="store_true", help="compute in bf16")
     parser.add_argument("--vocabulary", type=int, default=256)
     parser.add_argument("--width", type=int, default=128)
@@ -162,11 +215,15 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    is_on_gpu = options.device.startswith("cuda")
+    options.rounds = (4 if is_on_gpu else 0) if options.rounds is None else options.rounds
     with tempfile.TemporaryDirectory() as folder:
         found = measured(options, folder)
         if options.rounds:
             found["ratios"] = in_turns(options, folder)
             found["ratio"] = statistics.median(found["ratios"])
+        if is_on_gpu:
+            found |= waits(options, folder)
     print(json.dumps(found, indent=2))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

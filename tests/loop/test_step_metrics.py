@@ -78,6 +78,16 @@ def test_what_was_sampled_does_not_move_with_the_weights():
     assert float(update_ratio(before, weights)) == 1.0
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_samples_are_the_parameters_own_numbers_of_one_type_or_of_several(dtype: torch.dtype):
+    weights = [torch.randn(3), torch.randn(300, 70).to(dtype), torch.randn(()), torch.randn(5, 4).T]
+    samples = sampled(weights)
+    assert [sample.dtype for sample in samples] == [weight.dtype for weight in weights]
+    for place in (0, 2, 3):
+        assert torch.equal(samples[place], weights[place].flatten())
+    assert set(samples[1].tolist()) <= set(weights[1].flatten().tolist())
+
+
 def test_an_update_that_was_kept_out_has_the_ratio_zero():
     weights = [torch.ones(3), torch.randn(300, 70)]
     assert float(update_ratio(sampled(weights), weights)) == 0.0

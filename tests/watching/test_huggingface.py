@@ -16,6 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from trainbook.guard.huggingface import GuardCallback  # noqa: E402
 from trainbook.watching.huggingface import WatchCallback  # noqa: E402
+from trainbook.watching.pending import CopyAtOnce  # noqa: E402
 
 
 def made_model() -> Any:
@@ -76,6 +77,17 @@ class Lab:
     @property
     def record(self) -> Any:
         return open_record(self.folder / "runs" / "out")
+
+
+def test_rows_whose_numbers_are_late_are_the_same(tmp_path: Path, late_device: Any):
+    lab = Lab(tmp_path)
+    lab.train(lab.watched())
+    rows = [(row["step"], row.get("grad_norm")) for row in lab.record.train]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainbook.watching.pending.start_copy", CopyAtOnce)
+        lab.train(lab.watched(name="at-once"))
+    expected = open_record(lab.folder / "runs" / "at-once").train
+    assert late_device.waits and rows == [(row["step"], row.get("grad_norm")) for row in expected]
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from trainbook.runs.record import open_record
 lightning = pytest.importorskip("lightning.pytorch")
 
 from trainbook.watching.lightning import WatchCallback  # noqa: E402
+from trainbook.watching.pending import CopyAtOnce  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning has advice for everyone
 
@@ -105,6 +107,34 @@ def test_the_run_has_settings_facts_and_rows(tmp_path: Path):
     assert all(row["accuracy"] <= 1 and row["loss"] > 0 for row in record.evaluations)
     assert record.train[0]["loss"] == pytest.approx(1.6, abs=0.4)  # of a whole update, not of a share of it
     assert not [event for event in record.events if event["kind"] == "symptom"]
+
+
+def test_rows_whose_numbers_are_late_are_the_same(tmp_path: Path, late_device: Any):
+    trained(tmp_path, WatchCallback(name="late", runs_dir=tmp_path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trainbook.watching.pending.start_copy", CopyAtOnce)
+        trained(tmp_path, WatchCallback(name="at-once", runs_dir=tmp_path))
+    names = ("step", "loss", "grad_norm", "update_ratio", "tokens", "applied_updates")
+    late, at_once = (
+        [tuple(row.get(name) for name in names) for row in open_record(tmp_path / run).train]
+        for run in ("late", "at-once")
+    )
+    assert late_device.waits and late == at_once
+
+
+def test_a_scaled_loss_is_told_without_waiting_for_the_scale():
+    class Scaler:
+        _scale = torch.tensor(4.0)
+
+        def get_scale(self) -> float:
+            raise AssertionError("waits for the device")
+
+    noted: list[Tensor] = []
+    callback: Any = WatchCallback()
+    callback.watch = SimpleNamespace(see_loss=lambda loss: None, add_loss=noted.append)
+    trainer = SimpleNamespace(accumulate_grad_batches=2, precision_plugin=SimpleNamespace(scaler=Scaler()))
+    callback.on_before_backward(trainer, None, torch.tensor(6.0))
+    assert noted == [torch.tensor(3.0)]
 
 
 def test_what_is_not_clipped_is_known_not_to_be(tmp_path: Path):

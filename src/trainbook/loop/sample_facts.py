@@ -52,10 +52,10 @@ class SampleFacts:
         """The loss of one batch, evaluated twice."""
         self._repeated, self._trains_in_evaluation = (first, second), is_in_training_mode
 
-    def read(self) -> dict[str, Any]:
-        """All facts so far, whenever there is news."""
+    def read(self, *, is_last: bool = False) -> dict[str, Any]:
+        """All facts so far, whenever there is news: when many more rows were seen, or at last any."""
         with self._never_in_the_way():
-            return {} if self._has_failed else self._read()
+            return {} if self._has_failed else self._read(is_last)
         return {}
 
     @contextmanager
@@ -66,9 +66,10 @@ class SampleFacts:
         except Exception:
             self._has_failed = True
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self, is_last: bool) -> dict[str, Any]:
         news = self.training.num_rows + self.validation.num_rows + (self._repeated is not None)
-        if news < max(ENOUGH, READS * self._told) and not (self.training.is_full and news > self._told):
+        is_much = news >= max(ENOUGH, READS * self._told) or (is_last and news >= ENOUGH and news > self._told)
+        if not is_much and not (self.training.is_full and news > self._told):
             return {}
         self._told = news
         facts = self.training.facts()

@@ -188,7 +188,7 @@ def after_update(state: TrainState, before: BeforeUpdate) -> dict[str, Any]:
 @torch.no_grad()
 def sampled(parameters: Iterable[Tensor]) -> list[Tensor]:
     """Of each parameter all numbers, or some thousands spread over it."""
-    return [_spread(parameter).clone() for parameter in parameters]
+    return _copied([_spread(parameter) for parameter in parameters])
 
 
 @torch.no_grad()
@@ -219,7 +219,7 @@ def update_sizes(
     parameters = list(parameters)
     if not parameters:
         return {}
-    after = [_spread(parameter).float() for parameter in parameters]
+    after = [sample.float() for sample in sampled(parameters)]
     earlier = [sample.float() for sample in before]
     weights = [math.sqrt(p.numel() / max(1, len(sample))) for p, sample in zip(parameters, earlier, strict=True)]
     norms = [
@@ -227,11 +227,11 @@ def update_sizes(
         for parts in (torch._foreach_sub(after, earlier), earlier)
     ]
     change, whole = norms_over_ranks(torch.stack(norms)).unbind()
-    changes, wholes = layer_norms(names, change.unbind()), layer_norms(names, whole.unbind())
+    (layers, changes), (_, wholes) = _norms_of_layers(names, change), _norms_of_layers(names, whole)
     matrices = [norm for name, norm in zip(names, whole.unbind(), strict=True) if _is_matrix(name)]
     return {
         "update_ratio": torch.linalg.vector_norm(change) / torch.linalg.vector_norm(whole),
-        "update_ratios": {layer: changes[layer] / wholes[layer].clamp(min=TINY) for layer in changes},
+        "update_ratios": dict(zip(layers, (changes / wholes.clamp(min=TINY)).unbind(), strict=True)),
         **({"weight_norm": torch.linalg.vector_norm(torch.stack(matrices))} if matrices else {}),
     }
 
@@ -247,7 +247,15 @@ def _spread(parameter: Tensor) -> Tensor:
     # With a divisor in common with the rows' length, a few columns would stand for all of them.
     while step > 1 and math.gcd(step, flat.numel()) > 1:
         step += 1
-    return flat[:: max(1, step)]
+    return flat[::step] if step > 1 else flat
+
+
+def _copied(samples: list[Tensor]) -> list[Tensor]:
+    """By a few kernels for all of them, where one tensor can hold them."""
+    kinds = {(type(sample), sample.device, sample.dtype) for sample in samples}
+    if len(kinds) != 1 or type(samples[0]) is not Tensor:
+        return [sample.clone() for sample in samples]
+    return list(torch.cat(samples).split([len(sample) for sample in samples]))
 
 
 def _norm(parts: list[Tensor] | tuple[Tensor, ...], weights: list[float]) -> Tensor:
@@ -263,12 +271,16 @@ def layer_norms(names: Iterable[str], norms: Iterable[Tensor]) -> dict[str, Tens
     norms = list(norms)
     if not norms:  # an engine keeps them to itself
         return {}
-    stacked = torch.stack(norms)
-    layers, places = _layers(tuple(names), stacked.device)
+    layers, of_layers = _norms_of_layers(names, torch.stack(norms))
+    return dict(zip(layers, of_layers.unbind(), strict=True))
+
+
+def _norms_of_layers(names: Iterable[str], norms: Tensor) -> tuple[list[str], Tensor]:
+    layers, places = _layers(tuple(names), norms.device)
     # Gathered and not added where they belong: on a GPU that would be done in any order, and so not to the bit again.
     # In double: a norm's square may be more than fp32 holds.
-    of_layers = F.pad(stacked.double(), (0, 1)).index_select(0, places.flatten()).view_as(places)
-    return dict(zip(layers, torch.linalg.vector_norm(of_layers, dim=1).float().unbind(), strict=True))
+    of_layers = F.pad(norms.double(), (0, 1)).index_select(0, places.flatten()).view_as(places)
+    return layers, torch.linalg.vector_norm(of_layers, dim=1).float()
 
 
 @lru_cache(maxsize=4)

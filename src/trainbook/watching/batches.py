@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -75,5 +76,9 @@ def _some(tensor: Tensor) -> Tensor:
 
 def _weighed(values: Tensor) -> Tensor:
     """A sum over the last dimension in which each place counts differently."""
-    places = torch.arange(1, values.shape[-1] + 1, dtype=torch.double, device=values.device)
-    return (values.double() * places.sqrt()).sum(-1)
+    return (values.double() * _weights(values.shape[-1], values.device)).sum(-1)
+
+
+@lru_cache(maxsize=8)
+def _weights(length: int, device: torch.device) -> Tensor:
+    return torch.arange(1, length + 1, dtype=torch.double, device=device).sqrt()

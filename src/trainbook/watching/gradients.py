@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -22,17 +23,15 @@ class Gradients:
     def measure(self) -> dict[str, Any]:
         """`grad_norm`, `grad_norms`, and `zero_gradients`: the share of parameters in tensors without any."""
         having = [place for place, parameter in enumerate(self.parameters) if _is_dense(parameter.grad)]
-        total = max(1, sum(self._sizes))
         if not having:
             return {"zero_gradients": torch.ones(())}
         gradients = [self.parameters[place].grad for place in having]
         norms = torch.stack(torch._foreach_norm(gradients, 2, dtype=torch.float32))  # pyright: ignore
-        sizes = torch.tensor([self._sizes[place] for place in having], dtype=torch.float32)
-        sizes = sizes.to(norms.device, non_blocking=True)
+        sizes = _on_device(tuple(self._sizes[place] for place in having), norms.device)
         return {
             "grad_norm": torch.linalg.vector_norm(norms.double()),
             "grad_norms": layer_norms([self.names[place] for place in having], norms.unbind()),
-            "zero_gradients": 1 - (sizes * (norms != 0)).sum() / total,
+            "zero_gradients": 1 - (sizes * (norms != 0)).sum() / max(1, sum(self._sizes)),
         }
 
     def before(self) -> list[Tensor]:
@@ -40,6 +39,11 @@ class Gradients:
 
     def after(self, before: list[Tensor]) -> dict[str, Any]:
         return update_sizes(before, self.parameters, self.names)
+
+
+@lru_cache(maxsize=4)
+def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    return torch.tensor(sizes, dtype=torch.float32).to(device, non_blocking=True)
 
 
 def _is_dense(gradient: Tensor | None) -> bool:

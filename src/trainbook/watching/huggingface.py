@@ -72,7 +72,7 @@ class WatchCallback(TrainerCallback):
 
     def on_step_begin(self, args, state, control, **_):
         if self.watch is not None:
-            self.watch.flush()
+            self.watch.end_row()
         self._losses.clear()
 
     def on_step_end(self, args, state, control, **_):

@@ -19,7 +19,8 @@ from trainbook.guard.lightning import callback_class, scaler_of
 from trainbook.guard.shuffling import is_shuffled
 from trainbook.runs.foreign.metrics import place
 from trainbook.runs.foreign.vocabulary import as_mapping, knobs_in
-from trainbook.watching.watcher import NAMES, Watch
+from trainbook.watching.pytorch import NAMES
+from trainbook.watching.watcher import Watch
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
@@ -78,10 +79,10 @@ class WatchCallback(Callback):
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Tensor) -> None:
         if self.watch is not None:
             # Lightning has divided it by the number of micro-batches, and scaled it under fp16.
-            scaler = scaler_of(trainer)
             value = loss.detach() * trainer.accumulate_grad_batches
             self.watch.see_loss(loss)
-            self.watch.add_loss(value if scaler is None else value / scaler.get_scale())
+            scale = _loss_scale(trainer)
+            self.watch.add_loss(value if scale is None else value / scale)
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
         if self.watch is not None and scaler_of(trainer) is None:  # which undoes its scale later, where it is fused
@@ -92,7 +93,7 @@ class WatchCallback(Callback):
             self._seen_steps = trainer.global_step
             if self.watch.has_losses:
                 self.watch.step(batch=batch)
-                self.watch.flush()
+                self.watch.end_row()
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         if self.watch is None or trainer.sanity_checking:
@@ -114,6 +115,12 @@ class WatchCallback(Callback):
     def _close(self, status: str = "finished", detail: str = "") -> None:
         if self.watch is not None:
             self.watch.close(status, detail)
+
+
+def _loss_scale(trainer: Any) -> float | Tensor | None:
+    scaler = scaler_of(trainer)
+    scale = getattr(scaler, "_scale", None)
+    return scale if scaler is None or scale is not None else scaler.get_scale()  # which waits for the device
 
 
 def _settings(trainer: Any) -> dict[str, Any]:

@@ -58,11 +58,3 @@ def plain_number(value: Any) -> float | None:
     if isinstance(value, Tensor):
         value = value.item() if value.numel() == 1 else None
     return float(value) if hasattr(value, "__float__") and not isinstance(value, (str, bytes)) else None
-
-
-def on_one_device(values: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """On one device, so that one copy has everything."""
-    return {
-        name: {key: item.to(device) for key, item in value.items()} if isinstance(value, Mapping) else value.to(device)
-        for name, value in values.items()
-    }

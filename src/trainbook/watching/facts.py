@@ -1,0 +1,64 @@
+"""Facts beside the rows: which parameters an optimizer has, and what the first batches and their losses tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainbook.loop.objective import LossFacts
+from trainbook.loop.sample_facts import SampleFacts
+from trainbook.loop.structure import foreign_parameters, unheld_parameters
+from trainbook.watching.batches import labels_of
+from trainbook.watching.recorder import Recorder
+
+AGAIN = 8  # times as many steps: then facts are told anew
+NAMED = 20  # parameters that a fact names
+
+
+def parameter_facts(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    foreign = foreign_parameters(model, optimizer)
+    unheld = unheld_parameters(model, optimizer)[:NAMED]
+    return {"unheld_parameters": unheld, **({"foreign_parameters": foreign} if foreign else {})}
+
+
+@dataclass(frozen=True)
+class FactsDue:
+    step: int
+    is_last: bool = False
+
+
+class BatchFacts:
+    """Told at rows: of the first step, and then whenever there were eight times as many."""
+
+    def __init__(self, recorder: Recorder, *, loss_is_mean: bool) -> None:
+        self._recorder = recorder
+        self._losses = LossFacts(is_mean=loss_is_mean)
+        self._samples = SampleFacts(of_one_pass=False)  # which epoch it is, a loop does not tell
+        self._next = 1  # steps after which they are told
+        self._told: dict[str, Any] = {}
+
+    def note_loss(self, loss: Tensor, batch: Any = None) -> None:
+        self._losses.note(loss, labels_of(batch))
+
+    def note_batch(self, batch: Any) -> None:
+        self._samples.note_training(batch)
+
+    def due(self, step: int, num_steps: int) -> FactsDue | None:
+        """At a row, after so many steps."""
+        if num_steps < self._next:
+            return None
+        self._next = AGAIN * num_steps
+        return FactsDue(step)
+
+    def tell(self, due: FactsDue) -> None:
+        """What differs from what was told before. Waits for the device."""
+        facts = {**self._losses.read(is_last=due.is_last), **self._samples.read(is_last=due.is_last)}
+        if changed := {name: value for name, value in facts.items() if self._told.get(name, ...) != value}:
+            self._told |= changed
+            self._recorder.event("facts", due.step, **changed)
+
+    def tell_last(self, step: int) -> None:
+        """At the end."""
+        self.tell(FactsDue(step, is_last=True))
