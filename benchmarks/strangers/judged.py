@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from strangers.entries import Entry
+from strangers.programs import watched
+from strangers.programs.names import WATCHED, program_of
 
 BAD = ("error", "warning")
 
@@ -14,7 +17,7 @@ BAD = ("error", "warning")
 @dataclass(frozen=True)
 class Judged:
     kind: str
-    program: str
+    program: str  # and what the doctor was given of it: one of RECORDS
     seed: int
     family: str
     is_healthy: bool
@@ -23,9 +26,12 @@ class Judged:
     causes: tuple[str, ...]  # any of them is right; none: the run is healthy
     ended: str
     findings: tuple[dict[str, Any], ...] = ()  # as the doctor orders them
-    is_counted: bool | None = True  # None: a fault whose twin has not been run, so that its harm is not known
     refusal: str = ""  # what it said when it could not read the record
+    is_counted: bool | None = True  # None: a fault whose twin has not been run, so that its harm is not known
     facts: dict[str, Any] = field(default_factory=dict)  # what is known of the run: scores, task, misleads
+
+    def saying(self, findings: tuple[dict[str, Any], ...], refusal: str = "") -> Judged:
+        return replace(self, findings=findings, refusal=refusal)
 
     @property
     def said(self) -> list[dict[str, Any]]:
@@ -59,32 +65,46 @@ class Judged:
     @property
     def cluster(self) -> str:
         """Runs of one kind, or of one family, are not independent of each other."""
-        return f"{self.program} {self.family}" if self.is_healthy else self.kind
+        return f"{program_of(self.program)} {self.family}" if self.is_healthy else self.kind
 
 
-def judge(entry: Entry, out: Path) -> Judged:
+def records_of(entry: Entry, truth: dict[str, Any], out: Path) -> dict[str, Path]:
+    """What the doctor is given: what the program wrote, and, where it was watched, that run folder."""
+    folder = entry.folder(out)
+    found = {entry.program: folder / "run" / truth["record"]}
+    if truth.get("watched"):
+        found[WATCHED[entry.program]] = folder / watched.FOLDER / watched.NAME
+    return found
+
+
+def judge(entry: Entry, out: Path) -> list[Judged]:
+    """By each of its records."""
+    truth = entry.truth(out)
+    found = []
+    for name, record in records_of(entry, truth, out).items():
+        said, refusal = findings_of(record)
+        found.append(judged_by(entry, truth, out, name).saying(said, refusal))
+    return found
+
+
+def judged_by(entry: Entry, truth: dict[str, Any], out: Path, name: str) -> Judged:
+    """By the record of this name, before the doctor has said anything."""
     from strangers.split import half_of_family, half_of_kind
     from strangers.validate import counts, learned
 
-    truth = entry.truth(out)
-    half = half_of_family(entry.program, truth["family"]) if entry.is_healthy else half_of_kind(entry.kind)
-    findings, refusal = findings_of(entry.folder(out) / "run" / truth["record"])
-    is_counted = learned(truth) if entry.is_healthy else counts(entry, truth, out)
     facts = ("task", "style", "group", "misleads", "best", "last", "true", "baseline", "seconds")
     return Judged(
         entry.kind,
-        entry.program,
+        name,
         entry.seed,
         truth["family"],
         entry.is_healthy,
         entry.is_twin,
-        half,
+        half_of_family(entry.program, truth["family"]) if entry.is_healthy else half_of_kind(entry.kind),
         tuple(truth["causes"]),
         truth["ended"],
-        findings,
-        is_counted,
-        refusal,
-        {name: truth.get(name) for name in facts},
+        is_counted=learned(truth) if entry.is_healthy else counts(entry, truth, out),
+        facts={fact: truth.get(fact) for fact in facts},
     )
 
 
@@ -94,9 +114,12 @@ def findings_of(record: Path) -> tuple[tuple[dict[str, Any], ...], str]:
     from trainbook.errors import TrainbookError
 
     try:
-        found = diagnose(open_subject(str(record), record.parent)).findings
+        return as_said(diagnose(open_subject(str(record), record.parent)).findings), ""
     except TrainbookError as error:
         return (), f"{type(error).__name__}: {error}"
+
+
+def as_said(findings: Iterable[Any]) -> tuple[dict[str, Any], ...]:
     return tuple(
         {
             "rule": each.rule,
@@ -105,5 +128,5 @@ def findings_of(record: Path) -> tuple[tuple[dict[str, Any], ...], str]:
             "confidence": round(each.confidence, 4),
             "explained_by": each.explained_by,
         }
-        for each in found
-    ), ""
+        for each in findings
+    )

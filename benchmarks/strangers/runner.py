@@ -21,6 +21,7 @@ from typing import Any
 from strangers.entries import HEALTHY, TRUTH, Entry, job_of
 from strangers.job import Job
 from strangers.kinds import KINDS
+from strangers.programs import watched
 
 LIMIT = 120  # seconds: a run that takes longer is broken
 MODULES = {
@@ -58,6 +59,7 @@ def run_entry(entry: Entry, out: Path) -> None:
         **asdict(entry),
         **facts_of(entry, job),
         "ended": "finished",
+        "watched": (folder / watched.FOLDER / watched.NAME).is_dir(),
         **found,
         "seconds": round(time.perf_counter() - started, 2),
         "processor_seconds": round(time.process_time() - used, 2),

@@ -19,7 +19,7 @@ from doctor.intervals import Share, clustered, exact
 
 from strangers.entries import Entry
 from strangers.judged import BAD, Judged, judge
-from strangers.programs.names import PROGRAMS
+from strangers.programs.names import RECORDS, WITH_FACTS
 from strangers.split import OPEN, SEALED
 
 QUESTIONS: dict[str, Callable[[Judged], bool]] = {
@@ -66,9 +66,9 @@ def left_out(runs: Sequence[Judged]) -> str:
 
 def judge_all(entries: Sequence[Entry], out: Path, jobs: int) -> list[Judged]:
     if jobs <= 1:
-        return [judge(entry, out) for entry in entries]
+        return [run for entry in entries for run in judge(entry, out)]
     with multiprocessing.get_context("forkserver").Pool(jobs) as pool:
-        return pool.map(partial(judge, out=out), entries, chunksize=8)
+        return [run for some in pool.map(partial(judge, out=out), entries, chunksize=8) for run in some]
 
 
 def summary(runs: Sequence[Judged]) -> dict[str, Any]:
@@ -76,18 +76,22 @@ def summary(runs: Sequence[Judged]) -> dict[str, Any]:
     from trainbook.doctor.causes import CAUSES
 
     faulty, healthy = [run for run in runs if not run.is_healthy], [run for run in runs if run.is_healthy]
-    parts: dict[str, list[Judged]] = {"all": faulty}
-    parts |= {program: [run for run in faulty if run.program == program] for program in PROGRAMS}
-    parts |= {half: [run for run in faulty if run.half == half] for half in (OPEN, SEALED)}
+    parts = parted(faulty)
     parts["nameable"] = [run for run in faulty if any(cause in CAUSES for cause in run.causes)]
-    well: dict[str, list[Judged]] = {"all": healthy}
-    well |= {program: [run for run in healthy if run.program == program] for program in PROGRAMS}
-    well |= {half: [run for run in healthy if run.half == half] for half in (OPEN, SEALED)}
+    well = parted(healthy)
     return {
         "faulty": {name: shares(some) for name, some in parts.items() if some},
         "healthy": {name: alarms(some) for name, some in well.items() if some},
         "confidence": reliability(runs),
     }
+
+
+def parted(runs: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """All programs with what is known of each at best; then by logs alone; each by itself; and both halves."""
+    known = [run for run in runs if run.program in WITH_FACTS]
+    parts = {"all": known, "logs alone": [run for run in runs if run.program not in WITH_FACTS]}
+    parts |= {name: [run for run in runs if run.program == name] for name in RECORDS}
+    return parts | {half: [run for run in known if run.half == half] for half in (OPEN, SEALED)}
 
 
 def shares(runs: Sequence[Judged]) -> dict[str, Share]:
@@ -141,12 +145,12 @@ def _is_observed(finding: dict[str, Any], causes: Any) -> bool:
 
 
 def lines(found: dict[str, Any], runs: Sequence[Judged], *, show_sealed: bool = False) -> list[str]:
-    said = [f"{'faulty runs':<14}{'runs':>6}" + "".join(f"{name:>26}" for name in QUESTIONS)]
+    said = [f"{'faulty runs':<20}{'runs':>6}" + "".join(f"{name:>26}" for name in QUESTIONS)]
     for part, its in found["faulty"].items():
-        said.append(f"{part:<14}{its['noticed'].of:>6}" + "".join(f"{_short(its[name]):>26}" for name in QUESTIONS))
-    said.append(f"{'healthy runs':<14}{'runs':>6}{'with an error':>26}{'with a warning':>26}")
+        said.append(f"{part:<20}{its['noticed'].of:>6}" + "".join(f"{_short(its[name]):>26}" for name in QUESTIONS))
+    said.append(f"{'healthy runs':<20}{'runs':>6}{'with an error':>26}{'with a warning':>26}")
     for part, its in found["healthy"].items():
-        said.append(f"{part:<14}{its['error'].of:>6}{_short(its['error']):>26}{_short(its['warning']):>26}")
+        said.append(f"{part:<20}{its['error'].of:>6}{_short(its['error']):>26}{_short(its['warning']):>26}")
     said.append(f"{'stated confidence':<20}{'runs':>6}{'stated':>8}{'right':>8}")
     for row in found["confidence"]["deciles"]:
         span = f"{row['from']:.1f} to {row['to']:.1f}"
@@ -184,12 +188,12 @@ def by_kind(runs: Sequence[Judged]) -> list[dict[str, Any]]:
 def _kinds(runs: Sequence[Judged]) -> list[str]:
     rows = by_kind(runs)
     said = (
-        [f"{'kind':<28}{'program':<13}{'runs':>5}{'noticed':>9}{'first':>7}{'three':>7}  first instead"] if rows else []
+        [f"{'kind':<28}{'program':<21}{'runs':>5}{'noticed':>9}{'first':>7}{'three':>7}  first instead"] if rows else []
     )
     for row in rows:
         counts = f"{row['runs']:>5}{row['noticed']:>9}{row['cause first']:>7}{row['in first three']:>7}"
         instead = ", ".join(f"{cause} {count}" for cause, count in row["instead"].items())
-        said.append(f"{row['kind']:<28}{row['program']:<13}{counts}  {instead}")
+        said.append(f"{row['kind']:<28}{row['program']:<21}{counts}  {instead}")
     return said
 
 
@@ -206,16 +210,17 @@ def _refusals(runs: Sequence[Judged]) -> list[str]:
     return [f"not read: {run.program} {run.kind} {run.seed}: {run.refusal}" for run in runs if run.refusal]
 
 
+def plain(part: Any) -> Any:
+    """For JSON."""
+    if isinstance(part, Share):
+        return {"share": part.value, **part._asdict()}
+    if isinstance(part, dict):
+        return {name: plain(value) for name, value in part.items()}
+    return part
+
+
 def write(path: Path, found: dict[str, Any], runs: Sequence[Judged]) -> None:
-    """A line a run, with all that the doctor said, so that a calibration can be fitted elsewhere."""
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, Share):
-            return {"share": part.value, **part._asdict()}
-        if isinstance(part, dict):
-            return {name: plain(value) for name, value in part.items()}
-        return part
-
+    """A line a run, with all that the doctor said."""
     head = {
         "command": "python benchmarks/strangers/bench.py "
         + " ".join(Path(each).name if "/" in each else each for each in sys.argv[1:]),

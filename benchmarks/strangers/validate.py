@@ -23,7 +23,7 @@ LEARNED = 0.85  # of the loss of the best constant
 
 def loss_of(truth: dict[str, Any]) -> float:
     loss = (truth["true"] or {}).get("loss")
-    return math.inf if loss is None or math.isnan(loss) else loss
+    return math.inf if loss is None or math.isnan(float(loss)) else float(loss)  # our own runs write NaN as a word
 
 
 def harms(faulty: dict[str, Any], twin: dict[str, Any]) -> bool:

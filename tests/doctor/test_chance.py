@@ -23,6 +23,8 @@ from trainbook.doctor.render import render
 from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 Curve = Callable[[int], float]
 THREE = {"uniform_loss": math.log(3), "prior_loss": math.log(3), "validation_prior_loss": math.log(3)}
 UNEVEN = {"uniform_loss": math.log(3), "prior_loss": 0.363, "validation_prior_loss": 0.332}  # 91, 6 and 3 %

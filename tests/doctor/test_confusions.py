@@ -12,8 +12,12 @@ from tests.doctor.records import Change, both, healthy_loss, losses, run, set_to
 from tests.doctor.test_rules import Case, classifier, events, said
 
 from trainbook.doctor import diagnose
+from trainbook.doctor.diagnose import weighed
+from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
+
+pytestmark = pytest.mark.usefixtures("rules_alone")
 
 
 def first(record: RunRecord) -> str:
@@ -226,7 +230,7 @@ def test_a_rough_start_without_warm_up_is_not_the_rate_if_later_updates_are_of_a
         row["cross_entropy"] = row["loss"]
 
     ill = run("schedule.warmup_steps=0", "optimizer.learning_rate=0.015", each=rough)
-    assert warned_of(ill)[:2] == ["warmup-short", "learning-rate-high"]
+    assert [each.cause for each in weighed(View(ill))[0]][:2] == ["warmup-short", "learning-rate-high"]
     absurd = run("schedule.warmup_steps=0", "optimizer.learning_rate=0.5", each=rough)
     assert first(absurd) == "learning-rate-high" and "warmup-short" not in warned_of(absurd)
 

@@ -24,6 +24,8 @@ from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 from trainbook.terminal import new_console
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 
 def finding(rule: str, severity: str, cause: str, confidence: float) -> Finding:
     all_rules()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from io import StringIO
 
+import pytest
 from tests.doctor.test_breaks import breaks, broken_log
 
 from trainbook.doctor import as_json, diagnose
@@ -10,6 +11,8 @@ from trainbook.doctor.experiments import EXPERIMENTS, open_question
 from trainbook.doctor.render import render
 from trainbook.finding import Finding, Severity
 from trainbook.terminal import new_console
+
+pytestmark = pytest.mark.usefixtures("rules_alone")
 
 
 def of(cause: str, confidence: float, severity: Severity = "error", explained_by: str = "") -> Finding:

@@ -16,6 +16,8 @@ from trainbook.doctor import diagnose
 from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 NOT_LOGGED = [
     "cross_entropy",
     "probe_loss",

@@ -15,6 +15,8 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.runs.run_record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 Curve = Callable[[int], float]
 
 

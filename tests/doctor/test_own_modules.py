@@ -28,6 +28,8 @@ from trainbook.runs.run_record import RunRecord, told_by
 from trainbook.study.remedy_plan import choose
 from trainbook.terminal import new_console
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 
 def fit(folder: Path, **knobs: Any) -> Result:
     """README's own example, shorter."""

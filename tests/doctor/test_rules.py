@@ -102,6 +102,24 @@ CASES = [
         lambda: broken_log(spikes, lambda step: 5e-2 if 700 <= step < 760 else 1e-3),
         lambda: broken_log(spikes),
     ),
+    Case(
+        "same-evaluations",
+        "evaluation-other-model",
+        lambda: run(each_evaluation=set_to(loss=5.55)),
+        lambda: run(each_evaluation=set_to(loss=lambda step: 5.55 + 1e-4 * step)),
+    ),
+    Case(
+        "epsilon-for-the-case",
+        "epsilon-high",
+        lambda: run("optimizer.epsilon=0.1"),
+        lambda: run("optimizer.epsilon=1e-5"),
+    ),
+    Case(
+        "smoothing-for-the-case",
+        "label-smoothing-high",
+        lambda: run("training.label_smoothing=0.8"),
+        lambda: run("training.label_smoothing=0.2"),
+    ),
     Case("level-jumps", "data-changed", lambda: broken_log(breaks), lambda: broken_log(spikes)),
     Case(
         "loss-at-start",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tests.doctor.records import Case, run
+from tests.doctor.records import Case, run, set_to
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import certainty_of
@@ -91,6 +91,12 @@ CASES = [
         "dropout-in-evaluation",
         lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=True, has_dropout=True),
         lambda: seen(evaluated_twice=[1.0, 1.0], training_mode_in_evaluation=False, has_dropout=True),
+    ),
+    Case(
+        "gradients-gone",
+        "updates-missing",
+        lambda: replace(run(each=set_to(zero_gradients=1.0, loss=3.0)), origin="fit", config=None),
+        lambda: replace(run(each=set_to(zero_gradients=0.9)), origin="fit", config=None),
     ),
     Case("watched-loop", "updates-missing", lambda: watched("no-update"), lambda: watched("something-else")),
     Case(

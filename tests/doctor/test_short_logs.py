@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from tests.doctor.test_other_logs import Curve
 
 from trainbook.doctor import diagnose
 from trainbook.finding import Finding
 from trainbook.runs.run_record import Origin, RunRecord
+
+pytestmark = pytest.mark.usefixtures("rules_alone")
 
 
 def log(

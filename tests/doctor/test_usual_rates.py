@@ -17,6 +17,8 @@ from trainbook.doctor.view import View
 from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 
 def stuck(rate: float, origin: str = "huggingface", **settings: object) -> RunRecord:
     """300 steps of another tool at the loss of guessing."""

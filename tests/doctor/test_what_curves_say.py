@@ -17,6 +17,8 @@ from trainbook.doctor.rules.stability import find_spikes
 from trainbook.doctor.view import View
 from trainbook.runs.run_record import RunRecord
 
+pytestmark = pytest.mark.usefixtures("rules_alone")
+
 
 def spoken(record: RunRecord) -> list[str]:
     return [each.cause for each in diagnose(record).findings if each.severity != "info"]

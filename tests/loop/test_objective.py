@@ -33,11 +33,11 @@ CASES: dict[str, tuple[Callable[[], Tensor], dict[str, Any]]] = {
     ),
     "a sum has no level to compare with": (
         lambda: F.cross_entropy(LOGITS * 1, LABELS, reduction="sum"),
-        {"objective": "cross entropy", "num_classes": 7},
+        {"objective": "cross entropy", "num_classes": 7, "loss_is_mean": False},
     ),
     "nor has one with another term": (
         lambda: F.cross_entropy(LOGITS * 1, LABELS) + LINEAR.weight.square().mean(),
-        {"objective": "cross entropy", "num_classes": 7},
+        {"objective": "cross entropy", "num_classes": 7, "loss_is_mean": False},
     ),
     "softmax twice": (
         lambda: F.cross_entropy(LOGITS.softmax(-1), LABELS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -469,3 +470,23 @@ def test_a_transformer_is_known_by_its_attention(loop: Loop):
         name = f"model-{number}"
         trainbook.watch(model, torch.optim.SGD(model.parameters(), 0.1), name=name, runs_dir=loop.folder).close()
         assert View(open_record(loop.folder / name)).is_transformer is is_one
+
+
+def test_a_copy_of_a_watched_model_is_not_watched(tmp_path: Path):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with trainbook.watch(model, optimizer, name="copied", runs_dir=tmp_path) as watching:
+        copied, _ = copy.deepcopy(model), copy.deepcopy(optimizer)
+        saved = io.BytesIO()
+        torch.save(model, saved)
+        saved.seek(0)
+        loaded = torch.load(saved, weights_only=False)
+        for _ in range(20):
+            loss = model(torch.randn(3, 4)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            watching.step(loss)
+            copied(torch.randn(3, 4))
+            loaded(torch.randn(3, 4))
+    assert open_record(str(tmp_path / "copied"), tmp_path).rows("train").last_step == 20

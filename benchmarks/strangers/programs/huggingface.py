@@ -17,6 +17,7 @@ from strangers.data.table import Table
 from strangers.data.tokens import PAD
 from strangers.job import Job
 from strangers.models_huggingface import build
+from strangers.programs.watched import place
 
 SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant_with_warmup"}
 WEIGHTS = ("*.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth", "*.bin.index.json")
@@ -109,6 +110,8 @@ def compute_metrics(job: Job):
 def train(job: Job, folder: Path) -> dict[str, Any]:
     import transformers as hf
 
+    from trainbook.watching.huggingface import WatchCallback
+
     warnings.filterwarnings("ignore")
     hf.logging.set_verbosity_error()
     hf.logging.disable_progress_bar()
@@ -148,6 +151,7 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
         train_dataset=examples(job, job.train),
         eval_dataset=examples(job, job.valid),
         compute_metrics=compute_metrics(job) if has_accuracy else None,
+        callbacks=[WatchCallback(**place(folder))],
     )
     for callback in (hf.PrinterCallback, hf.ProgressCallback):
         trainer.remove_callback(callback)

@@ -15,12 +15,15 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from strangers import core
 from strangers.job import Job
+from strangers.programs.watched import place
 
 
 def train(job: Job, folder: Path) -> dict[str, Any]:
     import lightning
     from lightning.pytorch.callbacks import LearningRateMonitor
     from lightning.pytorch.loggers import CSVLogger
+
+    from trainbook.watching.lightning import WatchCallback
 
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -30,6 +33,7 @@ def train(job: Job, folder: Path) -> dict[str, Any]:
     if draw.random() < 0.5:
         logger.log_hyperparams({"lr": job.rate, "batch_size": job.batch_size, "weight_decay": job.weight_decay})
     callbacks: list[Any] = [LearningRateMonitor("step")] if draw.random() < 0.5 else []
+    callbacks.append(WatchCallback(**place(folder)))
     trainer = lightning.Trainer(
         accelerator="cpu",
         max_steps=job.steps,

@@ -1,9 +1,17 @@
-"""From what rules say to how often they are right: the confidence that is shown.
+"""From what rules say and what a run looks like to how often that is right: the confidence that is shown.
 
 A rule states how sure it is from its own evidence alone. How often a cause that is stated like this is the right one
-was counted on runs with known faults and on healthy ones, in programs of five kinds (benchmarks/strangers), and is a
-logistic function of what the report looks like: what rules say, how severe it is, what else is suspected, and where
-the run comes from. `calibration.json` holds its weights; `benchmarks/strangers/calibrate.py` writes it.
+was counted on runs with known faults and on healthy ones, in programs of five kinds (benchmarks/strangers). Of a run
+that has ended, the causes that runs like it had are candidates as well (doctor/likeness.py). `calibration.json` holds
+three logistic functions, which benchmarks/strangers/calibrate.py fits:
+
+- `causes`: whether a candidate is the right cause, by what rules say, how severe it is, what else is suspected, what
+  the run looks like, and where it comes from. It gives the order of the report.
+- `run`: whether anything is wrong with the run at all. Below a half, a cause that is more likely wrong than right
+  becomes a remark, except in runs of our own.
+- `shown`: how often the first statement of a report was right, by its probability.
+
+`rules` is the function for runs of which only rules can judge: those that go on, and configurations.
 """
 
 from __future__ import annotations
@@ -16,21 +24,67 @@ from pathlib import Path
 from typing import Any
 
 from trainbook.bounded import files, json_text
+from trainbook.doctor import likeness
 from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.likeness import RULE, Likeness
 from trainbook.finding import ORDER, Finding
 
 LEAST, MOST = 0.02, 0.98
+OURS = "trainbook"  # runs of which rules know most: they are judged by those, and likeness only adds to that
+SUSPECT = 0.5  # that anything is wrong: from here on, causes that no rule names are named beside those of rules …
+ALONE = 0.9  # … and from here on also where no rule warns of anything
+KEPT = 0.5  # that it is right: such a finding stays as severe as its rule says
+WORTH_NAMING = 0.05  # of a cause that no rule names …
+NAMED = 3  # … and it is among so many
 
 
-def calibrated(findings: Sequence[Finding], origin: str) -> list[Finding]:
+def calibrated(
+    findings: Sequence[Finding], origin: str, like: Likeness | None = None, model: Mapping[str, Any] | None = None
+) -> list[Finding]:
     """One finding for each cause, in order; with the confidence that was measured, and sorted by it."""
-    model = _model()
+    model = _model() if model is None else model
+    return _by_rules(findings, origin, model) if like is None else _by_all(findings, origin, like, model)
+
+
+def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]) -> list[Finding]:
     found = []
     for each in findings:
         is_certain = CAUSES[each.cause].is_observed
-        sure = each.confidence if is_certain else probability(features(each, findings, origin), model)
+        sure = each.confidence if is_certain else probability(features(each, findings, origin), model["rules"])
         found.append(replace(each, confidence=sure))
     return sorted(found, key=lambda each: (ORDER[each.severity], -each.confidence))
+
+
+def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> list[Finding]:
+    candidates = [*findings, *likeness.resembling(like, findings)]
+    right = {
+        each.cause: probability(candidate_features(each, findings, like, origin), model["causes"])
+        for each in candidates
+    }
+    ranking = sorted(candidates, key=lambda each: -right[each.cause])
+    is_warned = any(each.severity != "info" for each in findings)
+    wrong = probability(run_features(findings, like, right, origin), model["run"])
+    is_suspect = wrong >= (SUSPECT if is_warned else ALONE)
+    if origin == OURS:
+        alike = [each for each in ranking[:NAMED] if each.rule == RULE and right[each.cause] >= WORTH_NAMING]
+        named = [replace(each, confidence=_shown(right[each.cause], model)) for each in alike if is_suspect]
+        ours = _by_rules(findings, origin, model)
+        return sorted([*ours, *named], key=lambda each: each.severity == "info")
+    found: list[Finding] = []
+    for place, each in enumerate(ranking):
+        is_sure = CAUSES[each.cause].is_observed
+        if each.rule == RULE and not (is_suspect and place < NAMED and right[each.cause] >= WORTH_NAMING):
+            continue
+        if not (is_suspect or is_sure or right[each.cause] >= KEPT):
+            each = replace(each, severity="info")
+        found.append(each if is_sure else replace(each, confidence=_shown(right[each.cause], model)))
+    # Stable: the most likely first, but what nobody has seen never before what was.
+    has_seen = {each.cause for each in found if each.severity == "error" and CAUSES[each.cause].is_observed}
+    return sorted(found, key=lambda each: (each.severity == "info", bool(has_seen) and each.rule == RULE))
+
+
+def _shown(right: float, model: Mapping[str, Any]) -> float:
+    return probability({"right": log_odds(right)}, model["shown"])
 
 
 def features(finding: Finding, findings: Iterable[Finding], origin: str) -> dict[str, float]:
@@ -50,9 +104,38 @@ def features(finding: Finding, findings: Iterable[Finding], origin: str) -> dict
     }
 
 
+def candidate_features(finding: Finding, findings: Sequence[Finding], like: Likeness, origin: str) -> dict[str, float]:
+    """The same, with what the run looks like. Of a cause that no rule names there is nothing else."""
+    looks = {
+        "like": likeness.log_odds(like.causes.get(finding.cause, 0.0)),
+        "known": float(finding.cause in like.causes),
+        "most_like": float(like.most_likely()[:1] == [finding.cause]),
+        "suspect": likeness.log_odds(1 - like.healthy),
+        f"origin:{origin}": 1.0,
+    }
+    if finding.rule == RULE:
+        best = max((log_odds(each.confidence) for each in findings if each.severity != "info"), default=log_odds(0.0))
+        return {**looks, "unnamed": 1.0, "best_named": best}
+    return {**looks, **features(finding, findings, origin), "observed": float(CAUSES[finding.cause].is_observed)}
+
+
+def run_features(
+    findings: Sequence[Finding], like: Likeness, right: Mapping[str, float], origin: str
+) -> dict[str, float]:
+    warned = [each for each in findings if each.severity != "info"]
+    return {
+        "suspect": likeness.log_odds(1 - like.healthy),
+        "said": max((log_odds(each.confidence) for each in warned), default=log_odds(0.0)),
+        "error": float(any(each.severity == "error" for each in warned)),
+        "warned": float(bool(warned)),
+        "findings": math.log1p(len(warned)),
+        "right": 4 * max(right.values(), default=0.0),
+        f"origin:{origin}": 1.0,
+    }
+
+
 def log_odds(confidence: float) -> float:
-    kept = min(MOST, max(LEAST, confidence))
-    return math.log(kept / (1 - kept))
+    return likeness.log_odds(confidence, LEAST)
 
 
 def probability(found: Mapping[str, float], model: Mapping[str, Any]) -> float:

@@ -40,11 +40,11 @@ class Majority(NamedTuple):
 
 def guessing_of(view: View) -> Guessing | None:
     """None: not a classifier, or nobody knows how many classes it has."""
-    if view.record.origin == "trainbook":
-        uniform, prior = view.fact("uniform_loss"), view.fact("prior_loss")
-        if view.task != "classify" or not uniform:
-            return None
+    uniform, prior = view.fact("uniform_loss"), view.fact("prior_loss")
+    if view.task == "classify" and uniform:
         return Guessing(math.exp(-uniform), float(uniform), float(uniform if prior is None else prior), True)
+    if view.record.origin == "trainbook" or view.task is not None:
+        return None
     steps, losses = view.losses()
     if not len(losses) or steps[0] > max(3, AT_THE_START * view.total) or not view.has_floor:
         return None

@@ -16,6 +16,11 @@ Findings are then sorted by severity, and by confidence within a severity. Of se
 first stays, with the evidence of the others. A finding that would turn a knob in the
 opposite direction from a finding above it is removed; its evidence is added to that finding after "but:", unless it
 says the same.
+
+Of a run that has ended, the causes that runs like it had are candidates as well (`likeness`): its traits are compared
+with those of runs with known faults and of healthy ones. The confidence that is shown is how often such a statement was
+right there. In a program that is not ours it gives the order, and in such a run that looks healthy as a whole, a
+finding that is more likely wrong than right is `info`. Of our own runs, of which rules know most, rules come first.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ import numpy as np
 from trainbook.doctor.calibration import calibrated
 from trainbook.doctor.causes import CAUSES, HINDRANCES
 from trainbook.doctor.experiments import open_question
+from trainbook.doctor.likeness import likeness_of
 from trainbook.doctor.rule import RULES, Lacking, Rule, all_rules, missing, num_applying
 from trainbook.doctor.view import View
 from trainbook.errors import RunFolderError, UserError
@@ -142,7 +148,7 @@ class Diagnosis:
 def diagnose(record: RunRecord) -> Diagnosis:
     view = View(record)
     found, not_judged = weighed(view)
-    findings = without_contradictions(calibrated(found, record.origin), view)
+    findings = without_contradictions(calibrated(found, record.origin, likeness_of(view, found)), view)
     return Diagnosis(findings, not_judged, num_applying(view) - len(not_judged))
 
 

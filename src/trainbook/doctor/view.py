@@ -18,6 +18,7 @@ NATIVE = BUILT_IN  # models of our own, which obey all knobs of the section
 OF_TRANSFORMERS = ("model.num_attention_heads", "model.num_hidden_layers", "model.pretrained")
 EARLY = 100  # steps
 SMALL_SHARE = 0.05  # of what was learned
+ABOUT_ONE = 1.05  # targets for each sample: the last batch of an epoch may be smaller
 MOST_POINTS = 400  # of a curve: enough for every rule, and quick
 
 
@@ -28,6 +29,18 @@ def since_the_loss_changed(record: RunRecord) -> RunRecord:
         return record
     train, evaluations = (record.rows(split).after(max(changes)) for split in ("train", "eval"))
     return replace(record, train=train, evaluations=evaluations)
+
+
+def _task_by_targets(record: RunRecord) -> str | None:
+    """Of a program that is not ours: numbers, or one class for each sample; None: neither, or nobody knows."""
+    facts = record.facts
+    if facts.get("objective") == "squared error":
+        return "regress"
+    seen = [facts.get(name) for name in ("targets_seen", "losses_seen", "samples_seen", "batches_seen")]
+    if facts.get("objective") != "cross entropy" or not all(seen):
+        return None
+    targets, losses, samples, batches = map(float, seen)  # pyright: ignore
+    return "classify" if targets / losses <= ABOUT_ONE * samples / batches else None
 
 
 class View:
@@ -160,7 +173,7 @@ class View:
 
     @cached_property
     def task(self) -> str | None:
-        return task_name(self.record.config) if self.record.config is not None else None
+        return _task_by_targets(self.record) if self.record.config is None else task_name(self.record.config)
 
     @property
     def has_native_model(self) -> bool:

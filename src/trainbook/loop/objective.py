@@ -74,12 +74,13 @@ class LossFacts:
         if not is_news or self._facts is None or self._targets is None:
             return {}
         self._told = self._noted
-        return {**self._facts, **self._targets.facts()}
+        return {**self._facts, **self._targets.facts(), "losses_seen": self._noted}
 
 
 def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
-    """`objective`, `num_classes`, `guessing_loss` of a model that gives each class the same probability, and
-    `outputs_passed_through`: a softmax, sigmoid or ReLU before a loss function that has its own.
+    """`objective`, `num_classes`, `guessing_loss` of a model that gives each class the same probability,
+    `outputs_passed_through`: a softmax, sigmoid or ReLU before a loss function that has its own, and `loss_is_mean`,
+    if it is not one.
 
     `is_mean`: whatever the loss was divided by, the caller has made it the mean over targets.
     """
@@ -91,6 +92,8 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
         return {"objective": SQUARED, **({"targets_broadcast": True} if _is_every_pair(_first(_first(node))) else {})}
     facts: dict[str, Any] = {"objective": OBJECTIVES[node.name()]}
     is_mean = is_mean or (is_whole and getattr(node, "_saved_reduction", None) == MEAN)
+    if not is_mean:
+        facts["loss_is_mean"] = False
     outputs = _skip(_first(node))
     if facts["objective"] == CROSS_ENTROPY and outputs is not None:
         if outputs.name() == "LogSoftmaxBackward0":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from trainbook.knobs.measured_on import MEASURED_ON
 from trainbook.knobs.values import show
 from trainbook.report.card import LEVELS, duration
 from trainbook.report.compare import ASIDE, SEED, ComparedRun, Comparison, Group, Pairing, summary
@@ -24,11 +25,7 @@ if TYPE_CHECKING:
 # The conclusion of a comparison in plain sentences, and its caveats.
 
 
-# Where these differ, a loss is not a loss of the same thing.
-MEASURED_ON = ("training.task", "training.mask_ratio", "training.span_length", "data.max_seq_length")
-MEASURED_ON += ("data.source", "data.validation", "data.validation_ratio", "data.tokenizer", "data.vocab_size")
-MEASURED_ON += ("data.mask_prompt", "evaluation.eval_max_samples")
-# Of these, a difference changes the value a little: which one is better can still be said.
+# A difference of these changes the loss a little: which one is better can still be said.
 NEARLY_THE_SAME = ("data.max_seq_length", "evaluation.eval_max_samples")
 OF_THE_SOURCE = ("data.source", "data.validation_ratio")  # no matter where both validate on the same other source
 OF_THE_TOKENS = ("data.tokenizer", "data.vocab_size")  # no matter where bytes are counted

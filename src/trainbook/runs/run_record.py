@@ -29,6 +29,7 @@ NOT_OF_OPTIMIZER = {
 }
 # Facts of a model's structure, and the knob that means nothing where the model has no such part.
 PARTS = {"has_dropout": "model.dropout", "has_attention": "model.num_attention_heads"}
+ENOUGH_TARGETS = 64  # to say how often each class occurs, or how far numbers vary
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def read_run(folder: RunFolder) -> RunRecord:
     if is_watched:
         facts.pop("config_problem", None)  # it has no configuration of ours
         told, names = _told_by_watch(facts)
+    if told.origin != "trainbook":
+        facts = {**_of_guessing(facts), **facts}
     metrics = folder.metrics()
     return RunRecord(
         name=folder.name,
@@ -105,6 +108,20 @@ def read_run(folder: RunFolder) -> RunRecord:
         path=folder.path,
         notices=tuple(folder.notices()),
     )
+
+
+def _of_guessing(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What guessing without the input costs, from the loss function and the targets of the first batches."""
+    found: dict[str, Any] = {}
+    if not facts.get("loss_is_mean", True) or int(facts.get("targets_seen") or 0) < ENOUGH_TARGETS:
+        return found
+    if uniform := facts.get("guessing_loss"):
+        found["uniform_loss"] = uniform
+        if facts.get("target_entropy") is not None:
+            found["prior_loss"] = facts["target_entropy"]
+    elif facts.get("objective") == "squared error" and facts.get("target_variance") is not None:
+        found["prior_loss"] = facts["target_variance"]
+    return found
 
 
 class RunSettings(NamedTuple):

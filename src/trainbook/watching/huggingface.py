@@ -22,6 +22,7 @@ from trainbook.runs.folder import name_of
 from trainbook.runs.foreign.huggingface import facts_of_model, settings_of_model
 from trainbook.runs.foreign.vocabulary import TRAINING_ARGUMENTS, knobs_in, of_hugging_face
 from trainbook.runs.run_record import HUGGING_FACE
+from trainbook.watching.hooks import Hook
 from trainbook.watching.watcher import Watch
 
 try:
@@ -68,7 +69,7 @@ class WatchCallback(TrainerCallback):
             loss_is_mean=True,
         )
         self.watch.is_a_trainers = True
-        self._hook = model.register_forward_hook(self._see_loss, with_kwargs=True)
+        self._hook = model.register_forward_hook(Hook(self._see_loss), with_kwargs=True)
 
     def on_step_begin(self, args, state, control, **_):
         if self.watch is not None:

@@ -22,6 +22,7 @@ from trainbook.tracking import is_due
 from trainbook.watching.evaluations import Evaluations
 from trainbook.watching.facts import BatchFacts, parameter_facts
 from trainbook.watching.gradients import Gradients
+from trainbook.watching.hooks import Hook
 from trainbook.watching.numbers import scalar
 from trainbook.watching.recorder import Recorder
 from trainbook.watching.rows import Rows
@@ -93,11 +94,11 @@ class Watch:
         self._recorder.event(kind, start_step, settings=self.settings, **facts, **of_start)
         if structure["num_trained"]:
             self._symptoms.judge_parameters(start_step, model, parameters)
-        self._hooks = [model.register_forward_pre_hook(self._before_forward)]
+        self._hooks = [model.register_forward_pre_hook(Hook(self._before_forward))]
         if has_hooks:
             self._hooks += [
-                self.optimizer.register_step_pre_hook(self._before_update),
-                self.optimizer.register_step_post_hook(self._after_update),
+                self.optimizer.register_step_pre_hook(Hook(self._before_update)),
+                self.optimizer.register_step_post_hook(Hook(self._after_update)),
             ]
         self._at_exit = partial(_flush, weakref.ref(self))
         atexit.register(self._at_exit)

@@ -19,7 +19,7 @@ from strangers.data.table import Table
 from strangers.entries import FAMILIES, HEALTHY, KINDS, Entry, all_entries, healthy_families, job_of, suitable
 from strangers.job import Job
 from strangers.judged import Judged, judge
-from strangers.programs.names import PROGRAMS
+from strangers.programs.names import PROGRAMS, WATCHED
 from strangers.score import by_kind, lines, reliability, share_of, summary
 from strangers.split import OPEN, SEALED, folds, half_of_family, half_of_kind
 from strangers.validate import harms, learned
@@ -59,12 +59,14 @@ def test_a_faulty_and_a_healthy_run_of_each_program_are_made_opened_and_scored(p
         assert not entry.is_finished(tmp_path)
         runner.run_entry(entry, tmp_path)
         assert entry.is_finished(tmp_path)
-    runs = [judge(entry, tmp_path) for entry in (faulty, healthy)]
-    assert [run.is_healthy for run in runs] == [False, True]
-    assert runs[0].causes == KINDS[FAULTY[program]].causes and runs[1].causes == ()
+    runs = [run for entry in (faulty, healthy) for run in judge(entry, tmp_path)]
+    names = [program, WATCHED[program]] if program in WATCHED else [program]
+    assert [(run.program, run.is_healthy) for run in runs] == [(name, it) for it in (False, True) for name in names]
+    assert all(run.causes == (() if run.is_healthy else KINDS[FAULTY[program]].causes) for run in runs)
     assert not any(run.refusal for run in runs)
     found = summary(runs)
-    assert found["faulty"][program]["noticed"].of == found["healthy"][program]["error"].of == 1
+    for name in names:
+        assert found["faulty"][name]["noticed"].of == found["healthy"][name]["error"].of == 1
     assert "faulty runs" in lines(found, runs)[0]
 
 

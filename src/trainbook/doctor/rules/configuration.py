@@ -23,6 +23,7 @@ from trainbook.finding import Finding
 from trainbook.knobs.bibliography import LLAMA
 
 USUAL = "the usual range and the cases on the knob's page"
+STRONG_SMOOTHING = 0.4
 STEEP = 0.03  # of the loss, in the last quarter of a run
 NO_USUAL = "usual learning rate is known for this kind of model"
 
@@ -322,3 +323,21 @@ def judged_on_itself(view: View) -> Iterator[Finding]:
             f"data.validation and data.source are both {source}",
             override=change(view, "data.validation", None),
         )
+
+
+@rule(
+    "smoothing-for-the-case",
+    symptom="underfitting",
+    looks_at="the strength of label smoothing",
+    thresholds=f"{STRONG_SMOOTHING:g} or more",
+    source=f"{USUAL}; at 1, all labels are the same",
+    fault="label smoothing of 0.9",
+    causes=("label-smoothing-high",),
+    needs=("setting:training.label_smoothing",),
+)
+def smoothing_for_the_case(view: View) -> Iterator[Finding]:
+    strength = view.setting("training.label_smoothing")
+    if isinstance(strength, (int, float)) and strength >= STRONG_SMOOTHING:
+        evidence = f"training.label_smoothing is {strength:g} (usual: 0 to 0.1)"
+        override = change(view, "training.label_smoothing", 0.1)
+        yield finding("warning", "label-smoothing-high", 0.8, evidence, override=override, strength=float(strength))

@@ -17,6 +17,7 @@ from trainbook.knobs.bibliography import ADAMW, CS231N, ML_ENGINEERING
 from trainbook.runs.columns import are_logged, are_true
 
 USUAL_DECAY = 0.1
+HIGH_EPSILON = 1e-3
 
 
 @rule(
@@ -279,3 +280,24 @@ def loss_of_the_batch(view: View) -> Iterator[Finding]:
     elif ratio < 0.67 and middle + 3 * error < -0.1:
         evidence = f"{said}: the training loss does not use these targets"
         yield finding("warning", "targets-not-shifted", 0.45, evidence, steps=span, ratio=ratio)
+
+
+@rule(
+    "epsilon-for-the-case",
+    symptom="loss not decreasing",
+    looks_at="the epsilon of Adam and its kin",
+    thresholds=f"{HIGH_EPSILON:g} or more",
+    source="Adam divides by the root of the mean squared gradient plus epsilon: an epsilon above typical gradients of "
+    "single weights shrinks every update",
+    fault="an epsilon of 1",
+    causes=("epsilon-high",),
+    needs=("setting:optimizer.epsilon",),
+)
+def epsilon_for_the_case(view: View) -> Iterator[Finding]:
+    epsilon = view.setting("optimizer.epsilon")
+    if view.setting("optimizer.type") in ("sgd", "muon", "lion") or not isinstance(epsilon, (int, float)):
+        return
+    if epsilon >= HIGH_EPSILON:
+        usual_one = change(view, "optimizer.epsilon", 1e-8)
+        evidence = f"optimizer.epsilon is {epsilon:g} (usual: 1e-8)"
+        yield finding("warning", "epsilon-high", 0.7, evidence, override=usual_one, epsilon=float(epsilon))

@@ -13,6 +13,7 @@ SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that 
 FAR, VERY_FAR = 50.0, 1000.0  # from 0, of inputs
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
+FEW = 5  # rows
 SAME_LOSS = 1e-3  # of the loss: by which two evaluations of one batch may differ
 
 
@@ -223,3 +224,22 @@ def parameters_left_out(view: View) -> Iterator[Finding]:
         evidence = f"these parameters need a gradient, and the optimizer does not hold them: {such_as}"
         remedy = "Pass all parameters that should learn to the optimizer; set requires_grad=False for the others."
         yield finding("warning", "layers-frozen", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)
+
+
+@rule(
+    "gradients-gone",
+    symptom="loss not decreasing",
+    looks_at="the gradients that the optimizer is given",
+    thresholds="all of them are zero, in every row",
+    source="the definition: such an update changes nothing but by weight decay",
+    fault="zero_grad() between backward() and step()",
+    causes=("updates-missing",),
+    needs=("zero_gradients",),
+    elsewhere=True,
+)
+def gradients_gone(view: View) -> Iterator[Finding]:
+    steps, shares = view.finite("zero_gradients")
+    if len(shares) >= FEW and (shares == 1.0).all():
+        evidence = f"in all {len(shares)} rows, every gradient is zero when the optimizer makes its step"
+        remedy = "Call optimizer.zero_grad() after optimizer.step(), or before the backward pass, but not between them."
+        yield finding("error", "updates-missing", 0.9, evidence, steps=(steps[0], steps[-1]), remedy=remedy)

@@ -24,7 +24,7 @@ from trainbook.doctor.chance import (
 from trainbook.doctor.curves import STARTS_BY, loss_falls_on, standstill_of, training_since
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import Lacking, finding, rule
-from trainbook.doctor.statistics import non_rising, robust_line
+from trainbook.doctor.statistics import noise_of, non_rising, robust_line
 from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import TUNING_PLAYBOOK
@@ -32,6 +32,7 @@ from trainbook.runs.columns import are_true
 from trainbook.runs.run_record import counted
 
 FAR_ABOVE_START = 1.3  # times the loss of the untrained model
+SAME_EVALUATIONS, NOTICEABLE = 3, 0.1
 NO_BETTER = 0.97  # of the loss of the untrained model
 SAME_WAY = (
     "Check that the inputs and labels of the validation split are encoded and preprocessed exactly as those of the "
@@ -429,3 +430,28 @@ def few_judged(view: View) -> Iterator[Finding]:
     is_the_limit = limit is not None and (known is None or known > limit)
     override = change(view, "evaluation.eval_max_samples", 100) if is_the_limit else None
     yield finding("warning", "evaluation-noisy", 0.65, evidence, override=override, samples=samples)
+
+
+@rule(
+    "same-evaluations",
+    symptom="fluctuating validation",
+    looks_at="evaluations that give the very same loss each time, while the model learns",
+    thresholds=f"{SAME_EVALUATIONS} or more, equal to the last digit; the training loss falls by {NOTICEABLE:.0%} or "
+    "more",
+    source="the definition: another model has another loss",
+    fault="a copy of the untrained model is evaluated",
+    causes=("evaluation-other-model",),
+    needs=("eval:loss", "loss"),
+)
+def same_evaluations(view: View) -> Iterator[Finding]:
+    at, found = view.finite("loss", "eval")
+    losses = view.losses()[1]
+    if len(found) < SAME_EVALUATIONS or len(np.unique(found)) > 1 or len(losses) < SAME_EVALUATIONS or found[0] == 0:
+        return
+    first, last = float(np.median(losses[:2])), float(np.median(losses[-2:]))
+    if last < first - max(3 * noise_of(losses), NOTICEABLE * view.unit(first)):
+        evidence = (
+            f"all {len(found)} evaluations give a loss of {found[0]:.6g}, while the training loss goes from "
+            f"{first:.3g} to {last:.3g}"
+        )
+        yield finding("error", "evaluation-other-model", 0.9, evidence, steps=(at[0], at[-1]))

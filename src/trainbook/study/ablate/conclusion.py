@@ -9,7 +9,7 @@ from typing import Any
 
 from trainbook.errors import MissingExtra, RunError
 from trainbook.knobs import Loaded
-from trainbook.report.compare_view import MEASURED_ON
+from trainbook.knobs.measured_on import MEASURED_ON
 from trainbook.runs import write_text_atomically
 from trainbook.runs.jsonl import dumps
 from trainbook.study.ablate.results import results

@@ -1,0 +1,163 @@
+"""The models of the doctor (src/trainbook/doctor/likeness.py, calibration.py), fitted on judged runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trainbook.doctor import calibration
+from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.likeness import HEALTHY, SCALE, Likeness, inputs, likeness, resembling, unpacked
+from trainbook.finding import Finding
+
+STRENGTH = 0.3  # of the evidence against the belief that weights are near 0, in the softmax regression …
+OF_LOGISTIC = 1.0  # … and in the logistic ones
+OF_HEALTHY = 0.35  # how much a healthy run counts: there are more of them than of any fault
+SINGLE = 0.5  # how far weights of single rules and origins may be from 0, against others
+UNKNOWN = "another"  # of a fault that the doctor has no word for, or that was seen in too few forms:
+FEWEST_KINDS = 2  # what a single kind of fault looks like says little of its cause
+PARTS = 10
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record of a run: what rules said of it, what it looks like, and what is the truth."""
+
+    program: str
+    record: str  # which of the program's records
+    cluster: str  # its kind; of a healthy run, its family
+    causes: tuple[str, ...]  # any of them is right; none: the run is healthy
+    findings: tuple[Finding, ...]
+    traits: Mapping[str, float] | None  # None: nothing but rules judges it
+    origin: str
+    ruled_out: frozenset[str] = frozenset()  # causes
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for the scorer
+
+    @property
+    def inputs(self) -> dict[str, float]:
+        return inputs(self.traits or {}, self.findings)
+
+    @property
+    def part(self) -> str:
+        """Runs of one kind, or of one family, are in the same part."""
+        return str(sum(self.cluster.encode()) * 2654435761 % 2**32 % PARTS)
+
+
+def fit_likeness(rows: Sequence[Row]) -> dict[str, Any]:
+    """Softmax regression. A run for which several causes are right counts for each with an equal share."""
+    from sklearn.linear_model import LogisticRegression
+
+    judged = [row for row in rows if row.traits is not None]
+    found = [row.inputs for row in judged]
+    names = sorted({name for each in found for name in each})
+    places = {name: place for place, name in enumerate(names)}
+    values = np.zeros((len(judged), len(names)))
+    for number, each in enumerate(found):
+        for name, value in each.items():
+            values[number, places[name]] = value
+    varies = values.std(0) > 1e-3
+    names, values = [name for name, keep in zip(names, varies, strict=True) if keep], values[:, varies]
+    kinds: dict[str, set[str]] = defaultdict(set)
+    for row in judged:
+        for cause in row.causes:
+            kinds[cause].add(row.cluster)
+    learnable = {cause for cause in CAUSES if len(kinds[cause]) >= FEWEST_KINDS}
+    labels = [
+        [HEALTHY] if not row.causes else [cause for cause in row.causes if cause in learnable] or [UNKNOWN]
+        for row in judged
+    ]
+    which = [(number, label) for number, some in enumerate(labels) for label in some]
+    shares = [(OF_HEALTHY if label == HEALTHY else 1.0) / len(labels[number]) for number, label in which]
+    model = LogisticRegression(C=STRENGTH, max_iter=300)
+    model.fit(values[[number for number, _ in which]], [label for _, label in which], sample_weight=shares)
+    return {
+        "classes": [str(each) for each in model.classes_],
+        "inputs": names,
+        "intercepts": np.round(model.intercept_ * SCALE).astype(int).tolist(),
+        "weights": np.round(model.coef_ * SCALE).astype(int).tolist(),
+    }
+
+
+def likenesses(rows: Sequence[Row], stored: Mapping[str, Any]) -> list[Likeness | None]:
+    model = unpacked(stored)
+    return [None if row.traits is None else likeness(row.inputs, row.ruled_out, model) for row in rows]
+
+
+def logistic(found: Sequence[Mapping[str, float]], right: Sequence[bool]) -> dict[str, Any]:
+    from sklearn.linear_model import LogisticRegression
+
+    names = sorted({name for each in found for name in each})
+    scales = np.array([SINGLE if ":" in name else 1.0 for name in names])
+    values = np.array([[each.get(name, 0.0) for name in names] for each in found]) * scales
+    model = LogisticRegression(C=OF_LOGISTIC, max_iter=2000).fit(values, list(right))
+    weights = dict(zip(names, np.round(model.coef_[0] * scales, 4).tolist(), strict=True))
+    return {"intercept": round(float(model.intercept_[0]), 4), "weights": {k: v for k, v in weights.items() if v}}
+
+
+def fit_calibration(rows: Sequence[Row], likes: Sequence[Likeness | None]) -> dict[str, Any]:
+    """`likes`: of models that have not seen the run, since the likeness of those that they were fitted on flatters."""
+    known = [(row, like) for row, like in zip(rows, likes, strict=True) if like is not None]
+    said = [
+        (calibration.features(each, row.findings, row.origin), each.cause in row.causes)
+        for row in rows
+        for each in row.findings
+        if not CAUSES[each.cause].is_observed
+    ]
+    model = {"rules": _of_pairs(said)}
+    candidates = [
+        (calibration.candidate_features(each, row.findings, like, row.origin), each.cause in row.causes)
+        for row, like in known
+        for each in [*row.findings, *resembling(like, row.findings)]
+    ]
+    model["causes"] = _of_pairs(candidates)
+    runs, firsts = [], []
+    for row, like in known:
+        right = {
+            each.cause: calibration.probability(
+                calibration.candidate_features(each, row.findings, like, row.origin), model["causes"]
+            )
+            for each in [*row.findings, *resembling(like, row.findings)]
+        }
+        looks = calibration.run_features(row.findings, like, right, row.origin)
+        runs.append((looks, bool(row.causes)))
+        first = max(right, key=lambda cause: right[cause])
+        firsts.append((looks, {"right": calibration.log_odds(right[first])}, first in row.causes))
+    model["run"] = _of_pairs(runs)
+    suspected = [
+        (found, is_right)
+        for looks, found, is_right in firsts
+        if calibration.probability(looks, model["run"]) >= calibration.SUSPECT
+    ]
+    model["shown"] = _of_pairs(suspected)
+    return model
+
+
+def _of_pairs(pairs: Sequence[tuple[Mapping[str, float], bool]]) -> dict[str, Any]:
+    return logistic([found for found, _ in pairs], [is_right for _, is_right in pairs])
+
+
+def left_out(rows: Sequence[Row], group: Callable[[Row], str]) -> list[list[Finding]]:
+    """What the doctor says of each run with models that have seen nothing of its group.
+
+    The likeness of each run comes from a model without its group; the calibration of each group is fitted on those of
+    all others."""
+    groups = [group(row) for row in rows]
+    likes: list[Likeness | None] = [None] * len(rows)
+    for name in sorted(set(groups)):
+        stored = fit_likeness([row for row, its in zip(rows, groups, strict=True) if its != name])
+        places = [place for place, its in enumerate(groups) if its == name]
+        for place, like in zip(places, likenesses([rows[place] for place in places], stored), strict=True):
+            likes[place] = like
+    said: list[list[Finding]] = [[] for _ in rows]
+    for name in sorted(set(groups)):
+        others = [place for place, its in enumerate(groups) if its != name]
+        model = fit_calibration([rows[place] for place in others], [likes[place] for place in others])
+        for place, its in enumerate(groups):
+            if its == name:
+                row = rows[place]
+                said[place] = calibration.calibrated(row.findings, row.origin, likes[place], model)
+    return said

@@ -1,0 +1,140 @@
+"""What runs with a known fault looked like, and which of them a run resembles.
+
+`likeness.json` holds a softmax regression over the causes and "healthy", fitted on the runs of benchmarks/strangers by
+benchmarks/strangers/calibrate.py. Its inputs are the traits of a run, which of them are known, and what rules said.
+It judges runs that have ended, as those did that it has learned from. A cause that is ruled out by what is known of the
+run is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trainbook.bounded import files, json_text
+from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.experiments import EXPERIMENTS
+from trainbook.doctor.refuted import refuted
+from trainbook.doctor.traits import FEW, traits
+from trainbook.doctor.view import View
+from trainbook.finding import Finding
+
+HEALTHY = "healthy"
+RULE = "likeness"  # what a finding has as its rule that no rule made
+CANDIDATES = 6  # causes that a run may have without a rule that names them
+CLEAR = 0.5  # of a trait: beyond it, something is unusual
+SHOWN = 3  # traits in a sentence
+WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
+SCALE = 100  # weights are stored as whole hundredths
+
+
+class Likeness(NamedTuple):
+    healthy: float  # the share of healthy runs among those that look like this one
+    causes: Mapping[str, float]  # the share of each cause among the others
+    traits: Mapping[str, Sequence[str]]  # what each cause is judged by, in words
+
+    def most_likely(self) -> list[str]:
+        return sorted(self.causes, key=lambda cause: -self.causes[cause])[:CANDIDATES]
+
+
+def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
+    """None: nothing but rules can judge such a run."""
+    return likeness(inputs(traits(view), findings), refuted(view)) if is_judged(view) else None
+
+
+def is_judged(view: View) -> bool:
+    """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve."""
+    return len(view.losses()[0]) >= FEW and (view.has_ended or view.failure is not None)
+
+
+def inputs(traits: Mapping[str, float], findings: Iterable[Finding]) -> dict[str, float]:
+    """By name. A trait counts by its size, by how far it is beyond what is usual, and by being known at all."""
+    found: dict[str, float] = {}
+    for name, value in traits.items():
+        found[f"of:{name}"], found[f"known:{name}"] = value, 1.0
+        found[f"high:{name}"], found[f"low:{name}"] = max(0.0, value - CLEAR), max(0.0, -value - CLEAR)
+    for each in findings:
+        said = WEIGHTS[each.severity] * each.confidence
+        for key in (f"rule:{each.rule}", f"cause:{each.cause}"):
+            found[key] = max(said, found.get(key, 0.0))
+    return found
+
+
+def likeness(
+    found: Mapping[str, float], ruled_out: Collection[str] = (), model: Mapping[str, Any] | None = None
+) -> Likeness:
+    model = model_in_use() if model is None else model
+    classes, names, weights = model["classes"], model["inputs"], model["matrix"]
+    places = [(names[name], value) for name, value in found.items() if name in names]
+    values = np.zeros(len(names))
+    for place, value in places:
+        values[place] = value
+    scores = weights @ values + model["intercepts"]
+    shares = np.exp(scores - scores.max())
+    shares /= shares.sum()
+    healthy = classes.index(HEALTHY)
+    others = {
+        name: float(share / max(1e-9, 1 - shares[healthy]))
+        for name, share in zip(classes, shares, strict=True)
+        if name in CAUSES and name not in ruled_out
+    }
+    most = sorted(others, key=lambda cause: -others[cause])[:CANDIDATES]
+    told = {cause: _told(found, names, weights[classes.index(cause)] - weights[healthy]) for cause in most}
+    return Likeness(float(shares[healthy]), others, told)
+
+
+def _told(found: Mapping[str, float], names: Mapping[str, int], weights: np.ndarray) -> list[str]:
+    """The traits that speak most for a cause."""
+    shares: dict[str, float] = defaultdict(float)
+    for name, value in found.items():
+        kind, _, trait = name.partition(":")
+        if kind in ("of", "high", "low") and name in names:
+            shares[trait] += float(weights[names[name]]) * value
+    best = sorted((trait for trait, share in shares.items() if share > 0), key=lambda trait: -shares[trait])
+    return [f"{trait} ({_direction(found[f'of:{trait}'])})" for trait in best[:SHOWN]]
+
+
+def _direction(value: float) -> str:
+    return "high" if value > CLEAR else "low" if value < -CLEAR else "as usual"
+
+
+def resembling(like: Likeness, findings: Sequence[Finding]) -> list[Finding]:
+    """The causes that no rule names, of the runs that look most like this one. What they advise is an experiment."""
+    named = {each.cause for each in findings}
+    return [
+        Finding(
+            RULE,
+            "warning",
+            cause,
+            like.causes[cause],
+            f"no rule proves it, but runs with this fault look like this one: {'; '.join(like.traits[cause])}",
+            remedy=EXPERIMENTS.get(cause),
+        )
+        for cause in like.most_likely()
+        if cause not in named
+    ]
+
+
+@cache
+def model_in_use() -> Mapping[str, Any]:
+    return unpacked(json_text.loads(files.read_text(Path(__file__).parent / "likeness.json")))
+
+
+def unpacked(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {
+        "classes": stored["classes"],
+        "inputs": {name: place for place, name in enumerate(stored["inputs"])},
+        "intercepts": np.array(stored["intercepts"]) / SCALE,
+        "matrix": np.array(stored["weights"]) / SCALE,
+    }
+
+
+def log_odds(share: float, least: float = 1e-4) -> float:
+    kept = min(1 - least, max(least, share))
+    return math.log(kept / (1 - kept))

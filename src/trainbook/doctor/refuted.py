@@ -1,0 +1,67 @@
+"""Causes that what is known of a run rules out, whatever else it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from trainbook.doctor.view import View
+
+LOGS = ("csv", "tensorboard", "wandb")  # of which nobody knows what wrote them
+OF_LOOPS = ("gradients-not-zeroed", "updates-missing", "training-in-eval-mode")
+OF_TOKENS = ("tokens-unknown", "text-truncated", "padding-as-targets", "targets-not-shifted", "targets-shifted-twice")
+OF_TOKENS += ("mask-ratio-high", "future-leaks")
+OF_CLASSES = ("classes-missed", "classes-imbalanced", "classes-unjudged", "labels-mapped", "softmax-twice")
+OF_CLASSES += ("label-smoothing-high",)
+
+
+def refuted(view: View) -> set[str]:
+    return {cause for cause, is_out in REFUTED.items() if is_out(view)}
+
+
+def _below(path: str, least: float) -> Callable[[View], bool]:
+    """The setting is known, and is off or lower than this."""
+
+    def is_below(view: View) -> bool:
+        value = view.setting(path)
+        return view.is_known(path) and (value is None or (isinstance(value, (int, float)) and value < least))
+
+    return is_below
+
+
+def _is_tool(view: View) -> bool:
+    """A trainer does these things, and `trainbook.watch` sees them."""
+    return view.record.origin not in LOGS
+
+
+def _has_no_tokens(view: View) -> bool:
+    return view.fact("has_embedding") is False
+
+
+def _has_numbers(view: View) -> bool:
+    return view.task == "regress"
+
+
+def _is_finite(view: View) -> bool:
+    return all(np.isfinite(view.curve(name)[1]).all() for name in ("loss", "grad_norm"))
+
+
+def _evaluations_differ(view: View) -> bool:
+    return len(np.unique(view.values("loss", "eval"))) > 1
+
+
+REFUTED: Mapping[str, Callable[[View], bool]] = {
+    **dict.fromkeys(OF_LOOPS, _is_tool),
+    **dict.fromkeys(OF_TOKENS, _has_no_tokens),
+    **dict.fromkeys(OF_CLASSES, _has_numbers),
+    **dict.fromkeys(("non-finite", "data-not-finite", "fp16-overflow"), _is_finite),
+    "label-smoothing-high": lambda view: _has_numbers(view) or _below("training.label_smoothing", 0.3)(view),
+    "epsilon-high": _below("optimizer.epsilon", 1e-4),
+    "dropout-high": lambda view: view.fact("has_dropout") is False or _below("model.dropout", 0.05)(view),
+    "decay-high": _below("optimizer.weight_decay", 1e-4),
+    "clipping-tight": _below("batch.max_grad_norm", 1e-12),
+    "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
+    "evaluation-other-model": _evaluations_differ,
+    "targets-unscaled": lambda view: view.task is not None and not _has_numbers(view),
+}
