@@ -49,8 +49,9 @@ def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
 
 
 def is_judged(view: View) -> bool:
-    """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve."""
-    return len(view.losses()[0]) >= FEW and (view.has_ended or view.failure is not None)
+    """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve of one loss."""
+    has_curve = len(view.losses()[0]) >= FEW and not view.loss_changed
+    return has_curve and (view.has_ended or view.failure is not None)
 
 
 def inputs(traits: Mapping[str, float], findings: Iterable[Finding]) -> dict[str, float]:

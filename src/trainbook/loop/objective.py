@@ -7,8 +7,9 @@ stay there after a backward pass; the targets only until then. Of a compiled gra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,13 +69,32 @@ class LossFacts:
         if targets is not None:
             self._targets.note(targets)
 
-    def read(self, *, is_last: bool = False) -> dict[str, Any]:
-        """All facts so far: of the first loss, of eight, of all that are looked at. Reads the device."""
+    def news(self, *, is_last: bool = False) -> LossNews | None:
+        """All facts so far: of the first loss, of eight, of all that are looked at. No host sync."""
         is_news = self._noted > self._told and (is_last or self._noted >= min(8 * self._told, FIRST_LOSSES))
         if not is_news or self._facts is None or self._targets is None:
-            return {}
+            return None
         self._told = self._noted
-        return {**self._facts, **self._targets.facts(), "losses_seen": self._noted}
+        of_losses = {**self._facts, "losses_seen": self._noted}
+        return LossNews(of_losses, self._targets.num_classes, self._targets.counts)
+
+    def read(self, *, is_last: bool = False) -> dict[str, Any]:
+        """The news. Reads the device."""
+        news = self.news(is_last=is_last)
+        return {} if news is None else news.facts(None if news.counts is None else news.counts.tolist())
+
+
+@dataclass(frozen=True)
+class LossNews:
+    """Facts of the losses so far, and on the device what their targets tell."""
+
+    of_losses: dict[str, Any]
+    num_classes: int | None
+    counts: Tensor | None  # as `TargetStatistics.counts`
+
+    def facts(self, counts: Sequence[float] | None) -> dict[str, Any]:
+        """Given the counts as they were read."""
+        return {**self.of_losses, **({} if counts is None else target_facts(counts, self.num_classes))}
 
 
 def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
@@ -128,7 +148,7 @@ class TargetStatistics:
 
     def __init__(self, num_classes: int | None) -> None:
         self.num_classes = num_classes if num_classes is not None and num_classes <= MOST_CLASSES else None
-        self._counts: Tensor | None = None  # by class; or of numbers: how many, their sum, that of their squares
+        self.counts: Tensor | None = None  # by class; or of numbers: how many, their sum, that of their squares
 
     @torch.no_grad()
     def note(self, targets: Tensor) -> None:
@@ -144,31 +164,33 @@ class TargetStatistics:
             new = new[:-1]
         else:
             return
-        if self._counts is None or self._counts.shape != new.shape:
-            self._counts = new
+        if self.counts is None or self.counts.shape != new.shape:
+            self.counts = new
         else:
-            self._counts += new.to(self._counts.device)
+            self.counts = self.counts + new.to(self.counts.device)
 
     def facts(self) -> dict[str, Any]:
-        """Reads the device. `prior_loss` is that of the best constant prediction for the targets seen."""
-        if self._counts is None:
+        """Reads the device."""
+        return {} if self.counts is None else target_facts(self.counts.tolist(), self.num_classes)
+
+
+def target_facts(counts: Sequence[float], num_classes: int | None) -> dict[str, Any]:
+    """What `TargetStatistics.counts` tell."""
+    if num_classes is None:
+        count, total, squares = counts
+        if count < 2:
             return {}
-        counts = self._counts.tolist()
-        if self.num_classes is None:
-            count, total, squares = counts
-            if count < 2:
-                return {}
-            return {"targets_seen": int(count), "target_variance": max(0.0, squares / count - (total / count) ** 2)}
-        seen = sum(counts)
-        if not seen:
-            return {}
-        shares = [count / seen for count in counts]
-        return {
-            "targets_seen": int(seen),
-            "majority_share": max(shares),
-            "classes_seen": sum(share > 0 for share in shares),
-            "target_entropy": -math.fsum(share * math.log(share) for share in shares if share > 0),
-        }
+        return {"targets_seen": int(count), "target_variance": max(0.0, squares / count - (total / count) ** 2)}
+    seen = sum(counts)
+    if not seen:
+        return {}
+    shares = [count / seen for count in counts]
+    return {
+        "targets_seen": int(seen),
+        "majority_share": max(shares),
+        "classes_seen": sum(share > 0 for share in shares),
+        "target_entropy": -math.fsum(share * math.log(share) for share in shares if share > 0),
+    }
 
 
 def _is_squared_error(node: Any) -> bool:

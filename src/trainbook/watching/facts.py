@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainbook.loop.objective import LossFacts
+from trainbook.loop.objective import LossFacts, LossNews
 from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.structure import foreign_parameters, unheld_parameters
 from trainbook.watching.batches import labels_of
+from trainbook.watching.pending import PendingNumbers
 from trainbook.watching.recorder import Recorder
 
 AGAIN = 8  # times as many steps: then facts are told anew
@@ -25,8 +26,16 @@ def parameter_facts(model: nn.Module, optimizer: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class FactsDue:
+    """At one step; those of the targets from numbers that are still on the device."""
+
     step: int
+    losses: LossNews | None
     is_last: bool = False
+
+    @property
+    def on_device(self) -> dict[str, Tensor]:
+        counts = None if self.losses is None else self.losses.counts
+        return {} if counts is None else {"target_counts": counts}
 
 
 class BatchFacts:
@@ -50,15 +59,17 @@ class BatchFacts:
         if num_steps < self._next:
             return None
         self._next = AGAIN * num_steps
-        return FactsDue(step)
+        return FactsDue(step, self._losses.news())
 
-    def tell(self, due: FactsDue) -> None:
-        """What differs from what was told before. Waits for the device."""
-        facts = {**self._losses.read(is_last=due.is_last), **self._samples.read(is_last=due.is_last)}
+    def tell(self, due: FactsDue, target_counts: list[float] | None) -> None:
+        """What differs from what was told before."""
+        of_losses = {} if due.losses is None else due.losses.facts(target_counts)
+        facts = {**of_losses, **self._samples.read(is_last=due.is_last)}
         if changed := {name: value for name, value in facts.items() if self._told.get(name, ...) != value}:
             self._told |= changed
             self._recorder.event("facts", due.step, **changed)
 
     def tell_last(self, step: int) -> None:
-        """At the end."""
-        self.tell(FactsDue(step, is_last=True))
+        """At the end. Waits for the device."""
+        due = FactsDue(step, self._losses.news(is_last=True), is_last=True)
+        self.tell(due, PendingNumbers(due.on_device).read().get("target_counts"))

@@ -109,6 +109,7 @@ class Rows:
             **held.given,
             **({} if held.duplicates is None else {"duplicate_rows": held.duplicates}),
             "prints": {str(number): each for number, each in enumerate(prints) if isinstance(each, Tensor)},
+            **({} if facts is None else facts.on_device),
         }
         sent = SentRow(
             step=step,
@@ -161,7 +162,7 @@ class Rows:
 
     def _write(self, sent: SentRow) -> None:
         row = {**sent.numbers.read(), **sent.values}
-        losses, prints = row.pop("losses"), row.pop("prints")
+        losses, prints, counts = row.pop("losses"), row.pop("prints"), row.pop("target_counts", None)
         seconds = sent.ended.seconds_since(sent.began)
         row |= self._of_batches([prints.get(str(number), each) for number, each in enumerate(sent.prints)])
         row |= self._of_updates(row, sent)
@@ -172,7 +173,7 @@ class Rows:
             row["tokens_per_second"] = sent.num_samples / max(seconds, 1e-9)
         self._recorder.row(sent.step, "train", row)
         if sent.facts is not None:
-            self._facts.tell(sent.facts)
+            self._facts.tell(sent.facts, counts)
 
     def _of_batches(self, prints: list[Any]) -> dict[str, Any]:
         if not prints:
