@@ -5,7 +5,7 @@ from io import StringIO
 import pytest
 from tests.doctor.test_breaks import breaks, broken_log
 
-from trainbook.doctor import as_json, diagnose
+from trainbook.doctor import Diagnosis, as_json, diagnose
 from trainbook.doctor.causes import CAUSES
 from trainbook.doctor.experiments import EXPERIMENTS, open_question
 from trainbook.doctor.render import render
@@ -48,3 +48,10 @@ def test_the_question_is_shown_and_told_to_programs():
     assert f"  check   {EXPERIMENTS['data-changed']}" in out.getvalue()
     told = as_json(diagnosis)["question"]
     assert told == {"causes": ["data-changed"], "experiment": EXPERIMENTS["data-changed"]}
+
+
+def test_an_experiment_that_a_finding_advises_is_not_told_twice():
+    finding = Finding("likeness", "warning", "training-short", 0.5, "as seen", remedy=EXPERIMENTS["training-short"])
+    shown = StringIO()
+    render(broken_log(breaks), Diagnosis([finding]), new_console(file=shown, width=400))
+    assert shown.getvalue().count(EXPERIMENTS["training-short"]) == 1

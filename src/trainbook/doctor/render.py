@@ -29,7 +29,9 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
         console.print(f"  {said}", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
-    if question := open_question(diagnosis.findings):
+    question = open_question(diagnosis.findings)
+    told = [remedy_of(finding) for finding in diagnosis.findings]
+    if question is not None and question.sentence not in told:
         mark = Text(f"  {'check' if len(question.causes) == 1 else 'which':<8}", style="bold")
         print_hanging(console, mark, Text(STEP.sub(View(record).step_name, question.sentence)))
     for number, line in enumerate(next_lines(record, diagnosis)):
