@@ -289,6 +289,20 @@ def test_no_trace_is_left_on_the_model(lab: Lab):
     assert len(trainer.model._forward_hooks) == before == 1
 
 
+def test_a_copy_of_a_guarded_model_can_be_made_in_mid_training_and_is_not_guarded(lab: Lab):
+    copies: list[Any] = []
+
+    class MovingAverage(transformers.TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+            copies.append(copy.deepcopy(model))
+            inputs = torch.stack(lab.tiny.rows(1, nan=[0]))
+            copies[-1](input_ids=inputs, labels=inputs)  # of no concern to the guard
+
+    callback = GuardCallback()
+    lab.train(lab.tiny.rows(3), callback, MovingAverage())
+    assert len(copies) == 3 and (callback.guard.step, callback.events) == (3, [])
+
+
 def test_evaluation_is_not_taken_for_training(lab: Lab):
     rows = lab.tiny.rows(4)
     callback = GuardCallback()

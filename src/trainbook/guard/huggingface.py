@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from trainbook.errors import MissingExtra, UserError
 from trainbook.guard.attached import Attached, WithGuard, returned_loss
 from trainbook.guard.guard import Guard
+from trainbook.guard.hooks import Hook
 from trainbook.runs.foreign import GUARD_EVENTS
 
 try:
@@ -70,7 +71,7 @@ class GuardCallback(WithGuard, TrainerCallback):
         if state.global_step > 0:
             _restore(self._attached.guard, _state_file(folder, state.global_step))
         is_compiled = args.torch_compile or getattr(model, "_compiled_call_impl", None) is not None
-        see_loss = torch.compiler.disable(self._see_loss) if is_compiled else self._see_loss
+        see_loss = torch.compiler.disable(self._see_loss) if is_compiled else Hook(self._see_loss)
         self._hook = model.register_forward_hook(see_loss, with_kwargs=True)
 
     def on_step_begin(self, args, state, control, **_):

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from trainbook.errors import MissingExtra
 from trainbook.guard.attached import returned_loss
+from trainbook.guard.hooks import Hook
 from trainbook.guard.shuffling import is_shuffled
 from trainbook.runs.folder import name_of
 from trainbook.runs.foreign.huggingface import facts_of_model, settings_of_model
 from trainbook.runs.foreign.vocabulary import TRAINING_ARGUMENTS, knobs_in, of_hugging_face
 from trainbook.runs.run_record import HUGGING_FACE
-from trainbook.watching.hooks import Hook
 from trainbook.watching.watcher import Watch
 
 try:

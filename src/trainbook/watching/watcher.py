@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from trainbook.errors import UserError
+from trainbook.guard.hooks import Hook
 from trainbook.loop.step_metrics import left_as_it_was
 from trainbook.loop.structure import innermost, optimizer_settings, structure_facts
 from trainbook.tracking import is_due
 from trainbook.watching.evaluations import Evaluations
 from trainbook.watching.facts import BatchFacts, parameter_facts
 from trainbook.watching.gradients import Gradients
-from trainbook.watching.hooks import Hook
 from trainbook.watching.numbers import scalar
 from trainbook.watching.recorder import Recorder
 from trainbook.watching.rows import Rows

@@ -7,8 +7,9 @@ from typing import Any
 
 
 class Hook:
-    """Calls a function. A copy or a pickle of it does nothing: what `copy.deepcopy` makes of a watched model, as for a
-    moving average of its weights, is not watched, and `torch.save` of the model takes no run folder along."""
+    """Calls a function. A copy or a pickle of it does nothing: what `copy.deepcopy` makes of a guarded or watched
+    model, as for a moving average of its weights, is neither, and `torch.save` of the model takes no run folder along.
+    """
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self._call = call
