@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+import torch
 
 from trainbook import api
 from trainbook.errors import UserError
@@ -93,6 +94,7 @@ def test_the_control_from_a_checkpoint_is_the_run_itself_bit_for_bit(lab):
 
 def test_arms_side_by_side_end_as_they_do_one_after_the_other(lab, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", True)  # as in processes of their own: x86 has other kernels
     change = finding("optimizer.learning_rate=2e-3", steps=(17, 24))
     lab.train(*LENGTH, name="run")
     one_by_one = tried(lab, "run", change, steps=8)
