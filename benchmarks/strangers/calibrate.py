@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if path and Path(path).resolve() != HERE)]
 
 from strangers.entries import Entry, all_entries  # noqa: E402
-from strangers.fitting import Row, fit_calibration, fit_likeness, left_out, likenesses  # noqa: E402
+from strangers.fitting import Row, fit_calibration, fit_likeness, left_out, likes_left_out  # noqa: E402
 from strangers.judged import Judged, as_said, judged_by, records_of  # noqa: E402
 from strangers.score import lines, plain, summary  # noqa: E402
 
@@ -98,12 +98,7 @@ def main() -> int:
 
 def write(rows: Sequence[Row], report: dict[str, Any]) -> None:
     """The models of all runs; the calibration is fitted on likenesses of models that have not seen the run's part."""
-    likes: list[Any] = [None] * len(rows)
-    for part in sorted({row.part for row in rows}):
-        stored = fit_likeness([row for row in rows if row.part != part])
-        places = [place for place, row in enumerate(rows) if row.part == part]
-        for place, like in zip(places, likenesses([rows[place] for place in places], stored), strict=True):
-            likes[place] = like
+    likes = likes_left_out(rows, lambda row: row.part)
     errors = {name: report[name]["confidence"]["expected_calibration_error"] for name in WAYS}
     made = {"command": report["command"], "time": report["time"][:10], "records": len(rows)}
     made |= {"kinds_and_families": len({row.cluster for row in rows}), "calibration_errors": errors}

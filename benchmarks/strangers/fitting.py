@@ -11,7 +11,7 @@ import numpy as np
 
 from trainbook.doctor import calibration
 from trainbook.doctor.causes import CAUSES
-from trainbook.doctor.likeness import HEALTHY, SCALE, Likeness, inputs, likeness, resembling, unpacked
+from trainbook.doctor.likeness import HEALTHY, SCALE, Likeness, inputs, likeness, unpacked
 from trainbook.finding import Finding
 
 STRENGTH = 0.3  # of the evidence against the belief that weights are near 0, in the softmax regression …
@@ -111,17 +111,12 @@ def fit_calibration(rows: Sequence[Row], likes: Sequence[Likeness | None]) -> di
     candidates = [
         (calibration.candidate_features(each, row.findings, like, row.origin), each.cause in row.causes)
         for row, like in known
-        for each in [*row.findings, *resembling(like, row.findings)]
+        for each in calibration.candidates(row.findings, like)
     ]
     model["causes"] = _of_pairs(candidates)
     runs, firsts = [], []
     for row, like in known:
-        right = {
-            each.cause: calibration.probability(
-                calibration.candidate_features(each, row.findings, like, row.origin), model["causes"]
-            )
-            for each in [*row.findings, *resembling(like, row.findings)]
-        }
+        right = calibration.how_right(row.findings, row.origin, like, model)
         looks = calibration.run_features(row.findings, like, right, row.origin)
         runs.append((looks, bool(row.causes)))
         first = max(right, key=lambda cause: right[cause])
@@ -140,11 +135,8 @@ def _of_pairs(pairs: Sequence[tuple[Mapping[str, float], bool]]) -> dict[str, An
     return logistic([found for found, _ in pairs], [is_right for _, is_right in pairs])
 
 
-def left_out(rows: Sequence[Row], group: Callable[[Row], str]) -> list[list[Finding]]:
-    """What the doctor says of each run with models that have seen nothing of its group.
-
-    The likeness of each run comes from a model without its group; the calibration of each group is fitted on those of
-    all others."""
+def likes_left_out(rows: Sequence[Row], group: Callable[[Row], str]) -> list[Likeness | None]:
+    """Of each run, by a model that has seen nothing of its group."""
     groups = [group(row) for row in rows]
     likes: list[Likeness | None] = [None] * len(rows)
     for name in sorted(set(groups)):
@@ -152,6 +144,15 @@ def left_out(rows: Sequence[Row], group: Callable[[Row], str]) -> list[list[Find
         places = [place for place, its in enumerate(groups) if its == name]
         for place, like in zip(places, likenesses([rows[place] for place in places], stored), strict=True):
             likes[place] = like
+    return likes
+
+
+def left_out(rows: Sequence[Row], group: Callable[[Row], str]) -> list[list[Finding]]:
+    """What the doctor says of each run with models that have seen nothing of its group.
+
+    The likeness of each run comes from a model without its group; the calibration of each group is fitted on those of
+    all others."""
+    groups, likes = [group(row) for row in rows], likes_left_out(rows, group)
     said: list[list[Finding]] = [[] for _ in rows]
     for name in sorted(set(groups)):
         others = [place for place, its in enumerate(groups) if its != name]

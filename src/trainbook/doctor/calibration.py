@@ -56,12 +56,8 @@ def _by_rules(findings: Sequence[Finding], origin: str, model: Mapping[str, Any]
 
 
 def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> list[Finding]:
-    candidates = [*findings, *likeness.resembling(like, findings)]
-    right = {
-        each.cause: probability(candidate_features(each, findings, like, origin), model["causes"])
-        for each in candidates
-    }
-    ranking = sorted(candidates, key=lambda each: -right[each.cause])
+    right = how_right(findings, origin, like, model)
+    ranking = sorted(candidates(findings, like), key=lambda each: -right[each.cause])
     is_warned = any(each.severity != "info" for each in findings)
     wrong = probability(run_features(findings, like, right, origin), model["run"])
     is_suspect = wrong >= (SUSPECT if is_warned else ALONE)
@@ -81,6 +77,19 @@ def _by_all(findings: Sequence[Finding], origin: str, like: Likeness, model: Map
     # Stable: the most likely first, but what nobody has seen never before what was.
     has_seen = {each.cause for each in found if each.severity == "error" and CAUSES[each.cause].is_observed}
     return sorted(found, key=lambda each: (each.severity == "info", bool(has_seen) and each.rule == RULE))
+
+
+def candidates(findings: Sequence[Finding], like: Likeness) -> list[Finding]:
+    """What rules name, and what runs that look like this one had."""
+    return [*findings, *likeness.resembling(like, findings)]
+
+
+def how_right(findings: Sequence[Finding], origin: str, like: Likeness, model: Mapping[str, Any]) -> dict[str, float]:
+    """Of each candidate, by cause, the probability that it is the right one."""
+    return {
+        each.cause: probability(candidate_features(each, findings, like, origin), model["causes"])
+        for each in candidates(findings, like)
+    }
 
 
 def _shown(right: float, model: Mapping[str, Any]) -> float:

@@ -40,7 +40,11 @@ class Likeness(NamedTuple):
     traits: Mapping[str, Sequence[str]]  # what each cause is judged by, in words
 
     def most_likely(self) -> list[str]:
-        return sorted(self.causes, key=lambda cause: -self.causes[cause])[:CANDIDATES]
+        return _most_likely(self.causes)
+
+
+def _most_likely(causes: Mapping[str, float]) -> list[str]:
+    return sorted(causes, key=lambda cause: -causes[cause])[:CANDIDATES]
 
 
 def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
@@ -72,10 +76,9 @@ def likeness(
 ) -> Likeness:
     model = model_in_use() if model is None else model
     classes, names, weights = model["classes"], model["inputs"], model["matrix"]
-    places = [(names[name], value) for name, value in found.items() if name in names]
     values = np.zeros(len(names))
-    for place, value in places:
-        values[place] = value
+    for name in found.keys() & names.keys():
+        values[names[name]] = found[name]
     scores = weights @ values + model["intercepts"]
     shares = np.exp(scores - scores.max())
     shares /= shares.sum()
@@ -85,7 +88,7 @@ def likeness(
         for name, share in zip(classes, shares, strict=True)
         if name in CAUSES and name not in ruled_out
     }
-    most = sorted(others, key=lambda cause: -others[cause])[:CANDIDATES]
+    most = _most_likely(others)
     told = {cause: _told(found, names, weights[classes.index(cause)] - weights[healthy]) for cause in most}
     return Likeness(float(shares[healthy]), others, told)
 
