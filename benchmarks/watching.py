@@ -152,6 +152,7 @@ def warned_syncs() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
+        caught.clear()  # that this mode does not see everything
         try:
             yield caught
         finally:

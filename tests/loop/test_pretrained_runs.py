@@ -15,8 +15,11 @@ from tests.conftest import slow
 from trainbook import api
 from trainbook.data import load_tokenizer
 from trainbook.errors import Interrupted, UserError
-from trainbook.knobs import recipes
+from trainbook.knobs import load, recipes
 from trainbook.runs import RunFolder
+from trainbook.study.child_run import ChildRun
+from trainbook.study.tune.run import Study
+from trainbook.study.tune.study_file import read_question
 
 BERT = ("model.type=bert", "model.norm_position=post")
 T5 = ("model.type=t5", "model.position=relative", "model.norm=rmsnorm", "model.attention_scale=none")
@@ -450,3 +453,22 @@ def test_ctrl_c_in_the_second_part_goes_on_there_with_either_command(lab, start)
             start(name)
         go_on()
         lab.must_be_equal("whole", name)
+
+
+def test_the_trials_of_a_study_start_from_one_pretraining(lab, start):
+    overrides = ["training.seed=5", f"data.cache_dir={lab.root / 'cache'}"]
+    question = read_question("tiny-second", overrides, budget="4 trials", seeds=0)
+    study = Study(question, lab.runs / "study", quiet=True)
+    study.prepare()
+    base = load(lab.runs / "study" / "base.yaml").config
+    first = lab.open("tiny-first-seed5")
+    assert base.model.pretrained == str(first.path) and base.data.tokenizer == str(first.tokenizer)
+    for seed in (7, 8):
+        child = ChildRun(lab.runs / "study" / "base.yaml", [f"training.seed={seed}"], f"trial-{seed}", lab.runs)
+        assert child.train().failure is None
+    assert not any(lab.runs.glob("tiny-first-seed[78]"))
+
+    before = contents(first.path)
+    Study(question, lab.runs / "study", quiet=True).prepare()
+    assert contents(first.path) == before, "it is not trained again for a study that goes on"
+    assert load(lab.runs / "study" / "base.yaml").config.model.pretrained == str(first.path)

@@ -111,6 +111,7 @@ def test_what_lies_on_the_host_is_read_at_once(cuda: list[str]):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
 def test_on_a_gpu_nothing_is_waited_for():
     def values() -> dict[str, Tensor]:

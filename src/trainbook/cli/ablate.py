@@ -87,7 +87,7 @@ def _compare(question: AblateQuestion, folder: Path, storage: str | None, quiet:
     from trainbook.study.ablate.run import Ablation
 
     with _Progress(question, quiet) as progress:
-        job = Ablation(question, folder, storage, say=progress.say, watch=progress.show)
+        job = Ablation(question, folder, storage, say=progress.say, watch=progress.show, quiet=quiet)
         goes_on = job.prepare()
         _announce(question, folder, goes_on, progress)
         try:

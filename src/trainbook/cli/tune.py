@@ -190,7 +190,7 @@ def _search(question: StudyQuestion, folder: Path, storage: str | None, ray: str
     from trainbook.study.tune.run import Study, words_before
 
     with _Table(question, quiet) as table:
-        job = Study(question, folder, storage, say=table.say, watch=table.show, ray=ray)
+        job = Study(question, folder, storage, say=table.say, watch=table.show, ray=ray, quiet=quiet)
         goes_on = job.prepare()
         _announce(question, folder, goes_on, table.say, words_before(question))
         try:

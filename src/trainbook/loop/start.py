@@ -55,7 +55,7 @@ def train_own(request: TrainRequest, own: OwnTraining) -> Result:
 
 
 def train_on(ranks: Ranks, request: TrainRequest) -> Result:
-    request = replace(request, loaded=_with_pretraining(request, ranks))
+    request = replace(request, loaded=with_pretraining(request, ranks))
     loaded = request.loaded
     if request.name is None or not RunFolder(request.runs_dir / request.name).has_begun:
         check_paths(loaded)
@@ -81,7 +81,7 @@ def train_on(ranks: Ranks, request: TrainRequest) -> Result:
     return _run(request, plan, build_job, ranks)
 
 
-def _with_pretraining(request: TrainRequest, ranks: Ranks) -> Loaded:
+def with_pretraining(request: TrainRequest, ranks: Ranks) -> Loaded:
     """If the model starts from a recipe, train that first; a finished run is used, an unfinished one resumed."""
     loaded = request.loaded
     pretrained = loaded.config.model.pretrained

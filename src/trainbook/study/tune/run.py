@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from trainbook.errors import Interrupted, RunError, RunFolderError, TrainbookError, UserError
-from trainbook.knobs import Loaded
+from trainbook.knobs import Loaded, load
+from trainbook.knobs.recipes import RECIPE_PREFIX, is_recipe
 from trainbook.runs import make_folder
 from trainbook.study.space import BASE, keep_base, trial_guard, trials_text
 from trainbook.study.tune.database import FIRST_PATIENCE
@@ -66,6 +67,7 @@ class RunningStudy(ABC, Generic[Asked]):
     watch: Watch = lambda trials, plan: None
     lease_seconds: float = 60.0
     ray: str | None = None  # the address of a Ray cluster, whose tasks the trials are
+    quiet: bool = False  # nothing is printed of a pretraining
     _asked: str | None = None
     _is_cut_off: bool = False  # what was under way had no time to save
     _failures: list[str] = field(default_factory=list)  # reasons of the last trials, as long as they are the same
@@ -115,8 +117,26 @@ class RunningStudy(ABC, Generic[Asked]):
             self._tell(f"the study is extended: {self.size}")
         if again:
             self._tell(f"retrying {again} failed trial{'s' if again > 1 else ''}")
-        keep_base(self.folder / BASE, trials_text(self.question.loaded), self._has_trials)
+        keep_base(self.folder / BASE, trials_text(self._pretrained()), self._has_trials)
         return goes_on
+
+    def _pretrained(self) -> Loaded:
+        """The base. A recipe that it starts from is trained first, once: all trials start from the same weights."""
+        loaded = self.question.loaded
+        recipe = loaded.config.model.pretrained
+        if recipe is None or not is_recipe(recipe) or (self._has_trials and self._begins_with(recipe)):
+            return loaded
+        from trainbook.loop.request import TrainRequest, with_whole_paths
+        from trainbook.loop.start import with_pretraining
+        from trainbook.parallel import ALONE
+
+        self._tell(f"all trials start from one pretraining: {recipe.removeprefix(RECIPE_PREFIX)}")
+        request = TrainRequest(loaded, None, None, self.folder.parent, quiet=self.quiet)
+        return with_whole_paths(with_pretraining(request, ALONE))
+
+    def _begins_with(self, recipe: str) -> bool:
+        """Trials have begun, each with a pretraining of its own."""
+        return load(self.folder / BASE).config.model.pretrained == recipe
 
     @property
     def _has_trials(self) -> bool:
