@@ -15,6 +15,7 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from trainbook.study.ablate.conclusion import LESS_SENSITIVE
+from trainbook.study.ablate.statistics import effect_of, judge
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -58,6 +59,12 @@ def arm_of(place: str) -> Facts | None:
     study, _, name = place.partition("/")
     found = studies().get(study, {"arms": []})["arms"]
     return next((each for each in found if each["name"] == name and each["effect"]), None)
+
+
+def _place(study: str) -> tuple[str, str]:
+    """Where its results are, and the command that made them, if there are any."""
+    command = studies().get(study, {}).get("command", "")
+    return (f"studies/results/{study}.json" if command else "", command)
 
 
 def is_planned(place: str) -> bool:
@@ -131,12 +138,14 @@ def verdict_of_arms(places: Sequence[str], expect: str) -> str:
 MEASURED: dict[str, Callable[[], Answer]] = {}
 
 
-def measures(source: str) -> Callable[[Callable[[], tuple[str, str]]], Callable[[], Answer]]:
-    """A function that gives words and a verdict from benchmarks/results/SOURCE.json."""
+def measures(source: str = "", *, study: str = "") -> Callable[[Callable[[], tuple[str, str]]], Callable[[], Answer]]:
+    """A function that gives words and a verdict from benchmarks/results/SOURCE.json or studies/results/STUDY.json."""
 
     def register(function: Callable[[], tuple[str, str]]) -> Callable[[], Answer]:
         def answer() -> Answer:
             text, verdict = function()
+            if study:
+                return Answer(text, verdict, *_place(study))
             command = benchmark(source).get("command", "") if source else ""
             return Answer(text, verdict, f"benchmarks/results/{source}.json" if source else "", command)
 
@@ -213,7 +222,7 @@ def mup_transfers_width() -> tuple[str, str]:
     )
 
 
-@measures("")
+@measures()
 def rate_matters_most() -> tuple[str, str]:
     """What the rate does over a factor of four, beside what each change of a study does."""
     by_rate, effects = [], []
@@ -234,7 +243,7 @@ def rate_matters_most() -> tuple[str, str]:
     return text, HOLDS if not larger else UNDECIDED
 
 
-@measures("")
+@measures(study="gpt-batch")
 def batch_moves_the_rate() -> tuple[str, str]:
     """The best learning rate by batch size, of the study that tuned it for each. Where data sets disagree on the
     direction, nothing is decided."""
@@ -254,7 +263,7 @@ def batch_moves_the_rate() -> tuple[str, str]:
     ), verdict
 
 
-@measures("")
+@measures(study="gpt-sensitivity")
 def qk_norm_sensitivity() -> tuple[str, str]:
     """Whether the loss depends less on the learning rate with query-key normalization, on every data set."""
     study = studies().get("gpt-sensitivity")
@@ -276,6 +285,67 @@ def qk_norm_sensitivity() -> tuple[str, str]:
     )
     ratios = [own / other for own, other in zip(with_norm, without, strict=True)]
     return text, HOLDS if max(ratios) <= LESS_SENSITIVE else FALSE if min(ratios) >= 1 else UNDECIDED
+
+
+def _pairs(study: Facts, arm: str, other: str) -> dict[str, list[float]]:
+    """By data set, the relative differences in loss between two arms of a study, of runs with the same seed."""
+    by_data = ({each["data"]: each["losses"] for each in _arm(study, name)["by_data"]} for name in (arm, other))
+    losses, others = by_data
+    return {
+        data: [losses[data][seed] / others[data][seed] - 1 for seed in losses[data] if seed in others[data]]
+        for data in losses
+    }
+
+
+def _arm(study: Facts, name: str) -> Facts:
+    return next(each for each in (study["control"], *study["arms"]) if each["name"] == name)
+
+
+def _difference(study: Facts, arm: str, other: str) -> tuple[str, list[str]]:
+    """What differs between two arms on each data set, in words, with the verdicts."""
+    pairs = _pairs(study, arm, other)
+    effects = {data: effect_of([differences]) for data, differences in pairs.items()}
+    told = [
+        f"{percent(each.mean)} on {data} (95 % interval {percent(each.low)} to {percent(each.high)})"
+        for data, each in effects.items()
+        if each is not None
+    ]
+    return listed(told), [each.verdict for each in judge(list(effects.values()), study["epsilon"])]
+
+
+@measures(study="gpt-epochs")
+def many_epochs_overfit() -> tuple[str, str]:
+    """Sixteen times the steps against four times, each at its best learning rate, and at the same one."""
+    study = studies().get("gpt-epochs")
+    if study is None:
+        return "Not measured yet.", NOT_TESTED
+    text, verdicts = _difference(study, "sixteen-times", "four-times")
+    rate = str(_arm(study, "four-times")["by_data"][0]["rate"])
+
+    def losses(name: str) -> str:
+        found = [each["by_rate"][rate] for each in _arm(study, name)["by_data"]]
+        return listed([f"{sum(each) / len(each):.2f}" for each in found])
+
+    verdict = HOLDS if set(verdicts) == {"worse"} else FALSE if "worse" not in verdicts else UNDECIDED
+    return (
+        f"Loss after sixteen times the steps against four times, each at its best learning rate: {text}. With the same "
+        f"learning rate {rate}, where four times end at {losses('four-times')} on {listed(study['data'])}, sixteen "
+        f"times end at {losses('sixteen-times')}."
+    ), verdict
+
+
+@measures(study="gpt-epochs")
+def dropout_against_overfitting() -> tuple[str, str]:
+    """Where the same text is repeated: with dropout against without, each at its best learning rate."""
+    study = studies().get("gpt-epochs")
+    if study is None:
+        return "Not measured yet.", NOT_TESTED
+    text, verdicts = _difference(study, "sixteen-times-with-dropout", "sixteen-times")
+    verdict = HOLDS if set(verdicts) == {"better"} else FALSE if "better" not in verdicts else UNDECIDED
+    return (
+        f"Where a text is repeated until the model overfits, dropout of .2 changes the loss by {text}. Where no sample "
+        "is seen twice, dropout only costs (Section 4)."
+    ), verdict
 
 
 def sensitivities(name: str) -> Facts:
@@ -514,17 +584,17 @@ def _averaged(beta: float) -> float:
     return 1 / (1 - beta)
 
 
-@measures("")
+@measures()
 def beta_of_9() -> tuple[str, str]:
     return f"Exact: 1/(1 \N{MINUS SIGN} .9) = {_averaged(0.9):.0f}.", HOLDS
 
 
-@measures("")
+@measures()
 def beta_of_999() -> tuple[str, str]:
     return f"Exact: 1/(1 \N{MINUS SIGN} .999) = {_averaged(0.999):,.0f}, ten times fewer.", FALSE
 
 
-@measures("")
+@measures()
 def beta_sensitivity() -> tuple[str, str]:
     values = ", ".join(f"{_averaged(each):,.2f}".rstrip("0").rstrip(".") for each in (0.9, 0.9005, 0.999, 0.9995))
     return f"Exact: {values} values for .9, .9005, .999 and .9995.", HOLDS
@@ -543,8 +613,7 @@ def answer_to(claim: Facts) -> Answer:
     if "arms" in claim:
         places = claim["arms"]
         first = places[0].partition("/")[0]
-        command = studies().get(first, {}).get("command", "")
-        source = f"studies/results/{first}.json" if command else ""
+        source, command = _place(first)
         text = " ".join(
             [*(arm_text(place) for place in places), *([_sentence(claim["remark"])] if "remark" in claim else [])]
         )
