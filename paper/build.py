@@ -76,6 +76,7 @@ def _study(study: Facts) -> Facts:
         "arms": len(study["arms"]),
         "runs": runs,
         "hardware": machine,
+        "metric": study["metric"],
         "remark": " ".join([_edges(study), *(line for line in study["conclusion"] if "is measured on" in line)]),
         "cost": f"{runs} runs beside those that tuned the learning rates, on {machine}.",
     }

@@ -60,7 +60,8 @@ def effects_figure(facts: Facts) -> Any:
     unit = "% of the control's" if facts["scale"] == "share" else "points of"
     side = "right" if facts["higher_is_better"] else "left"
     axis.set_xlabel(f"difference from the control, {unit} {facts['metric']} (better on the {side})")
-    axis.set_title("Effect of each arm with 90 % (thick) and 95 % intervals; shaded: too small to matter")
+    # Over the whole figure: beside long names of arms the axes are narrower than this.
+    figure.suptitle("Effect of each arm with 90 % (thick) and 95 % intervals; shaded: too small to matter", fontsize=11)
     if len(facts["data"]) > 1:
         for number, data in enumerate(facts["data"]):
             axis.plot([], [], MARKERS[number % len(MARKERS)], color=GREY, markersize=4, label=_name(data))
@@ -84,7 +85,7 @@ def rates_figure(facts: Facts) -> Any:
         marks = sorted(facts["rates"])[:: max(1, -(-len(facts["rates"]) // MOST_MARKS))]
         axis.set_xticks(marks, [f"{rate:.3g}" for rate in marks])
         axis.minorticks_off()
-        axis.set_title(_name(data))
+        axis.set_title(_title(data, facts))
         axis.set_xlabel("learning rate")
         axis.set_ylabel(facts["metric"])
     _legend(axes, facts)
@@ -107,11 +108,16 @@ def _curves(facts: Facts) -> Any:
             lowest += [means[0], means[-1]]
         if lowest and min(lowest) > 0 and max(lowest) / min(lowest) > 20:
             axis.set_yscale("log")
-        axis.set_title(_name(data))
+        axis.set_title(_title(data, facts))
         axis.set_xlabel("steps")
         axis.set_ylabel(f"validation {facts['metric']}")
     _legend(axes, facts)
     return figure
+
+
+def _title(data: str, facts: Facts) -> str:
+    """The name of a data set, where there are several."""
+    return _name(data) if len(facts["data"]) > 1 else ""
 
 
 def _shown_arms(facts: Facts) -> list[Facts]:
