@@ -15,6 +15,14 @@ def measured(path: str) -> list[dict[str, Any]]:
     return _of_all().get(path, [])
 
 
+def largest_effect(path: str) -> float | None:
+    """Of the values of a knob that were changed alone: what the one that matters most does to the loss, as a share of
+    it. 0: none is known to matter. None: nothing was measured."""
+    alone = [facts for facts in measured(path) if not facts["with"] and facts["scale"] == "share"]
+    confirmed = [abs(facts["mean"]) for facts in alone if facts["verdict"] in ("better", "worse")]
+    return max(confirmed, default=0.0) if alone else None
+
+
 @cache
 def _of_all() -> dict[str, list[dict[str, Any]]]:
     return json_text.loads(files.read_text(Path(__file__).parent / "measured.json"))

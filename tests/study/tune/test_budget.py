@@ -6,6 +6,8 @@ import pytest
 
 from trainbook.errors import ConfigError, UserError
 from trainbook.knobs import load
+from trainbook.knobs.measured import largest_effect, measured
+from trainbook.study.tune import budget
 from trainbook.study.tune.budget import Budget, affordable, by_importance, choose, needed, parse_budget
 from trainbook.study.tune.planning import make_plan
 from trainbook.study.tune.study_file import read_question
@@ -97,6 +99,21 @@ def test_the_words_say_what_is_searched_what_would_be_next_and_what_has_to_be_as
     assert "optimizer.learning_rate and optimizer.beta1" in words[0]
     assert "would be added at 26 trials" in words[1]
     assert "model.hidden_size" in words[2]
+
+
+def test_within_a_rank_what_mattered_most_in_our_studies_is_searched_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    effects = {"optimizer.beta2": 0.01, "optimizer.epsilon": 0.2, "optimizer.learning_rate": 0.0}
+    monkeypatch.setattr(budget, "largest_effect", effects.get)
+    order = [each.path for each in by_importance()]
+    assert order[0] == "optimizer.learning_rate", "a rank is not overruled"
+    assert order.index("optimizer.epsilon") < order.index("optimizer.beta2")
+
+
+def test_the_largest_effect_is_one_that_a_study_confirmed() -> None:
+    assert largest_effect("schedule.floor") is None, "nothing was measured"
+    assert largest_effect("optimizer.epsilon") == 0.0
+    of_beta1 = [facts for facts in measured("optimizer.beta1") if facts["verdict"] != "no evidence"]
+    assert largest_effect("optimizer.beta1") == max(abs(facts["mean"]) for facts in of_beta1) > 0.05
 
 
 def test_where_all_knobs_have_a_role_nothing_is_searched_and_that_is_said() -> None:

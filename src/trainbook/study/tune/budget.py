@@ -13,6 +13,7 @@ from trainbook.knobs.aliases import by_path
 from trainbook.knobs.config import Declaration
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import load
+from trainbook.knobs.measured import largest_effect
 from trainbook.knobs.origin import Loaded
 from trainbook.knobs.values import BrokenLaw, show
 from trainbook.study.space import Dimension, dimension, written_values
@@ -108,9 +109,9 @@ def affordable(trials: int) -> int:
 
 
 def by_importance() -> list[Declaration]:
-    """The knobs that have a rank, the first one first; within a rank as they are declared."""
+    """The knobs that have a rank, the first one first; within a rank those first that mattered most in our studies."""
     ranked = [each for each in by_path().values() if each.knob.rank is not None]
-    return sorted(ranked, key=lambda each: each.knob.rank or 0)
+    return sorted(ranked, key=lambda each: (each.knob.rank or 0, -(largest_effect(each.path) or 0.0)))
 
 
 def choose(
