@@ -1,0 +1,1 @@
+"""Twenty healthy programs as users write them; see run.py."""

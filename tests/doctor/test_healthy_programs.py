@@ -1,0 +1,41 @@
+"""Twenty healthy programs as users write them: the doctor finds no error in any."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+pytest.importorskip("transformers")
+pytest.importorskip("lightning")
+
+from healthy_programs.run import findings, names, run
+
+QUICK = ("contrastive", "fit_own_loss", "regression")
+# The level of these losses says nothing about success: one player's loss is the other's gain, and a policy that has
+# become sure of what it does has a loss near zero, wherever it started.
+WRONGLY_JUDGED = ("gan", "policy_gradient")
+
+
+def program(name: str) -> Any:
+    marks = [] if name in QUICK else [pytest.mark.slow]
+    if name in WRONGLY_JUDGED:
+        marks.append(pytest.mark.xfail(reason="a loss whose level says nothing is taken for divergence", strict=True))
+    return pytest.param(name, marks=marks)
+
+
+def test_there_are_twenty_of_them() -> None:
+    assert len(names()) == 20
+    assert set(QUICK) | set(WRONGLY_JUDGED) <= set(names())
+
+
+@pytest.mark.parametrize("name", [program(name) for name in names()])
+def test_a_healthy_program_of_a_user_gets_no_error(name: str, tmp_path: Path) -> None:
+    records = run(name, tmp_path)
+    assert records
+    for record in records:
+        assert [each["says"] for each in findings(record) if each["severity"] == "error"] == [], record.name
