@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainbook import doctor
-from trainbook.cli.doctor_try import tried_text
+from trainbook.cli.doctor_try import differential_text, recipe_text, tried_text
 from trainbook.cli.main import app
 from trainbook.doctor import Diagnosis, Finding
 
@@ -81,9 +81,69 @@ def test_a_finding_is_tried_from_the_command_line_and_answered_as_json(lab, monk
     assert (answer["verdict"], answer["steps"], answer["finding"]["cause_id"]) == ("helped", 8, "learning-rate-low")
     assert {"finding", "override", "from_step", "steps", "control", "remedy", "difference", "interval"} <= answer.keys()
 
+    assert (answer["conclusion"], answer["cause_ids"]) == ("cause", ["learning-rate-low"])
+    assert answer["cost_steps"] == 16 and answer["run_steps"] == 16
+
     text = CliRunner().invoke(app, ["doctor", str(lab.runs / "run"), "--try", "--steps", "8"])
     assert text.exit_code == 0
     assert "verdict    helped" in text.stdout
+    assert (
+        "cause      Most likely cause (" in text.stdout and "cost       16 steps, 100% of the run's 16" in text.stdout
+    )
+    alone = CliRunner().invoke(app, ["doctor", str(lab.runs / "run"), "--try", "--finding", "plateau", "--steps", "8"])
+    assert "verdict    helped" in alone.stdout and "cause      " not in alone.stdout, "that change, and nothing else"
+
+
+def test_the_answer_shows_what_each_experiment_made_of_the_causes():
+    before = {"learning-rate-high": 0.6, "overfitting": 0.3, "bad-samples": 0.01, "something else": 0.09}
+    looked = {"learning-rate-high": 0.2, "overfitting": 0.78, "bad-samples": 0.01, "something else": 0.01}
+    answer = {
+        **ANSWER,
+        "before": before,
+        "after": looked,
+        "experiments": [{"experiment": "training-samples", "outcome": "gap", "steps": 8, "after": looked}],
+        "remedies": [
+            {"error": "cannot be tried"},
+            {"error": None, "answer": ANSWER, "cost_steps": 300, "after": looked},
+        ],
+        "sentence": "Most likely cause (78%): The model is overfitting.",
+        "advice": "Stop earlier.",
+        "cost_steps": 308,
+        "run_steps": 600,
+    }
+    lines = differential_text(answer, "x").splitlines()
+    assert lines[1:4] == [
+        "  at first                                    learning-rate-high 60%, overfitting 30%, something else 9%",
+        "  training-samples  gap                   8   overfitting 78%, learning-rate-high 20%",
+        "  remedy            helped              300   overfitting 78%, learning-rate-high 20%",
+    ]
+    assert lines[5] == "  cause      Most likely cause (78%): The model is overfitting."
+    assert "  verdict    helped: the whole interval is on the better side" in lines
+    assert lines[-1] == "  cost       308 steps, 51% of the run's 600"
+    untreated = differential_text({**answer, "remedies": [], "verdict": None}, "x")
+    assert "remedy     no change of a knob was tried. Stop earlier." in untreated
+
+
+def test_a_run_of_another_program_gets_a_recipe(tmp_path):
+    log = tmp_path / "trainer_state.json"
+    rows = [
+        {"step": step, "loss": 3.0 - 0.001 * step, "learning_rate": 1e-4, "epoch": step / 100}
+        for step in range(10, 500, 10)
+    ]
+    log.write_text(json.dumps({"log_history": rows, "global_step": 490, "max_steps": 490}))
+    found = [
+        Finding("plateau", "error", "learning-rate-low", 0.45, "it stays", override="learning_rate=1e-3"),
+        Finding("data", "error", "labels-random", 0.4, "it stays"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doctor, "diagnose", lambda record: Diagnosis(found))
+        text = CliRunner().invoke(app, ["doctor", str(log), "--try"])
+        told = CliRunner().invoke(app, ["doctor", str(log), "--try", "--json"])
+    assert text.exit_code == 0 and told.exit_code == 0, text.output
+    answer = json.loads(told.stdout)
+    assert answer["conclusion"] == "recipe" and answer["experiment"] is not None
+    assert recipe_text(answer) in text.stdout
+    assert "This run was made by another program" in text.stdout and answer["recipe"] in text.stdout
 
 
 def test_what_cannot_be_tried_is_the_users_mistake(lab, monkeypatch):
@@ -96,4 +156,4 @@ def test_what_cannot_be_tried_is_the_users_mistake(lab, monkeypatch):
     assert "need --try" in failing("gpt-tiny", "--steps", "5")
     lab.train("training.max_steps=4", name="run")
     monkeypatch.setattr(doctor, "diagnose", lambda record: Diagnosis([]))
-    assert "has no findings" in failing(str(lab.runs / "run"), "--try")
+    assert "has no findings" in failing(str(lab.runs / "run"), "--try", "--finding", "plateau")

@@ -35,13 +35,26 @@ def doctor(
     ],
     overrides: Overrides = None,
     try_it: Annotated[
-        bool, typer.Option("--try", help="Try the first suggested change in a short run, next to a run without it.")
+        bool,
+        typer.Option(
+            "--try",
+            help="Find the cause by experiments, and try its remedy in a short run, next to a run without it.",
+        ),
     ] = False,
     steps: Annotated[
         int | None,
         typer.Option(
             "--steps",
-            help="With --try: the number of steps. By default a quarter of the run, or more if needed.",
+            help="With --try: the steps of each short run. By default a quarter of the run, or more if needed.",
+            show_default=False,
+        ),
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            "--budget",
+            min=0,
+            help="With --try: the steps of all experiments together. By default as many as the run has.",
             show_default=False,
         ),
     ] = None,
@@ -86,10 +99,18 @@ def doctor(
 
         count = worker_count(workers) or 1
         return try_and_tell(
-            what, record, diagnosis, rule=finding, steps=steps, seeds=seeds, workers=count, as_json=as_json
+            what,
+            record,
+            diagnosis,
+            rule=finding,
+            steps=steps,
+            budget=budget,
+            seeds=seeds,
+            workers=count,
+            as_json=as_json,
         )
-    if steps is not None or seeds != 1 or finding is not None or workers is not None:
-        raise UserError("--steps, --seeds, --workers and --finding need --try.")
+    if any(given is not None for given in (steps, budget, finding, workers)) or seeds != 1:
+        raise UserError("--steps, --budget, --seeds, --workers and --finding need --try.")
     if as_json:
         from trainbook.cli.shared import print_json
 

@@ -62,7 +62,7 @@ def try_remedy(
     """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs.
     `workers`: runs side by side, if it is not their speed that is compared."""
     finding = choose(record, findings, rule)
-    parent = _run_of(record)
+    parent = run_of(record)
     question = ask(record, parent, finding, steps)
     folder, state = _folder_of(parent, question)
     repetitions = _repetitions(question, parent.recorded().training.seed, seeds)
@@ -159,7 +159,7 @@ def _repetitions(question: RemedyPlan, seed: int, seeds: int) -> list[tuple[str,
     return [("", seed), *again, *((f"-seed{each}", each) for each in range(seed + 1, seed + seeds))]
 
 
-def _run_of(record: RunRecord) -> RunFolder:
+def run_of(record: RunRecord) -> RunFolder:
     assert record.path is not None
     run = RunFolder.open(record.path)
     if run.read_manifest().recipe == "fit":
@@ -358,9 +358,13 @@ class RemedyRun:
             def build_job(device: torch.device) -> Job:
                 job = build(with_paths_found(config, self.parent)[0], device, run, ranks)
                 job.stop_at = self.stop_at
+                self.prepare(job)
                 return job
 
             run_session(plan, build_job, ranks)
+
+    def prepare(self, job: Job) -> None:
+        """For an experiment that no knob makes."""
 
     def _outcome(self, failure: str | None) -> dict[str, Any]:
         """What is compared, as the run's files have it."""

@@ -117,7 +117,7 @@ def ask(record: RunRecord, parent: RunFolder, finding: Finding, steps: int | Non
     stop_at = None if stop_at is None or stop_at >= total else stop_at
     can_go_on = steps is None and measure == "loss" and stop_at is not None
     span = (stop_at or total) - from_step
-    evaluations = _evaluations(record, span) if measure in ("loss", "scatter") else 1
+    evaluations = evaluations_for(record, span) if measure in ("loss", "scatter") else 1
     eval_steps = max(1, span // evaluations)
     if any(path.startswith("evaluation.") for path in changed):  # what is judged then depends on how often it is
         eval_steps = config.evaluation.eval_steps or math.ceil(total / 10)
@@ -146,7 +146,7 @@ def _begins_anew(parent: RunFolder, override: str, changed: Sequence[str]) -> bo
     )
 
 
-def _evaluations(record: RunRecord, span: int) -> int:
+def evaluations_for(record: RunRecord, span: int) -> int:
     """As many as there is time for, by what the run itself took."""
     training, evaluating = record.rows("train").columns("step_seconds")[0], record.rows("eval").columns("seconds")[0]
     if not training.any() or not evaluating.any():
