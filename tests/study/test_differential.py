@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.conftest import text_of
 
 from trainbook.doctor import Diagnosis
 from trainbook.finding import Finding, Severity
@@ -103,6 +104,16 @@ def test_samples_in_the_order_of_the_file_are_seen(lab):
 def test_validation_samples_that_are_in_the_training_data_are_seen(lab):
     lab.train(*LENGTH, f"data.validation={lab.text}", name="run")
     assert seen(lab, "copies").outcome == "shared"
+
+
+def test_texts_that_are_there_twice_are_seen_whatever_is_written_around_them(lab):
+    lines = [{"text": f"{number} {text_of(4, seed=number)}", "label": number % 2} for number in range(40)]
+    file = lab.root / "labelled.jsonl"
+    for times, outcome in ((1, "none"), (2, "copies")):
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines * times))
+        classify = ("model.type=bert", "training.task=classify", "data.samples=documents", f"data.source={file}")
+        lab.train(*LENGTH, *classify, "data.validation_ratio=0", name=outcome)
+        assert seen(lab, "copies", outcome).outcome == outcome
 
 
 def test_a_model_without_a_causal_mask_is_seen(lab, monkeypatch):

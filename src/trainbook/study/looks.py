@@ -229,10 +229,11 @@ def copies(subject: Subject) -> Seen | None:
 
 
 def _snippets(samples: Samples) -> list[np.ndarray]:
-    """The beginnings of samples from all over the data."""
+    """The beginnings of samples from all over the data, without what is written around a text."""
     places = np.unique(np.linspace(0, samples.num_samples - 1, SNIPPETS).astype(int))
     read = samples.read(samples.ids(places, np.zeros_like(places))).split()
-    return [np.asarray(tokens)[:SNIPPET] for tokens in read]
+    begin, end = len(samples.frame.prefix), len(samples.frame.suffix)
+    return [np.asarray(tokens)[begin : len(tokens) - end][:SNIPPET] for tokens in read if len(tokens) > begin + end]
 
 
 def _count(tokens: np.ndarray, text: bytes) -> int:
