@@ -197,13 +197,13 @@ def test_the_source_of_a_run_is_code_too(case: Case, as_stranger: Callable[[], N
 
 def test_a_remedy_is_not_tried_on_a_strangers_run(case: Case, as_stranger: Callable[[], None]):
     from trainbook.runs.record import open_record
-    from trainbook.study.remedy import _run_of
+    from trainbook.study.remedy import run_of
 
     case.train()
-    _run_of(open_record(case.path))
+    run_of(open_record(case.path))
     as_stranger()
     with pytest.raises(Untrusted):
-        _run_of(open_record(case.path))
+        run_of(open_record(case.path))
     assert not MARK.exists()
 
 
