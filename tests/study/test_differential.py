@@ -15,7 +15,7 @@ from trainbook.finding import Finding, Severity
 from trainbook.loop import build
 from trainbook.runs import RunFolder, jsonl
 from trainbook.runs.record import open_record
-from trainbook.study import differential
+from trainbook.study import differential, experiment_runs
 from trainbook.study.differential import try_out
 from trainbook.study.experiment_runs import Bench, ExperimentRun, arm_of
 from trainbook.study.looks import _judged, look, opened
@@ -188,6 +188,22 @@ def test_a_rate_that_is_far_too_low_shows_beside_the_control(lab):
     assert trainings.cost() == pytest.approx(0.25), "the control is there"
     assert RunFolder(lab.runs / "arms" / "higher-rate").recorded().optimizer.learning_rate == pytest.approx(3e-3)
     assert trainings.train("labels-permuted").outcome == "same", "next to nothing is learned yet"
+
+
+def ended(*losses: float, failure: str | None = None) -> dict[str, Any]:
+    return {"losses": list(enumerate(losses)), "failure": failure, "evaluations": [], "targets": None, "last_step": 9}
+
+
+def test_a_control_that_broke_tells_nothing_of_permuted_targets_but_a_seed_that_breaks_as_well_is_like_it():
+    whole, broken = ended(3.0, 2.0, 2.0), ended(3.0, failure="diverged")
+    judge = experiment_runs.JUDGES
+    assert judge["labels-permuted"](whole, ended(3.0, 2.5, 2.5))[0] == "worse"
+    assert judge["labels-permuted"](whole, ended(3.0, 2.01, 2.01))[0] == "same"
+    assert judge["labels-permuted"](broken, whole)[0] == ""
+    assert judge["another-seed"](broken, broken)[0] == "same"
+    assert judge["another-seed"](whole, broken)[0] == judge["another-seed"](whole, ended(3.0, 2.5, 2.5))[0] == "differs"
+    assert judge["one-batch"](whole, ended(3.0, 0.5, 0.5))[0] == "learned"
+    assert judge["one-batch"](whole, ended(3.0, 1.5, 1.5))[0] == judge["one-batch"](whole, broken)[0] == "not learned"
 
 
 # The whole

@@ -207,14 +207,17 @@ def _is_learned(control: Ended, arm: Ended) -> tuple[str, str]:
 
 def _is_as_low(control: Ended, arm: Ended) -> tuple[str, str]:
     ours, theirs = _last_losses(arm), _last_losses(control)
-    is_same = math.isfinite(ours) and ours - theirs < AS_LOW * abs(theirs)
     told = f"the training loss comes to {ours:.4f} with permuted targets, and to {theirs:.4f} without"
+    if not math.isfinite(theirs):
+        return "", told  # a control that breaks has nothing to be compared with
+    is_same = math.isfinite(ours) and ours - theirs < AS_LOW * abs(theirs)
     return "same" if is_same else "worse", told
 
 
 def _is_like(control: Ended, arm: Ended) -> tuple[str, str]:
     ours, theirs = _last_losses(arm), _last_losses(control)
-    is_same = abs(ours - theirs) <= BY_CHANCE * abs(theirs)
+    have_broken = [not math.isfinite(loss) for loss in (ours, theirs)]
+    is_same = all(have_broken) if any(have_broken) else abs(ours - theirs) <= BY_CHANCE * abs(theirs)
     told = f"the training loss comes to {ours:.4f} with another seed, and to {theirs:.4f} with the run's own"
     return "same" if is_same else "differs", told
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from trainbook.checkpoints import CheckpointStore
 from trainbook.data.batches.plan import BatchPlan
 from trainbook.data.samples.base import Samples
-from trainbook.errors import CheckpointError, TrainbookError
+from trainbook.errors import CheckpointError, Interrupted, UserError
 from trainbook.loop.build import ConfiguredJob, build
 from trainbook.loop.data_paths import with_paths_found
 from trainbook.loop.device import choose_device, prepared_device
@@ -136,7 +136,7 @@ def opened(run: RunFolder, last_step: int) -> Iterator[Subject]:
 def look(name: str, subject: Subject) -> Seen | None:
     try:
         return LOOKS[name](subject)
-    except TrainbookError:
+    except (UserError, Interrupted):
         raise
     except Exception as error:
         return Seen("", f"could not be done: {type(error).__name__}: {error}")
