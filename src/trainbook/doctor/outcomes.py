@@ -44,14 +44,15 @@ def _each(causes: str, **outcomes: float) -> dict[str, Likelihoods]:
 
 QUARTER = 0.25  # of the run
 
-# Looks: nothing is trained, so they cost next to nothing.
+# Looks: nothing is trained, so they cost next to nothing. What is as good as a proof (weights that never moved, samples
+# in the order of the file) hardly ever happens under another cause.
 
 LOOKS = (
     Experiment(
         "evaluate-twice",
         "Evaluate the last checkpoint twice.",
         "Evaluate one checkpoint twice, with the code that evaluates in training: both losses must be equal.",
-        {"equal": 0.98, "other samples": 0.01, "random": 0.01},
+        {"equal": 0.996, "other samples": 0.002, "random": 0.002},
         {
             **_each("evaluation-noisy", other_samples=EVEN),
             **_each("dropout-in-evaluation", random=ALMOST_SURE),
@@ -62,7 +63,7 @@ LOOKS = (
         "Compare the weights of the last checkpoint with the first ones.",
         "Compare the weights before and after ten updates, layer by layer: those of a layer that is not trained are "
         "equal.",
-        {"all": 0.98, "some": 0.01, "none": 0.01},
+        {"all": 0.996, "some": 0.002, "none": 0.002},
         {
             **_each("layers-frozen", some=ALMOST_SURE),
             **_each("updates-missing", none=ALMOST_SURE),
@@ -73,7 +74,7 @@ LOOKS = (
         "Look at the order and the contents of the first batches.",
         "Print the sample numbers and a checksum of the inputs of the first 20 batches: numbers must be mixed, and all "
         "checksums must differ.",
-        {"mixed": 0.98, "in order": 0.01, "repeated": 0.01},
+        {"mixed": 0.996, "in order": 0.002, "repeated": 0.002},
         {
             **_each("data-unshuffled", in_order=ALMOST_SURE),
             **_each("batches-repeat", repeated=ALMOST_SURE),
@@ -84,7 +85,7 @@ LOOKS = (
         "Compare inputs and targets of a batch, and change later tokens of an input.",
         "Print the inputs and the targets of one batch side by side: each target must be the next input, and none may "
         "be padding. Then change the last token of an input: no output before it may change.",
-        {"right": 0.95, "not shifted": 0.01, "shifted twice": 0.01, "padding": 0.02, "leak": 0.01},
+        {"right": 0.99, "not shifted": 0.002, "shifted twice": 0.002, "padding": 0.004, "leak": 0.002},
         {
             **_each("targets-not-shifted", not_shifted=ALMOST_SURE),
             **_each("targets-shifted-twice", shifted_twice=ALMOST_SURE),
@@ -97,10 +98,10 @@ LOOKS = (
         "Compute the loss of training batches from all over the run with the last checkpoint.",
         "Compute the loss of each training batch of the run with the last checkpoint: bad samples stand out, and data "
         "that changed has another level from some step on.",
-        {"even": 0.95, "outliers": 0.03, "changes": 0.02},
+        {"even": 0.98, "outliers": 0.01, "changes": 0.01},
         {
             **_each("bad-samples", outliers=0.9),
-            **_each("labels-noisy", outliers=0.3),
+            **_each("labels-noisy", outliers=0.05),
             **_each("data-changed", changes=0.9),
             **_each("data-unshuffled", changes=0.4),
         },
@@ -111,7 +112,7 @@ LOOKS = (
         "Evaluate the last checkpoint on training samples that it has seen, and on some that were held out of the same "
         "files: if those that it has seen are much easier, it overfits; if only the validation split is harder, that "
         "split is different.",
-        {"no gap": 0.8, "gap": 0.15, "only validation": 0.05},
+        {"no gap": 0.95, "gap": 0.02, "only validation": 0.03},
         {
             **_each("overfitting dataset-tiny batches-repeat", gap=0.9, no_gap=0.08),
             **_each("data-duplicated", gap=0.45, only_validation=0.45),  # copies of what was seen are no news
@@ -125,7 +126,7 @@ LOOKS = (
         "copies",
         "Look for validation samples, and for second copies of training samples, in the training data.",
         "Look for inputs of the validation split in the training data, and for inputs that are there twice.",
-        {"none": 0.97, "shared": 0.02, "copies": 0.01},
+        {"none": 0.99, "shared": 0.005, "copies": 0.005},
         {
             **_each("evaluation-on-train", shared=ALMOST_SURE),
             **_each("data-duplicated", copies=0.9, shared=0.05),
@@ -138,7 +139,7 @@ LOOKS = (
         "Compute the loss and the gradient norm of each layer of the untrained model on one batch: the loss of a "
         "classifier should be about the logarithm of its number of classes, and no layer's norm a thousand times "
         "smaller than another's.",
-        {"usual": 0.95, "high loss": 0.02, "vanishing": 0.01, "missing": 0.01, "dead units": 0.01},
+        {"usual": 0.97, "high loss": 0.015, "vanishing": 0.005, "missing": 0.005, "dead units": 0.005},
         {
             **_each("init-large", high_loss=LIKELY),
             **_each("gradients-vanish", vanishing=LIKELY),
