@@ -7,13 +7,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainbook.errors import ResumeError, UserError
+from trainbook.errors import UserError
 from trainbook.knobs import Loaded, load, require_length
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.own_module import FIT
 from trainbook.loop.faults.kinds import must_suit_own_data, must_suit_world, parse
-from trainbook.loop.request import Result, Resume, TrainRequest
+from trainbook.loop.request import ALREADY_FINISHED, Result, Resume, TrainRequest
 from trainbook.runs import RunFolder
+from trainbook.runs.kinds import must_be_resumable, must_describe_a_run
 from trainbook.runs.trust import require_trust, require_trust_of_file, trusting
 from trainbook.terminal import echo
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from trainbook.loop.fit import CountFunction, LossFunction
 
 Source = str | Path | Mapping[str, Any]
+FOR_A_NEW_RUN = "To train again, choose another name or delete the folder."
 
 
 def train(
@@ -52,6 +54,7 @@ def train(
     if stop_after is not None and not 0 < stop_after <= 1:
         raise UserError(f"stop_after: must be a fraction of the run, > 0 and <= 1, but got {stop_after}.")
     faults = parse(inject)
+    must_describe_a_run(config if isinstance(config, str | Path) else recipe)
     if isinstance(config, Loaded) and overrides:
         raise UserError("overrides: cannot be applied to a loaded configuration; pass them to load().")
     loaded = config if isinstance(config, Loaded) else load(config, overrides)
@@ -71,7 +74,7 @@ def train(
     with trusting(trust):
         require_trust_of_file(recipe, loaded)
         result = start.train(request)
-    _show_card(result.run, quiet)
+    _show_card(result, quiet)
     return result
 
 
@@ -92,12 +95,9 @@ def resume(
     from trainbook.loop.saved_files import recover
 
     folder = RunFolder.find(run, runs_dir)
+    must_be_resumable(folder)
     recovered = recover(folder)
-    if folder.read_manifest().recipe == "fit":
-        raise ResumeError(
-            f"{folder.path} was made by trainbook.fit from a module of your own: call fit again with "
-            f"name={folder.name!r}."
-        )
+    must_be_resumable(folder)  # again: a manifest that was lost may be back
     loaded = load(folder.config, overrides, text=recovered.config_text)
     with trusting(trust):
         require_trust(folder, loaded.config)
@@ -164,7 +164,7 @@ def fit(
         write_report=_write_report,
     )
     result = train_own(request, OwnTraining(model, data, loss, count_targets, eval_data))
-    _show_card(result.run, quiet)
+    _show_card(result, quiet)
     return result
 
 
@@ -188,7 +188,7 @@ def generate(run: str | Path, prompt: str = "", *, trust: bool = False, **option
         return "".join(generate_text(RunFolder.open(run, "runs"), prompt, **options))
 
 
-def _show_card(run: RunFolder, quiet: bool) -> None:
+def _show_card(result: Result, quiet: bool) -> None:
     """The card of a run that has ended; of several processes, the first one shows it."""
     from trainbook.parallel import find_rank_env
     from trainbook.report import make_card
@@ -196,8 +196,10 @@ def _show_card(run: RunFolder, quiet: bool) -> None:
 
     if not quiet and find_rank_env().rank == 0:
         with suppress(BrokenPipeError):
+            if result.ended == ALREADY_FINISHED:
+                echo(folded(f"{result.run.path} is already finished: nothing was trained. {FOR_A_NEW_RUN}"))
             echo("")
-            echo(folded(make_card(run).as_text(), indent=13))
+            echo(folded(make_card(result.run).as_text(), indent=13))
 
 
 def _write_report(run: RunFolder) -> None:

@@ -134,7 +134,8 @@ def test_only_the_first_rank_shows_the_result(trained, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, is_shown in (("0", True), ("1", False)):
         monkeypatch.setenv("RANK", rank)
-        for show in (lambda: print_result(api.Result(run, "finished")), lambda: api._show_card(run, quiet=False)):
+        result = api.Result(run, "finished")
+        for show in (lambda result=result: print_result(result), lambda result=result: api._show_card(result, False)):
             show()
             assert bool(capsys.readouterr().out) is is_shown
 

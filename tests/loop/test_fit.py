@@ -196,6 +196,13 @@ def test_a_generator_is_refused_with_the_reason(lab, part: str):
     assert not lab.open("run").path.exists()
 
 
+def test_a_finished_fit_that_is_called_again_says_that_nothing_was_trained(lab, capsys):
+    for is_again in (False, True):
+        trainbook.fit(made_model(), [made_data()], loss=mean_loss, name="own", runs_dir=lab.runs, max_steps=3)
+        told = " ".join(capsys.readouterr().out.split())
+        assert (f"{lab.runs / 'own'} is already finished: nothing was trained." in told) is is_again
+
+
 def test_a_loss_that_is_not_one_number_is_refused_with_its_shape(lab):
     def vector(model: nn.Module, batch: Any) -> torch.Tensor:
         return (model(batch[0]).squeeze(1) - batch[1]).square()

@@ -12,6 +12,7 @@ import pytest
 from trainbook.errors import RunFolderError
 from trainbook.runs import Manifest, RunFolder, default_name, list_runs
 from trainbook.runs.jsonl import JsonlWriter
+from trainbook.runs.record import open_record
 
 
 @pytest.fixture
@@ -161,6 +162,31 @@ def test_an_empty_runs_folder_is_said_to_be_empty(tmp_path: Path):
 def test_a_folder_without_a_manifest_is_not_a_run(tmp_path: Path):
     (tmp_path / "a").mkdir()
     with pytest.raises(RunFolderError, match="is not a run folder: it has no manifest"):
+        RunFolder.open(tmp_path / "a")
+
+
+def test_where_a_run_is_asked_for_a_study_is_told_what_it_is(tmp_path: Path):
+    study = tmp_path / "tuned"
+    study.mkdir()
+    for name in ("base.yaml", "study.db"):
+        (study / name).touch()
+    for opened in (RunFolder.find, RunFolder.open, open_record):
+        with pytest.raises(RunFolderError, match=r"tuned is a study, not a run\. trainbook report .*tuned shows"):
+            opened("tuned", tmp_path)
+
+
+def test_a_log_of_another_tool_is_told_what_reads_it(tmp_path: Path):
+    (tmp_path / "log.csv").write_text("step,loss\n1,2\n")
+    (tmp_path / "out").mkdir()
+    for name, why in (("log.csv", "is a file, but a run folder is needed"), ("out", "it has no manifest.json")):
+        with pytest.raises(RunFolderError, match=f"{why}. Only trainbook doctor and trainbook compare read"):
+            RunFolder.open(tmp_path / name)
+
+
+def test_a_run_that_was_killed_before_its_first_step_is_to_be_started_again(tmp_path: Path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "lock").touch()
+    with pytest.raises(RunFolderError, match="ended before its first step: start it again"):
         RunFolder.open(tmp_path / "a")
 
 

@@ -44,7 +44,9 @@ def check(
     They run on a shrunk model with the same settings and on a sample of the real data. Exit code 1: a check failed.
     """
     from trainbook.knobs import load, overrides_from_arguments, require_length
+    from trainbook.runs.kinds import must_describe_a_run
 
+    must_describe_a_run(recipe)
     loaded = load(recipe, overrides_from_arguments(overrides or []))
     require_length(loaded)
 

@@ -92,7 +92,9 @@ def plan(
     """Estimate what a run needs: memory, time, cost, whether it fits a GPU, and what would make it fit."""
     from trainbook.knobs import load, overrides_from_arguments
     from trainbook.plan import answer
+    from trainbook.runs.kinds import must_describe_a_run
 
+    must_describe_a_run(recipe)
     symbol, price = _price(price_per_hour)
     _must_measure(measure, largest, noise_after)
     if measure and measured is not None:

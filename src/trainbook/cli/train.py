@@ -73,7 +73,9 @@ def train(
     """Train a model, or resume the run of the same name."""
     from trainbook.knobs import load, overrides_from_arguments, require_length
     from trainbook.runs import check_name, default_name
+    from trainbook.runs.kinds import must_describe_a_run
 
+    must_describe_a_run(recipe)
     faults = parse(inject or [])
     starts_others = processes.are_to_be_started(nproc, max_restarts)
     if starts_others:

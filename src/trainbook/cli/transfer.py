@@ -172,8 +172,10 @@ def _question(asked: Mapping[str, bool], given: Mapping[str, Any]) -> str:
 
 def _require_trust(recipe: str, changes: list[str]) -> None:
     from trainbook.knobs import load
+    from trainbook.runs.kinds import must_describe_a_run
     from trainbook.runs.trust import is_in_run_folder, require_trust_of_file
 
+    must_describe_a_run(recipe)
     if is_in_run_folder(recipe):
         require_trust_of_file(recipe, load(recipe, changes))
 

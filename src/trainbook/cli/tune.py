@@ -118,9 +118,11 @@ def tune(
     from trainbook.errors import UserError
     from trainbook.knobs import overrides_from_arguments
     from trainbook.runs import check_name, name_of
+    from trainbook.runs.kinds import must_describe_a_run
     from trainbook.runs.trust import require_trust_of_file
     from trainbook.study.tune.study_file import read_question
 
+    must_describe_a_run(study)
     changes = overrides_from_arguments(overrides or [])
     options = {"budget": budget, "method": method, "pruning": pruning, "seeds": seeds, "workers": worker_count(workers)}
     no_study = _NoStudy(rate_range, for_batch, measured, picture)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainbook.knobs.aliases import NEEDS_SECTION, by_name, by_path
 
 FIT = "fit"  # what the manifest of such a run has as its recipe
+WATCH = "watch"  # and that of a run which `trainbook.watch` recorded
 
 # Knobs of what a user's own module and data replace.
 NOT_IN_FIT = {

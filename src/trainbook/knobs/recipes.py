@@ -15,6 +15,7 @@ from trainbook.bounded import json_text
 from trainbook.errors import RunFolderError, UserError
 from trainbook.knobs.config import Config
 from trainbook.knobs.origin import Loaded
+from trainbook.knobs.own_module import FIT
 from trainbook.nearest import did_you_mean
 from trainbook.nearest import nearest as nearest_name
 
@@ -126,6 +127,10 @@ def _recorded(run: Path, load: Load) -> Config:
         raise RunFolderError(f"{manifest} cannot be read: {error.strerror}.") from None
     except (ValueError, AttributeError):
         raise RunFolderError(f"{manifest} is damaged. Resume that run to restore the file from a checkpoint.") from None
+    if content.get("recipe") == FIT:
+        raise UserError(
+            f"model.pretrained: {run} was made by trainbook.fit from your own module, not a built-in model."
+        )
     return as_config(known, manifest) if known else load(run / "config.yaml").config
 
 

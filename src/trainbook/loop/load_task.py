@@ -28,6 +28,7 @@ from trainbook.models.formats.importing import BaseSettings
 from trainbook.models.formats.tokenizing import first_difference, must_survive_export, probe_texts
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder, write_text_atomically
+from trainbook.runs.kinds import must_hold_a_model
 from trainbook.runs.trust import OF_THE_MODEL, require_trust
 from trainbook.tasks import Facts, Task, task_class
 from trainbook.tasks.adapters import apply_adapters, first_device, load_saved_state, merged
@@ -174,8 +175,7 @@ def write_facts(folder: Path, task: Task, tokenizer: Tokenizer) -> None:
 
 def load_task(run: RunFolder, checkpoint: str, device: torch.device) -> LoadedTask:
     """The task of a run with the weights of a checkpoint: best, latest, or a step."""
-    if run.read_manifest().recipe == "fit":
-        raise RunFolderError(f"{run.path} was made by trainbook.fit with your own module, which cannot be built here.")
+    must_hold_a_model(run)
     if not run.tokenizer.exists():
         raise RunFolderError(f"{run.path} has no tokenizer any more. Resume the run to write it again.")
     config = run.recorded()

@@ -15,6 +15,7 @@ from trainbook.loop.faults.kinds import Fault
 from trainbook.runs import RunFolder
 
 Resume = Literal["auto", "never"]
+ALREADY_FINISHED = "already finished"
 
 # Knobs that may name a folder or a file, whose contents are looked for again when the run is resumed or used.
 FOLDERS = ("model.pretrained", "data.tokenizer", "distributed.deepspeed_config")

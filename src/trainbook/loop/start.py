@@ -25,7 +25,7 @@ from trainbook.loop.faults.faults import Faults
 from trainbook.loop.faults.kinds import must_suit_world
 from trainbook.loop.fit import FitJob, OwnTraining, load_weights
 from trainbook.loop.job import Job
-from trainbook.loop.request import Result, TrainRequest, check_resume, with_whole_paths
+from trainbook.loop.request import ALREADY_FINISHED, Result, TrainRequest, check_resume, with_whole_paths
 from trainbook.loop.saved_files import put_back, recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import ALONE, Ranks, find_rank_env, joined
@@ -130,7 +130,7 @@ def _prepare(request: TrainRequest) -> Launch | Result:
         changes = check_resume(existing, loaded, request.accept_changes)
         if existing.read_manifest().status == "finished" and not changes:
             put_back(existing, recovered, request.quiet)
-            return Result(existing, "already finished")
+            return Result(existing, ALREADY_FINISHED)
         run = existing
         before = recovered.config_text or read_file(run.config)
         if wrong := untrue(before, loaded, changes):

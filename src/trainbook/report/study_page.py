@@ -16,6 +16,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
 from trainbook.report.page import Bullets, Commands, Listing, Page, Table, Text, charts, number
 from trainbook.runs import list_runs
+from trainbook.runs.folder import is_study
 from trainbook.runs.jsonl import loads
 
 MOST_OPEN = 30  # rows of trials: more are folded
@@ -65,12 +66,11 @@ def study_page(folder: Path) -> Page:
 
 
 def _reader(folder: Path) -> Callable[[Path], Page] | None:
-    has = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     answers = {"ablation.json": _ablation, "transfer.json": _proxy, "study.json": _tuning, "answer.json": _rates}
-    if "base.yaml" not in has:
+    if not (folder / "base.yaml").is_file():
         return None
-    is_begun = bool(has & {"question.json", "study.db", "trials"})
-    return next((read for name, read in answers.items() if name in has), _unfinished if is_begun else None)
+    found = next((read for name, read in answers.items() if (folder / name).is_file()), None)
+    return _unfinished if found is None and is_study(folder) else found
 
 
 def _answer(path: Path) -> Facts:

@@ -284,6 +284,9 @@ def default_name(recipe: str, runs_dir: Path | str, now: datetime | None = None)
     return candidate
 
 
+OF_OTHER_TOOLS = "Only trainbook doctor and trainbook compare read the logs of other tools."
+
+
 def list_runs(runs_dir: Path | str) -> list[RunFolder]:
     """The run folders directly in `runs_dir`, by name."""
     root = Path(runs_dir)
@@ -314,10 +317,31 @@ def _broken_law(row: Row, names: Sequence[str]) -> str:
     return ""
 
 
+def is_study(folder: Path) -> bool:
+    """Whether it is the folder of a study (tune, ablate, transfer), begun or complete."""
+    has = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return "base.yaml" in has and bool(has & {"question.json", "study.db", "trials"})
+
+
+def what_a_study_is(folder: Path) -> str:
+    """What can be done with a study where a run is asked for."""
+    return (
+        f"{folder} is a study, not a run. trainbook report {folder} shows its result; to resume it, repeat the command "
+        f"that began it. Its runs are in {folder / 'trials'}."
+    )
+
+
 def _why_not_a_run(places: list[Path]) -> str:
     for place in places:
+        if is_study(place):
+            return what_a_study_is(place)
         if place.is_dir():
-            return f"{place} is not a run folder: it has no manifest.json"
+            why = "it has no manifest.json"
+            if any(place.iterdir()) and all(_is_left_by_us(path.name) for path in place.iterdir()):
+                return f"{place} is not a run folder: {why}. The run ended before its first step: start it again."
+            return f"{place} is not a run folder: {why}. {OF_OTHER_TOOLS}"
+        if place.is_file():
+            return f"{place} is a file, but a run folder is needed. {OF_OTHER_TOOLS}"
     # `runs/x` is a place; a bare name is one of those in the folder of runs.
     wanted = places[0] if len(places[0].parts) > 1 else places[-1]
     known = [run.name for run in list_runs(wanted.parent)]

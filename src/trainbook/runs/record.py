@@ -7,7 +7,7 @@ from pathlib import Path
 from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError
 from trainbook.nearest import nearest
-from trainbook.runs.folder import RunFolder, list_runs
+from trainbook.runs.folder import RunFolder, is_study, list_runs, what_a_study_is
 from trainbook.runs.foreign import LOOKED_FOR, read_foreign
 from trainbook.runs.run_record import RunRecord, read_run
 
@@ -42,6 +42,8 @@ def _our_folder(place: Path) -> RunFolder | None:
 
 def _what_is_there(places: list[Path]) -> str:
     for place in places:
+        if is_study(place):
+            raise RunFolderError(what_a_study_is(place))
         if place.is_dir():
             return f"{place} holds no readable run."
         if place.exists():

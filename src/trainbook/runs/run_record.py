@@ -9,12 +9,10 @@ from typing import Any, Literal, NamedTuple
 
 from trainbook.errors import NewerRun, UserError
 from trainbook.knobs.config import Config, declarations
-from trainbook.knobs.own_module import FIT, applies_to_fit
+from trainbook.knobs.own_module import FIT, WATCH, applies_to_fit
 from trainbook.runs.folder import RunFolder
 from trainbook.runs.manifest import Manifest
 from trainbook.runs.table import TableRows, as_rows
-
-WATCH = "watch"  # what the manifest of a run has as its recipe that `trainbook.watch` recorded
 
 Origin = Literal["trainbook", "fit", "watch", "huggingface", "tensorboard", "wandb", "csv"]
 HUGGING_FACE = "Hugging Face trainer"
