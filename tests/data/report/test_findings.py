@@ -87,8 +87,21 @@ def test_windows_are_left_alone(report_of, texts):
 def test_wasteful_padding_is_said_with_a_better_one(report_of):
     mixed = ["x" * (500 if number % 10 == 0 else 20) for number in range(400)]
     finding = by_rule(report_of(mixed, None, "data.padding=max_length"))["padding"]
-    assert finding["override"] in ("data.padding=bucketed", "data.padding=packed")
+    assert finding["override"].startswith(("data.padding=bucketed", "data.padding=packed batch.global_batch_size="))
     assert "87% of all positions" in finding["text"]
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_packing_is_advised_with_the_batch_that_keeps_the_documents_of_an_update(report_of, is_cut: bool):
+    lengths = [20, 25, 30, 61] * 25
+    cut = ["batch.per_device_train_batch_size=64"] if is_cut else []
+    report = report_of(["x" * length for length in lengths], None, "batch.global_batch_size=64", *cut)
+    finding, waste = by_rule(report)["padding"], report["padding"]["at_recommended_length"]
+    taken = sum(lengths) + len(lengths) * report["lengths"]["around"]
+    rows = taken / (1 - waste["packed"]) / report["padding"]["length"]
+    batch = round(64 * rows / len(lengths))
+    assert f"{batch} rows instead of 64" in finding["text"]
+    assert finding["override"] == "data.padding=packed" + ("" if is_cut else f" batch.global_batch_size={batch}")
 
 
 def test_good_padding_is_praised(report_of):

@@ -178,7 +178,8 @@ def _lengths(config: Config, train: SplitReport, tokenizer: Tokenizer, frame: Fr
 def _padding(
     config: Config, samples: str, train: SplitReport, frame: Frame, length_facts: dict[str, Any]
 ) -> dict[str, Any]:
-    data, micro_batch = config.data, batch_shape(config).micro_batch
+    data, shape = config.data, batch_shape(config)
+    micro_batch = shape.micro_batch
     positions, targets = train.lengths + length_facts["around"], None
     if train.encoded.target_lengths:
         targets = train.target_lengths + len(frame.target_prefix) + len(frame.target_suffix)
@@ -196,6 +197,8 @@ def _padding(
         "recommended": best,
         "length": length,
         "micro_batch": micro_batch,
+        "global_batch": shape.global_batch,
+        "batch_is_cut": bool(config.batch.per_device_train_batch_size or config.batch.gradient_accumulation_steps),
         "at_recommended_length": waste,
         "at_configured_length": waste_at(data.max_seq_length),
     }

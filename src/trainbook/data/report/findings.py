@@ -218,9 +218,24 @@ def _padding(facts: Facts) -> Iterator[Facts]:
         text = (
             f"{now:.0%} of all positions would be padding with data.padding={configured}, {then:.0%} with {best}, {at}."
         )
-        yield finding("padding", "warning", text, f"data.padding={best}")
+        more, batch = _packed_batch(padding) if best == "packed" else ("", "")
+        yield finding("padding", "warning", text + more, f"data.padding={best}{batch}")
     else:
         yield finding("padding", "info", f"data.padding={configured} wastes {now:.0%} of the positions {at}: good.")
+
+
+def _packed_batch(padding: Facts) -> tuple[str, str]:
+    """A packed batch counts rows: what keeps the number of documents in an update, and the override for it. Where the
+    batch is cut by other knobs too, one of them alone would not do."""
+    waste = padding["at_recommended_length"]
+    in_a_row = (1 - waste["packed"]) / (1 - waste["max_length"])
+    now, then = padding["global_batch"], max(1, round(padding["global_batch"] / in_a_row))
+    if then == now:
+        return "", ""
+    text = (
+        f" A packed row holds {in_a_row:.1f} documents: {then} rows instead of {now} keep the documents of an update."
+    )
+    return text, "" if padding["batch_is_cut"] else f" batch.global_batch_size={then}"
 
 
 def _copies(facts: Facts) -> Iterator[Facts]:
