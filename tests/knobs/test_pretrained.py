@@ -142,7 +142,9 @@ def test_what_the_built_in_networks_cannot_compute_is_left_to_transformers(folde
     assert loaded.config.model.type == "hf" and loaded.config.model.hidden_size in (48, 64)
     assert notice.startswith(f"{path}/config.json  model.type: hf") and named in notice and "\n" not in notice
     assert loaded.origins["model.type"].kind == "pretrained"
-    assert load(None, [f"model.pretrained={path}", "model.type=hf"]).notices == []
+    assert not any(
+        "model.type" in notice for notice in load(None, [f"model.pretrained={path}", "model.type=hf"]).notices
+    )
 
     kind = {"bert": "bert", "t5": "t5"}.get(config["model_type"], "gpt")
     with pytest.raises(ConfigError) as caught:
@@ -396,3 +398,22 @@ def test_architectures_that_are_no_list_say_nothing():
     from trainbook.knobs.architectures import task_of
 
     assert task_of({"architectures": 1e308}) is None and task_of({"architectures": "GPT2LMHeadModel"}) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "is_told"),
+    [
+        (BERT, [], True),
+        (LLAMA, [], True),
+        (LLAMA, ["model.type=hf"], True),
+        (BERT, ["optimizer.learning_rate=3e-4"], False),
+        (LLAMA, ["model.lora_rank=4"], False),
+        (LLAMA, ["optimizer.type=sgd"], False),
+        (T5, [], False),
+    ],
+)
+def test_a_learning_rate_that_nobody_chose_for_fine_tuning_is_told(folder, config, changes, is_told: bool) -> None:
+    told = "the default, 3e-4, is for training from scratch; to fine-tune all weights of a model as large as BERT, 5e-5"
+    found = [told in notice for notice in load(None, [f"model.pretrained={folder(config)}", *changes]).notices]
+    assert any(found) is is_told
+    assert not any(told in notice for notice in load(None, []).notices)

@@ -64,6 +64,7 @@ def notices(s: Settings) -> list[str]:
         remark = "selective is the same as full with model.type hf, whose blocks are recomputed whole."
         found.append((("memory.gradient_checkpointing", "model.type"), remark))
     found += _no_export(s)
+    found += _rate_from_scratch(s)
     eval_steps, steps = s.get("evaluation.eval_steps"), s.get("training.max_steps")
     if eval_steps is not None and steps is not None and eval_steps > steps:
         remark = f"{eval_steps} is more than the {steps} steps of the run, which is evaluated only at its end."
@@ -87,6 +88,19 @@ def _no_export(s: Settings) -> list[tuple[tuple[str, ...], str]]:
     changes = [f"{path}{' ' if ' ' in values[0] else '='}{values[0]}" for path, values in needed.items()]
     remark = f"this model cannot be exported to transformers; as {form} it can, with {', '.join(changes)}."
     return [((*needed, "model.type", *sorted(in_the_way)), remark)]
+
+
+def _rate_from_scratch(s: Settings) -> list[tuple[tuple[str, ...], str]]:
+    """A pretrained model, trained whole at a learning rate that nobody chose. Adapters and T5 take as much."""
+    model, rate = s.config.model, by_path()["optimizer.learning_rate"]
+    if model.pretrained is None or model.lora_rank is not None or model.type == "t5":
+        return []
+    if s.origins["optimizer.learning_rate"].kind != "default" or "adamw" not in s.config.optimizer.type:
+        return []
+    usual = next(case.value for case in rate.knob.cases if case.when == "fine-tuning all weights")
+    remark = f"the default, {show(rate.field.default)}, is for training from scratch; to fine-tune all weights of a "
+    remark += f"model as large as BERT, {show(usual)} is usual, and tiny models need more."
+    return [(("optimizer.learning_rate", "model.pretrained"), remark)]
 
 
 # What an override makes idle or impossible in a file or a recipe gives way to it, each with a notice.
