@@ -145,8 +145,14 @@ def folded(text: str, indent: int = 0, stream: TextIO | None = None) -> str:
 
 
 def _folded(line: str, indent: int, width: int) -> str:
-    if len(line) <= width or line.lstrip().startswith("trainbook "):
+    if len(line) <= width:
         return line
+    if line.lstrip().startswith("trainbook "):
+        space = " " * (len(line) - len(line.lstrip()))
+        command, _, use = line.strip().partition("   ")  # the command, and in a list of them what it does
+        below = space + "    "
+        uses = textwrap.wrap(use.strip(), width, initial_indent=below, subsequent_indent=below) if use else []
+        return "\n".join([space + command, *uses])
     space = " " * (indent if line.startswith(" ") else 0)
     pieces = textwrap.wrap(line, width, subsequent_indent=space, break_long_words=False, break_on_hyphens=False)
     return "\n".join(pieces)

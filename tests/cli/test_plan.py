@@ -57,6 +57,7 @@ def test_a_price_may_have_a_symbol(terminal):
         (("gpt-tiny", "--largest"), "--largest: has no effect without --measure"),
         (("gpt-tiny", "--noise-after", "5"), "--noise-after: has no effect without --measure"),
         (("gpt-tiny", "--gpus", "none.yaml"), "none.yaml: no such file"),
+        (("gpt-tiny", "--gpus", "8"), "--gpus: must be a YAML file of GPUs, but got 8. Did you mean --world 8?"),
         (("gpt-tiny", "--measured", "none.json"), "none.json: no such file"),
         (("finetune-chat",), "model.type hf needs model.pretrained"),
         (("gpt-tiny", "batch.global_batch_size=10", "--world", "4"), "must be a multiple of the number of devices"),

@@ -55,3 +55,9 @@ def test_documents_without_anything_to_learn_are_a_share_of_all_that_there_are(s
     for overrides in ((), ("data.repetition_filter=true",)):
         told = dict(lines(source, "training.task=chat", *overrides))["data"]
         assert "1 of 12 conversations have no answer within 64 tokens and are left out" in told
+
+
+def test_records_without_text_are_told_behind_the_data(source: Path):
+    assert "without text" not in dict(lines(source))["data"]
+    source.write_text(source.read_text() + '{"text": " "}\n{"text": ""}\n')
+    assert "; 2 records without text left out" in dict(lines(source))["data"]

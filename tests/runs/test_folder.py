@@ -199,6 +199,21 @@ def test_default_names_say_recipe_and_minute_and_are_unique(tmp_path: Path):
     assert default_name("gpt-tiny", tmp_path, now) == "gpt-tiny-2026-11-15-0207-3"
 
 
+def test_a_run_that_is_configured_by_another_one_is_named_after_it(tmp_path: Path):
+    now = datetime(2026, 11, 15, 2, 7)
+    for name, expected in (("mine", "mine"), ("gpt-tiny-2026-11-14-2359-2", "gpt-tiny")):
+        file = made(tmp_path, name).path / "config.yaml"
+        file.touch()
+        assert default_name(str(file), tmp_path, now) == f"{expected}-2026-11-15-0207"
+    study = tmp_path / "tune-mine"
+    study.mkdir()
+    for name in ("base.yaml", "best.yaml", "study.db"):
+        (study / name).touch()
+    assert default_name(str(study / "best.yaml"), tmp_path, now) == "tune-mine-2026-11-15-0207"
+    (tmp_path / "config.yaml").touch()
+    assert default_name(str(tmp_path / "config.yaml"), tmp_path, now) == "config-2026-11-15-0207"
+
+
 def test_default_names_are_valid_names_for_any_recipe_file(tmp_path: Path):
     now = datetime(2026, 11, 15, 2, 7)
     assert default_name("my recipes/My run (2).yaml", tmp_path, now) == "My-run-2-2026-11-15-0207"

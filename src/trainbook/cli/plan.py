@@ -157,6 +157,8 @@ def _gpu(device: str, name: str | None, file: Path | None) -> Gpu | None:
     from trainbook.errors import UserError
     from trainbook.plan.gpus import find_gpu, gpu_here, known_gpus
 
+    if file is not None and str(file).isdecimal() and not file.exists():
+        raise UserError(f"--gpus: must be a YAML file of GPUs, but got {file}. Did you mean --world {file}?")
     known = known_gpus(file)
     if name is not None:
         return find_gpu(name, known)

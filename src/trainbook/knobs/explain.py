@@ -133,9 +133,9 @@ def _one_knob(name: str) -> Declaration:
     meant = did_you_mean(rest, section_named(head.split(".")[0]) if head else None)
     if not meant and (near := nearest(name.lower(), topics())):
         meant = f"Did you mean {near}?"
-    if not meant and " " in name:
+    if not meant:
         raise UserError(f"{name}: no such knob, technique or symptom. Symptoms: {', '.join(SYMPTOMS)}.")
-    raise UserError(f"{name}: no such knob." + (f" {meant}" if meant else ""))
+    raise UserError(f"{name}: no such knob. {meant}")
 
 
 def _plain(value: Any) -> Any:

@@ -105,10 +105,14 @@ def _from_fields(fields: Mapping[str, str]) -> str:
 
 
 def _skipped(job: ConfiguredJob) -> str:
-    """Records that data.bad_lines skipped, in both splits."""
+    """Records that data.bad_lines skipped, and those without text, in both splits."""
     summary = job.data.summary
-    count = summary.get("skipped_records", 0) + summary.get("validation_skipped_records", 0)
-    return f"; {_count(count, 'bad record')} skipped" if count else ""
+    bad, blank = (
+        summary.get(f"{kind}_records", 0) + summary.get(f"validation_{kind}_records", 0)
+        for kind in ("skipped", "blank")
+    )
+    told = f"; {_count(bad, 'bad record')} skipped" if bad else ""
+    return told + (f"; {_count(blank, 'record')} without text left out" if blank else "")
 
 
 def _cut(job: ConfiguredJob) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+=@-]*")
 # All that a process killed before it wrote the manifest can leave. The lock comes first: without it, nothing is ours.
+_MINUTE = re.compile(r"-\d{4}-\d\d-\d\d-\d{4}(-\d+)?$")  # in the name of a run that nobody named
 _BEFORE_MANIFEST = {"config.yaml", "lock", "tokenizer", "checkpoints", "metrics.jsonl", "events.jsonl"}
 _BEFORE_MANIFEST |= {COLUMNS_FOLDER, "network", "tensorboard", "wandb", "wandb-id"}
 # A file that was about to take its place when its writer was killed. These are written under the lock only.
@@ -269,8 +270,13 @@ def make_folder(path: Path) -> set[str]:
 
 
 def name_of(recipe: str) -> str:
-    """Of a recipe's name or file, what may be part of a folder's name."""
-    stem = Path(recipe).name.removesuffix(".yaml").removesuffix(".yml")
+    """Of a recipe's name or file, what may be part of a folder's name. Of a file in the folder of a run or study, that
+    folder's name says more; the minute of an unnamed run is left out."""
+    file = Path(recipe)
+    stem = file.name.removesuffix(".yaml").removesuffix(".yml")
+    folder = file.resolve().parent
+    if file.is_file() and ((folder / "manifest.json").is_file() or is_study(folder)):
+        stem = _MINUTE.sub("", folder.name)
     return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._") or "run"
 
 

@@ -28,14 +28,14 @@ MOST_NAMED = 4  # in a message; the rest is counted
 class Imported:
     folder: Path
     format: str
-    loaded: int = 0  # parameters that were filled
+    loaded: int = 0  # tensors that were filled
     new: list[str] = field(default_factory=list)  # of a head that the folder does not have
     ignored: list[str] = field(default_factory=list)  # weights that this task has no use for
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
         """What a person should know of it."""
-        shown = [f"{self.loaded} parameters from {self.folder} ({self.format})"]
+        shown = [f"{self.loaded} tensors from {self.folder} ({self.format})"]
         if self.new:
             shown.append(f"new head, randomly initialized: {_some(self.new)}")
         if self.ignored:
