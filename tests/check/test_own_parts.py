@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 from tests.check.conftest import QUICK, failing, outcomes
+from tests.check.test_clean import OF_LABELS
+
+from trainbook.check.result import NO_LABELS
 
 MODULE = """
 import torch
@@ -83,6 +86,7 @@ def own(bench, monkeypatch, tmp_path):
 def test_a_model_of_the_users_own_passes_what_can_be_asked_of_it(own):
     found = outcomes(own.subject("model.type=check_parts:Recurrent"), *QUICK)
     skips = {name: outcome.evidence for name, outcome in found.items() if outcome.status != "passed"}
+    assert {skips.pop(name) for name in OF_LABELS} == {NO_LABELS}
     assert skips == {"tied": "the model does not expose its input and output embeddings"}
 
 
@@ -92,7 +96,7 @@ def test_a_leak_in_a_model_of_the_users_own_is_found(own):
 
 def test_a_mean_over_padding_in_a_model_of_the_users_own_is_found(own):
     subject = own.subject("model.type=check_parts:Pooled", "training.task=classify", kind="classify")
-    assert failing(subject) == {"padding", "accumulation"}
+    assert failing(subject) == {"padding", "accumulation", "evaluation_parts"}
 
 
 def test_what_cannot_be_seen_in_a_foreign_model_is_skipped_with_the_reason(own):
@@ -140,7 +144,7 @@ def llama(tmp_path_factory):
 def test_a_model_of_transformers_passes_but_for_weights_that_know_nothing(bench, llama):
     subject = bench.subject("model.type=hf", f"model.pretrained={llama}", f"data.tokenizer={llama}")
     found = outcomes(subject)
-    assert {name for name, outcome in found.items() if outcome.status != "passed"} == {"initial_loss"}
+    assert {name for name, outcome in found.items() if outcome.status != "passed"} == {"initial_loss", *OF_LABELS}
     assert "pretrained weights were not loaded" in found["initial_loss"].cause
 
 

@@ -23,7 +23,7 @@ def test_each_check_has_a_line_and_nothing_is_left_behind(terminal, folder_of_sc
     before = {path.name for path in Path().iterdir()}
     text = terminal("check", *terminal.tiny, "--only", FEW).stdout
     assert [line.split()[:2] for line in text.splitlines()[:4]] == [["ok", name] for name in FEW.split(",")]
-    assert "4 passed, 0 failed, 0 skipped" in text and "checked: gpt, task causal, " in text
+    assert "4 passed, 0 remarks, 0 failed, 0 skipped" in text and "checked: gpt, task causal, " in text
     assert {path.name for path in Path().iterdir()} == before and not list(folder_of_scratch.glob("trainbook*"))
 
 
@@ -36,11 +36,11 @@ def test_a_failed_check_is_exit_code_1_with_its_cause_and_an_override(terminal):
 def test_json_has_every_number(terminal):
     deeper = [given.replace("num_hidden_layers=1", "num_hidden_layers=3") for given in terminal.tiny]
     answer = terminal.json("check", *deeper, "--only", FEW, "--json")
-    assert (answer["passed"], answer["failed"], answer["skipped"]) == (4, 0, 0)
+    assert (answer["passed"], answer["remarks"], answer["failed"], answer["skipped"]) == (4, 0, 0, 0)
     assert answer["changed"] == {"model.num_hidden_layers": {"asked": 3, "used": 2}}
     schedule = next(check for check in answer["checks"] if check["name"] == "schedule")
     assert schedule["status"] == "passed" and schedule["numbers"]["updates"] == 8
-    keys = {"name", "proves", "status", "evidence", "cause", "advice", "override", "numbers", "seconds"}
+    keys = {"name", "proves", "status", "evidence", "cause", "advice", "override", "numbers", "seconds", "follows_from"}
     assert all(set(check) == keys for check in answer["checks"])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.shares import LIMITS, by_share, worst
 from trainbook.check.subject import CheckSubject
 from trainbook.data.linear import words_of
 from trainbook.data.prepare.corpus import SYMBOLS
@@ -20,13 +21,7 @@ from trainbook.knobs.derive import batch_shape, has_windows, max_target_length
 from trainbook.loop.build import request_of
 
 BPE_CHARACTERS = 2_000_000  # that a tokenizer is trained on, for its lengths alone
-MANY_UNKNOWN = 0.01  # of the tokens
-MANY_CUT = 0.25  # of the tokens: what is cut off is never learned
-MANY_COPIES = 0.05  # of the training documents
-MUCH_PADDING = 0.5  # of all positions
 ENOUGH_WORDS = 10  # of a text, to say that another one is nearly the same
-MANY_EXACT = 0.01  # of the validation texts: short ones are the same by nature now and then
-MANY_NEAR = 0.2  # of the validation documents: a few near copies are in every collection
 
 
 def token_ids(subject: CheckSubject) -> CheckOutcome:
@@ -78,8 +73,10 @@ def token_rates(subject: CheckSubject) -> CheckOutcome:
     unknown = side.encoded.unknown / total
     numbers = {"documents": len(lengths), "unknown_share": unknown}
     told = [f"{len(lengths):,} training texts: {unknown:.2%} unknown tokens"]
-    if unknown >= MANY_UNKNOWN:
-        return failed(
+    if unknown >= LIMITS["unknown"].remark:
+        return by_share(
+            "unknown",
+            unknown,
             told[0],
             "the tokenizer lacks tokens for this text",
             "Use a tokenizer that covers all characters, such as byte or bpe.",
@@ -98,9 +95,11 @@ def token_rates(subject: CheckSubject) -> CheckOutcome:
         target_cut = 1 - coverage(side.target_lengths, longest, around_target)["tokens_kept"]
         numbers["target_cut_share"] = target_cut
         told.append(f"{target_cut:.2%} of the target tokens truncated at {longest}")
-        if target_cut >= MANY_CUT:
+        if target_cut >= LIMITS["cut"].remark:
             best = recommend(side.target_lengths, around_target)
-            return failed(
+            return by_share(
+                "cut",
+                target_cut,
                 told[-1],
                 "the target texts are longer than the model may generate",
                 "Raise data.max_target_length.",
@@ -109,9 +108,11 @@ def token_rates(subject: CheckSubject) -> CheckOutcome:
             )
     numbers["cut_share"] = cut
     told.insert(1, f"{cut:.2%} of the tokens truncated at {asked.data.max_seq_length}")
-    if cut >= MANY_CUT and asked.data.truncation:
+    if cut >= LIMITS["cut"].remark and asked.data.truncation:
         best = recommend(lengths, around)
-        return failed(
+        return by_share(
+            "cut",
+            cut,
             told[1],
             "the texts are longer than data.max_seq_length",
             "Raise it, or split the texts.",
@@ -129,8 +130,10 @@ def token_rates(subject: CheckSubject) -> CheckOutcome:
     share, best_share = waste[asked.data.padding], min(waste["packed"], waste["bucketed"])
     numbers["padding_share"] = share
     told.append(f"{share:.0%} padding")
-    if share >= MUCH_PADDING and share - best_share > 0.1 and asked.data.padding == "longest":
-        return failed(
+    if share >= LIMITS["padding"].remark and share - best_share > 0.1 and asked.data.padding == "longest":
+        return by_share(
+            "padding",
+            share,
             f"{share:.0%} of all positions are padding with data.padding=longest, {waste['bucketed']:.0%} with "
             "bucketed",
             "texts of very different lengths share a batch",
@@ -173,9 +176,11 @@ def overlap(subject: CheckSubject) -> CheckOutcome:
     copied, num_texts = validation.exact.shared(train.exact, 1), validation.exact.num_texts
     share = copied.texts / max(1, num_texts)
     read = _read(subject)
-    if share >= MANY_EXACT:
+    if share >= LIMITS["overlap"].remark:
         example = " is also ".join(copied.examples[0])
-        return failed(
+        return by_share(
+            "overlap",
+            share,
             f"{copied.texts:,} of {num_texts:,} validation texts ({share:.1%}) are also in training; {example}{read}",
             "the same texts are in both splits: the validation loss will look too good",
             "Remove them from one split, or hold out a part of the source instead of data.validation.",
@@ -187,14 +192,17 @@ def overlap(subject: CheckSubject) -> CheckOutcome:
     split = len(ours)
     near = {b - split for a, b, _ in near_duplicates([*ours.values(), *theirs.values()]) if a < split <= b}
     near_share = len(near) / max(1, len(validation.sample))
-    if near_share >= MANY_NEAR:
-        return failed(
+    if near_share >= LIMITS["near_overlap"].remark:
+        return by_share(
+            "near_overlap",
+            near_share,
             f"{len(near):,} of {len(validation.sample):,} validation texts ({near_share:.1%}) are near-duplicates of "
             f"a training text, such as {validation.places[list(theirs)[min(near)]]}{read}",
             "near-duplicates are in both splits: the score on them measures memorization",
             "Remove near-duplicates, or keep related records in one split with data.group_field.",
             near=len(near),
             share=near_share,
+            kind="near_overlap",
         )
     return passed(
         f"{copied.texts or 'no'} validation text{'s are' if copied.texts > 1 else ' is'} also in training "
@@ -216,15 +224,12 @@ def duplicates(subject: CheckSubject) -> CheckOutcome:
         f"of {compared:,} ({near_share:.1%}) near-duplicates{_read(subject)}"
     )
     numbers = {"exact": copies.copies, "share": share, "near": near, "near_share": near_share}
-    if share < MANY_COPIES and near_share < MANY_COPIES:
-        return passed(told, **numbers)
     example = next(iter(copies.examples), None)
-    where = f"; {example[0]} is also {example[1]}" if example else ""
-    return failed(
-        told + where,
-        "the same text occurs many times and is weighted accordingly",
-        "Keep one copy of each.",
-        **numbers,
+    where = f"; {example[0]} is also {example[1]}" if example and share >= LIMITS["duplicates"].remark else ""
+    cause = "the same text occurs many times and is weighted accordingly"
+    return worst(
+        by_share("duplicates", share, told + where, cause, "Keep one copy of each.", **numbers),
+        by_share("near_duplicates", near_share, told + where, cause, "Keep one of each.", **numbers),
     )
 
 

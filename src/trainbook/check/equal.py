@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from contextlib import closing
 from typing import Any
@@ -23,6 +24,7 @@ from trainbook.loop.state import seed_everything
 from trainbook.loop.step import train_step
 
 CLOSE = 1e-5  # relative, in fp32
+PARTS_CLOSE = 1e-3  # relative: of rows of another width, kernels round in another order
 EVALUATED = 16  # samples
 STEPS_BEFORE, STEPS_AFTER = 3, 3
 WORKERS = 2
@@ -32,11 +34,19 @@ def evaluation(subject: CheckSubject) -> CheckOutcome:
     samples = subject.data.validation or subject.data.train
     rows = subject.rows_for(8)
     collate = subject.task.collate(subject.config, subject.data, rows)
-    found = []
+    found, before = [], _tensors(subject)
     for seed in (1, 2):
         subject.seed(seed)
         batches = (collate(batch) for batch in eval_batches(samples, rows, EVALUATED))
         found.append(evaluate(subject.built.state, subject.task, batches))
+    moved = [name for name, value in _tensors(subject).items() if not torch.equal(value, before[name])]
+    if moved:
+        return failed(
+            f"evaluation changes {len(moved)} tensors of the model: {', '.join(moved[:3])}",
+            "a running average or a counter is updated in eval mode too: each evaluation changes the model",
+            "Update it only where self.training is true.",
+            moved=moved,
+        )
     apart = {name: (value, found[1][name]) for name, value in found[0].items() if _differs(value, found[1][name])}
     if apart:
         name, (one, other) = next(iter(apart.items()))
@@ -49,6 +59,36 @@ def evaluation(subject: CheckSubject) -> CheckOutcome:
     loss = found[0].get("loss")
     shown = f": loss {loss:.4f}" if loss is not None else ""
     return passed(f"identical in two evaluations of {min(EVALUATED, samples.num_samples)} samples{shown}", **found[0])
+
+
+def _tensors(subject: CheckSubject) -> dict[str, torch.Tensor]:
+    task = subject.task
+    return {name: value.detach().clone() for name, value in (*task.named_parameters(), *task.named_buffers())}
+
+
+def evaluation_parts(subject: CheckSubject) -> CheckOutcome:
+    """The same samples, all at once and three at a time: the last part has fewer."""
+    samples = subject.data.validation or subject.data.train
+    most = min(subject.rows_for(8), samples.num_samples)
+    if most < 2:
+        return skipped("there is a single sample to evaluate")
+    losses = []
+    for rows in (most, min(3, most - 1)):
+        collate = subject.task.collate(subject.config, subject.data, rows)
+        subject.seed(1)
+        batches = (collate(batch) for batch in eval_batches(samples, rows, most))
+        losses.append(evaluate(subject.built.state, subject.task, batches).get("loss", math.nan))
+    gap = abs(losses[0] - losses[1]) / max(abs(losses[0]), 1e-30)
+    told = f"the loss of {most} samples is {losses[0]:.6g} all at once and {losses[1]:.6g} in parts"
+    numbers = {"whole": losses[0], "parts": losses[1], "gap": gap}
+    if not gap > PARTS_CLOSE:
+        return passed(told, **numbers)
+    return failed(
+        told,
+        "evaluation_sums returns means instead of sums, or what a row gets depends on other rows or on padding",
+        "Return sums over targets; metrics divides once by the number of targets.",
+        **numbers,
+    )
 
 
 def _differs(one: float, other: float) -> bool:
@@ -203,6 +243,7 @@ def _drawn_at(*place: int) -> float:
 
 CHECKS: tuple[Check, ...] = (
     Check("evaluation", "the same weights and samples give the same metrics", evaluation),
+    Check("evaluation_parts", "metrics do not depend on the batch size of the evaluation", evaluation_parts),
     Check("accumulation", "micro-batches have the gradient of the whole batch", accumulation),
     Check("resume", "an interrupted run continues as if it had not been interrupted", resume),
     Check("workers", "no two workers, steps or ranks draw the same random numbers", workers, computes=False),

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.shares import LIMITS, by_share
 from trainbook.check.subject import CheckSubject, untouched
 from trainbook.data.batches.filling import Batch, Ragged
 from trainbook.loop.step import train_step
@@ -19,7 +20,7 @@ from trainbook.tasks import StepBatch
 ROWS, POSITIONS = 16, 16  # many short rows: what stands at a place must not follow from the place
 STEPS = 300
 RATES = (3e-3, 1e-3, 1e-2)  # of AdamW; one of them suits every model that can learn at all
-KNOWN_BY_HEART, SMALL_SHARE = 0.05, 0.05  # nats a target (of numbers, of their variance), or of the first loss
+KNOWN_BY_HEART = 0.05  # nats a target; of numbers, of their variance
 MUCH_WORSE = 1.5  # times the loss with inputs
 INPUTS = ("input_ids", "decoder_input_ids")
 
@@ -33,7 +34,7 @@ class Learned:
 
     @property
     def is_enough(self) -> bool:
-        return self.last < max(KNOWN_BY_HEART, SMALL_SHARE * self.first)
+        return self.last < max(KNOWN_BY_HEART, LIMITS["overfit"].remark * self.first)
 
 
 def overfit(subject: CheckSubject) -> CheckOutcome:
@@ -44,18 +45,28 @@ def overfit(subject: CheckSubject) -> CheckOutcome:
     )
     if learned.is_enough:
         return passed(f"{told} (AdamW, learning rate {learned.rate:g})", **numbers)
+    advice = "Look at the checks gradients, shift and inputs first; then inspect the tensors of one batch."
     if not math.isfinite(learned.last):
         cause = "the loss became non-finite: a division by zero, a logarithm of zero, or updates that are far too large"
+        return failed(told, cause, advice, **numbers)
+    if gives_probabilities(subject):
+        cause, advice = "the model ends with a softmax, and the loss applies another one", "Return logits."
     elif learned.last > 0.9 * learned.first:
         cause = "nothing is learned: gradients do not reach the weights, or the targets are unrelated to the inputs"
+    elif learned.last < LIMITS["overfit"].failure * learned.first:
+        cause = "the model is small for its batch or learns slowly; or a little randomness is left in it"
     else:
         cause = "what distinguishes the rows does not reach the output, or the targets contradict each other"
-    return failed(
-        f"{told}, at learning rates {', '.join(f'{rate:g}' for rate in RATES)}",
-        cause,
-        "Look at the checks gradients, shift and inputs first; then inspect the tensors of one batch.",
-        **numbers,
-    )
+    told += f", at learning rates {', '.join(f'{rate:g}' for rate in RATES)}"
+    return by_share("overfit", learned.last / max(learned.first, 1e-9), told, cause, advice, **numbers)
+
+
+def gives_probabilities(subject: CheckSubject) -> bool:
+    """Whether what should be logits is positive and adds up to 1 in each row."""
+    entries = subject.micro_batch(subject.batch(subject.rows_for(4)))
+    with subject.steady(), torch.no_grad():
+        logits = subject.task.logits(**{name: value for name, value in entries.items() if name != "targets"}).float()
+    return logits.shape[-1] > 1 and bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-3).all())
 
 
 def inputs_matter(subject: CheckSubject) -> CheckOutcome:
@@ -65,6 +76,8 @@ def inputs_matter(subject: CheckSubject) -> CheckOutcome:
     blanked = [name for name in INPUTS if name in entries]
     if not blanked:
         return skipped("this task's batches have no input_ids to blank out")
+    if "chosen" in entries and len(torch.unique(entries["targets"], dim=0)) == 1:
+        return skipped("all rows of the batch have the same label, which needs no input")
     seeing = by_heart(subject)
     blind = _learn(subject, _blind(batch, blanked), seeing.rate, seeing.steps)
     numbers = {"loss": seeing.last, "blind_loss": blind.last, "steps": seeing.steps}

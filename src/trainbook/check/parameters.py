@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
 from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.shares import by_share
 from trainbook.check.subject import CheckSubject
 from trainbook.loop.step import train_step
 from trainbook.models.parameters import NORMS
@@ -18,6 +20,7 @@ from trainbook.tasks.labels import LabelTask
 
 STEPS = 3  # an adapter's first matrix has no gradient before its second one has moved
 NAMED = 3
+TOO_LARGE = 1.5  # times the gradient that it should be: one that is computed again is twice as large
 
 
 class Watching(Strategy):
@@ -75,12 +78,78 @@ def gradients(subject: CheckSubject) -> CheckOutcome:
             "trained.",
             **numbers,
         )
+    if frozen and subject.config.model.pretrained is None and subject.config.model.lora_rank is None:
+        return _frozen(subject, numbers)
     rest = f"; {frozen} are frozen" if frozen else ""
     return passed(
         f"all {len(trainable)} trainable parameters have a gradient within {steps} "
         f"step{'s' if steps > 1 else ''}{rest}",
         **numbers,
     )
+
+
+def _frozen(subject: CheckSubject, numbers: dict[str, Any]) -> CheckOutcome:
+    """Of a model that begins with new weights."""
+    sizes = {name: parameter.numel() for name, parameter in subject.task.named_parameters()}
+    still = [name for name, parameter in subject.task.named_parameters() if not parameter.requires_grad]
+    share = sum(sizes[name] for name in still) / max(1, sum(sizes.values()))
+    return by_share(
+        "frozen",
+        share,
+        f"{share:.0%} of the weights are new and frozen: {_few(still)}",
+        "requires_grad is false where no pretrained weights were loaded: these stay as they were drawn",
+        "Let them be trained, or load weights for them.",
+        **numbers,
+        frozen_share=share,
+    )
+
+
+def gradients_zeroed(subject: CheckSubject) -> CheckOutcome:
+    """Two steps on the same batch with the same weights have the same gradient, and it is that of the loss."""
+    batch = subject.collated(subject.batch(subject.rows_for(4)))
+    watching = Watching(updates=False)
+    watching.module = subject.task
+    state = subject.state(watching)
+    state.max_grad_norm, state.judge.enabled = None, False
+    trainable = {name: parameter for name, parameter in subject.task.named_parameters() if parameter.requires_grad}
+    found = []
+    with subject.steady():
+        subject.seed()
+        given = torch.autograd.grad(subject.losses(batch), list(trainable.values()), allow_unused=True)
+        of_loss = {name: value for name, value in zip(trainable, given, strict=True) if value is not None}
+        subject.task.zero_grad(set_to_none=True)
+        for _ in range(2):
+            subject.seed()
+            watching.gradients = {}
+            train_step(state, batch)
+            found.append(watching.gradients)
+    first, second = found
+    grown = _times(of_loss, {name: second[name] - first[name] for name in first if name in second}, nothing=0.0)
+    by_loss = _times(of_loss, first, nothing=1.0)
+    numbers: dict[str, Any] = {"grown_by": grown, "times_that_of_the_loss": by_loss}
+    if grown > 1 / 2:
+        return failed(
+            f"a second step on the same batch adds {grown:.2f} times its gradient to that of the first",
+            "gradients are added up from step to step: something keeps them when the loop sets them to zero",
+            "Look for hooks on parameters and for gradients that the task stores and adds.",
+            **numbers,
+        )
+    if by_loss > TOO_LARGE:
+        return failed(
+            f"the gradient of a step is {by_loss:.2f} times that of its loss",
+            "gradients are computed twice: forward calls backward() by itself, or a hook multiplies them",
+            "Return the loss only; the loop computes the gradients.",
+            **numbers,
+        )
+    return passed("a second step on the same batch has the same gradient, which is that of the loss", **numbers)
+
+
+def _times(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, nothing: float) -> float:
+    """How often the second contains the first: 1 where they are the same, 2 where it was added once more."""
+    shared = [name for name in one if name in other]
+    product = sum(float((one[name].double() * other[name].double()).sum()) for name in shared)
+    square = sum(float(one[name].double().square().sum()) for name in shared)
+    return product / square if square > 0 else nothing
 
 
 def in_optimizer(subject: CheckSubject) -> CheckOutcome:
@@ -217,6 +286,7 @@ def _few(names: list[str]) -> str:
 
 CHECKS = (
     Check("gradients", "every trainable parameter gets a gradient", gradients),
+    Check("gradients_zeroed", "no gradient stays from one step to the next", gradients_zeroed),
     Check("optimizer", "every trainable parameter is in the optimizer, once", in_optimizer, computes=False),
     Check("decay", "weight decay applies to matrices only, and to embeddings if configured", decay, computes=False),
     Check("tied", "input and output embeddings are tied where the configuration says so", tied, computes=False),

@@ -1,34 +1,80 @@
-"""The answer on a terminal: a line for each check, and of a failure its likely cause and what to try."""
+"""The answer on a terminal. Failures come first, the most fundamental one at the top with its likely cause and what to
+try, and what follows from it in a line each below; then remarks, and a line for each check that passed or was skipped.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
+from trainbook.check.causes import failure_groups
 from trainbook.check.result import CheckResult
 from trainbook.check.run import CheckReport
-from trainbook.finding import print_finding
+from trainbook.finding import print_finding, print_hanging
 from trainbook.terminal import marked
 
-MARKS = {"passed": "[green]ok[/green]  ", "failed": "[red]FAIL[/red]", "skipped": "[yellow]skip[/yellow]"}
+MARKS = {
+    "passed": "[green]ok[/green]  ",
+    "remark": "[yellow]note[/yellow]",
+    "failed": "[red]FAIL[/red]",
+    "skipped": "[yellow]skip[/yellow]",
+}
+NAME_WIDTH = 16
 
 
 def render(report: CheckReport, console: Console) -> None:
-    for result in report.results:
-        _render(result, console)
+    for group in failure_groups(report.results):
+        _render(group.root, console)
+        for result in group.consequences:
+            _render_consequence(result, console)
+    for status in ("remark", "passed"):
+        for result in report.results:
+            if result.outcome.status == status:
+                _render(result, console)
+    _render_skipped([result for result in report.results if result.outcome.status == "skipped"], console)
     console.print()
     _say(console, _what(report))
     for path, (asked, used) in report.changed.items():
         _say(console, f"  {path}: {_shown(asked)} -> {_shown(used)}", style="dim")
-    counts = f"{report.count('passed')} passed, {report.count('failed')} failed, {report.count('skipped')} skipped"
-    _say(console, f"{counts} in {report.seconds:.1f} s")
+    _say(console, f"{_counts(report)} in {report.seconds:.1f} s")
+
+
+def _counts(report: CheckReport) -> str:
+    causes, num_failed, num_remarks = (
+        len(failure_groups(report.results)),
+        report.count("failed"),
+        report.count("remark"),
+    )
+    by_cause = f" by {causes} cause{'s' if causes > 1 else ''}" if causes < num_failed else ""
+    remarks = f"{num_remarks} remark{'' if num_remarks == 1 else 's'}"
+    return (
+        f"{report.count('passed')} passed, {remarks}, {num_failed} failed{by_cause}, {report.count('skipped')} skipped"
+    )
 
 
 def _render(result: CheckResult, console: Console) -> None:
     outcome = result.outcome
-    mark = marked(MARKS[outcome.status] + " {}  ", f"{result.check.name:<13}")
+    mark = marked(MARKS[outcome.status] + " {}  ", f"{result.check.name:<{NAME_WIDTH}}")
     print_finding(console, outcome, mark=mark, cause=outcome.cause)
+
+
+def _render_consequence(result: CheckResult, console: Console) -> None:
+    mark = marked("[dim]  └[/dim] {}  ", f"{result.check.name:<{NAME_WIDTH + 1}}")
+    print_hanging(console, mark, Text(f"follows from {result.follows_from}: {result.outcome.evidence}", style="dim"))
+
+
+def _render_skipped(results: Sequence[CheckResult], console: Console) -> None:
+    """Those with the same reason in one line."""
+    by_reason: dict[str, list[CheckResult]] = {}
+    for result in results:
+        by_reason.setdefault(result.outcome.evidence, []).append(result)
+    for reason, (first, *others) in by_reason.items():
+        also = f" (also {', '.join(each.check.name for each in others)})" if others else ""
+        _render(replace(first, outcome=replace(first.outcome, evidence=reason + also)), console)
 
 
 def _shown(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a check says: passed, failed or skipped, and by which numbers."""
+"""What a check says: passed, a remark, failed or skipped, and by which numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from trainbook.finding import Finding
 if TYPE_CHECKING:
     from trainbook.check.subject import CheckSubject
 
-Status = Literal["passed", "failed", "skipped"]
+Status = Literal["passed", "remark", "failed", "skipped"]  # a remark is worth reading, and no reason to stop
+
+NO_LABELS = "the task has no labels: its targets are tokens of the text"
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,12 @@ def failed(evidence: str, cause: str, advice: str, override: str | None = None, 
     )
 
 
+def remark(evidence: str, cause: str, advice: str, override: str | None = None, **numbers: Any) -> CheckOutcome:
+    return CheckOutcome(
+        "", "warning", cause, evidence=evidence, override=override, numbers=numbers, remedy=advice, status="remark"
+    )
+
+
 @dataclass(frozen=True)
 class Check:
     name: str
@@ -48,6 +56,7 @@ class CheckResult:
     check: Check
     outcome: CheckOutcome
     seconds: float
+    follows_from: str | None = None  # of a failure: the name of another failed check that explains it
 
     def as_json(self) -> dict[str, Any]:
         outcome = self.outcome
@@ -59,6 +68,7 @@ class CheckResult:
             "cause": outcome.cause or None,
             "advice": outcome.remedy or None,
             "override": outcome.override,
+            "follows_from": self.follows_from,
             "numbers": dict(outcome.numbers),
             "seconds": round(self.seconds, 3),
         }

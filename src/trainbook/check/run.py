@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainbook.check import data, equal, leaks, learning, parameters, start, targets
+from trainbook.check import data, equal, labels, leaks, learning, parameters, records, start, targets
+from trainbook.check.causes import failure_groups, with_causes
 from trainbook.check.result import Check, CheckOutcome, CheckResult, failed, skipped
 from trainbook.check.sample import differences
 from trainbook.check.subject import CheckSubject, untouched
@@ -28,6 +29,8 @@ from trainbook.nearest import did_you_mean
 
 CHECKS: tuple[Check, ...] = (
     *data.CHECKS,
+    *records.CHECKS,
+    *labels.CHECKS,
     *start.CHECKS,
     *leaks.CHECKS,
     *targets.CHECKS,
@@ -52,9 +55,14 @@ class CheckReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "passed": self.count("passed"),
+            "remarks": self.count("remark"),
             "failed": self.count("failed"),
             "skipped": self.count("skipped"),
             "checks": [result.as_json() for result in self.results],
+            "causes": [
+                {"name": group.root.check.name, "consequences": [each.check.name for each in group.consequences]}
+                for group in failure_groups(self.results)
+            ],
             "model": self.model,
             "changed": {path: {"asked": asked, "used": used} for path, (asked, used) in self.changed.items()},
             "seconds": round(self.seconds, 2),
@@ -114,7 +122,7 @@ def examine(
         if check.name == "token_ids" and outcome.status == "failed":
             fits = False
         results.append(CheckResult(check, outcome, time.perf_counter() - started))
-    return results
+    return with_causes(results)
 
 
 def _outcome(check: Check, subject: CheckSubject) -> CheckOutcome:

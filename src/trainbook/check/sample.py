@@ -14,10 +14,11 @@ from trainbook.data.prepare.hashes import generator
 from trainbook.data.prepare.split import divided, survey, text_digest
 from trainbook.data.report.duplicates import ExactDuplicates
 from trainbook.data.report.gather import SplitReport, gather
+from trainbook.data.report.labels import Contradictions, contradictions
 from trainbook.data.sources import Source
 from trainbook.data.sources.fields import TEXT_ONLY
 from trainbook.data.sources.records import Complain, DataRecord, Document
-from trainbook.data.sources.source import bad_record
+from trainbook.data.sources.source import Passed, bad_record
 from trainbook.data.tokenizers import Tokenizer, tokenizer_config, train_bpe
 from trainbook.errors import DataError
 from trainbook.knobs.architectures import SIZES
@@ -30,7 +31,8 @@ MOST_RECORDS, MOST_CHARACTERS = 150_000, 16_000_000  # that are read of each sou
 KEPT_RECORDS, KEPT_CHARACTERS = 400, 400_000  # that the model is shown
 SHORTEST_CUT = 4_000  # characters of a long text that are kept at the least
 TOKENIZED_CHARACTERS = 4_000_000  # to know how many tokens a text has
-COMPARED = 1_000  # documents of each side that are compared for near copies
+COMPARED = 1_000  # documents of each side that are compared for near copies, and that a baseline learns from
+NEIGHBOURS = 1_000  # training documents that are kept in the order of the source
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,10 @@ class CheckSample:
     sides: dict[str, SplitReport]  # "train", and "validation" where something is held out: all that was read, counted
     copies: ExactDuplicates  # of the training side, where a target or label makes another record of the same text
     is_whole: bool  # all of the data was read
+    num_records: int  # that were read, with those that gave no document
+    left_out: Passed  # records that gave no document
+    neighbours: tuple[Document, ...]  # the first training documents, in the order of the source
+    contradictions: Contradictions | None = None  # equal texts with different classes; None: there are no classes
     source: Path | None = None  # the rows that the model is shown, as JSONL
     validation: Path | None = None
     has_fields: bool = True
@@ -66,35 +72,43 @@ class CheckSample:
 def read_sample(config: Config, request: Request, folder: Path | None, *, everything: bool = False) -> CheckSample:
     """Divided as training divides them. With a folder, the rows for the model are written there."""
     source, validation = open_sources(config.data, request)
-    held, is_whole = _read(source, everything)
-    documents = _documents(source, held)
+    left_out = Passed()
+    held, is_whole = _read(source, everything, left_out)
+    documents = _documents(source, held, left_out)
+    num_records = len(documents)
     if not documents:
         raise DataError(f"{source.knob}: '{source.name}' has no text: {source.reader.nothing}.")
-    seed, sides = config.training.seed, {}
+    its_held = None
     if validation is not None:
-        its_held, its_whole = _read(validation, everything)
-        parts = {"train": documents, "validation": _documents(validation, its_held)}
-        is_whole = is_whole and its_whole
+        its_held, its_whole = _read(validation, everything, left_out)
+        parts = {"train": documents, "validation": _documents(validation, its_held, left_out)}
+        is_whole, num_records = is_whole and its_whole, num_records + len(parts["validation"])
     else:
-        its_held = None
         plan = divided(survey(documents), source, config.data.validation_ratio)
         both = [plan.parts(index, document) for index, document in enumerate(documents)]
         parts = {"train": [part for part, _ in both if part is not None]}
         if config.data.validation_ratio > 0:
             parts["validation"] = [part for _, part in both if part is not None]
+    contradictory = contradictions([survey(of_side) for of_side in parts.values()])
+    look_at: dict[str, Any] = {} if contradictory is None else {"look_at": contradictory.look_at}
+    seed, sides = config.training.seed, {}
     for number, (name, its_documents) in enumerate(parts.items()):
         root = (validation or source).root if name == "validation" else source.root
-        sides[name] = gather(its_documents, COMPARED, seed + number, root)
+        sides[name] = gather(its_documents, COMPARED, seed + number, root, **look_at)
     copies = ExactDuplicates()
     for document in parts["train"]:
         record = f"{document.text}\0{document.target}\0{document.label}\0{document.tags}"
         copies.add(text_digest(record), f"{source.root}{document.origin}")
+    num_records += left_out.bad + left_out.blank
+    found = CheckSample(
+        sides, copies, is_whole, num_records, left_out, tuple(parts["train"][:NEIGHBOURS]), contradictory
+    )
     if folder is None:
-        return CheckSample(sides, copies, is_whole)
+        return found
     may_cut = request.records == "text"
     written = _write(held, folder / "train.jsonl", seed, may_cut)
     its_rows = _write(its_held, folder / "validation.jsonl", seed, may_cut) if its_held is not None else None
-    return CheckSample(sides, copies, is_whole, written, its_rows, source.reader.has_fields)
+    return replace(found, source=written, validation=its_rows, has_fields=source.reader.has_fields)
 
 
 def tokens_of(config: Config, side: SplitReport, tokenizer: Tokenizer) -> float:
@@ -120,14 +134,15 @@ def _some(side: SplitReport) -> Iterator[Document]:
             return
 
 
-def _read(source: Source, everything: bool) -> tuple[list[DataRecord], bool]:
-    """The records, and whether these are all."""
+def _read(source: Source, everything: bool, left_out: Passed) -> tuple[list[DataRecord], bool]:
+    """The records, and whether these are all. What cannot be read is counted."""
     held: list[DataRecord] = []
     characters = 0
 
     def complain(message: str) -> None:
         if source.wanted.bad_lines == "error":
             raise bad_record(message)
+        left_out.add_bad(message)
 
     records = source.reader.records(complain)
     for record in records:
@@ -149,10 +164,12 @@ def _beginning(record: DataRecord, document: Document, num_characters: int) -> D
     return DataRecord({"text": text[:num_characters]}, record.origin, record.first_line, record.group)
 
 
-def _documents(source: Source, held: list[DataRecord]) -> list[Document]:
+def _documents(source: Source, held: list[DataRecord], left_out: Passed) -> list[Document]:
     reader = source.reader
     part = source.part(Held(held, reader.root, reader.has_fields, reader.nothing, reader.changed))
-    return list(part.documents())
+    documents = list(part.documents())
+    left_out.add(part.passed)
+    return documents
 
 
 def _write(held: list[DataRecord], path: Path, seed: int, may_cut: bool) -> Path:

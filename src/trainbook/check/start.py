@@ -47,8 +47,9 @@ def initial_loss(subject: CheckSubject) -> CheckOutcome:
     elif isinstance(task, ClassifyMany):
         know_nothing, what = math.log(2), "ln 2 for each class"
     else:
-        targets = _targets(batch)
-        know_nothing, what = float(np.square(targets).mean()), "the mean square of the targets"
+        targets, mean = _targets(batch), task.began_at[0]
+        know_nothing = float(np.square(targets - mean).mean())
+        what = "the mean square of the targets" + (f", less {mean:.3g}, where the head begins" if mean else "")
     numbers: dict[str, Any] = {"loss": found, "expected": know_nothing}
     if not math.isfinite(found):
         return failed(
@@ -71,7 +72,8 @@ def initial_loss(subject: CheckSubject) -> CheckOutcome:
     by_prior = prior is not None and abs(found - prior) <= NEAR * prior
     above, below = UNIT_LOGITS if isinstance(task, TokenTask) else 0.0, 0.0
     if isinstance(task, Regress):  # (y - t)^2 = t^2 + y^2 - 2yt, of a y that happens to be on either side
-        above = below = FIRST_NUMBER**2 + 2 * FIRST_NUMBER * math.sqrt(know_nothing)
+        first = FIRST_NUMBER * task.began_at[1]
+        above = below = first**2 + 2 * first * math.sqrt(know_nothing)
     lowest, highest = know_nothing - max(below, NEAR * know_nothing), know_nothing + max(above, NEAR * know_nothing)
     if lowest <= found <= highest:
         return passed(told, **numbers)

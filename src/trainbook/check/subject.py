@@ -189,6 +189,19 @@ def _usable_rows(config: Config) -> list[int]:
     return [side.num_samples for side in (data.train, data.validation) if side is not None]
 
 
+def at_length(subject: CheckSubject, positions: int, *, truncation: bool = True) -> DataBundle:
+    """The rows that the model is shown, with so many positions."""
+    asked, sample = subject.asked, subject.sample
+    if subject.is_full or sample.source is None:
+        config = subject.config
+    else:
+        cache = subject.folder / "cache"
+        config = shrunk(asked, sample.source, sample.validation, cache, sample.has_fields, positions)
+    as_asked = {"vocab_size": asked.data.vocab_size, "max_target_length": asked.data.max_target_length}
+    knobs = config.data.model_copy(update={"truncation": truncation, **as_asked})
+    return build_data(knobs, config.training.seed, request_of(config.model_copy(update={"data": knobs})))
+
+
 @contextmanager
 def untouched(module: nn.Module) -> Iterator[None]:
     """Afterwards every number of the module is what it was, and it is in training mode."""

@@ -36,20 +36,11 @@ def baseline_accuracy(
     """What ridge regression on TF-IDF features scores on the validation split. Texts without a single common word
     leave nothing to fit: the score is then that of the most frequent class."""
     try:
-        from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+        from sklearn.feature_extraction.text import TfidfTransformer
         from sklearn.linear_model import RidgeClassifier
     except ImportError:
         raise MissingExtra("evaluation.baseline", "scikit-learn", "data") from None
-    # Single precision is half the memory, and a class is decided long before its last digits.
-    options: Any = {"norm": None, "dtype": np.float32}
-    vectorizer = HashingVectorizer(
-        preprocessor=_encodable_lower,
-        token_pattern=WORD,
-        ngram_range=(1, 2),
-        n_features=HASHED_TERMS,
-        alternate_sign=False,
-        **options,
-    )
+    vectorizer = _hashing_vectorizer(token_pattern=WORD, ngram_range=(1, 2))
     counts: Any = vectorizer.transform(train_texts)  # (texts, HASHED_TERMS)
     terms = np.flatnonzero(np.bincount(counts.indices, minlength=HASHED_TERMS) >= MIN_DOCUMENTS)
     names, frequencies = np.unique(np.asarray(train_labels), return_counts=True)
@@ -63,9 +54,55 @@ def baseline_accuracy(
     return float(model.score(tfidf.transform(counts[:, terms], copy=False), validation_labels))
 
 
+def _hashing_vectorizer(**options: Any) -> Any:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    # Single precision is half the memory, and a class is decided long before its last digits.
+    options |= {"norm": None, "dtype": np.float32, "n_features": HASHED_TERMS, "alternate_sign": False}
+    return HashingVectorizer(preprocessor=_encodable_lower, **options)
+
+
 def _encodable_lower(text: str) -> str:
     """Hashing needs UTF-8, which a lone surrogate has none of."""
     return text.lower().encode("utf-8", "replace").decode("utf-8")
+
+
+class LabelBaseline:
+    """Ridge regression on TF-IDF features of words and pairs of words, or of characters, that predicts the classes of
+    texts it has not seen."""
+
+    def __init__(self, texts: Sequence[str], *, characters: bool = False) -> None:
+        try:
+            from sklearn.feature_extraction.text import TfidfTransformer
+        except ImportError:
+            raise MissingExtra("a baseline for the labels", "scikit-learn", "data") from None
+        words: Any = {"token_pattern": WORD, "ngram_range": (1, 2)}
+        options: Any = {"analyzer": "char_wb", "ngram_range": (1, 4)} if characters else words
+        counts: Any = _hashing_vectorizer(**options).transform(texts)  # (texts, HASHED_TERMS)
+        terms = np.flatnonzero(np.bincount(counts.indices, minlength=HASHED_TERMS) >= MIN_DOCUMENTS)
+        self.has_terms = len(terms) > 0
+        self.features: Any = TfidfTransformer(sublinear_tf=True).fit_transform(counts[:, terms]) if len(terms) else None
+
+    def scores(self, labels: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+        """(texts held out, classes): of a model of the others. A class that those lack has the lowest score."""
+        from sklearn.linear_model import RidgeClassifier
+
+        found = np.full((int(held_out.sum()), int(labels.max()) + 1), -np.inf)
+        known = np.unique(labels[~held_out])
+        if not self.has_terms or len(known) < 2:
+            found[:, known[:1]] = 0.0
+            return found
+        model = RidgeClassifier(solver="sparse_cg", tol=TOLERANCE, max_iter=ITERATIONS)
+        given = model.fit(self.features[~held_out], labels[~held_out]).decision_function(self.features[held_out])
+        found[:, known] = np.stack([-given, given], axis=1) if given.ndim == 1 else given
+        return found
+
+    def cross_validated(self, labels: np.ndarray, folds: np.ndarray) -> np.ndarray:
+        """(texts, classes): of each text by a model of the other folds."""
+        found = np.zeros((len(labels), int(labels.max()) + 1))
+        for fold in np.unique(folds):
+            found[folds == fold] = self.scores(labels, folds == fold)
+        return found
 
 
 class SplitClassifier:

@@ -86,6 +86,11 @@ class ExactDuplicates:
         return SharedTexts(texts, documents, [(names[one], their_names[two]) for one, two in pairs])
 
     @property
+    def hashes(self) -> np.ndarray:
+        """(documents,) uint64: of each document, in the order in which they came."""
+        return self._values.copy()
+
+    @property
     def _values(self) -> np.ndarray:
         return np.frombuffer(self._hashes, dtype=np.uint64) if self._hashes else np.empty(0, dtype=np.uint64)
 

@@ -288,7 +288,7 @@ def _gopher(facts: Facts) -> Iterator[Facts]:
         yield finding("gopher", "info", f"{text}: {reasons}." if reasons else f"{text}.")
 
 
-def _labels(facts: Facts) -> Iterator[Facts]:
+def label_balance(facts: Facts) -> Iterator[Facts]:
     labels = facts["sides"]["train"]["labels"]
     if not labels or labels["kind"] == "number":
         return
@@ -379,14 +379,19 @@ def _unusable(facts: Facts) -> Iterator[Facts]:
         yield finding("bad", severity, f"{text}." if is_skipped else f"{text}. Repair or skip them.", override)
 
 
-def _spellings(facts: Facts) -> Iterator[Facts]:
+def spelled_alike(name: str) -> str:
+    """The same for names that differ only in capitals, spaces or hyphens."""
+    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+
+
+def label_spellings(facts: Facts) -> Iterator[Facts]:
     """Classes that are likely one: 'Spam' and 'spam', 'not good' and 'not_good'."""
     counts: Counter[str] = Counter()
     for of_side in facts["sides"].values():
         counts.update((of_side["labels"] or {}).get("counts", {}))
     alike: dict[str, list[str]] = {}
     for name, _ in counts.most_common():
-        alike.setdefault(re.sub(r"[\s_-]+", " ", name).strip().casefold(), []).append(name)
+        alike.setdefault(spelled_alike(name), []).append(name)
     groups = [names for names in alike.values() if len(names) > 1]
     if groups:
         shown = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in names) for names in groups[:3])
@@ -427,6 +432,6 @@ _RULES = (
         _target_length,
         _padding,
     ),
-    *(_repeats, _gopher, _copies, _labels, _numbers, _spellings, _characters),
+    *(_repeats, _gopher, _copies, label_balance, _numbers, label_spellings, _characters),
     *(content.mojibake, content.languages, content.markup, _size),
 )

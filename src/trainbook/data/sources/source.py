@@ -54,6 +54,14 @@ class Passed:
         if reason in self.reasons or len(self.reasons) < MOST_REASONS:
             self.reasons.setdefault(reason, BadRecords(reason)).add(place)
 
+    def add(self, other: Passed) -> None:
+        """Those of another reading too."""
+        self.bad, self.blank = self.bad + other.bad, self.blank + other.blank
+        for reason, found in other.reasons.items():
+            mine = self.reasons.setdefault(reason, BadRecords(reason))
+            mine.records += found.records
+            mine.places = [*mine.places, *found.places][:MOST_PLACES]
+
 
 @dataclass(frozen=True)
 class Source:
