@@ -57,3 +57,19 @@ def test_numbers_are_learned_by_heart_whatever_their_unit(bench, unit):
     found = outcomes(bench.subject(*overrides), "initial_loss", "overfit", "inputs")
     assert {outcome.status for outcome in found.values()} == {"passed"}, found
     assert found["inputs"].numbers["steps"] > 5 and found["inputs"].numbers["blind_loss"] > 0.9
+
+
+def test_of_a_batch_with_one_label_nobody_asks_whether_inputs_matter(bench):
+    rows = [{"text": f"text number {number}", "label": "b" if number == 50 else "a"} for number in range(120)]
+    subject = bench.subject(f"data.source={bench.write('one-label-batch.jsonl', rows)}", kind="classify")
+    outcome = outcomes(subject, "inputs")["inputs"]
+    assert outcome.status == "skipped" and "the same label" in outcome.evidence
+
+
+def test_a_loss_that_has_fallen_far_is_a_remark(bench, monkeypatch):
+    from trainbook.check import learning
+
+    monkeypatch.setattr(learning, "by_heart", lambda subject: learning.Learned(5.0, 0.4, 300, 1e-3))
+    assert outcomes(bench.subject(), "overfit")["overfit"].status == "remark"
+    monkeypatch.setattr(learning, "by_heart", lambda subject: learning.Learned(5.0, 1.1, 300, 1e-3))
+    assert outcomes(bench.subject(), "overfit")["overfit"].status == "failed"

@@ -68,7 +68,7 @@ def _of_classes(documents: Sequence[Document], seed: int) -> CheckOutcome:
         "label_in_input",
         share,
         f"the best rule of one token predicts {best:.1%} of {len(judged):,} held-out labels (the largest class is "
-        f" {guess:.1%}){f': {what}' if share else ''}",
+        f"{guess:.1%}){f': {what}' if share else ''}",
         "the label, or something that is only known with it, stands in the text",
         "Remove it from the text: a model will read it and learn nothing else.",
         accuracy=best,

@@ -319,9 +319,9 @@ def label_noise(subject: CheckSubject) -> CheckOutcome:
     return by_share(
         "label_noise",
         share,
-        f"about {share:.0%} of the labels are wrong: of the {count:,} texts on which a linear baseline is surest, "
-        f"{share:.1%} have another label (95 % interval {interval[0]:.0%} to {interval[1]:.0%})",
-        "wrong labels; or texts that are typical of one class and rightly have another",
+        f"of the {count:,} texts on which a cross-validated baseline is surest, {share:.1%} have another label (95 % "
+        f"interval {interval[0]:.0%} to {interval[1]:.0%})",
+        f"about {share:.0%} of all labels are wrong; or texts that are typical of one class rightly have another",
         "Read the texts on which a baseline is sure and the label is another one, and correct them.",
         noise=share,
         texts=count,

@@ -10,40 +10,76 @@ from trainbook.check.result import CheckOutcome, failed, passed, remark
 
 @dataclass(frozen=True)
 class ShareLimit:
+    of: str
     remark: float
     failure: float
     why: str
 
 
-NEVER = 2.0  # of all: no share of it makes a run wrong
+ANY, NEVER = 1e-9, 2.0  # more than nothing; more than there is: no share of it makes a run wrong
 
 LIMITS = {
+    "unknown": ShareLimit("unknown tokens", 0.01, 0.05, "one token in twenty is about one in each sentence"),
+    "cut": ShareLimit("truncated tokens", 0.1, 0.25, "a quarter of the text is more than its end"),
+    "padding": ShareLimit("padding", 0.5, NEVER, "padding costs time and changes no result"),
     "overlap": ShareLimit(
-        0.01, 0.05, "texts known from training raise a score by at most their share: 5 % is as much as a usual change"
+        "validation texts that are in training", 0.01, 0.05, "known texts raise a score by at most their share"
     ),
-    "near_overlap": ShareLimit(0.05, 0.2, "related texts are in every collection, and a part of each is new"),
-    "duplicates": ShareLimit(0.01, 0.2, "a copy counts twice: below a fifth, no part of the data counts much more"),
-    "near_duplicates": ShareLimit(0.05, 0.2, "forms and templates are alike by nature"),
-    "batch_rows": ShareLimit(0.05, 0.25, "a batch with a quarter of copies is a quarter smaller than configured"),
-    "one_class_batches": ShareLimit(0.25, 0.5, "an update of one class undoes what the last one taught"),
-    "unknown": ShareLimit(0.01, 0.05, "one token in twenty is about one in each sentence"),
-    "cut": ShareLimit(0.1, 0.25, "the end of a text often repeats it; a quarter is no longer the end"),
-    "padding": ShareLimit(0.5, NEVER, "padding costs time and changes no result"),
-    "dropped": ShareLimit(0.01, 0.2, "a run on four fifths of the records is another run than the one configured"),
-    "filtered": ShareLimit(0.2, 0.8, "a filter was asked to leave records out, but hardly to leave out most of them"),
-    "majority": ShareLimit(2 / 3, 0.99, "always giving one answer is then right in 99 of 100 cases"),
+    "near_overlap": ShareLimit(
+        "validation texts that are nearly in training", 0.05, 0.2, "related texts are in every collection"
+    ),
+    "duplicates": ShareLimit(
+        "training records that are copies",
+        0.01,
+        0.2,
+        "below a fifth, no part of the data counts much more than another",
+    ),
+    "near_duplicates": ShareLimit(
+        "training texts that are near copies", 0.05, 0.2, "forms and templates are alike by nature"
+    ),
+    "dropped": ShareLimit(
+        "records that are left out", 0.01, 0.2, "a run on four fifths of the records is not the run that was configured"
+    ),
+    "filtered": ShareLimit(
+        "texts that `gopher_filter` leaves out", 0.2, 0.8, "a filter is asked to leave texts out, but not most of them"
+    ),
+    "batch_rows": ShareLimit(
+        "rows of a batch that are copies", 0.05, 0.25, "the batch is smaller than configured by this share"
+    ),
+    "one_class_batches": ShareLimit(
+        "batches with one class only", 0.25, 0.5, "an update of one class undoes what the last one taught"
+    ),
+    "majority": ShareLimit(
+        "texts of the largest class", 2 / 3, 0.99, "always giving one answer is then right in 99 of 100 cases"
+    ),
     "spelling": ShareLimit(
-        1e-9, 0.2, "one class as two is taught by half of its texts, and judged as wrong by the rest"
+        "labels in another spelling of their class",
+        ANY,
+        0.2,
+        "each spelling is trained and scored as a class of its own",
     ),
-    "not_judged": ShareLimit(1e-9, 0.2, "no score says how well classes are predicted that validation lacks"),
-    "not_taught": ShareLimit(1e-9, 0.05, "validation texts of a class that training lacks are always wrong"),
-    "label_in_input": ShareLimit(0.95, 0.98, "on real texts a single token rarely decides nine labels in ten"),
-    "contradictions": ShareLimit(0.01, 0.2, "of two equal texts with different labels, one is always wrong"),
+    "not_judged": ShareLimit(
+        "training texts of classes that validation lacks", ANY, 0.2, "no score says how well these are predicted"
+    ),
+    "not_taught": ShareLimit(
+        "validation texts of classes that training lacks", ANY, 0.05, "these are always predicted wrongly"
+    ),
+    "label_in_input": ShareLimit(
+        "labels that one token gives away", 0.95, 0.98, "on real texts one token rarely decides nine labels in ten"
+    ),
+    "contradictions": ShareLimit(
+        "texts with an equal text of another label", 0.01, 0.2, "of two such labels, one is always wrong"
+    ),
     "label_noise": ShareLimit(
-        0.1, 0.3, "a few wrong labels are in every data set; a third hides what is to be learned"
+        "wrong labels, estimated", 0.1, 0.3, "some are in every data set; a third hides what is to be learned"
     ),
-    "frozen": ShareLimit(1e-9, 0.5, "random weights that are never trained pass on what they happen to pass on"),
-    "overfit": ShareLimit(0.05, 0.2, "a small model may need longer for the last part of the loss, not for most of it"),
+    "frozen": ShareLimit("new weights that are frozen", ANY, 0.5, "most of the model stays as it was drawn"),
+    "overfit": ShareLimit(
+        "the first loss that one batch keeps",
+        0.05,
+        0.2,
+        "a small model needs longer for the last part of the loss only",
+    ),
 }
 
 
