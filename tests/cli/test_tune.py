@@ -123,12 +123,14 @@ def test_which_trials_are_repeated_is_told_once_when_it_is_known(capsys: pytest.
     table = _Table(read_question("gpt-tiny", budget="3", seeds=1), quiet=False)
     trials = [Trial(0, "base", {}, state="done", loss=2.0), Trial(1, "search", {}, state="done", loss=1.0)]
     table.show(trials, None)
-    again = [Trial(2, "repeat", {}, seed=1, of=1), Trial(3, "repeat", {}, seed=1, of=0)]
+    trials.append(Trial(2, "search", {}, state="done", loss=3.0))  # ended between two looks
+    again = [Trial(3, "repeat", {}, state="done", loss=1.5, seed=1, of=1), Trial(4, "repeat", {}, seed=1, of=0)]
     for _ in range(2):
         table.show([*trials, *again], None)
     told = " ".join(capsys.readouterr().out.split())
     line = "then repeated with 1 new seed: trial 1, the only one better than the base, and the base (trial 0)"
     assert told.count(line) == 1
+    assert told.index("2 3.0000") < told.index(line) < told.index("3 repeat 1 1.5000")
 
 
 def test_a_password_is_not_in_what_is_said_to_go_on_with(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:

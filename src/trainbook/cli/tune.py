@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -276,6 +276,12 @@ class _Table:
         else:
             echo(line)
 
+    def _tell_ended(self, trials: Iterable[Trial]) -> None:
+        for each in trials:
+            if each.is_over and each.state != "dropped" and each.number not in self.told:
+                self.told.add(each.number)
+                self.say(_line(each))
+
     def show(self, trials: Sequence[Trial], plan: dict[str, Any] | None) -> None:
         if self.quiet:
             return
@@ -286,14 +292,12 @@ class _Table:
             self.plan_is_told = True
             for line in words_of(plan):
                 self.say(f"  {'search':<10} {line}")
+        self._tell_ended(each for each in trials if each.kind != "repeat")  # what is repeated was chosen among them
         if (lines := words_on_repeated(self.question, trials)) != self.repeated:
             self.repeated = lines
             for line in lines:
                 self.say(folded(f"  {'then':<10} {line}", 13))
-        for each in trials:
-            if each.is_over and each.state != "dropped" and each.number not in self.told:
-                self.told.add(each.number)
-                self.say(_line(each))
+        self._tell_ended(trials)
         if self.live is not None and trials:
             self.live.start() if not self.live.is_started else None
             self.live.update(self._table(trials, plan))

@@ -71,6 +71,26 @@ def test_data_of_which_the_control_learned_nothing_is_told(ask: Asks, tmp_path: 
     assert len(said) == 1 and said[0].startswith("On one the control ends at a loss of 2.0")
 
 
+@pytest.mark.parametrize(("seeds", "noise", "is_told"), [(5, 0, True), (5, 60, False), (2, 0, False)])
+def test_a_speed_is_told_only_if_the_runs_of_both_arms_lie_apart(
+    ask: Asks, tmp_path: Path, seeds: int, noise: int, is_told: bool
+):
+    question = ask(seeds=seeds)
+    trials, plan = carried_out(question, truth)
+    for each in trials:
+        arm, _ = cells_of(question, plan)[each.arm]
+        speed = (80 if arm == "momentum" else 100) + noise * ((each.seed or 0) % 2)
+        run = tmp_path / "trials" / f"trial-{each.number:04}"
+        run.mkdir(parents=True)
+        rows = [{"step": step, "segment": 0, "split": "train", "time": each.number + step / 10} for step in (1, 2, 3)]
+        rows = [{**row, "loss": 5.0, "tokens_per_second": speed} for row in rows]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trials = [replace(each, run=f"trials/trial-{each.number:04}") for each in trials]
+    said = conclude(results(question, plan, trials, tmp_path))
+    assert ("momentum has 0.80 times the control's tokens per second." in said) is is_told
+    assert any("tokens per second" in line for line in said) is is_told
+
+
 def opposite(cell: Cell, rate: float, seed: int) -> float:
     """momentum helps on one data set, and harms on the other."""
     helps = cell[1] == "one"

@@ -162,6 +162,8 @@ def _also(arm: Facts) -> list[str]:
     found = []
     for key, what in (("tokens_per_second_ratio", "tokens per second"), ("peak_bytes_ratio", "peak memory")):
         ratios = [each[key] for each in arm["by_data"] if each.get(key) is not None]
+        if key == "tokens_per_second_ratio" and not all(each.get("speeds_are_apart", True) for each in arm["by_data"]):
+            continue  # runs of one arm differ as much among themselves
         if ratios and abs(math.log(_middle(ratios))) > math.log1p(NOTABLE):
             found.append(f"{arm['name']} has {_middle(ratios):.2f} times the control's {what}.")
     ratios = [each["tokens_to_target"]["ratio"] for each in arm["by_data"]]
