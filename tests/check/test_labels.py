@@ -101,3 +101,33 @@ def test_a_class_of_a_single_text_is_named(bench):
     source = bench.write("rare.jsonl", rows)
     found = outcomes(bench.subject(f"data.source={source}", kind="classify"), "class_balance")["class_balance"]
     assert found.status == "remark" and "'rare'" in found.evidence and found.numbers["classes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("tag", lambda n: {"words": ["w", f"x{n}"], "tags": ["NOUN", "NOUN" if n % 5 else "VERB"]}),
+        ("classify_many", lambda n: {"text": f"one {n} two three", "labels": [f"red{n % 7}", f"blue{n % 5}"]}),
+    ],
+)
+def test_tags_and_names_of_labels_in_the_input_are_found(bench, task, row):
+    rows = [row(number) for number in range(80)]
+    given = [
+        {**each, "words": [f"{word}/{tag}" for word, tag in zip(each["words"], each["tags"], strict=True)]}
+        if task == "tag"
+        else {**each, "text": f"{each['text']} [{', '.join(each['labels'])}] {number}"}
+        for number, each in enumerate(rows)
+    ]
+    statuses = []
+    for number, records in enumerate((rows, given)):
+        source = bench.write(f"{task}-{number}.jsonl", records)
+        subject = bench.subject(f"data.source={source}", f"training.task={task}", kind="bert")
+        statuses.append(outcomes(subject, "label_in_input")["label_in_input"].status)
+    assert statuses == ["passed", "failed"]
+
+
+def test_numbers_that_are_all_the_same_are_found(bench):
+    rows = [{"text": f"text number {number}", "score": 3.0} for number in range(60)]
+    asked = (f"data.source={bench.write('same.jsonl', rows)}", "training.task=regress", "data.label_field=score")
+    outcome = outcomes(bench.subject(*asked, kind="bert"), "class_balance")["class_balance"]
+    assert outcome.status == "failed" and "the same number" in outcome.evidence

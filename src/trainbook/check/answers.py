@@ -21,6 +21,7 @@ FEWEST = 40  # records, half of them held out
 FEWEST_OTHERS = 5  # held-out records that are not of the largest class
 FEWEST_PIECES = 5  # of a text, on average: a shorter one is nothing but its answer
 ENDS = (0, 1, 2, 3, -1, -2, -3, -4)  # places of a text where a column or a template would put it
+JOINTS = tuple("_/|-#:")  # between a word and its tag
 BY_CHANCE = 0.5  # of the answers stand in the input of another record: then that says nothing
 
 
@@ -37,7 +38,7 @@ def label_in_input(subject: CheckSubject) -> CheckOutcome:
         return _of_numbers(documents)
     if first.tags is not None:
         return _of_tags(documents)
-    return skipped("texts have several labels") if first.target is None else _of_targets(documents)
+    return _of_several(documents) if first.target is None else _of_targets(documents)
 
 
 # Classes: the best rule of a single token, made on one half and judged on the other.
@@ -147,16 +148,27 @@ def _as_number(word: str) -> float:
 def _of_tags(documents: Sequence[Document]) -> CheckOutcome:
     """As in 'walks/VERB' or 'VERB_walks'."""
     pairs = [pair for each in documents for pair in zip(each.words or (), each.tags or (), strict=True)]
-    tags = [tag for _, tag in pairs]
 
     def is_at_an_end(word: str, tag: str) -> bool:
-        return len(tag) > 1 and word != tag and (word.endswith(tag) or word.startswith(tag))
+        before, after = word.removesuffix(tag), word.removeprefix(tag)
+        return (before != word and before[-1:] in JOINTS) or (after != word and after[:1] in JOINTS)
 
-    shares = [
-        [is_at_an_end(word, tag) for (word, _), tag in zip(pairs, given, strict=True)]
-        for given in (tags, [*tags[1:], tags[0]])
-    ]
-    return _standing("tag of a word", *shares)
+    # With a joint before or behind it, a tag is no part of the word by chance.
+    return _standing("tag of a word", [is_at_an_end(word, tag) for word, tag in pairs], [False])
+
+
+def _of_several(documents: Sequence[Document]) -> CheckOutcome:
+    """All names of the labels, anywhere in the text."""
+    known = [document for document in documents if document.label]
+    if len(known) < FEWEST:
+        return skipped(f"needs {FEWEST} training records with a label, but there are {len(known)}")
+    found = [set(pieces(document.text)) for document in known]
+    names = [{piece for name in document.classes for piece in pieces(name)} for document in known]
+    own, others = (
+        [its_names <= its_pieces for its_names, its_pieces in zip(given, found, strict=True)]
+        for given in (names, [*names[1:], names[0]])
+    )
+    return _standing("names of the labels", own, others)
 
 
 def _of_targets(documents: Sequence[Document]) -> CheckOutcome:
@@ -177,14 +189,14 @@ def _of_targets(documents: Sequence[Document]) -> CheckOutcome:
 def _standing(what: str, own: Sequence[bool], others: Sequence[bool]) -> CheckOutcome:
     """How often an answer stands in its input, and how often that of the next record does."""
     share, by_chance = float(np.mean(own)), float(np.mean(others))
-    told = f"the {what} stands in {share:.1%} of the inputs, that of another record in {by_chance:.1%}"
+    told = f"{share:.1%} of the inputs contain the {what}, {by_chance:.1%} that of another record"
     if by_chance >= BY_CHANCE:
         return passed(told, share=share, by_chance=by_chance)
     return by_share(
         "label_in_input",
         share,
         told,
-        f"the {what} is a part of the input: the wrong column, or a template that contains the answer",
+        f"the input contains the {what}: the wrong column, or a template with the answer in it",
         "Remove it from the input: a model will copy it and learn nothing else.",
         share=share,
         by_chance=by_chance,

@@ -41,7 +41,10 @@ def class_balance(subject: CheckSubject) -> CheckOutcome:
     if described["train"] is None:
         return skipped(NO_LABELS)
     if described["train"]["kind"] == "number":
-        return skipped("labels are numbers, not classes")
+        if described["train"]["standard_deviation"] > 0:
+            return skipped("labels are numbers, not classes")
+        told = f"all training texts have the same number, {described['train']['mean']:g}"
+        return failed(told, "there is nothing to learn", "Set data.label_field to another field.")
     facts = _facts(subject, described)
     outcomes = []
     for found in (*label_balance(facts), *label_spellings(facts), *label_shift(facts)):
