@@ -19,6 +19,19 @@ def seen(**facts: Any) -> RunRecord:
     return replace(made, origin="fit", config=None)
 
 
+def outputs(**facts: Any) -> RunRecord:
+    return seen(
+        **{
+            "has_embedding": True,
+            "counted_share": 1.0,
+            "padding_share": 0.0,
+            "commonest_share": 0.1,
+            "hidden_share": 0.0,
+            **facts,
+        }
+    )
+
+
 def watched(symptom: str) -> RunRecord:
     made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}])
     return replace(made, origin="fit", config=None)
@@ -54,6 +67,66 @@ CASES = [
         "inputs-unscaled",
         lambda: seen(constant_columns=0.0, input_spread=3000.0, input_offset=2.0),
         lambda: seen(constant_columns=0.0, input_spread=3000.0, input_offset=2.0, has_batch_norm=True),
+    ),
+    Case(
+        "scale-of-inputs",
+        "inputs-unscaled",
+        lambda: seen(constant_columns=0.0, input_spread=5.0, input_offset=300.0),
+        lambda: seen(constant_columns=0.0, input_spread=1.0, input_offset=45.0),
+    ),
+    Case(
+        "extreme-targets",
+        "bad-samples",
+        lambda: seen(target_extreme=2000.0),
+        lambda: seen(target_extreme=30.0),
+    ),
+    Case(
+        "classes-of-validation",
+        "validation-drift",
+        lambda: seen(validation_classes=1, validation_unseen=1.0, validation_samples_seen=200),
+        lambda: seen(validation_classes=3, validation_unseen=0.1, validation_samples_seen=200),
+    ),
+    Case(
+        "classes-of-validation",
+        "validation-drift",
+        lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=200, target_classes=4),
+        lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=70, target_classes=4),
+    ),
+    Case(
+        "targets-of-outputs",
+        "targets-shifted-twice",
+        lambda: outputs(token_targets={"0": 0.0, "1": 0.01, "2": 0.99}),
+        lambda: outputs(token_targets={"0": 0.0, "1": 0.99, "2": 0.95}),  # the same token over and over
+    ),
+    Case(
+        "targets-of-outputs",
+        "targets-not-shifted",
+        lambda: outputs(token_targets={"0": 1.0, "1": 0.1, "2": 0.1}),
+        lambda: outputs(token_targets={"0": 1.0, "1": 0.1, "2": 0.1}, counted_share=0.15),
+    ),
+    Case("padding-in-the-loss", "padding-as-targets", lambda: outputs(padding_share=0.7), outputs),
+    Case("one-token", "tokens-unknown", lambda: outputs(commonest_share=0.9), lambda: outputs(commonest_share=0.3)),
+    Case("one-token", "mask-ratio-high", lambda: outputs(commonest_share=0.9, hidden_share=0.95), outputs),
+    Case(
+        "later-tokens", "future-leaks", lambda: outputs(later_tokens_seen=0.4), lambda: outputs(later_tokens_seen=1e-4)
+    ),
+    Case(
+        "matrices-at-the-start",
+        "init-small",
+        lambda: seen(matrices=5, matrices_of_zeros=5, matrices_trained=5),
+        lambda: seen(matrices=5, matrices_of_zeros=2, matrices_trained=5),  # as LoRA begins
+    ),
+    Case(
+        "matrices-at-the-start",
+        "layers-frozen",
+        lambda: seen(matrices=5, matrices_of_zeros=0, matrices_trained=0, num_trained=100),
+        lambda: seen(matrices=5, matrices_of_zeros=0, matrices_trained=1, num_trained=100),
+    ),
+    Case(
+        "bounded-outputs",
+        "output-activation",
+        lambda: seen(outputs_between_0_and_1="sigmoid", target_mean=0.5, target_variance=0.3),
+        lambda: seen(outputs_between_0_and_1="sigmoid", target_mean=0.5, target_variance=0.25),  # 0 and 1
     ),
     Case(
         "scale-of-inputs",

@@ -116,11 +116,20 @@ def test_classes_are_counted_without_those_that_are_ignored():
     assert found == {"targets_seen": 7, "majority_share": 4 / 7, "classes_seen": 3}
 
 
-def test_numbers_have_a_variance():
+@pytest.mark.parametrize("squash", [torch.sigmoid, lambda outputs: torch.softmax(outputs, -1)])
+def test_outputs_between_0_and_1_are_seen_in_a_squared_error(squash):
+    outputs, targets = torch.randn(6, 2, requires_grad=True), torch.randn(6, 2)
+    for loss in (F.mse_loss(squash(outputs), targets), ((squash(outputs) - targets) ** 2).mean()):
+        assert objective_facts(loss)["outputs_between_0_and_1"] in ("sigmoid", "softmax")
+    assert "outputs_between_0_and_1" not in objective_facts(F.mse_loss(outputs, targets))
+    assert "outputs_between_0_and_1" not in objective_facts(F.mse_loss(2 * squash(outputs), targets))
+
+
+def test_numbers_have_a_mean_and_a_variance():
     seen = TargetStatistics(None)
     seen.note(torch.tensor([1.0, 2.0]))
     seen.note(torch.tensor([[3.0], [4.0]]))
-    assert seen.facts() == {"targets_seen": 4, "target_variance": 1.25}
+    assert seen.facts() == {"targets_seen": 4, "target_mean": 2.5, "target_variance": 1.25}
 
 
 def test_facts_are_told_of_the_first_loss_of_eight_and_of_the_last_that_counts():

@@ -179,3 +179,21 @@ def test_evaluating_twice_changes_no_bit_of_training(tmp_path: Path, monkeypatch
     monkeypatch.setattr(FitJob, "_evaluate_again", lambda *_: None)
     trained(tmp_path / "once", plain, other)
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_a_target_that_is_far_from_all_others_is_measured_in_their_spread():
+    facts = SampleFacts()
+    targets = torch.linspace(-1, 1, 101)
+    facts.note_training((torch.randn(101, 3), targets))
+    assert facts.read()["target_extreme"] == pytest.approx(1 / 1.6)
+    facts = SampleFacts()
+    facts.note_training((torch.randn(101, 3), targets.where(targets != 1, torch.tensor(1600.0))))
+    assert facts.read()["target_extreme"] == pytest.approx(1000, rel=0.01)
+
+
+def test_classes_of_the_validation_side_are_held_against_those_of_training():
+    facts = SampleFacts()
+    facts.note_training((torch.randn(90, 3), torch.arange(90) % 3))
+    facts.note_validation((torch.randn(80, 3), torch.where(torch.arange(80) < 20, 1, 5)))
+    found = facts.read()
+    assert found["validation_classes"] == 2 and found["validation_unseen"] == 0.75

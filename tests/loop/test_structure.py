@@ -12,6 +12,7 @@ from torch import nn
 from trainbook.loop.structure import (
     foreign_parameters,
     learning_rate,
+    matrix_facts,
     optimizer_settings,
     structure_facts,
     unheld_parameters,
@@ -89,3 +90,11 @@ def test_parameters_that_the_optimizer_does_not_have():
     assert unheld_parameters(model, torch.optim.SGD(model.parameters(), 0.1)) == []
     earlier = torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)  # of a model that was replaced since
     assert foreign_parameters(model, earlier) == 2 and foreign_parameters(model[0], earlier) == 2
+
+
+def test_matrices_are_counted_and_those_of_zeros():
+    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    assert matrix_facts(model) == {"matrices": 2, "matrices_trained": 2, "matrices_of_zeros": 0}
+    nn.init.zeros_(model[2].weight)
+    model[0].weight.requires_grad_(False)
+    assert matrix_facts(model) == {"matrices": 2, "matrices_trained": 1, "matrices_of_zeros": 1}

@@ -58,6 +58,11 @@ EXPERIMENTS = {
     "targets-not-shifted": "Print the inputs and the targets of one batch side by side: each target must be the next "
     "input.",
     "padding-as-targets": "Count the targets of one batch that are padding: there should be none.",
+    "tokens-unknown": "Print the tokens of ten inputs as text: words that are missing there are unknown to the "
+    "tokenizer.",
+    "mask-ratio-high": "Count the masked tokens of one batch: about 15 % of them should be.",
+    "output-activation": "Print the lowest and highest output and target of one batch: outputs must be able to reach "
+    "all targets.",
     "accumulation-wrong": "Train one update with one batch, and with its parts accumulated: gradients must be equal.",
     "optimizer-state-lost": "Print the optimizer's count of updates right after the resume: it must go on.",
     "fp16-overflow": "Train 50 steps in float32: it was the number format if all losses are finite.",

@@ -24,6 +24,7 @@ SUBJECTS = (
     "classes",
     "gradients",
     "optimizer",
+    "outputs",
     "schedule",
     "machine",
     "configuration",

@@ -18,7 +18,7 @@ from trainbook.data.sources.values import Ranges
 from trainbook.doctor.chance import is_far_below_chance
 from trainbook.knobs.config import Config
 from trainbook.knobs.derive import task_name
-from trainbook.loop.structure import structure_facts
+from trainbook.loop.structure import matrix_facts, structure_facts
 from trainbook.models import named_roles
 from trainbook.roles import Kind
 from trainbook.tasks.labels import Classify, ClassifyMany, Regress, Tag
@@ -48,7 +48,7 @@ def gathered(*parts: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def model_facts(task: nn.Module, *, is_fresh: bool) -> dict[str, Any]:
-    facts = structure_facts(task)
+    facts = {**structure_facts(task), **(matrix_facts(task) if is_fresh else {})}
     if is_fresh and (scale := weight_scale(task)) is not None:
         facts["weight_scale"] = scale
     return facts

@@ -23,10 +23,11 @@ from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, inste
 from trainbook.loop.batch_size import first_dimensions, rows_of
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.objective import LossFacts
+from trainbook.loop.output_facts import OutputFacts
 from trainbook.loop.sample_facts import SampleFacts
 from trainbook.loop.state import seed_everything
 from trainbook.loop.step_metrics import left_as_it_was
-from trainbook.loop.structure import structure_facts
+from trainbook.loop.structure import matrix_facts, structure_facts
 from trainbook.precision import Precision
 from trainbook.runs import RunFolder
 from trainbook.tasks import StepBatch, to_device
@@ -96,6 +97,7 @@ class FitJob(Job):
         self._loss_facts = LossFacts(is_mean=own.count_targets is not None)  # a sum is divided by them
         precision = Precision(config.precision, device, batch=config.batch)
         own.model.to(device=device, dtype=precision.weight_dtype)
+        self._output_facts = OutputFacts(own.model)
         self.state = build_state(config, own.model, self._losses, self.total_updates, precision, device)
 
     def feed(self, start: int, stop: int) -> Generator[StepBatch]:
@@ -120,10 +122,11 @@ class FitJob(Job):
         return {"loss": value}
 
     def facts(self) -> dict[str, Any]:
-        return {**structure_facts(self.own.model), "in_order": self.is_shuffled is False}
+        model = self.own.model
+        return {**structure_facts(model), **matrix_facts(model), "in_order": self.is_shuffled is False}
 
     def facts_seen(self) -> dict[str, Any]:
-        return {**self._loss_facts.read(), **self._sample_facts.read()}
+        return {**self._loss_facts.read(), **self._sample_facts.read(), **self._output_facts.read()}
 
     def _evaluate_again(self, item: Any, first: float) -> None:
         """Once in a run: whether the same batch has the same loss twice."""

@@ -38,6 +38,7 @@ SAME |= {"TransposeBackward0", "PermuteBackward0", "SqueezeBackward0", "SqueezeB
 SAME |= {"AliasBackward0", "ContiguousBackward0", "SliceBackward0"}
 # What outputs went through that should go into the loss function as they are.
 SQUASHED = {"SoftmaxBackward0": "softmax", "SigmoidBackward0": "sigmoid", "ReluBackward0": "ReLU"}
+BOUNDED = {"SigmoidBackward0": "sigmoid", "SoftmaxBackward0": "softmax"}  # between 0 and 1
 LINEAR = {"AddmmBackward0", "MmBackward0", "LinearBackward0", "ConvolutionBackward0"}
 
 
@@ -109,7 +110,9 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
         return {}
     node, is_whole = found
     if node.name() not in OBJECTIVES:
-        return {"objective": SQUARED, **({"targets_broadcast": True} if _is_every_pair(_first(_first(node))) else {})}
+        difference = _first(_first(node))
+        facts = {"objective": SQUARED, **_bounds(_skip(_first(difference)))}
+        return {**facts, "targets_broadcast": True} if _is_every_pair(difference) else facts
     facts: dict[str, Any] = {"objective": OBJECTIVES[node.name()]}
     is_mean = is_mean or (is_whole and getattr(node, "_saved_reduction", None) == MEAN)
     if not is_mean:
@@ -132,9 +135,17 @@ def objective_facts(loss: Tensor, *, is_mean: bool = False) -> dict[str, Any]:
             facts["outputs_passed_through"] = SQUASHED[outputs.name()]
         if is_mean and _saved(node, "_saved_pos_weight") is None and _saved(node, "_saved_weight") is None:
             facts["guessing_loss"] = math.log(2.0)
-    elif facts["objective"] == SQUARED and (inner := _first(node)) is not None and inner.name() == "ExpandBackward0":
+    elif facts["objective"] == SQUARED:
+        facts |= _bounds(outputs)
+    if facts["objective"] == SQUARED and (inner := _first(node)) is not None and inner.name() == "ExpandBackward0":
         facts["targets_broadcast"] = True  # (N, 1) against (N): each output is compared with the targets of all others
     return facts
+
+
+def _bounds(outputs: Any) -> dict[str, str]:
+    """`outputs_between_0_and_1`: by what."""
+    name = None if outputs is None else BOUNDED.get(outputs.name())
+    return {} if name is None else {"outputs_between_0_and_1": name}
 
 
 def targets_in(loss: Tensor) -> Tensor | None:
@@ -180,7 +191,9 @@ def target_facts(counts: Sequence[float], num_classes: int | None) -> dict[str, 
         count, total, squares = counts
         if count < 2:
             return {}
-        return {"targets_seen": int(count), "target_variance": max(0.0, squares / count - (total / count) ** 2)}
+        mean = total / count
+        variance = max(0.0, squares / count - mean**2)
+        return {"targets_seen": int(count), "target_mean": mean, "target_variance": variance}
     seen = sum(counts)
     if not seen:
         return {}

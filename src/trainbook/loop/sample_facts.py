@@ -18,12 +18,14 @@ from torch import Tensor
 
 from trainbook.data.sources.records import GOLDEN, mixed
 from trainbook.loop.batch_size import rows_of
+from trainbook.loop.output_facts import padding_of
 
 TARGETS = ("labels", "label", "targets", "target", "y")
 MOST_ROWS = 4096
 MOST_COLUMNS = 1024  # of an input, spread over it, that tell it from others and are held against the targets
 ENOUGH = 64  # rows: with fewer nothing is told of order and scale
 GIVEN_AWAY = 0.9995  # of the variance of an input, that the targets explain: it is the answer
+LEAST_TOKENS = 8  # in a row
 OF_COPIES = ("duplicate_share", "repeated_batch_share")
 READS = 3  # facts are told anew when so many times as many rows were seen
 
@@ -81,6 +83,7 @@ class SampleFacts:
         if self.validation.num_rows and self.training.num_rows:
             facts["validation_overlap"] = self.validation.share_within(self.training)
             facts["validation_samples_seen"] = self.validation.num_rows
+            facts |= _classes_of_sides(self.training, self.validation)
         return facts
 
 
@@ -136,11 +139,23 @@ class _Side:
         return float(np.isin(own, np.concatenate(other.hashes)).mean())
 
 
+def _classes_of_sides(training: _Side, validation: _Side) -> dict[str, Any]:
+    """`validation_classes`, and `validation_unseen`: the share of validation samples of a class that training has not
+    shown."""
+    sides = [np.concatenate(side.targets) if side.targets else np.zeros(0) for side in (training, validation)]
+    if any(len(each) < ENOUGH or each.dtype.kind not in "iu" for each in sides):
+        return {}
+    unseen = ~np.isin(sides[1], np.unique(sides[0]))
+    return {"validation_classes": len(np.unique(sides[1])), "validation_unseen": float(unseen.mean())}
+
+
 def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
     """Of inputs (rows, columns) and targets (rows): order, scale, and a column that gives the target away."""
     facts: dict[str, Any] = {}
     if targets.dtype.kind in "iu":
         facts["target_classes"] = len(np.unique(targets))
+    elif len(targets) >= ENOUGH and np.isfinite(targets).all():
+        facts |= _of_numbers(targets.astype(np.float64))
     if np.ptp(targets) > 0:
         facts["target_order"] = order_of(targets)
     is_finite = np.isfinite(inputs).all()
@@ -149,11 +164,33 @@ def _columns(inputs: np.ndarray, targets: np.ndarray) -> dict[str, Any]:
         return facts
     spreads = inputs.std(0, dtype=np.float64)
     facts["constant_columns"] = float((spreads == 0).mean())
+    if inputs.dtype.kind in "iu" and inputs.shape[1] >= LEAST_TOKENS:
+        facts |= _of_tokens(inputs)
     if inputs.dtype.kind == "f":
         facts["input_spread"] = float(spreads.max())
         facts["input_offset"] = float(np.abs(inputs.mean(0, dtype=np.float64)).max())
     facts["target_in_column"] = _giving_away(inputs, targets) if np.ptp(targets) > 0 else None
     return facts
+
+
+def _of_numbers(targets: np.ndarray) -> dict[str, Any]:
+    """`target_extreme`: how far the farthest number is from the median, in ranges between the first and last tenth."""
+    facts = {
+        "targets_seen": len(targets),
+        "target_mean": float(targets.mean()),
+        "target_variance": float(targets.var()),
+    }
+    tenth, median, last = np.quantile(targets, (0.1, 0.5, 0.9))
+    if last > tenth:
+        facts["target_extreme"] = float(np.abs(targets - median).max() / (last - tenth))
+    return facts
+
+
+def _of_tokens(inputs: np.ndarray) -> dict[str, Any]:
+    """`commonest_share`: of the tokens (rows, length), without padding, those that are the same one."""
+    is_read = ~padding_of(torch.from_numpy(inputs.astype(np.int64))).numpy()
+    _, counts = np.unique(inputs[is_read], return_counts=True)
+    return {"commonest_share": float(counts.max() / counts.sum())} if len(counts) else {}
 
 
 def order_of(targets: np.ndarray) -> float:

@@ -65,6 +65,18 @@ def structure_facts(model: nn.Module) -> dict[str, Any]:
     return facts
 
 
+@torch.no_grad()
+def matrix_facts(model: nn.Module) -> dict[str, Any]:
+    """Of a model that is not yet trained: how many matrices it has (a vector of weights is none), how many of them are
+    trained, and how many are nothing but zeros. Reads the device."""
+    matrices = [each for each in model.parameters() if each.ndim > 1 and each.is_floating_point() and each.numel() > 1]
+    return {
+        "matrices": len(matrices),
+        "matrices_trained": sum(each.requires_grad for each in matrices),
+        "matrices_of_zeros": sum(not bool(each.any()) for each in matrices),
+    }
+
+
 def _dropouts(parts: Iterable[nn.Module]) -> Iterator[float]:
     """The rate of each part that drops something: of a dropout, of attention, between layers of a recurrent net."""
     for part in parts:

@@ -162,7 +162,8 @@ class Rows:
 
     def _write(self, sent: SentRow) -> None:
         row = {**sent.numbers.read(), **sent.values}
-        losses, prints, counts = row.pop("losses"), row.pop("prints"), row.pop("target_counts", None)
+        losses, prints = row.pop("losses"), row.pop("prints")
+        counts = {name: row.pop(name) for name in ("target_counts", "token_counts") if name in row}
         seconds = sent.ended.seconds_since(sent.began)
         row |= self._of_batches([prints.get(str(number), each) for number, each in enumerate(sent.prints)])
         row |= self._of_updates(row, sent)

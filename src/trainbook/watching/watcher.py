@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from trainbook.errors import UserError
 from trainbook.guard.hooks import Hook
 from trainbook.loop.step_metrics import left_as_it_was
-from trainbook.loop.structure import innermost, optimizer_settings, structure_facts
+from trainbook.loop.structure import innermost, matrix_facts, optimizer_settings, structure_facts
 from trainbook.tracking import is_due
 from trainbook.watching.evaluations import Evaluations
 from trainbook.watching.facts import BatchFacts, parameter_facts
@@ -73,7 +73,7 @@ class Watch:
         self._symptoms = Symptoms(self._recorder)
         self._modes = Modes(self._symptoms, structure)
         self._evaluations = Evaluations(self._recorder, self._symptoms)
-        self._facts = BatchFacts(self._recorder, loss_is_mean=loss_is_mean)
+        self._facts = BatchFacts(self._recorder, model, loss_is_mean=loss_is_mean)
         self._rows = Rows(
             self._recorder,
             self._symptoms,
@@ -90,7 +90,8 @@ class Watch:
         self._has_stepped = False  # `step` was called since the last of them
         self._losses: list[Tensor] = []  # of micro-batches, since the last step
         kind = "resume" if start_step else "start"
-        of_start = {**structure, "counted": "samples", **parameter_facts(model, self.optimizer)}
+        of_matrices = {} if start_step else matrix_facts(model)
+        of_start = {**structure, **of_matrices, "counted": "samples", **parameter_facts(model, self.optimizer)}
         self._recorder.event(kind, start_step, settings=self.settings, **facts, **of_start)
         if structure["num_trained"]:
             self._symptoms.judge_parameters(start_step, model, parameters)
@@ -181,6 +182,7 @@ class Watch:
         self._closed = True
         atexit.unregister(self._at_exit)
         self._update.disarm()
+        self._facts.close()
         for hook in self._hooks:
             hook.remove()
         self._recorder.close("finished" if status == "finished" else "failed", detail)

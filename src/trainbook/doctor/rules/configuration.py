@@ -24,6 +24,7 @@ from trainbook.knobs.bibliography import LLAMA
 
 USUAL = "the usual range and the cases on the knob's page"
 STRONG_SMOOTHING = 0.4
+OWN_DROPOUT = 0.7  # of any part of a module of the user's own; a half has been usual between wide layers
 STEEP = 0.03  # of the loss, in the last quarter of a run
 NO_USUAL = "usual learning rate is known for this kind of model"
 
@@ -188,14 +189,16 @@ def averages_for_the_case(view: View) -> Iterator[Finding]:
     "strength-for-the-case",
     symptom="underfitting",
     looks_at="weight decay, dropout, the initializer range, the clipping threshold, and the width of the model",
-    thresholds="outside the usual ranges",
+    thresholds=f"outside the usual ranges; of a module of your own, dropout above {OWN_DROPOUT:g} in any part",
     source=USUAL,
     fault="weight decay of 10; dropout of 0.6; an initializer range of 0.2 or 0.0002; a clipping threshold of 0.001",
     causes=("decay-high", "dropout-high", "init-large", "init-small", "clipping-tight", "model-small"),
     needs=("setting:optimizer.weight_decay",),
 )
 def strength_for_the_case(view: View) -> Iterator[Finding]:
-    decay, dropout = view.setting("optimizer.weight_decay"), view.setting("model.dropout")
+    decay, set_to = view.setting("optimizer.weight_decay"), view.setting("model.dropout")
+    is_own = set_to is None  # a module of the user's own: what its parts say, which are often narrow
+    dropout, most = (view.fact("dropout"), OWN_DROPOUT) if is_own else (set_to, usual("model.dropout")[1])
     spread, limit = view.setting("model.initializer_range"), view.setting("batch.max_grad_norm")
     if decay is not None and decay > usual("optimizer.weight_decay")[1]:
         yield finding(
@@ -205,9 +208,13 @@ def strength_for_the_case(view: View) -> Iterator[Finding]:
             f"weight decay is {decay:g}",
             override=change(view, "optimizer.weight_decay", 0.1),
         )
-    if dropout is not None and dropout > usual("model.dropout")[1]:
+    if dropout is not None and dropout > most:
         yield finding(
-            "warning", "dropout-high", 0.7, f"dropout is {dropout:g}", override=change(view, "model.dropout", 0.1)
+            "warning",
+            "dropout-high",
+            0.7,
+            f"dropout is {dropout:.2g}",
+            override=None if is_own else change(view, "model.dropout", 0.1),
         )
     if limit is not None and limit < usual("batch.max_grad_norm")[0]:
         yield finding(

@@ -11,6 +11,8 @@ from trainbook.finding import Finding
 
 SORTED, ENOUGH = 0.5, 128  # how alike neighbours are, and samples to tell that from
 FAR, VERY_FAR = 50.0, 1000.0  # from 0, of inputs
+OFF_CENTRE = 20.0  # standard deviations from 0, of the mean of inputs
+EXTREME = 100.0  # ranges between the first and the last tenth, of targets
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
 FEW = 5  # rows
@@ -68,7 +70,8 @@ def answers_in_inputs(view: View) -> Iterator[Finding]:
     symptom="loss not decreasing",
     looks_at="mean and spread of each column of the first inputs",
     thresholds=f"a mean or a standard deviation above {FAR:g}, in a model without batch norm (an info below "
-    f"{VERY_FAR:g}); all columns constant is an error",
+    f"{VERY_FAR:g}, unless the mean is {OFF_CENTRE:g} times the largest standard deviation); all columns constant is "
+    "an error",
     source="networks are initialized for inputs with a variance of 1; the tolerance is ours",
     fault="inputs in thousands; inputs that are all zero",
     causes=("inputs-unscaled", "inputs-constant"),
@@ -85,7 +88,8 @@ def scale_of_inputs(view: View) -> Iterator[Finding]:
     largest = max(spread, offset)
     if largest > FAR and not view.fact("has_batch_norm"):
         evidence = f"columns of the inputs have means up to {offset:.3g} and standard deviations up to {spread:.3g}"
-        severity = "warning" if largest > VERY_FAR else "info"
+        is_plain = largest > VERY_FAR or offset > OFF_CENTRE * spread
+        severity = "warning" if is_plain else "info"
         yield finding(severity, "inputs-unscaled", 0.6, evidence, steps=span, spread=spread, offset=offset)
 
 
@@ -110,6 +114,47 @@ def order_of_targets(view: View) -> Iterator[Finding]:
         )
         remedy = "Shuffle the samples, for example with DataLoader(..., shuffle=True)."
         yield finding("error", "data-unshuffled", 0.85, evidence, steps=(0, view.last_step), remedy=remedy, order=order)
+
+
+@rule(
+    "extreme-targets",
+    symptom="loss spike",
+    looks_at="how far the farthest of the first targets is from their median, where they are numbers",
+    thresholds=f"{EXTREME:g} times the range between the first and the last tenth of them",
+    source="reasoning: even heavy tails hardly reach so far in some thousand samples",
+    fault="typing errors that are thousands of times too large",
+    causes=("bad-samples",),
+    needs=("start:target_extreme",),
+    elsewhere=True,
+)
+def extreme_targets(view: View) -> Iterator[Finding]:
+    extreme = float(view.fact("target_extreme"))
+    if extreme > EXTREME:
+        evidence = f"a target is {extreme:,.0f} times as far from the median as nine tenths of them are spread"
+        yield finding("warning", "bad-samples", 0.75, evidence, steps=(0, view.last_step), extreme=extreme)
+
+
+@rule(
+    "classes-of-validation",
+    symptom="overfitting",
+    looks_at="classes of the validation samples that training has not shown, and how many there are",
+    thresholds=f"half of the validation samples are of such a class; or a single class of three or more, in {ENOUGH} "
+    "samples",
+    source="the definition: a split at random has the classes of the whole",
+    fault="a split of sorted data",
+    causes=("validation-drift",),
+    needs=("start:validation_classes", "start:validation_unseen", "start:validation_samples_seen"),
+    elsewhere=True,
+)
+def classes_of_validation(view: View) -> Iterator[Finding]:
+    unseen, classes = float(view.fact("validation_unseen")), int(view.fact("validation_classes"))
+    is_single = classes == 1 and int(view.fact("target_classes", 0)) >= 3
+    if int(view.fact("validation_samples_seen")) < ENOUGH or not (unseen > 0.5 or is_single):
+        return
+    said = f"{unseen:.0%} of the validation samples are of classes that training has not shown"
+    evidence = said if unseen > 0.5 else "all validation samples are of one class"
+    remedy = "Shuffle the data before it is split, or split each class in the same proportion."
+    yield finding("error", "validation-drift", 0.85, evidence, steps=(0, view.last_step), remedy=remedy)
 
 
 @rule(

@@ -1,0 +1,227 @@
+"""What a loss asks of a model that reads tokens, read off the gradient of its outputs: whoever computes the loss, the
+lowest gradient at a place is that of the token to be predicted there, and a place without gradients does not count.
+
+A module is looked at in a few training passes. Nothing is changed, nothing is kept of a batch but a few sums, and no
+device is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainbook.guard.hooks import Hook
+from trainbook.loop.step_metrics import left_as_it_was
+
+LOOKS = (1, 2, 3, 4, 8, 16, 32)  # training passes
+TOKENS = ("input_ids", "tokens", "inputs", "x")  # names of what is read, before any other
+OFFSETS = (0, 1, 2)  # from a place to the token that it is to predict
+LEAST_TAIL = 2  # equal tokens at the end of a row: padding
+ENOUGH = 64  # places that count
+NEXT = 0.9  # of the targets: the model is trained to predict the next token, and must not see it
+
+# Sums over places: those that count and are no padding, but for the last two of each row; among them those whose target
+# is the token at each offset; all that count, the padding among them; those that are read and no padding, the commonest
+# token among them; of the first ones, how many hide their target behind that token; all places.
+SUMS = ("judged", *(f"offset {each}" for each in OFFSETS), "counted", "padding", "read", "commonest", "hidden", "all")
+
+
+class OutputFacts:
+    """Of a module with tokens (rows, length) as inputs and outputs (rows, length, vocabulary)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.sums: Tensor | None = None  # as SUMS, on the device
+        self._model = model
+        self._passes = self._added = self._told = 0
+        self._failed = self._has_probed = False
+        self._example: tuple[nn.Module, tuple, dict[str, Any]] | None = None  # of a pass: what was called, with what
+        # A module of Lightning's is not called itself: then a part of it is what computes the outputs.
+        self._is_called = False
+        self._hooks = [
+            model.register_forward_pre_hook(Hook(self._before_forward)),
+            *(
+                part.register_forward_hook(Hook(self._after_forward), with_kwargs=True)
+                for part in (model, *model.children())
+            ),
+        ]
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before_forward(self, *_: Any) -> None:
+        self._is_called = True
+
+    def news(self, *, is_last: bool = False) -> Tensor | None:
+        """The sums, when there are twice as many passes behind them as when they were told before. No host sync."""
+        if self.sums is None or self._added < (self._told + 1 if is_last else max(1, 2 * self._told)):
+            return None
+        self._told = self._added
+        return self.sums
+
+    def read(self) -> dict[str, Any]:
+        """The news as facts. Reads the device."""
+        return {} if (sums := self.news()) is None else self.facts(sums.tolist())
+
+    def facts(self, sums: Sequence[float]) -> dict[str, Any]:
+        """Given the news as they were read. Once, where the next token is to be predicted: whether later ones are seen,
+        by two more passes in evaluation mode, after which all is as before."""
+        facts = token_facts(sums)
+        if not self._has_probed and facts.get("token_targets", {}).get("1", 0.0) > NEXT:
+            self._has_probed = True
+            self._quietly(self._probe, facts)
+            self._example = None
+        return facts
+
+    @torch.no_grad()
+    def _probe(self, facts: dict[str, Any]) -> None:
+        if self._example is None or _is_distributed():
+            return
+        called, arguments, keywords = self._example
+        tokens = _tokens_in([*_by_name(keywords), *arguments])
+        assert tokens is not None
+        changed = tokens.clone()
+        half = tokens.shape[1] // 2
+        changed[:, half:] = torch.where(tokens[:, half:] == tokens.max(), tokens.min(), tokens.max())
+        device = next(self._model.parameters()).device
+        found = []
+        for ids in (tokens, changed):
+            with left_as_it_was(self._model, device):
+                given = [ids if each is tokens else each for each in arguments]
+                named = {name: ids if each is tokens else each for name, each in keywords.items()}
+                found.append(_outputs_in(called(*given, **named)))
+        before, after = found
+        if before is not None and after is not None and half:
+            difference = (after[:, :half] - before[:, :half]).abs().amax().float()
+            facts["later_tokens_seen"] = float(difference / before[:, :half].float().std().clamp(min=1e-6))
+
+    def _after_forward(self, called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
+        is_part = called is not self._model
+        if (
+            torch.compiler.is_compiling()
+            or not torch.is_grad_enabled()
+            or self._failed
+            or (is_part and self._is_called)
+        ):
+            return
+        self._passes += 1
+        if self._passes in LOOKS:
+            self._quietly(self._look, called, arguments, keywords, output)
+        elif self._passes > LOOKS[-1]:
+            self.close()
+
+    def _look(self, called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
+        tokens, outputs = _tokens_in([*_by_name(keywords), *arguments]), _outputs_in(output)
+        if tokens is None or outputs is None or outputs.shape[:2] != tokens.shape or not outputs.requires_grad:
+            return
+        if getattr(output, "encoder_last_hidden_state", None) is not None:
+            return  # it writes another text than the one it reads
+        if not self._has_probed:
+            self._example = (called, *_first_rows(arguments, keywords, len(tokens)))
+        tokens = tokens.detach().clone()  # a loop may write into its own
+        outputs.register_hook(Hook(lambda gradient: self._quietly(self._add, tokens, gradient)))
+
+    @torch.no_grad()
+    def _add(self, tokens: Tensor, gradient: Tensor) -> None:
+        found = sums_of(tokens, gradient)
+        self._added += 1
+        self.sums = found if self.sums is None else self.sums + found
+
+    def _quietly(self, function: Any, *given: Any) -> None:
+        """Whatever is odd about somebody's model, looking at it never stops his training."""
+        try:
+            function(*given)
+        except Exception:
+            self._failed, self.sums = True, None
+
+
+def sums_of(tokens: Tensor, gradient: Tensor) -> Tensor:
+    """As SUMS, of tokens (rows, length) and the gradient (rows, length, vocabulary) of the outputs there."""
+    lowest, targets = gradient.min(-1)
+    counts = lowest < 0
+    is_tail = padding_of(tokens)
+    length = max(0, tokens.shape[1] - max(OFFSETS))  # of which all these tokens are known
+    judged = (counts & ~is_tail)[:, :length]
+    alike = [(judged & (targets[:, :length] == tokens[:, each : each + length])).sum() for each in OFFSETS]
+    commonest = tokens.flatten().mode().values
+    is_commonest = (tokens == commonest) & ~is_tail
+    hidden = judged & (is_commonest & (targets != commonest))[:, :length]
+    padding = counts & is_tail & (targets == tokens)
+    parts = [judged.sum(), *alike, counts.sum(), padding.sum(), (~is_tail).sum(), is_commonest.sum(), hidden.sum()]
+    return torch.stack([*parts, torch.full_like(parts[0], tokens.numel())]).double()
+
+
+def padding_of(tokens: Tensor) -> Tensor:
+    """Padding: places at the end of a row (rows, length) from which on all tokens are equal, two or more of them, and
+    of a kind that the row does not have before. A row of a single token has none."""
+    same = torch.ones_like(tokens, dtype=torch.int8)
+    same[:, :-1] = tokens[:, :-1] == tokens[:, 1:]
+    to_the_end = same.flip(1).cumprod(1).flip(1).bool()
+    is_before = ((tokens == tokens[:, -1:]) & ~to_the_end).any(1, keepdim=True)
+    lengths = to_the_end.sum(1, keepdim=True)
+    return to_the_end & ~is_before & (lengths >= LEAST_TAIL) & (lengths < tokens.shape[1])
+
+
+def token_facts(sums: Sequence[float]) -> dict[str, Any]:
+    """`token_targets`: by offset, the share of targets that are the token there. `counted_share`: of the places, those
+    that count in the loss. `padding_share`: of these, those whose target is padding. `commonest_share`: of the tokens
+    read, without padding. `hidden_share`: of the places that count, those that read the commonest token and are to
+    predict another."""
+    found = dict(zip(SUMS, sums, strict=True))
+    if found["counted"] < ENOUGH:
+        return {}
+    judged, read = max(1.0, found["judged"]), max(1.0, found["read"])
+    facts: dict[str, Any] = {
+        "counted_share": found["counted"] / found["all"],
+        "padding_share": found["padding"] / found["counted"],
+        "commonest_share": found["commonest"] / read,
+        "hidden_share": found["hidden"] / judged,
+    }
+    if found["judged"] >= ENOUGH:
+        facts["token_targets"] = {str(each): found[f"offset {each}"] / judged for each in OFFSETS}
+    return facts
+
+
+def _first_rows(arguments: tuple, keywords: Mapping[str, Any], rows: int) -> tuple[tuple, dict[str, Any]]:
+    """Copies of the first row of all that has as many rows as the tokens."""
+
+    def first(value: Any) -> Any:
+        has_rows = isinstance(value, Tensor) and value.ndim > 0 and len(value) == rows
+        return value[:1].detach().clone() if has_rows else value
+
+    return tuple(map(first, arguments)), {name: first(value) for name, value in keywords.items()}
+
+
+def _is_distributed() -> bool:
+    """A pass that not all processes make would wait for the others."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _by_name(keywords: Mapping[str, Any]) -> list[Any]:
+    """Those that are named like tokens first."""
+    first = [keywords[name] for name in TOKENS if name in keywords]
+    return [*first, *(value for name, value in keywords.items() if name not in TOKENS)]
+
+
+def _tokens_in(values: Iterable[Any]) -> Tensor | None:
+    return next((each for each in values if isinstance(each, Tensor) and each.ndim == 2 and _is_whole(each)), None)
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return tensor.dtype in (torch.int64, torch.int32) and tensor.numel() > 0
+
+
+def _outputs_in(output: Any) -> Tensor | None:
+    """The outputs themselves, or under the name or at the place that is usual."""
+    if isinstance(output, Tensor):
+        found = output
+    elif isinstance(output, Mapping):
+        found = output.get("logits")
+    elif hasattr(output, "logits"):
+        found = output.logits
+    else:
+        found = next(iter(output), None) if isinstance(output, (tuple, list)) else None
+    return found if isinstance(found, Tensor) and found.ndim == 3 and found.is_floating_point() else None
