@@ -33,6 +33,15 @@ def test_a_failed_check_is_exit_code_1_with_its_cause_and_an_override(terminal):
     assert "likely: the initial logits are too large" in text and "model.initializer_range=0.02" in text
 
 
+def test_a_remark_is_no_failure(terminal):
+    texts = [f"text {number} of {number * number} and {number * 7 % 31} words" for number in range(297)]
+    Path("copies.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in [*texts, *texts[:3]]))
+    given = [each.replace("text.txt", "copies.jsonl") for each in terminal.tiny]
+    answer = terminal.json("check", *given, "--only", "duplicates", "--json")
+    assert (answer["remarks"], answer["failed"], answer["causes"]) == (1, 0, [])
+    assert "note duplicates" in terminal("check", *given, "--only", "duplicates").stdout
+
+
 def test_json_has_every_number(terminal):
     deeper = [given.replace("num_hidden_layers=1", "num_hidden_layers=3") for given in terminal.tiny]
     answer = terminal.json("check", *deeper, "--only", FEW, "--json")
