@@ -338,7 +338,7 @@ def test_a_long_text_is_shown_by_its_beginning(tmp_path: Path):
         (
             [{"text": "x", "label": "goood"}],
             {},
-            r"new.jsonl:1: the model has no class 'goood'; .* Did you mean 'good'\?",
+            r"new.jsonl:1: the model has no class 'goood'; .* Did you mean 'good'\? To predict without metrics, remove",
         ),
         ([{"text": "x"}], {"label_field": "lable"}, "has no field 'lable' .--label-field."),
         ([{"text": "x"}], {"text_field": "body"}, "has no field 'body' .--text-field."),

@@ -157,7 +157,8 @@ class Inputs:
                 known += " and others" if len(self.label_names) > 10 else ""
                 raise DataError(
                     f"{found.place}: the model has no class '{name}'; its classes are {known}."
-                    f"{did_you_mean(name, self.label_names)}"
+                    f"{did_you_mean(name, self.label_names)} To predict without metrics, remove the labels from the "
+                    "file."
                 )
 
     def _find(self, first: Sequence[DataRecord]) -> tuple[Fields, str | None]:
