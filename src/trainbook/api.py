@@ -138,7 +138,7 @@ def fit(
     `quiet`: no progress, no card at the end.
     The answer's `best` is the best evaluation as a dict, such as `best["loss"]` and `best["step"]`, or None.
     """
-    from trainbook.loop.fit import OwnTraining, must_apply_to_fit, must_not_be_eval_data
+    from trainbook.loop.fit import OwnTraining, must_apply_to_fit, must_be_values, must_not_be_eval_data
     from trainbook.loop.start import train_own
     from trainbook.parallel import find_rank_env
 
@@ -148,6 +148,7 @@ def fit(
     must_suit_world(faults, 1)
     must_suit_own_data(faults)
     must_not_be_eval_data(knobs)
+    must_be_values(knobs)
     overrides = [f"{knob}={yaml_value(value)}" for knob, value in knobs.items()]
     loaded = load(config, overrides)
     require_length(loaded)

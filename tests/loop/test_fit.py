@@ -196,6 +196,31 @@ def test_a_generator_is_refused_with_the_reason(lab, part: str):
     assert not lab.open("run").path.exists()
 
 
+@pytest.mark.parametrize("part", ["data", "eval_data"])
+def test_data_that_is_no_iterable_is_refused_with_what_is_needed(lab, part: str):
+    def batches():
+        yield from zip(*made_data(), strict=True)
+
+    options = {"data": [made_data()], part: batches}
+    with pytest.raises(
+        UserError, match=rf"^{part} must be an iterable of batches .* but got function\. To read {part}"
+    ):
+        fit(lab, "own", **options)
+    with pytest.raises(UserError, match=rf"^{part} must be an iterable of batches .* but got int\.$"):
+        fit(lab, "own", **{**options, part: 3})
+
+
+@pytest.mark.parametrize("as_class", [False, True])
+def test_an_optimizer_or_scheduler_of_pytorch_is_refused_with_what_to_pass_instead(lab, as_class: bool):
+    model = made_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 10)
+    for name, value, what in (("optimizer", sgd, "optimizer"), ("schedule", cosine, "learning rate schedule")):
+        given = type(value) if as_class else value
+        with pytest.raises(UserError, match=f"^{name}: fit builds the {what} itself, .* got {type(value).__name__} of"):
+            fit(lab, "own", [made_data()], model, **{name: given})
+
+
 def test_a_finished_fit_that_is_called_again_says_that_nothing_was_trained(lab, capsys):
     for is_again in (False, True):
         trainbook.fit(made_model(), [made_data()], loss=mean_loss, name="own", runs_dir=lab.runs, max_steps=3)

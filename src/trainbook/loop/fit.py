@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from trainbook.checkpoints import CheckpointStore
@@ -46,6 +48,19 @@ def must_not_be_eval_data(keywords: Iterable[str]) -> None:
     for name in keywords:
         if name in NAMES_OF_EVAL_DATA:
             raise UserError(f"{name}: fit has no such argument. Did you mean eval_data?")
+
+
+def must_be_values(knobs: Mapping[str, Any]) -> None:
+    """An optimizer or a scheduler is built by `fit` itself, from knobs."""
+    for name, value in knobs.items():
+        kind = value if isinstance(value, type) else type(value)
+        if issubclass(kind, Optimizer | LRScheduler):
+            what = "optimizer" if issubclass(kind, Optimizer) else "learning rate schedule"
+            raise UserError(
+                f"{name}: fit builds the {what} itself, from knobs such as optimizer='sgd', learning_rate=0.1 and "
+                f"schedule='cosine', but got {kind.__name__} of PyTorch. To keep your own, train in your own loop, "
+                f"with trainbook.watch and trainbook.Guard."
+            )
 
 
 def must_apply_to_fit(loaded: Loaded) -> None:
@@ -311,6 +326,12 @@ def _batch_size(data: Iterable[Any]) -> int | None:
 
 
 def _must_be_readable_again(data: Iterable[Any], name: str) -> None:
+    if not isinstance(data, Iterable) and not hasattr(data, "__getitem__"):
+        hint = f" To read {name} from a generator function, put it into an object whose __iter__ calls it."
+        raise UserError(
+            f"{name} must be an iterable of batches (a list, a DataLoader, an object with __iter__), but got "
+            f"{type(data).__name__}.{hint if callable(data) else ''}"
+        )
     if isinstance(data, Iterator):
         raise UserError(
             f"{name} must be an iterable that can be restarted (a list, a DataLoader, an object with __iter__), but "
