@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.doctor.records import Case, run, set_to
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import certainty_of
+from trainbook.doctor.curves import Divergence
 from trainbook.doctor.rule import all_rules
+from trainbook.doctor.view import View
 from trainbook.finding import Finding, Severity
 from trainbook.runs.run_record import RunRecord
 
@@ -73,6 +76,12 @@ CASES = [
         "inputs-unscaled",
         lambda: seen(constant_columns=0.0, input_spread=5.0, input_offset=300.0),
         lambda: seen(constant_columns=0.0, input_spread=1.0, input_offset=45.0),
+    ),
+    Case(
+        "loss-at-start",
+        "targets-not-shifted",
+        lambda: seen(uniform_loss=30.0, has_embedding=True),
+        lambda: seen(uniform_loss=30.0, has_embedding=False),
     ),
     Case(
         "extreme-targets",
@@ -200,3 +209,31 @@ def test_a_small_confidence_is_not_called_likely():
 
     assert told("warning", 0.72) == "likely cause, 72% sure" and told("error", 0.3) == "possible cause, 30% sure"
     assert told("info", 0.04) == "possible cause" and told("info", 0.6) == "likely cause, 60% sure"
+
+
+def test_a_loss_scaler_that_looks_for_its_scale_is_no_trouble_and_losses_between_rows_are():
+    def overflowing(row: dict[str, Any]) -> None:
+        row["skipped_updates"] = 1
+        if row["step"] == 1:
+            row["grad_norm"] = float("inf")
+
+    def nan_between(row: dict[str, Any]) -> None:
+        overflowing(row)
+        if row["step"] == 50:
+            row["bad_losses"] = 1
+
+    scaled = replace(run(each=overflowing), origin="watch", config=None)
+    found = [each for each in diagnose(scaled).findings if each.rule == "not-finite"]
+    assert [(each.severity, each.cause) for each in found] == [("info", "fp16-overflow")]
+    lost = replace(run(each=nan_between), origin="watch", config=None)
+    found = [each for each in diagnose(lost).findings if each.rule == "not-finite"]
+    assert [each.cause for each in found] == ["data-not-finite"] and "by step 50" in found[0].evidence
+
+
+def test_a_loss_below_zero_that_rises_is_no_error(monkeypatch: pytest.MonkeyPatch):
+    judge = all_rules()["divergence"].judge
+    rises = Divergence(first=-12.0, lowest=-12.0, last=-2.0, at=1, is_above_start=True)
+    monkeypatch.setattr("trainbook.doctor.rules.stability.divergence_of", lambda view: rises)
+    policy = replace(run(each=set_to(loss=-2.0, cross_entropy=-2.0)), origin="watch", config=None)
+    assert [each.severity for each in judge(View(run()))] == ["error"]
+    assert [each.severity for each in judge(View(policy))] == ["warning"]

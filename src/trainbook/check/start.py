@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from trainbook.check.parameters import input_and_output
-from trainbook.check.result import Check, CheckOutcome, failed, passed, skipped
+from trainbook.check.result import Check, CheckOutcome, failed, passed, remark, skipped
 from trainbook.check.sample import tokens_of
 from trainbook.check.subject import CheckSubject
 from trainbook.knobs.derive import Duration, batch_shape, has_windows
@@ -62,6 +62,13 @@ def initial_loss(subject: CheckSubject) -> CheckOutcome:
     if _knows_already(subject):
         if found < (1 - KNOWS_SOMETHING) * know_nothing:
             return passed(f"{told}: a pretrained model is better than chance", **numbers)
+        if not isinstance(task, TokenTask):
+            return remark(
+                told,
+                "the classes of the pretrained model are not these, or its head was never trained",
+                "Train it: a head for these classes begins with chance.",
+                **numbers,
+            )
         return failed(
             told,
             "the pretrained weights were not loaded, or the tokenizer is not the one they were trained with",

@@ -468,7 +468,7 @@ _ALL = (
     ),
     _cause(
         "constant-missed",
-        "The model is no better than a constant prediction that ignores the input.",
+        "The model is hardly better than a constant prediction that ignores the input, if at all.",
         "Check with `trainbook data` that the labels belong to the texts; then search for a better learning rate, or "
         "train longer.",
         RATE,
@@ -578,6 +578,8 @@ _ALL = (
         "The loss or the gradients are NaN or infinite.",
         "Lower the learning rate; the guard keeps such updates out of the model.",
         "guard.enabled",
+        elsewhere="Lower the learning rate, and leave out updates whose loss or gradient is not finite "
+        "(`trainbook.Guard` does).",
         is_observed=True,
     ),
     _cause(

@@ -31,6 +31,7 @@ CANDIDATES = 6  # causes that a run may have without a rule that names them
 CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
+WORDS = {"clipped": "clipped updates", "in_order": "data in a fixed order", "epochs": "the number of epochs"}
 SCALE = 100  # weights are stored as whole hundredths
 
 
@@ -101,7 +102,12 @@ def _told(found: Mapping[str, float], names: Mapping[str, int], weights: np.ndar
         if kind in ("of", "high", "low") and name in names:
             shares[trait] += float(weights[names[name]]) * value
     best = sorted((trait for trait, share in shares.items() if share > 0), key=lambda trait: -shares[trait])
-    return [f"{trait} ({_direction(found[f'of:{trait}'])})" for trait in best[:SHOWN]]
+    return [f"{_in_words(trait)} ({_direction(found[f'of:{trait}'])})" for trait in best[:SHOWN]]
+
+
+def _in_words(trait: str) -> str:
+    """A knob keeps its name; what a fact or column is called is told in words."""
+    return WORDS.get(trait, trait if "." in trait else trait.replace("_", " "))
 
 
 def _direction(value: float) -> str:

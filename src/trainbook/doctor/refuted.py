@@ -35,6 +35,17 @@ def _is_tool(view: View) -> bool:
     return view.record.origin not in LOGS
 
 
+def _is_built_in(view: View) -> bool:
+    """The loss and the targets are those of a task of ours."""
+    config = view.record.config
+    return config is not None and ":" not in str(config.training.task or "")
+
+
+def _has_adapters(view: View) -> bool:
+    """What else is frozen is so on purpose."""
+    return bool(view.setting("model.lora_rank"))
+
+
 def _has_no_tokens(view: View) -> bool:
     return view.fact("has_embedding") is False
 
@@ -63,5 +74,9 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     "clipping-tight": _below("batch.max_grad_norm", 1e-12),
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
     "evaluation-other-model": _evaluations_differ,
+    "loss-mismatched": _is_built_in,
+    "targets-broadcast": _is_built_in,
+    "softmax-twice": lambda view: _has_numbers(view) or _is_built_in(view),
+    "layers-frozen": _has_adapters,
     "targets-unscaled": lambda view: view.task is not None and not _has_numbers(view),
 }

@@ -25,7 +25,7 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
     console.print()
     if not diagnosis.findings:
         is_judged = not is_run or bool(record.train)
-        said = "no problems found" if is_judged else "nothing to judge: no training rows were logged"
+        said = "no problems found" if is_judged else f"nothing to judge: no training rows were logged{_never(record)}"
         console.print(f"  {said}", highlight=False)
     for finding in diagnosis.findings:
         _print_finding(record, finding, console)
@@ -45,6 +45,10 @@ def render(record: RunRecord, diagnosis: Diagnosis, console: Console, show_all: 
     )
     for line in _lacking(diagnosis) if show_all else _failed(diagnosis):
         print_hanging(console, Text("  "), Text(line, style="dim"), len("skipped: "))
+
+
+def _never(record: RunRecord) -> str:
+    return "; watch.step(loss) was not called" if record.origin == "watch" else ""
 
 
 def _seen(record: RunRecord) -> str:

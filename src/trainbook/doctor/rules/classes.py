@@ -98,8 +98,8 @@ def classes_not_predicted(view: View) -> Iterator[Finding]:
     gain = validation_gain(view)
     override, remedy = _for_missed_classes(view, row, gain)
     if gain is not None:
-        went = "fell" if gain >= 0 else "rose"
-        evidence += f"; the validation loss {went} by {abs(gain):.1%} over the last half of the run"
+        went = "hardly changed" if abs(gain) < 5e-4 else f"{'fell' if gain > 0 else 'rose'} by {abs(gain):.1%}"
+        evidence += f"; the validation loss {went} over the last half of the run"
     steps = (0, row["step"])
     yield finding(
         "warning",

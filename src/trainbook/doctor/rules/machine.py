@@ -25,6 +25,7 @@ OUT_OF_MEMORY = re.compile(
 BY_THE_GUARD = re.compile(r"step [\d,]+: |\d+ updates in a row|updates were rejected")  # as it begins what it says
 LONGEST_REASON = 400  # characters
 
+FEW_OVERFLOWS = 3  # of a loss scaler that looks for its scale
 PERSISTS = 3  # rows in a row that are NaN or infinite
 
 
@@ -47,13 +48,22 @@ def not_finite(view: View) -> Iterator[Finding]:
 
 def _training_not_finite(view: View) -> Iterator[Finding]:
     bad = [
-        steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms))]
-        for steps, losses, norms in view.record.rows("train").blocks("step", "loss", "grad_norm")
+        steps[(are_numbers(losses) & ~np.isfinite(losses)) | (are_numbers(norms) & ~np.isfinite(norms)) | (between > 0)]
+        for steps, losses, norms, between in view.record.rows("train").blocks("step", "loss", "grad_norm", "bad_losses")
     ]
     skipped = [event["step"] for event in view.events("skip") if _was_not_finite(event)]
     steps = np.unique(np.concatenate([*bad, skipped])).astype(int)
     if not len(steps):
         return
+    scaled = _skipped_by_scaling(view)
+    if len(scaled) and len(scaled) <= FEW_OVERFLOWS:
+        if not len(others := np.setdiff1d(steps, scaled)):
+            evidence = f"at step {scaled[0]:,} a gradient was infinite, its loss was not, and the update was left out"
+            remedy = "Nothing, if a GradScaler is used: it begins with a scale that is too large, and halves it."
+            span = (int(scaled[0]), int(scaled[-1]))
+            yield finding("info", "fp16-overflow", 0.4, evidence, steps=span, remedy=remedy)
+            return
+        steps = others
     losses, norms = view.curve("loss")[1], view.curve("grad_norm")[1]
     at_end = (len(losses) > 0 and not np.isfinite(losses[-1])) or (len(norms) > 2 and not np.isfinite(norms[-3:]).any())
     evidence = f"the loss or its gradient was NaN or infinite {_times(len(steps))}, first at step {steps[0]:,}"
@@ -92,6 +102,16 @@ def _training_not_finite(view: View) -> Iterator[Finding]:
     yield finding(severity, "non-finite", 0.6, evidence, steps=(steps[0], steps[-1]), override=override)
 
 
+def _skipped_by_scaling(view: View) -> np.ndarray:
+    """Steps of a watched loop with a finite loss and an infinite gradient whose update was not made: as a loss scaler
+    does that has yet to find its scale."""
+    if view.record.origin not in ("watch", "huggingface"):
+        return np.zeros(0, int)
+    steps, losses, norms, left_out = view.record.rows("train").columns("step", "loss", "grad_norm", "skipped_updates")
+    is_new = np.diff(left_out, prepend=0) > 0
+    return steps[np.isfinite(losses) & np.isinf(norms) & is_new].astype(int)
+
+
 def _validation_not_finite(view: View) -> Iterator[Finding]:
     """While training losses are finite: then the weights are, and the validation data or its loss is to blame."""
     (at, evaluations), losses = view.curve("loss", "eval"), view.curve("loss")[1]
@@ -112,16 +132,19 @@ def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Fin
     is_guarded = "; the guard skips such batches." if skipped else "."
     without_loss = {event["step"] for event in view.events("skip") if has_no_loss(event)}
     at, losses = view.curve("loss")
-    rows = at[~np.isfinite(losses)].astype(int)
+    between = view.finite("bad_losses")[0]  # rows that stand for such steps as well
+    rows = np.union1d(at[~np.isfinite(losses)], between).astype(int)
     if len(without_loss) > 0.9 * len(set(skipped)) and skipped:
         evidence = (
             f"the loss of {len(without_loss):,} batches was NaN or infinite, first at step {min(without_loss):,}; "
             "it was finite in the batches between them, so the weights are not to blame"
         )
     elif not skipped and len(rows):
+        where = "steps up to " if len(between) else ""
+        first = "by" if rows[0] in between else "at"
         evidence = (
-            f"the loss was NaN or infinite in {len(rows):,} logged row{'s' * (len(rows) > 1)}, first at step "
-            f"{rows[0]:,}; it was finite again without a lower learning rate, so the weights are not to blame"
+            f"the loss was NaN or infinite in {where}{len(rows):,} logged row{'s' * (len(rows) > 1)}, first {first} "
+            f"step {rows[0]:,}; it was finite again without a lower learning rate, so the weights are not to blame"
         )
     else:
         evidence = (

@@ -63,8 +63,8 @@ def padding_in_the_loss(view: View) -> Iterator[Finding]:
     looks_at="the commonest token among those that are read, padding apart, and where the loss counts",
     thresholds=f"{COMMONEST:.0%} of the tokens are the same, in a model with an embedding; if {HIDDEN:.0%} of the "
     "places that count read it, and are to predict others, it is a mask",
-    source="reasoning: no text consists of one token, and no model can tell what is hidden without the rest; a sequence "
-    "of two symbols may well have one of them in most places",
+    source="reasoning: no text consists of one token, and no model can tell what is hidden without the rest; a "
+    "sequence of two symbols may well have one of them in most places",
     fault="a tokenizer that does not know the text; nearly all tokens masked",
     causes=("tokens-unknown", "mask-ratio-high"),
     needs=("start:commonest_share",),

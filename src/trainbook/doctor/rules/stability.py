@@ -27,7 +27,8 @@ OF_START = 12  # rows, that the noise of the start can be read from
     "difference of two medians (and by 4 deviations of single rows, if the validation loss falls meanwhile); or is "
     "10 % and 4 deviations of single rows above the first loss (in the first "
     f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
-    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one",
+    f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one; a "
+    "warning if the loss is below 0 at times",
     source="reasoning: noise does not undo half of the improvement; deviations are those of neighbouring rows",
     fault="the learning rate 30 times too high",
     causes=("learning-rate-high",),
@@ -44,7 +45,7 @@ def divergence(view: View) -> Iterator[Finding]:
     if found.is_above_start:
         evidence = f"the loss is {found.last:.3g}, above its start of {found.first:.3g}"
     yield finding(
-        "error",
+        "error" if view.has_floor else "warning",  # a loss without a floor, as of a policy, need not fall at all
         "learning-rate-high",
         sure,
         evidence,
