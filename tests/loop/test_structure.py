@@ -93,8 +93,9 @@ def test_parameters_that_the_optimizer_does_not_have():
 
 
 def test_matrices_are_counted_and_those_of_zeros():
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    first, last = nn.Linear(3, 4), nn.Linear(4, 2)
+    model = nn.Sequential(first, nn.LayerNorm(4), last)
     assert matrix_facts(model) == {"matrices": 2, "matrices_trained": 2, "matrices_of_zeros": 0}
-    nn.init.zeros_(model[2].weight)
-    model[0].weight.requires_grad_(False)
+    nn.init.zeros_(last.weight)
+    first.weight.requires_grad_(False)
     assert matrix_facts(model) == {"matrices": 2, "matrices_trained": 1, "matrices_of_zeros": 1}
