@@ -118,7 +118,7 @@ def order_of_targets(view: View) -> Iterator[Finding]:
 
 @rule(
     "extreme-targets",
-    symptom="loss spike",
+    symptom="loss spikes",
     looks_at="how far the farthest of the first targets is from their median, where they are numbers",
     thresholds=f"{EXTREME:g} times the range between the first and the last tenth of them",
     source="reasoning: even heavy tails hardly reach so far in some thousand samples",
