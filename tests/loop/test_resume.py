@@ -126,6 +126,27 @@ def test_a_finished_run_is_not_trained_again(lab):
     assert {path: path.read_bytes() for path in lab.open().path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "loop.safetensors", "state.json", "complete.json"])
+def test_a_finished_run_whose_last_checkpoint_is_damaged_trains_its_end_again(lab, file: str):
+    lab.train("checkpoint.save_steps=3", name="whole")
+    lab.train("checkpoint.save_steps=3")
+    path = lab.open().checkpoints / "step-00000012" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    assert lab.train("checkpoint.save_steps=3").ended == "finished"
+    (event,) = lab.events("checkpoint_damaged")
+    assert event["step"] == 12 and [event["step"] for event in lab.events("resume")] == [9]
+    lab.must_be_equal("whole", "run")
+    assert lab.train("checkpoint.save_steps=3").ended == "already finished"
+
+
+def test_a_finished_run_without_checkpoints_stays_finished(lab):
+    lab.train()
+    lab.open().drop_checkpoints()
+    assert lab.train().ended == "already finished"
+
+
 def test_resume_takes_the_configuration_of_the_folder(lab):
     from trainbook import api
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from trainbook.checkpoints.store import CheckpointStore, LoadedCheckpoint
+from trainbook.checkpoints.store import CheckpointStore, LoadedCheckpoint, damage_of_newest
 
-__all__ = ["CheckpointStore", "LoadedCheckpoint"]
+__all__ = ["CheckpointStore", "LoadedCheckpoint", "damage_of_newest"]

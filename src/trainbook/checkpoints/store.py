@@ -298,3 +298,15 @@ class CheckpointStore:
             raise CheckpointError(f"The checkpoint folder {self.folder} was opened read-only.")
         if self._closed:
             raise CheckpointError(f"The checkpoint folder {self.folder} is closed: nothing more can be saved.")
+
+
+def damage_of_newest(folder: Path) -> str:
+    """What is wrong with the checkpoint that was written last, every file read; "" if nothing is, or there is none."""
+    for entry in catalogue.scan(folder)[:1]:
+        if entry.marker is None or entry.marker.step != entry.step:
+            return entry.damage
+        try:
+            verified(entry.path, entry.marker, ReadSpec())
+        except Damaged as error:
+            return str(error)
+    return ""

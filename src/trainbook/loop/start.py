@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from trainbook.bounded.files import read_bytes
+from trainbook.checkpoints import damage_of_newest
 from trainbook.errors import Interrupted, RunFolderError, TrainbookError
 from trainbook.knobs import KnobChange, Loaded, dump, dump_changes, load, require_length
 from trainbook.knobs.dumping import untrue, yaml_value
@@ -129,8 +130,13 @@ def _prepare(request: TrainRequest) -> Launch | Result:
     if existing.has_begun:
         changes = check_resume(existing, loaded, request.accept_changes)
         if existing.read_manifest().status == "finished" and not changes:
-            put_back(existing, recovered, request.quiet)
-            return Result(existing, ALREADY_FINISHED)
+            damage = damage_of_newest(existing.checkpoints)
+            if not damage:
+                put_back(existing, recovered, request.quiet)
+                return Result(existing, ALREADY_FINISHED)
+            notices.append(
+                f"The run is finished, but its last checkpoint is damaged, so its end is trained again: {damage}"
+            )
         run = existing
         before = recovered.config_text or read_file(run.config)
         if wrong := untrue(before, loaded, changes):
