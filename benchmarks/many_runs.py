@@ -5,7 +5,9 @@
 
 Each line is a whole `trainbook tune`, from the command to its end, with the start of Python and of CUDA. On a GPU it
 runs also without NVIDIA's Multi-Process Service. The runs are the same ones in the same order, and deterministic: their
-losses must be equal to the last bit. What is measured is written at once; `--models 10M` measures one of them alone.
+losses must be equal to the last bit. On a CPU, PyTorch's sums depend on the number of threads, and workers divide
+them: losses are compared with those of one worker that has as many threads, and the speed with that of one worker that
+has them all. What is measured is written at once; `--models 10M` measures one of them alone.
 """
 
 from __future__ import annotations
@@ -48,13 +50,14 @@ ON_GPU = (
     Case("0.8M", (*SMALL, "training.max_steps=400"), 6, ((8, 32, False), (8, 32, True), (16, 64, True))),
     Case("10M", (*SMALL, *TEN, "training.max_steps=300"), 3, ((8, 16, False), (8, 16, True))),
 )
-ON_CPU = (Case("0.8M", (*SMALL, "training.max_steps=60"), 6, ((2, 12, False),)),)
+ON_CPU = (Case("0.8M", (*SMALL, "training.max_steps=60"), 6, ((os.cpu_count() or 1, 12, False),)),)  # a core each
 
 
 @dataclass(frozen=True)
 class Line:
     model: str
     workers: int
+    threads: int | None  # of each worker, on a CPU; None: PyTorch's choice
     service: bool
     runs: int
     seconds: float
@@ -67,12 +70,14 @@ class Line:
         return 3600 * self.runs / self.seconds
 
 
-def measure(case: Case, workers: int, runs: int, service: bool) -> Line:
+def measure(case: Case, workers: int, runs: int, service: bool, threads: int | None = None) -> Line:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "study.yaml").write_text(STUDY)
         command = [sys.executable, "-m", "trainbook", "tune", "study.yaml", *case.settings]
         command += ["--budget", str(runs), "--workers", str(workers)]
         given = {**os.environ, **({} if service else WITHOUT_SERVICE)}
+        if threads is not None:
+            given["OMP_NUM_THREADS"] = str(threads)
         began = time.perf_counter()
         done = subprocess.run([*command, "--name", "many"], cwd=folder, env=given, capture_output=True, text=True)
         seconds = time.perf_counter() - began
@@ -90,7 +95,7 @@ def measure(case: Case, workers: int, runs: int, service: bool) -> Line:
             trained.append(train[-1]["time"] - train[0]["time"])
             started.append(train[0]["time"] - events[0]["time"])
         middle = sorted(started)[len(started) // 2]
-        return Line(case.model, workers, service, runs, seconds, sum(trained) / len(trained), middle, losses)
+        return Line(case.model, workers, threads, service, runs, seconds, sum(trained) / len(trained), middle, losses)
 
 
 def main() -> int:
@@ -102,19 +107,23 @@ def main() -> int:
     if asked.cpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     described, results = facts("cpu" if asked.cpu else "cuda"), []
-    print(f"{'model':<6} {'workers':>7}  {'MPS':<3} {'runs':>4} {'seconds':>8} {'runs/hour':>9} {'ratio':>6}  losses")
+    print("model  workers threads  MPS runs  seconds runs/hour  ratio  losses")
     for case in ON_CPU if asked.cpu else ON_GPU:
         if case.model not in asked.models:
             continue
         alone = measure(case, 1, case.alone, service=False)
-        for line in chain([alone], (measure(case, *each) for each in case.together)):
+        rivals = [alone]
+        if asked.cpu:
+            rivals.append(measure(case, 1, case.alone, service=False, threads=1))
+        for line in chain(rivals, (measure(case, *each) for each in case.together)):
             ratio = line.runs_an_hour / alone.runs_an_hour
-            both = alone.losses.keys() & line.losses.keys()
-            equal = sum(alone.losses[each] == line.losses[each] for each in both)
+            same = alone if line is alone else rivals[-1]  # on a CPU, the one with as many threads
+            both = same.losses.keys() & line.losses.keys()
+            equal = sum(same.losses[each] == line.losses[each] for each in both)
             service = "yes" if line.service else "no"
             print(
-                f"{line.model:<6} {line.workers:>7}  {service:<3} {line.runs:>4} {line.seconds:>8.1f} "
-                f"{line.runs_an_hour:>9.0f} {ratio:>5.2f}x  {equal} of {len(both)} equal",
+                f"{line.model:<6} {line.workers:>7} {line.threads or '':>7}  {service:<3} {line.runs:>4} "
+                f"{line.seconds:>8.1f} {line.runs_an_hour:>9.0f} {ratio:>5.2f}x  {equal} of {len(both)} equal",
                 flush=True,
             )
             kept = {name: value for name, value in asdict(line).items() if name != "losses"}

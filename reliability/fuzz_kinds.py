@@ -422,9 +422,9 @@ class Data(Kind):
     """Read as one kind of record after the other, as training and the report on data do."""
 
     def read(self) -> None:
+        from trainbook.data.sources import open_source
         from trainbook.data.sources.chat import open_chat
         from trainbook.data.sources.fields import FieldSpec
-        from trainbook.data.sources import open_source
 
         records, bad_lines = WAYS[self.reads % len(WAYS)]
         self.reads += 1

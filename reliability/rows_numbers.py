@@ -68,7 +68,9 @@ def poisoned_batches(lab: Lab) -> Result:
                 if not trial.facts["told"]:
                     trial.problems.append("nothing was told of the poisoned batches")
         facts[kind] = interval(differences)
-    return Result("5", "; ".join(f"{kind}: {_shown(fact)}" for kind, fact in facts.items()), trials, facts)
+    says = "; ".join(f"{kind}: {_shown(fact)}" for kind, fact in facts.items())
+    noticed = sum(bool(trial.facts.get("told")) for trial in trials)
+    return Result("5", f"{says}; noticed in {noticed} of {len(trials)} runs", trials, facts)
 
 
 def _trained(lab: Lab, seed: int, kind: str, is_poisoned: bool) -> tuple[Path, list[str]]:
@@ -76,11 +78,8 @@ def _trained(lab: Lab, seed: int, kind: str, is_poisoned: bool) -> tuple[Path, l
     faults = [part for step in POISONED for part in ("--inject", f"{kind}@{step}")] if is_poisoned else []
     if not is_poisoned and lab.bench.folder(name).exists():
         return lab.bench.folder(name), []
-    # Random labels cost a model no more that has learned nothing but frequencies: of four words, it knows more by then.
-    easy = lab.bench.root / "four-words.txt"
-    if not easy.exists():
-        easy.write_text(text_of(6000, seed=0, vocabulary=4))
-    text = () if lab.has_own_text else (f"data.source={easy.name}",)
+    # A real text, of which a small model knows enough by then that random labels cost it something.
+    text = () if lab.has_own_text else ("data.source=builtin:pystdlib",)
     # All of the validation text, and so many samples of it that the loss is a number to three places.
     ended = lab.bench.train(name, f"training.seed={seed}", "evaluation.eval_max_samples=400", *text, *faults)
     problems = [f"exit code {ended.code}: {ended.last_words}"] if ended.code else []
