@@ -135,6 +135,21 @@ def test_it_looks_at_a_few_passes_and_then_is_gone():
     assert not model._forward_hooks
 
 
+def test_no_row_is_kept_of_a_model_that_does_not_predict_the_next_token():
+    facts = OutputFacts(model := Model())
+    at(0)(model(tokens()), tokens()).backward()
+    assert facts.read()["token_targets"]["1"] < 0.5
+    at(0)(model(tokens()), tokens()).backward()
+    assert facts._example is None
+
+
+def test_no_row_is_kept_of_a_model_whose_outputs_get_no_gradient():
+    facts = OutputFacts(model := Model())
+    for _ in range(40):
+        model(tokens())
+    assert facts._example is None
+
+
 def test_models_without_tokens_and_odd_ones_are_left_alone():
     facts = OutputFacts(linear := nn.Linear(4, 2))
     linear(torch.randn(3, 4)).sum().backward()

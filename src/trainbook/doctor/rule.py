@@ -44,9 +44,12 @@ class Rule:
     needs: tuple[str, ...]  # see `missing`
     judge: Judge
     elsewhere: bool = False  # it does not apply to runs whose data and model are this package's own
+    own_parts: bool = False  # but to those with a task or model of the user's own
 
     def applies_to(self, view: View) -> bool:
-        return not (self.elsewhere and view.record.origin == "trainbook")
+        if not self.elsewhere or view.record.origin != "trainbook":
+            return True
+        return self.own_parts and view.has_own_parts
 
 
 RULES: dict[str, Rule] = {}
@@ -63,10 +66,13 @@ def rule(
     causes: tuple[str, ...],
     needs: tuple[str, ...] = (),
     elsewhere: bool = False,
+    own_parts: bool = False,
 ) -> Callable[[Judge], Judge]:
     def register(judge: Judge) -> Judge:
         subject = judge.__module__.rpartition(".")[2]
-        RULES[name] = Rule(name, subject, symptom, looks_at, thresholds, source, fault, causes, needs, judge, elsewhere)
+        RULES[name] = Rule(
+            name, subject, symptom, looks_at, thresholds, source, fault, causes, needs, judge, elsewhere, own_parts
+        )
         return judge
 
     return register

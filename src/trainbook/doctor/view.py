@@ -180,6 +180,11 @@ class View:
         return self.setting("model.type") in NATIVE
 
     @property
+    def has_own_parts(self) -> bool:
+        """A configuration that names a model or a task of the user's own, by its Python path."""
+        return any(":" in str(self.setting(path, "")) for path in ("model.type", "training.task"))
+
+    @property
     def is_transformer(self) -> bool:
         """Usual values are those of transformers. Another tool's run is one if its settings describe one, or if its
         model was seen to have attention."""

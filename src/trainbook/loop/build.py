@@ -32,6 +32,7 @@ from trainbook.loop.facts import baseline, data_facts, gathered, model_facts, ta
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.load_task import build_task, check_tokenizer, has_checkpoint, read_facts, write_facts
 from trainbook.loop.memory_forecast import forecast_memory
+from trainbook.loop.output_facts import OutputFacts
 from trainbook.loop.samples import PlannedSamples
 from trainbook.loop.shortage import Kind
 from trainbook.loop.state import TrainState
@@ -138,6 +139,9 @@ def assemble(
     job = ConfiguredJob(config, data, plan, task, state, total_updates)
     job.compiled, job.notes, job.needed = compiled, notes, needed
     job.num_parameters, job.num_trained = counted
+    is_own = ":" in task_name(config) or ":" in config.model.type
+    if is_own and not compiled and not ranks.are_several:
+        job.output_facts = OutputFacts(task, vocab_size=facts.vocab_size)
     return job
 
 
@@ -168,6 +172,7 @@ class ConfiguredJob(Job):
     num_trained: int
     notes: list[str]  # what became of pretrained weights
     needed: Sequence[str]  # memory, on paper
+    output_facts: OutputFacts | None = None  # of a task or model of the user's own
 
     def __init__(
         self, config: Config, data: DataBundle, plan: BatchPlan, task: Task, state: TrainState, total_updates: int
@@ -245,6 +250,9 @@ class ConfiguredJob(Job):
             "num_trained": self.num_trained,
             "steps_per_epoch": self.num_samples / self.batch.global_batch,
         }
+
+    def facts_seen(self) -> dict[str, Any]:
+        return {} if self.output_facts is None else self.output_facts.read()
 
     def write_files(self, folder: Path) -> None:
         write_facts(folder, self.task, self.data.tokenizer)

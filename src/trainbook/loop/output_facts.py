@@ -7,8 +7,8 @@ device is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from trainbook.guard.hooks import Hook
 from trainbook.loop.step_metrics import left_as_it_was
 
 LOOKS = (1, 2, 3, 4, 8, 16, 32)  # training passes
-TOKENS = ("input_ids", "tokens", "inputs", "x")  # names of what is read, before any other
+TOKENS = ("decoder_input_ids", "input_ids", "tokens", "inputs", "x")  # names of what is read, before any other
 OFFSETS = (0, 1, 2)  # from a place to the token that it is to predict
 LEAST_TAIL = 2  # equal tokens at the end of a row: padding
 ENOUGH = 64  # places that count
@@ -29,31 +29,45 @@ NEXT = 0.9  # of the targets: the model is trained to predict the next token, an
 SUMS = ("judged", *(f"offset {each}" for each in OFFSETS), "counted", "padding", "read", "commonest", "hidden", "all")
 
 
-class OutputFacts:
-    """Of a module with tokens (rows, length) as inputs and outputs (rows, length, vocabulary)."""
+class Seen(NamedTuple):
+    """Of one pass: the tokens, the outputs, and what was called to get them."""
 
-    def __init__(self, model: nn.Module) -> None:
+    tokens: Tensor
+    outputs: Tensor
+    called: Callable[..., Any]
+    arguments: tuple
+    keywords: dict[str, Any]
+
+
+class OutputFacts:
+    """Of a module with tokens (rows, length) as inputs and outputs (rows, length, vocabulary).
+
+    A task of a configuration answers with losses. Given its `vocab_size`, the outputs are those of its method `logits`
+    or of one of its parts.
+    """
+
+    def __init__(self, model: nn.Module, *, vocab_size: int | None = None) -> None:
         self.sums: Tensor | None = None  # as SUMS, on the device
-        self._model = model
+        self._model, self._vocab_size = model, vocab_size
         self._passes = self._added = self._told = 0
         self._failed = self._has_probed = False
-        self._example: tuple[nn.Module, tuple, dict[str, Any]] | None = None  # of a pass: what was called, with what
+        self._example: tuple[Callable[..., Any], tuple, dict[str, Any]] | None = None  # what was called, with what
         # A module of Lightning's is not called itself: then a part of it is what computes the outputs.
         self._is_called = False
+        self._tokens: Tensor | None = None  # of a task, while it is called
+        self._inside: Seen | None = None  # the last outputs while a task is called
+        self._is_listening = False  # to `logits`
         self._hooks = [
-            model.register_forward_pre_hook(Hook(self._before_forward)),
-            *(
-                part.register_forward_hook(Hook(self._after_forward), with_kwargs=True)
-                for part in (model, *model.children())
+            model.register_forward_pre_hook(Hook(self._before_forward), with_kwargs=True),
+            model.register_forward_hook(
+                Hook(self._after_forward), with_kwargs=True, always_call=vocab_size is not None
             ),
+            *(part.register_forward_hook(Hook(self._after_part), with_kwargs=True) for part in model.children()),
         ]
 
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
-
-    def _before_forward(self, *_: Any) -> None:
-        self._is_called = True
 
     def news(self, *, is_last: bool = False) -> Tensor | None:
         """The sums, when there are twice as many passes behind them as when they were told before. No host sync."""
@@ -70,11 +84,18 @@ class OutputFacts:
         """Given the news as they were read. Once, where the next token is to be predicted: whether later ones are seen,
         by two more passes in evaluation mode, after which all is as before."""
         facts = token_facts(sums)
-        if not self._has_probed and facts.get("token_targets", {}).get("1", 0.0) > NEXT:
+        shares = facts.get("token_targets")
+        if not self._has_probed and shares is not None:
             self._has_probed = True
-            self._quietly(self._probe, facts)
+            if shares["1"] > NEXT:
+                self._quietly(self._probe, facts)
+        if self._has_probed or self._is_over:
             self._example = None
         return facts
+
+    @property
+    def _is_over(self) -> bool:
+        return self._passes > LOOKS[-1]
 
     @torch.no_grad()
     def _probe(self, facts: dict[str, Any]) -> None:
@@ -98,31 +119,70 @@ class OutputFacts:
             difference = (after[:, :half] - before[:, :half]).abs().amax().float()
             facts["later_tokens_seen"] = float(difference / before[:, :half].float().std().clamp(min=1e-6))
 
-    def _after_forward(self, called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
-        is_part = called is not self._model
-        if (
-            torch.compiler.is_compiling()
-            or not torch.is_grad_enabled()
-            or self._failed
-            or (is_part and self._is_called)
-        ):
+    # A pass
+
+    @property
+    def _is_looked_at(self) -> bool:
+        return not (torch.compiler.is_compiling() or not torch.is_grad_enabled() or self._failed)
+
+    def _before_forward(self, model: nn.Module, arguments: tuple, keywords: dict[str, Any]) -> None:
+        self._is_called = True
+        if self._vocab_size is not None and self._is_looked_at and self._passes + 1 in LOOKS:
+            self._quietly(self._begin_task, model, arguments, keywords)
+
+    def _begin_task(self, task: nn.Module, arguments: tuple, keywords: dict[str, Any]) -> None:
+        self._tokens, self._inside = _tokens_in([*_by_name(keywords), *arguments]), None
+        method = getattr(task, "logits", None)
+        if method is None or "logits" in vars(task):
             return
+
+        def logits(*given: Any, **named: Any) -> Any:
+            output = method(*given, **named)
+            self._quietly(self._note_inside, method, given, named, output)
+            return output
+
+        vars(task)["logits"], self._is_listening = logits, True  # until the pass is over
+
+    def _note_inside(self, called: Callable[..., Any], arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
+        outputs, tokens = _outputs_in(output), self._tokens
+        if tokens is None or outputs is None or self._vocab_size is None or outputs.shape[-1] < self._vocab_size:
+            return
+        if outputs.shape[:2] == tokens.shape:
+            self._inside = Seen(tokens, outputs, called, arguments, keywords)
+
+    def _after_part(self, part: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
+        if not self._is_looked_at:
+            return
+        if self._tokens is not None:
+            self._quietly(self._note_inside, part, arguments, keywords, output)
+        elif not self._is_called:
+            self._after_pass(part, arguments, keywords, output)
+
+    def _after_forward(self, model: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
+        if self._is_listening:
+            del vars(model)["logits"]
+            self._is_listening = False
+        if self._is_looked_at:
+            self._after_pass(model, arguments, keywords, output)
+        self._tokens = self._inside = None
+
+    def _after_pass(self, called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
         self._passes += 1
         if self._passes in LOOKS:
             self._quietly(self._look, called, arguments, keywords, output)
-        elif self._passes > LOOKS[-1]:
+        elif self._is_over:
             self.close()
+            if self.sums is None:
+                self._example = None
 
     def _look(self, called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
-        tokens, outputs = _tokens_in([*_by_name(keywords), *arguments]), _outputs_in(output)
-        if tokens is None or outputs is None or outputs.shape[:2] != tokens.shape or not outputs.requires_grad:
+        seen = self._inside if self._vocab_size is not None else _seen(called, arguments, keywords, output)
+        if seen is None or not seen.outputs.requires_grad:
             return
-        if getattr(output, "encoder_last_hidden_state", None) is not None:
-            return  # it writes another text than the one it reads
-        if not self._has_probed:
-            self._example = (called, *_first_rows(arguments, keywords, len(tokens)))
-        tokens = tokens.detach().clone()  # a loop may write into its own
-        outputs.register_hook(Hook(lambda gradient: self._quietly(self._add, tokens, gradient)))
+        if not self._has_probed and _tokens_in([*_by_name(seen.keywords), *seen.arguments]) is not None:
+            self._example = (seen.called, *_first_rows(seen.arguments, seen.keywords, len(seen.tokens)))
+        tokens = seen.tokens.detach().clone()  # a loop may write into its own
+        seen.outputs.register_hook(Hook(lambda gradient: self._quietly(self._add, tokens, gradient)))
 
     @torch.no_grad()
     def _add(self, tokens: Tensor, gradient: Tensor) -> None:
@@ -183,6 +243,15 @@ def token_facts(sums: Sequence[float]) -> dict[str, Any]:
     if found["judged"] >= ENOUGH:
         facts["token_targets"] = {str(each): found[f"offset {each}"] / judged for each in OFFSETS}
     return facts
+
+
+def _seen(called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> Seen | None:
+    tokens, outputs = _tokens_in([*_by_name(keywords), *arguments]), _outputs_in(output)
+    if tokens is None or outputs is None or outputs.shape[:2] != tokens.shape:
+        return None
+    if getattr(output, "encoder_last_hidden_state", None) is not None:
+        return None  # it writes another text than the one it reads
+    return Seen(tokens, outputs, called, arguments, keywords)
 
 
 def _first_rows(arguments: tuple, keywords: Mapping[str, Any], rows: int) -> tuple[tuple, dict[str, Any]]:

@@ -26,6 +26,7 @@ SEEN = 0.05  # deviations of the outputs: rounding causes less than .001
     causes=("targets-shifted-twice", "targets-not-shifted"),
     needs=("start:token_targets",),
     elsewhere=True,
+    own_parts=True,
 )
 def targets_of_outputs(view: View) -> Iterator[Finding]:
     shares, span = dict(view.fact("token_targets")), (0, view.last_step)
@@ -48,6 +49,7 @@ def targets_of_outputs(view: View) -> Iterator[Finding]:
     causes=("padding-as-targets",),
     needs=("start:padding_share",),
     elsewhere=True,
+    own_parts=True,
 )
 def padding_in_the_loss(view: View) -> Iterator[Finding]:
     share = float(view.fact("padding_share"))
@@ -69,6 +71,7 @@ def padding_in_the_loss(view: View) -> Iterator[Finding]:
     causes=("tokens-unknown", "mask-ratio-high"),
     needs=("start:commonest_share",),
     elsewhere=True,
+    own_parts=True,
 )
 def one_token(view: View) -> Iterator[Finding]:
     share, hidden = float(view.fact("commonest_share")), float(view.fact("hidden_share", 0.0))
@@ -93,6 +96,7 @@ def one_token(view: View) -> Iterator[Finding]:
     causes=("future-leaks",),
     needs=("start:later_tokens_seen",),
     elsewhere=True,
+    own_parts=True,
 )
 def later_tokens(view: View) -> Iterator[Finding]:
     change = float(view.fact("later_tokens_seen"))
@@ -114,6 +118,7 @@ def later_tokens(view: View) -> Iterator[Finding]:
     causes=("init-small", "layers-frozen"),
     needs=("start:matrices", "start:matrices_of_zeros", "start:matrices_trained"),
     elsewhere=True,
+    own_parts=True,
 )
 def matrices_at_the_start(view: View) -> Iterator[Finding]:
     count, span = int(view.fact("matrices")), (0, view.last_step)
