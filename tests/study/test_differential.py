@@ -239,6 +239,33 @@ def test_a_remedy_that_makes_it_worse_is_said_and_its_cause_loses(lab):
     assert answer["conclusion"] in ("unknown", "possible")
 
 
+def test_a_change_without_any_effect_tells_nothing_of_its_cause(lab):
+    lab.train(*LENGTH, name="run")
+    answer = tried(lab, "run", finding("momentum-high", 0.7, "checkpoint.asynchronous=false"), steps=8, budget=0)
+    remedy = answer["remedies"][0]
+    assert (answer["verdict"], answer["had_effect"]) == ("did not help", False)
+    assert remedy["before"] == remedy["after"]
+
+
+def test_an_evaluation_whose_code_draws_other_samples_is_left_to_the_hand(lab, monkeypatch):
+    lab.train(*LENGTH, name="run")
+    real, count = build.eval_batches, iter(range(100))
+    monkeypatch.setattr(
+        build, "eval_batches", lambda dataset, size, *rest, **more: real(dataset, size, 2 + next(count), **more)
+    )
+    answer = tried(lab, "run", finding("evaluation-noisy", 0.6, "evaluation.eval_max_samples=5"))
+    assert (answer["conclusion"], answer["cause_ids"]) == ("cause", ["evaluation-noisy"])
+    assert answer["remedies"] == [] and "same samples every time" in answer["advice"]
+
+
+def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, monkeypatch):
+    lab.train(*LENGTH, name="run")
+    monkeypatch.setattr(differential, "treatment_of", lambda cause, view: "training.max_steps=16")
+    early = finding("dataset-tiny", 0.9, "evaluation.early_stopping_patience=3")
+    answer = tried(lab, "run", early)
+    assert (answer["override"], answer["measure"]) == ("training.max_steps=16", "final validation loss")
+
+
 def test_a_change_of_what_is_evaluated_is_not_tried(lab):
     lab.train(*LENGTH, name="run")
     answer = tried(lab, "run", finding("validation-drift", 0.9, "data.validation_ratio=0.3"))

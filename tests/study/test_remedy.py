@@ -113,8 +113,9 @@ def test_a_change_that_changes_nothing_does_not_help(lab):
     lab.train(*LENGTH, name="run")
     same = tried(lab, "run", finding("checkpoint.asynchronous=false", steps=(17, 24)))
     assert (same["verdict"], same["difference"]) == ("did not help", 0.0)
+    assert not same["had_effect"] and "no effect" in same["reason"]
     nearly = tried(lab, "run", finding("optimizer.epsilon=1.1e-8", steps=(17, 24), rule="epsilon"))
-    assert nearly["verdict"] in ("did not help", "cannot tell")
+    assert nearly["verdict"] in ("did not help", "cannot tell") and nearly["had_effect"]
 
 
 def test_a_try_that_was_killed_goes_on_and_ends_the_same(lab):
@@ -222,6 +223,7 @@ def saved(shared_lab):
         pytest.param("schedule.warmup_steps=9", (17, 24), 0, None, id="another beginning"),
         pytest.param("schedule.floor=0.5", (17, 24), 16, None, id="another end"),
         pytest.param("training.max_steps=48", (17, 24), 16, None, id="a longer run"),
+        pytest.param("training.max_steps=28", (17, 24), 0, None, id="a shorter run, whose schedule is another"),
         pytest.param("optimizer.type=lion", (17, 24), 0, 21, id="an optimizer that has another state"),
     ],
 )
@@ -229,6 +231,23 @@ def test_where_a_try_begins_and_ends(saved, override, steps, from_step, stop_at)
     record = open_record(saved.runs / "run")
     question = ask(record, saved.open("run"), finding(override, steps))
     assert (question.from_step, question.stop_at) == (from_step, stop_at)
+
+
+def test_a_run_of_another_length_is_evaluated_as_often(saved):
+    parent, change = saved.open("run"), "training.max_steps=16"
+    plan = ask(open_record(saved.runs / "run"), parent, finding(change))
+    every = [
+        RemedyRun(parent, RunFolder(saved.runs / "arm"), each, 1, None, plan).loaded().config.evaluation.eval_steps
+        for each in ([], [change])
+    ]
+    assert every == [4, 2]
+
+
+def test_the_scatter_of_evaluations_is_judged_by_many_of_them_late_in_the_run(saved):
+    noisy = finding("evaluation.eval_max_samples=5", (1, 32), cause="evaluation-noisy")
+    plan = ask(open_record(saved.runs / "run"), saved.open("run"), noisy)
+    assert plan.measure == "scatter" and plan.from_step == 16
+    assert plan.stop_at is not None and (plan.stop_at - plan.from_step) // plan.eval_steps >= 12
 
 
 @pytest.mark.parametrize(

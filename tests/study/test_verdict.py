@@ -127,3 +127,15 @@ def test_less_scatter_is_better_only_if_it_is_beyond_chance():
     assert compare_scatter("scatter", scattered(0.4), scattered(0.01)).verdict == "helped"
     assert compare_scatter("scatter", scattered(0.01), scattered(0.4)).verdict == "made it worse"
     assert compare_scatter("scatter", scattered(0.4), scattered(0.3)).verdict == "cannot tell"
+
+
+def test_of_runs_of_different_lengths_it_is_their_ends_that_are_compared():
+    rising = [(step, 0.86 + 0.001 * (step - 120)) for step in range(25, 201, 25)]
+    shorter = [(step, 0.89 + 0.004 * (120 - step)) for step in range(15, 121, 15)]
+    found = compare_curves("final validation loss", rising, shorter)
+    assert (found.control, found.remedy) == (pytest.approx(0.94), pytest.approx(0.89)), "as on their straight lines"
+    assert found.verdict == "helped"
+    as_long = [(step, value) for (step, _), (_, value) in zip(rising, shorter, strict=True)]
+    assert compare_curves("validation loss", rising, as_long).remedy == pytest.approx(0.95), (
+        "the mean of the last three"
+    )

@@ -385,6 +385,20 @@ def _validation_falls_fast(view: View, since: float) -> bool:
     return then - losses[-1] >= FAST_OF_ALL * (losses[0] - losses[-1]) > 0
 
 
+MOST_UNCLIPPED, FEWEST_UNCLIPPED = 0.8, 3  # of the gradient norms above the threshold, and how many of these
+
+
+def unclipped_steps(view: View) -> int:
+    """Logged steps whose gradient norm is above the threshold, and that were not clipped; 0 unless nearly all are."""
+    limit = view.setting("batch.max_grad_norm")
+    if limit is None or view.setting("batch.clipping", "norm") != "norm":
+        return 0
+    norms, clipped = view.record.rows("train").columns("grad_norm", "clipped", need=["grad_norm"])
+    above = np.isfinite(norms) & (norms > 1.01 * limit) & are_logged(clipped)
+    count, ignored = int(np.count_nonzero(above)), int(np.count_nonzero(clipped[above] == 0))
+    return ignored if count >= FEWEST_UNCLIPPED and ignored > MOST_UNCLIPPED * count else 0
+
+
 LARGE_LOSS, SCALED = 1e4, 1e3  # a loss and a gradient norm of targets far from the range of a new model's outputs
 NEAR_THE_START = 0.1  # of the first loss: a model that has found the scale of its targets is below
 LEFT, LEFT_IN_VALIDATION = 0.05, 0.1  # of the first training loss

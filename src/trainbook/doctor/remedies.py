@@ -190,6 +190,15 @@ def until(view: View, step: float) -> str | None:
     return change(view, "training.num_train_epochs", float(step + (1 if len(first) and first[0] == 0 else 0)))
 
 
+def slower_decay(view: View) -> str | None:
+    """For a learning rate that is at its lowest long before the end. A schedule of ours is as long as its run: only a
+    power that is too high makes one come down so early, and anything else is a matter of the code."""
+    power = view.setting("schedule.power")
+    if view.setting("schedule.type") != "polynomial" or not isinstance(power, int | float) or power <= 1:
+        return None
+    return change(view, "schedule.power", 1.0)
+
+
 def _between(points: dict[float, float], size: float) -> float:
     """On a line through the points, on logarithmic scales."""
     known = sorted(points)

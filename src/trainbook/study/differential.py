@@ -36,7 +36,7 @@ from trainbook.doctor.differential import (
 )
 from trainbook.doctor.outcomes import OUTCOMES, Experiment
 from trainbook.doctor.refuted import refuted
-from trainbook.doctor.treatments import treatment_of
+from trainbook.doctor.treatments import by_hand, is_comparable, treatment_of
 from trainbook.doctor.view import View
 from trainbook.errors import RunFolderError, UserError
 from trainbook.runs import RunFolder, jsonl, write_text_atomically
@@ -132,9 +132,12 @@ class Differential:
         return None
 
     def _with_change(self, cause: str) -> Finding | None:
-        """The doctor's own finding, or, of a cause that an experiment has shown, one with the usual change."""
+        """The doctor's own finding, or, of a cause that an experiment has shown, one with the usual change; None where
+        no knob reaches the cause."""
+        if by_hand(cause, self.outcomes) is not None:
+            return None
         own = next((each for each in self.findings if each.cause == cause), None)
-        if own is not None and own.override is not None:
+        if own is not None and own.override is not None and is_comparable(own.override):
             return own
         override = treatment_of(cause, self.view)
         if override is None:
@@ -143,9 +146,13 @@ class Differential:
             return replace(own, override=override)
         return Finding(cause, "warning", cause, self.belief[cause], "shown by experiments", override=override)
 
+    @property
+    def outcomes(self) -> dict[str, str | None]:
+        return {each["experiment"]: each["outcome"] for each in self.history}
+
     def learn_of_remedy(self, finding: Finding, answer: dict[str, Any]) -> None:
         before = self.belief
-        if answer["control_is_like_the_run"]:
+        if answer["control_is_like_the_run"] and answer["had_effect"]:  # what changes nothing tells nothing
             self.belief = after_remedy(before, finding.cause, answer["verdict"])
         cost = sum(RunFolder(path).metrics("train").last_step - answer["from_step"] for path in answer["runs"])
         self.spent += cost
@@ -245,7 +252,7 @@ def _recalled(state: Differential, experiment: Experiment) -> Seen | None:
 # The answer
 
 OF_A_REMEDY = ("finding", "override", "from_step", "steps", "seeds", "measure", "last_evaluations", "control", "remedy")
-OF_A_REMEDY += ("difference", "interval", "verdict", "control_is_like_the_run", "reason", "command")
+OF_A_REMEDY += ("difference", "interval", "verdict", "control_is_like_the_run", "had_effect", "reason", "command")
 
 
 def _answer(state: Differential, first: Mapping[str, float], folder: Path) -> dict[str, Any]:
@@ -274,6 +281,8 @@ def _advice(state: Differential, causes: Sequence[str]) -> str | None:
     """In words, what helps against the cause."""
     if not causes:
         return None
+    if (words := by_hand(causes[0], state.outcomes)) is not None:
+        return words
     own = next((each for each in state.findings if each.cause == causes[0]), None)
     return remedy_of(own) if own is not None else CAUSES[causes[0]].remedy
 

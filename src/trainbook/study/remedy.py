@@ -40,12 +40,13 @@ from trainbook.runs.run_record import RunRecord
 from trainbook.runs.trust import require_trust
 from trainbook.study.child_run import run_child
 from trainbook.study.remedy_plan import RemedyPlan, ask, changes, choose, with_overrides
-from trainbook.study.verdict import TAIL, Pair, RemedyComparison, compare, strayed
+from trainbook.study.verdict import TAIL, Pair, RemedyComparison, are_the_same, compare, strayed
 from trainbook.study.workers import side_by_side
 
 ANSWER = "try.json"
 AGAIN = "-again"
 LEARNED = 0.99  # of the first loss
+NO_EFFECT = "the change had no effect: the two runs are the same to the last digit"
 
 
 def try_remedy(
@@ -224,6 +225,9 @@ def _answer(
     astray = strayed(record, pairs[0][0])
     if astray is not None:
         comparison = replace(comparison, verdict="cannot tell", reason=astray)
+    had_effect = question.measure not in ("loss", "scatter") or not all(are_the_same(*pair) for pair in pairs)
+    if not had_effect and astray is None:
+        comparison = replace(comparison, verdict="did not help", reason=NO_EFFECT)
     arms = [arm for pair in pairs for arm in pair]
     last = max(arm["last_step"] for arm in arms)
     return {
@@ -240,6 +244,7 @@ def _answer(
         "interval": list(comparison.interval) if comparison.interval else None,
         "verdict": comparison.verdict,
         "control_is_like_the_run": astray is None,
+        "had_effect": had_effect,
         "reason": comparison.reason,
         "command": _command(parent, question, comparison, pairs[0][1]),
         "runs": [arm["run"] for arm in arms],
@@ -323,12 +328,20 @@ class RemedyRun:
         settings = {
             **SETTINGS,
             "training.seed": self.seed,
-            "evaluation.eval_steps": self.plan.eval_steps,
+            "evaluation.eval_steps": self._eval_steps(),
             "logging.logging_steps": self.plan.logging_steps,
         }
         changed = {change.path for change in changes(self.parent, self.change)}
         ours = [f"{path}={yaml_value(value)}" for path, value in settings.items() if path not in changed]
         return with_overrides(self.parent, [*self.change, *ours])
+
+    def _eval_steps(self) -> int:
+        """As often in a run of another length: the last evaluations are of the same part of each arm."""
+        lengths = [with_overrides(self.parent, each).config.training.max_steps for each in ((), self.change)]
+        before, after = (None if steps is None else steps - self.plan.from_step for steps in lengths)
+        if self.stop_at is not None or not before or not after:
+            return self.plan.eval_steps
+        return max(1, round(self.plan.eval_steps * after / before))
 
     def _launch(self, quiet: bool) -> None:
         """As `trainbook train` and `resume` do it, but for where it stops."""

@@ -24,6 +24,7 @@ from trainbook.study.verdict import MEASURES, Measure
 SHARE = 4  # a try takes one part in so many of the run's steps
 FURTHER = 2  # times as many, and again, where that is not enough to tell
 EVALUATIONS, FEWEST_EVALUATIONS = 8, 4  # in a try
+EVALUATIONS_FOR_SCATTER = 12  # a variance takes more of them than a mean
 EVALUATING = 0.5  # of the time of training: what more than the fewest evaluations may take
 MOST_STEPS_FOR_SPEED = 100
 
@@ -104,22 +105,22 @@ def ask(record: RunRecord, parent: RunFolder, finding: Finding, steps: int | Non
         raise UserError(f"--steps: must be at least 2, but got {steps}.")
     config = with_overrides(parent).config
     measure = MEASURES.get(finding.cause, "loss")
-    first = finding.steps[0] if finding.steps is not None else 0
-    from_step = 0 if _begins_anew(parent, override, changed) else newest_whole(parent, first - 1) or 0
     total = record.facts.get("total_updates") or config.training.max_steps or record.train[-1]["step"]
+    part = max(2, math.ceil(total / SHARE))
+    first = finding.steps[0] if finding.steps is not None else 0
+    first = max(first, total - part) if measure == "scatter" else first  # late, where the loss itself hardly falls
+    from_step = 0 if _begins_anew(parent, override, changed) else newest_whole(parent, first - 1) or 0
     length = with_overrides(parent, shlex.split(override)).config.training.max_steps
-    from_step = from_step if length is None or from_step < length else 0  # it is over before that
+    from_step = 0 if length is not None and length < total else from_step  # a shorter run has another schedule
     stop_at = from_step + steps if steps is not None else None
     if steps is None and (measure != "loss" or not any(path.startswith(TO_THE_END) for path in changed)):
-        part = max(2, math.ceil(total / SHARE))
         part = min(part, MOST_STEPS_FOR_SPEED) if measure == "speed" else part
         stop_at = max(from_step + part, first + part // 2)  # the trouble must have time to come back
     stop_at = None if stop_at is None or stop_at >= total else stop_at
     can_go_on = steps is None and measure == "loss" and stop_at is not None
     span = (stop_at or total) - from_step
-    evaluations = evaluations_for(record, span) if measure in ("loss", "scatter") else 1
-    eval_steps = max(1, span // evaluations)
-    if any(path.startswith("evaluation.") for path in changed):  # what is judged then depends on how often it is
+    eval_steps = max(1, span // _num_evaluations(record, measure, span))
+    if any(path.startswith("evaluation.early_stopping") for path in changed):  # it depends on how often it is asked
         eval_steps = config.evaluation.eval_steps or math.ceil(total / 10)
     return RemedyPlan(
         rule=finding.rule,
@@ -144,6 +145,12 @@ def _begins_anew(parent: RunFolder, override: str, changed: Sequence[str]) -> bo
     return has_other_batches or any(
         resume_policy(path) == "fixed" or (path.startswith(FROM_THE_START) and path not in LOADING) for path in changed
     )
+
+
+def _num_evaluations(record: RunRecord, measure: Measure, span: int) -> int:
+    if measure == "scatter":
+        return EVALUATIONS_FOR_SCATTER
+    return evaluations_for(record, span) if measure == "loss" else 1
 
 
 def evaluations_for(record: RunRecord, span: int) -> int:

@@ -48,7 +48,7 @@ def compare_curves(measure: str, control: Curve, remedy: Curve, looks: int = 1) 
     taken for it is how far their difference lies off its own course from one evaluation to the next, and CHANCE."""
     if (found := _not_finite(measure, control, remedy)) is not None:
         return found
-    ends = _end(control), _end(remedy)
+    ends = _ends(control, remedy)
     if list(control) == list(remedy):
         return _judged(measure, ends, (0.0, 0.0), "the two runs are the same at every evaluation")
     if [step for step, _ in control] == [step for step, _ in remedy]:
@@ -89,7 +89,7 @@ def compare_seeds(measure: str, pairs: Sequence[tuple[Curve, Curve]], looks: int
             return broken[0]
         reason = f"{len(broken)} of {len(pairs)} seeds do not end with finite losses in both runs"
         return RemedyComparison(measure, math.nan, math.nan, math.nan, None, "cannot tell", reason)
-    ends = [(_end(control), _end(remedy)) for control, remedy in pairs]
+    ends = [_ends(control, remedy) for control, remedy in pairs]
     interval = t_interval([remedy - control for control, remedy in ends], reach_of(looks)[1])
     means = statistics.fmean(control for control, _ in ends), statistics.fmean(remedy for _, remedy in ends)
     return _judged(measure, means, interval, f"a t interval over {len(pairs)} seeds")
@@ -196,6 +196,26 @@ def _not_finite(measure: str, control: Curve, remedy: Curve) -> RemedyComparison
     return RemedyComparison(measure, before, after, math.nan, None, verdict, reason)
 
 
+def _ends(control: Curve, remedy: Curve) -> tuple[float, float]:
+    """Of runs of the same length, the mean of the last evaluations. Of runs of different lengths, the end of the line
+    through these: one may still fall there while the other rises, and what counts is the model that each leaves."""
+    if _are_as_long(control, remedy):
+        return _end(control), _end(remedy)
+    return _end_of_line(control), _end_of_line(remedy)
+
+
+def _are_as_long(control: Curve, remedy: Curve) -> bool:
+    return not control or not remedy or control[-1][0] == remedy[-1][0]
+
+
+def _end_of_line(curve: Curve) -> float:
+    steps, values = zip(*curve[-TAIL:], strict=True)
+    if len(steps) < TAIL:
+        return values[-1]
+    slope, intercept = statistics.linear_regression(steps, values)
+    return slope * steps[-1] + intercept
+
+
 def _end(curve: Curve) -> float:
     return statistics.fmean(value for _, value in curve[-TAIL:]) if curve else math.nan
 
@@ -250,8 +270,10 @@ def _compare_losses(pairs: Sequence[Pair], same_evaluation: bool, looks: int) ->
     is_evaluated = all(arm["evaluations"] or arm["failure"] for pair in pairs for arm in pair)
     is_evaluated &= any(arm["evaluations"] for pair in pairs for arm in pair)
     name = "validation loss" if is_evaluated else "training loss"
-    curves = [tuple(_losses(arm, is_evaluated) for arm in pair) for pair in pairs]
-    return compare_seeds(name, [(control, remedy) for control, remedy in curves], looks)
+    curves = [(_losses(control, is_evaluated), _losses(remedy, is_evaluated)) for control, remedy in pairs]
+    if not any(arm["failure"] for pair in pairs for arm in pair) and not _are_as_long(*curves[0]):
+        name = f"final {name}"
+    return compare_seeds(name, curves, looks)
 
 
 def _losses(arm: Outcome, is_evaluated: bool) -> Curve:
@@ -272,6 +294,11 @@ def _compare_running(pairs: Sequence[Pair]) -> RemedyComparison:
     if remedy > control:
         verdict, reason = "made it worse", "the remedy ran out of memory, the control did not"
     return RemedyComparison("runs short of memory", control, remedy, remedy - control, None, verdict, reason)
+
+
+def are_the_same(one: Outcome, other: Outcome) -> bool:
+    """To the last digit, as two runs are of which one has a change that never acts."""
+    return bool(one["losses"]) and all(one[name] == other[name] for name in ("losses", "evaluations", "failure"))
 
 
 def strayed(record: RunRecord, control: Outcome) -> str | None:

@@ -14,6 +14,7 @@ from trainbook.doctor.curves import (
     falls_below_zero,
     is_finite_again,
     standstill_of,
+    unclipped_steps,
     unscaled_targets,
 )
 from trainbook.doctor.remedies import change, lower_rate, usual
@@ -23,9 +24,13 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 from trainbook.knobs.bibliography import AUTOTRAINER, SAGEMAKER_DEBUGGER, TUNING_PLAYBOOK
 from trainbook.knobs.sections.model_size import BUILT_IN
-from trainbook.runs.columns import are_logged, are_numbers
+from trainbook.runs.columns import are_numbers
 
 CLIP = "batch.max_grad_norm"
+NOT_APPLIED = (
+    "The threshold is set but not applied, and no other threshold would be. Clip after the backward pass of the last "
+    "micro-batch, before the optimizer's step, and all parameters that the optimizer has."
+)
 MOST_FROZEN, LITTLE_LEARNED = 0.5, 0.5
 MOST_OF_FALL = 0.75
 LOST_IN_ROUNDING = 1e-6  # of the norm of the weights, as 24 bits hold them
@@ -97,9 +102,9 @@ def clipped_share(view: View) -> Iterator[Finding]:
     needs=("grad_norm",),
 )
 def clipping_at_work(view: View) -> Iterator[Finding]:
-    steps, norms, clipped = view.record.rows("train").columns("step", "grad_norm", "clipped", need=["grad_norm"])
+    steps, norms = view.record.rows("train").columns("step", "grad_norm", need=["grad_norm"])
     kept = np.isfinite(norms)
-    steps, norms, clipped = steps[kept], norms[kept], clipped[kept]
+    steps, norms = steps[kept], norms[kept]
     limit = view.setting(CLIP)
     if len(steps) < 8:
         return
@@ -107,16 +112,13 @@ def clipping_at_work(view: View) -> Iterator[Finding]:
     if not is_known and view.record.origin == "huggingface":
         raise Lacking(CLIP)  # its trainer clips unless it is told not to
     span = (steps[0], steps[-1])
-    if limit is not None and view.setting("batch.clipping", "norm") == "norm":
-        above = (norms > 1.01 * limit) & are_logged(clipped)
-        ignored = int(np.count_nonzero(clipped[above] == 0))
-        if np.count_nonzero(above) >= 3 and ignored > 0.8 * np.count_nonzero(above):
-            evidence = (
-                f"{ignored} logged steps have a gradient norm above the threshold of {limit:g} (highest: "
-                f"{norms.max():.3g}), but were not clipped"
-            )
-            yield finding("error", "clipping-off", 0.93, evidence, steps=span, override=None)
-            return
+    if ignored := unclipped_steps(view):
+        evidence = (
+            f"{ignored} logged steps have a gradient norm above the threshold of {limit:g} (highest: "
+            f"{norms.max():.3g}), but were not clipped"
+        )
+        yield finding("error", "clipping-off", 0.93, evidence, steps=span, override=None, remedy=NOT_APPLIED)
+        return
     middle = float(np.median(norms[4:]))
     highest, is_lost = _highest(view, steps[3])
     is_lost = is_lost and not is_finite_again(view)

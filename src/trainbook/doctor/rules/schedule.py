@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 
 from trainbook.doctor.curves import divergence_of, ends_in_nan, starts_not_finite, validation_has_stopped
-from trainbook.doctor.remedies import change, is_solved, longer, lower_rate, until, usual_rates, without_repeats
+from trainbook.doctor.remedies import (
+    change,
+    is_solved,
+    longer,
+    lower_rate,
+    slower_decay,
+    usual_rates,
+    without_repeats,
+)
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.stability import jumps_by_nature
 from trainbook.doctor.statistics import noise_of, robust_line
@@ -60,14 +68,13 @@ def rate_ends_early(view: View) -> Iterator[Finding]:
             f"the learning rate reached {last:.2g} at step {int(steps[first]):,} and stayed there for {int(idle):,} of "
             f"{view.total:,} steps"
         )
-        override = until(view, steps[first]) if view.setting("training.max_steps") else None
         yield finding(
             "warning",
             "schedule-ends-early",
             0.85,
             evidence,
             steps=(steps[first], steps[-1]),
-            override=override,
+            override=slower_decay(view),
             idle=idle,
         )
 

@@ -21,7 +21,7 @@ from trainbook.doctor.chance import (
     is_never_above_chance,
     predicts_one_class,
 )
-from trainbook.doctor.curves import STARTS_BY, loss_falls_on, standstill_of, training_since
+from trainbook.doctor.curves import STARTS_BY, loss_falls_on, standstill_of, training_since, validation_has_stopped
 from trainbook.doctor.remedies import Chosen, change, chosen_metric, keeps_the_best, loss_curve, lower_rate, until
 from trainbook.doctor.rule import Lacking, finding, rule
 from trainbook.doctor.statistics import noise_of, non_rising, robust_line
@@ -230,10 +230,17 @@ def gap(view: View) -> Iterator[Finding]:
             0.5,
             evidence,
             steps=(0, view.last_step),
-            override=change(view, "model.dropout", 0.1) if not view.setting("model.dropout") else None,
-            remedy="Regularize more, or get more data.",
+            override=_regularized(view),
+            remedy="Regularize more, or get more data." if validation_has_stopped(view) else "Get more data.",
             gap=above,
         )
+
+
+def _regularized(view: View) -> str | None:
+    """While validation still gets better, dropout would only slow it down."""
+    if view.setting("model.dropout") or not validation_has_stopped(view):
+        return None
+    return change(view, "model.dropout", 0.1)
 
 
 LARGE_JUMP = 0.15  # of the loss
