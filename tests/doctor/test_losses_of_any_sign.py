@@ -102,3 +102,58 @@ def test_a_log_likelihood_that_is_a_sum_over_many_numbers_has_the_right_sign(sta
     assert "loss-unbounded" not in causes(wide)
     linear = density(lambda step: start - 3.0 * step, learning_rate=1e-3)
     assert causes(linear)[0] == "loss-unbounded"
+
+
+def severities(record: RunRecord, cause: str) -> set[str]:
+    return {each.severity for each in diagnose(record).findings if each.cause == cause}
+
+
+def policy(step: int) -> float:
+    """Advantage times log-probability: it goes to zero as the policy becomes sure, wherever it started."""
+    return -12.0 * math.exp(-step / 15)
+
+
+def test_the_loss_of_a_policy_that_becomes_sure_is_not_suspected():
+    jump = 14.0 * math.exp(-20 / 15)
+
+    def jumps(step: int) -> float:
+        return policy(step) + jump * (step == 20)
+
+    record = density(jumps, grad_norm=lambda step: 0.05 + 3.0 * math.exp(-step / 15))
+    assert blamed(replace(record, evaluations=[])) == set()
+
+
+def test_a_loss_below_zero_that_rises_while_gradients_do_not_fade_is_suspected():
+    record = replace(density(policy, grad_norm=3.0), evaluations=[])
+    assert severities(record, "learning-rate-high") == {"warning"}
+
+
+@pytest.mark.parametrize("level", [1e3, 1e6])
+def test_a_loss_below_zero_that_explodes_is_an_error(level: float):
+    def explodes(step: int) -> float:
+        return narrowing(step) if step < 120 else level
+
+    assert "error" in {each.severity for each in diagnose(density(explodes)).findings}
+
+
+def cycles(step: int) -> float:
+    """The loss of a generator: its opponent becomes better as well."""
+    return 0.75 + 0.3 * math.sin(step / 9) * (step > 20) + 0.4 * (step == 60)
+
+
+def opposed(loss: Curve) -> RunRecord:
+    record = fitted(loss=loss, update_ratio=0.005)
+    start = {"kind": "facts", "step": 8, "segment": 0, "other_trained_parameters": 6}
+    facts = {**record.facts, "other_trained_parameters": 6}
+    return replace(record, evaluations=[], events=[*record.events, start], facts=facts)
+
+
+def test_the_level_of_a_loss_that_an_opponent_has_a_part_in_says_nothing():
+    assert blamed(opposed(cycles)) == set()
+    alone = replace(fitted(loss=cycles, update_ratio=0.005), evaluations=[])
+    assert blamed(alone) != set(), "without the opponent the same curve is suspect"
+
+
+def test_with_an_opponent_a_loss_that_explodes_is_an_error():
+    record = opposed(lambda step: cycles(step) if step < 120 else 500.0)
+    assert "error" in {each.severity for each in diagnose(record).findings}

@@ -490,3 +490,20 @@ def test_a_copy_of_a_watched_model_is_not_watched(tmp_path: Path):
             copied(torch.randn(3, 4))
             loaded(torch.randn(3, 4))
     assert open_record(str(tmp_path / "copied"), tmp_path).rows("train").last_step == 20
+
+
+def test_an_opponent_that_is_trained_beside_a_watched_generator_is_known(tmp_path: Path):
+    generator, discriminator = nn.Linear(4, 2), nn.Linear(2, 1)
+    own, its = (torch.optim.Adam(each.parameters()) for each in (generator, discriminator))
+    watch = trainbook.watch(generator, own, runs_dir=tmp_path, name="opposed")
+    for _ in range(3):
+        loss = -discriminator(generator(torch.randn(8, 4))).mean()
+        own.zero_grad()
+        loss.backward()
+        own.step()
+        watch.step(loss)
+        its.zero_grad()
+        discriminator(torch.randn(8, 2)).mean().backward()
+        its.step()
+    watch.close()
+    assert open_record(tmp_path / "opposed").facts["other_trained_parameters"] == 2

@@ -37,6 +37,8 @@ ALIKE = 0.1  # deviation of single rows: where it is less, a single one tells th
 MUCH = 0.9  # of the loss at the start: what ends above has not learned much
 AS_GOOD_AS_GUESSING = 0.95  # of the loss of guessing: what ends above has learned nothing
 ABOVE_CHANCE = 1.2  # times the accuracy of guessing
+FADED, FADED_GRADIENT = 0.05, 0.1  # of what a loss and its gradients were at first
+EXPLODED = 10.0  # times as far from zero as it was at first, or at its best
 FAST_OF_ALL, FAST_OF_LEVEL = 0.2, 0.05  # of the whole improvement, and of the loss, in the last quarter of a run
 
 
@@ -51,7 +53,7 @@ class Divergence(NamedTuple):
 def divergence_of(view: View) -> Divergence | None:
     """None unless the loss has given back half of its improvement, or ends above its start, by far more than noise."""
     steps, losses = view.losses()
-    if len(losses) < FEW:
+    if len(losses) < FEW or fades_to_zero(view):
         return None
     scaled = np.log if losses.min() > 0 else np.asarray  # the noise of most losses grows with them
     noise = noise_of(scaled(losses))
@@ -79,6 +81,28 @@ def divergence_of(view: View) -> Divergence | None:
     # A rise no larger than what single rows differ by: validation knows better.
     of_rows = max(noise, noise_of(scaled(losses[len(losses) // 2 :])))
     return None if risen < 4 * of_rows and _is_best_since(view, steps[-len(tail)]) else found
+
+
+def fades_to_zero(view: View) -> bool:
+    """A loss below zero that goes to zero together with its gradients: that of a policy, which is its advantage times a
+    log-probability, does so when the policy has become sure of what it does."""
+    losses, norms = view.losses()[1], view.values("grad_norm")
+    if view.has_floor or min(len(losses), len(norms)) < FEW:
+        return False
+    (first, last), (steep, flat) = (
+        (float(np.median(np.abs(each[:AT_FIRST]))), float(np.median(np.abs(each[-max(AT_FIRST, len(each) // 5) :]))))
+        for each in (losses, norms)
+    )
+    return last < FADED * first and flat < FADED_GRADIENT * steep
+
+
+def has_exploded(view: View) -> bool:
+    """Whatever a loss means, it ends far beyond all that it was at first or at its best."""
+    losses = view.losses()[1]
+    if len(losses) < FEW:
+        return False
+    known = np.abs([*losses[:AT_FIRST], running_median(losses, 5).min()])
+    return float(np.median(losses[-AT_FIRST:])) > EXPLODED * float(known.max())
 
 
 def _is_best_since(view: View, step: float) -> bool:

@@ -19,6 +19,7 @@ import numpy as np
 
 from trainbook.bounded import files, json_text
 from trainbook.doctor.causes import CAUSES
+from trainbook.doctor.curves import fades_to_zero
 from trainbook.doctor.experiments import EXPERIMENTS
 from trainbook.doctor.refuted import refuted
 from trainbook.doctor.traits import FEW, traits
@@ -54,8 +55,9 @@ def likeness_of(view: View, findings: Sequence[Finding]) -> Likeness | None:
 
 
 def is_judged(view: View) -> bool:
-    """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve of one loss."""
-    has_curve = len(view.losses()[0]) >= FEW and not view.loss_changed
+    """Whether the run is of the kind that the model was fitted on: one that has ended, with a curve of one loss that
+    is meant to fall."""
+    has_curve = len(view.losses()[0]) >= FEW and not (view.loss_changed or view.is_shared or fades_to_zero(view))
     return has_curve and (view.has_ended or view.failure is not None)
 
 

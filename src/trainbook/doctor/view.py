@@ -94,6 +94,12 @@ class View:
         or a reward goes below zero, which is then a level like any other."""
         return all((values >= 0).all() for values in (self.losses()[1], self.values("loss", "eval")))
 
+    @property
+    def is_shared(self) -> bool:
+        """Something else is trained that the loss depends on, such as the opponent of a generator: where the loss goes
+        is not this training's doing alone."""
+        return bool(self.fact("other_trained_parameters"))
+
     def unit(self, level: float) -> float:
         """What a share of a loss at this level is a share of: the loss itself, or, where it goes below zero, what was
         learned so far. A loss that comes near zero has not become more sensitive by that: the unit never falls below a

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from trainbook.errors import UserError
 from trainbook.guard.hooks import Hook
+from trainbook.loop.other_parameters import OtherParameters
 from trainbook.loop.step_metrics import left_as_it_was
 from trainbook.loop.structure import innermost, matrix_facts, optimizer_settings, structure_facts
 from trainbook.tracking import is_due
@@ -74,6 +75,7 @@ class Watch:
         self._modes = Modes(self._symptoms, structure)
         self._evaluations = Evaluations(self._recorder, self._symptoms)
         self._facts = BatchFacts(self._recorder, model, loss_is_mean=loss_is_mean)
+        self._others = OtherParameters([*model.parameters(), *parameters])
         self._rows = Rows(
             self._recorder,
             self._symptoms,
@@ -124,8 +126,7 @@ class Watch:
         if loss is None and not self._losses:
             raise UserError("watch.step: give the loss of this update, or call watch.add_loss before.")
         if isinstance(loss, Tensor) and not self._losses:
-            with self._never_in_the_way():
-                self._facts.note_loss(loss, batch)
+            self._look_at_loss(loss, batch)
         value = scalar(loss) if loss is not None else torch.stack([each.float() for each in self._losses]).mean()
         norm = {} if grad_norm is None else {"grad_norm": scalar(grad_norm)}
         self._losses = []
@@ -205,8 +206,13 @@ class Watch:
 
     def see_loss(self, loss: Tensor) -> None:
         """Before its backward pass: the loss function and its targets. It is not counted."""
+        self._look_at_loss(loss)
+
+    def _look_at_loss(self, loss: Tensor, batch: Any = None) -> None:
         with self._never_in_the_way():
-            self._facts.note_loss(loss)
+            self._facts.note_loss(loss, batch)
+            if self._others.note(loss):
+                self._recorder.event("facts", self.steps, **self._others.facts())
 
     def skip_step(self) -> None:
         """A step whose loss is not known here; the trainer may tell it with `give_logged`."""

@@ -150,7 +150,8 @@ def _usual_spread(view: View) -> float:
     "otherwise the targets; in fine-tuning, a final loss above 95 % of the loss of guessing; of a module of your own, "
     "also a validation loss that ends less than 3 % below the first "
     "training loss, however high the loss was in between; there the targets are a warning, and none if the validation "
-    f"loss fell by {CLEARLY:g} times what it jumps by between evaluations; never the targets where {PROVEN}",
+    f"loss fell by {CLEARLY:g} times what it jumps by between evaluations; never the targets where {PROVEN}; nothing "
+    "where the loss depends on parameters that something else trains, such as an opponent",
     source=f"reasoning; a rough heuristic is an update of 0.001 of the weights ({CS231N})",
     fault="the learning rate a thousand times too low, or 30 times too high",
     causes=(
@@ -167,6 +168,8 @@ def not_decreasing(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     if view.loss_changed or len(losses) < FEW or steps[-1] < 50:
         return  # of another loss function, all that can be learned may be known by then
+    if view.is_shared:
+        return
     first, last = float(np.median(losses[:3])), float(np.median(losses[-max(3, len(losses) // 4) :]))
     prior = view.fact("prior_loss")
     still = standstill_of(view) if view.record.origin == "fit" else None  # nothing is known there of guessing

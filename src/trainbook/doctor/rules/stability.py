@@ -6,7 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trainbook.doctor.curves import FEW, STARTS_BY, divergence_of, loss_falls_on
+from trainbook.doctor.curves import (
+    EXPLODED,
+    FEW,
+    STARTS_BY,
+    divergence_of,
+    fades_to_zero,
+    has_exploded,
+    loss_falls_on,
+)
 from trainbook.doctor.remedies import FAR, change, highest_usual_rate, lower_rate, without_repeats
 from trainbook.doctor.rule import finding, rule
 from trainbook.doctor.rules.breaks import sudden_break
@@ -28,7 +36,9 @@ OF_START = 12  # rows, that the noise of the start can be read from
     "10 % and 4 deviations of single rows above the first loss (in the first "
     f"{EARLY} steps of a run that goes on only this, and 50 % and 8 deviations); of a module of your own, also "
     f"{SHOT_UP:g} times the first loss right after it, at a learning rate {FAR:g} times the highest usual one; a "
-    "warning if the loss is below 0 at times",
+    "warning if the loss is below 0 at times, or depends on parameters that something else trains, unless it ends "
+    f"{EXPLODED:g} times as far from 0 as it was at first or at its best; nothing where a loss below 0 goes to 0 "
+    "together with its gradients, as that of a policy",
     source="reasoning: noise does not undo half of the improvement; deviations are those of neighbouring rows",
     fault="the learning rate 30 times too high",
     causes=("learning-rate-high",),
@@ -45,7 +55,7 @@ def divergence(view: View) -> Iterator[Finding]:
     if found.is_above_start:
         evidence = f"the loss is {found.last:.3g}, above its start of {found.first:.3g}"
     yield finding(
-        "error" if view.has_floor else "warning",  # a loss without a floor, as of a policy, need not fall at all
+        "error" if _has_level(view) else "warning",
         "learning-rate-high",
         sure,
         evidence,
@@ -55,6 +65,12 @@ def divergence(view: View) -> Iterator[Finding]:
         lowest=found.lowest,
         last=found.last,
     )
+
+
+def _has_level(view: View) -> bool:
+    """A loss without a floor, as of a policy, need not fall at all, and neither need that of an opponent; but none is
+    meant to explode."""
+    return (view.has_floor and not view.is_shared) or has_exploded(view)
 
 
 def _shot_up(view: View) -> Iterator[Finding]:
@@ -81,7 +97,9 @@ def _shot_up(view: View) -> Iterator[Finding]:
     looks_at="losses far above their neighbours, and whether the loss recovers quickly, slowly or not",
     thresholds="6 robust deviations and 15 % above the preceding median; quickly: recovered within 3 logged rows; 3 "
     "such spikes, the highest 50 % above the median, are a warning, but nothing is said of them where the loss goes "
-    "below zero (a log-likelihood jumps by nature) and does not diverge; in the first "
+    "below zero (a log-likelihood jumps by nature) and does not diverge; nothing is said at all where the loss depends "
+    "on parameters that something else trains, and does not explode, and only a warning where a loss below zero does "
+    "not; in the first "
     f"{EARLY} steps of a run that goes on only spikes to twice the first loss",
     source=f"spikes recover fast, slowly or not fully ({ML_ENGINEERING}); the tolerances are ours",
     fault="a batch of poisoned samples; the learning rate too high",
@@ -100,12 +118,15 @@ def spikes(view: View) -> Iterator[Finding]:
     worst = max(found, key=lambda spike: spike[1])
     if not (lasting or slow) and jumps_by_nature(view):
         return
+    if fades_to_zero(view) or (view.is_shared and not has_exploded(view)):
+        return
     first, middle = float(losses[0]), float(np.median(losses[4:]))
     if view.is_early and worst[1] < first + view.unit(first):
         return
     evidence = f"{_told(found)}; the highest loss is {worst[1]:.3g}, at step {worst[0]:,}"
     is_high = worst[1] > middle + 0.5 * view.unit(middle)
-    severity = "error" if lasting else "warning" if slow or (len(found) >= 3 and is_high) else "info"
+    is_lost = bool(lasting) and _has_level(view)
+    severity = "error" if is_lost else "warning" if lasting or slow or (len(found) >= 3 and is_high) else "info"
     span = (found[0][0], found[-1][0])
     early = [spike for spike in found if spike[0] <= max(20, 0.1 * view.total)]
     warmup = view.warmup
