@@ -172,6 +172,27 @@ def test_a_group_is_never_divided_be_it_linked_by_text_or_by_name() -> None:
         assert sides([*linked, *others][::-1], ratio) == (train, validation)
 
 
+def test_texts_that_many_groups_share_do_not_tie_all_of_them_together() -> None:
+    def text(number: int) -> str:
+        return "good" if number % 7 == 0 else f"text {number}"
+
+    documents = [Document(text(number), f"{number}", group=f"g{number % 100}") for number in range(2000)]
+    for ratio in (0.1, 0.5, 0.9):
+        train, validation = sides(documents, ratio)
+        assert abs(len(validation) / 2000 - ratio) < 0.12
+        for group in range(100):
+            members = {document.origin for document in documents if document.group == f"g{group}"}
+            assert members <= train or members <= validation
+        assert sides(documents[::-1], ratio) == (train, validation)
+
+
+def test_groups_that_share_a_text_are_held_out_no_more_often_than_others() -> None:
+    documents = [Document(f"text {number // 6}", f"{number}", group=f"g{number}") for number in range(2400)]
+    _, validation = sides(documents, 0.1)
+    assert 0.05 < len(validation) / 2400 < 0.15
+    assert all(len({f"{first + number}" for number in range(6)} & validation) in (0, 6) for first in range(0, 2400, 6))
+
+
 def test_records_are_never_cut_however_few() -> None:
     few = [Document(f"text {number}", f"{number}", label="a") for number in range(3)]
     plan = split(survey(few), 0.3, may_cut=False)

@@ -84,7 +84,7 @@ def test_other_data_under_the_same_name_is_refused_and_leaves_the_run_as_it_was(
 
 
 def test_a_run_whose_split_was_made_by_an_earlier_version_says_so_when_its_data_differs(cut, make_text, monkeypatch):
-    monkeypatch.setattr("trainbook.loop.train.SPLIT_VERSION", 3)
+    monkeypatch.setattr("trainbook.loop.train.SPLIT_VERSION", 4)
     cut.text.write_text(make_text(1200, seed=2))
     with pytest.raises(ResumeError, match="earlier version of Trainbook, which chose the validation split"):
         cut.train()

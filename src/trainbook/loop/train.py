@@ -435,9 +435,9 @@ def must_be_the_same_data(job: Job, found: LoadedCheckpoint) -> None:
     remedy = "Restore the data, or start a new run under another --name."
     if saved.get("split_version", 1) != SPLIT_VERSION and data.validation is None and data.validation_ratio > 0:
         remedy = (
-            "The run was made by an earlier version of Trainbook, which chose the validation split by file name and "
-            "line; this version chooses it by content, so it holds out other records. Finish the run with the version "
-            "that began it, or start a new run under another --name."
+            "The run was made by an earlier version of Trainbook, which chose the validation split by another rule, so "
+            "this version may hold out other records. Finish the run with the version that began it, or start a new "
+            "run under another --name."
         )
     raise ResumeError(
         f"the data has changed since step {found.step} was saved: its fingerprint was {before[:12]} and is now "

@@ -37,7 +37,7 @@ from trainbook.data.prepare.folder_cache import (
     write_checked,
 )
 from trainbook.data.prepare.hashes import Hashes
-from trainbook.data.prepare.split import must_leave_something
+from trainbook.data.prepare.split import SPLIT_VERSION, must_leave_something
 from trainbook.data.prepare.surveys import Counts, joined_survey, read_counts, write_survey
 from trainbook.data.prepare.workers import SINGLE_WORKER, DataWorkers, Stage, of_the_first, share_out, stage
 from trainbook.data.prepare.writing import Encoding, write_side, write_sides
@@ -288,6 +288,8 @@ def _key(corpus: Corpus, contents: list[Any], validation_contents: list[Any] | N
         determining["gopher_filter"] = filters.VERSION
     if corpus.begins:
         determining["begins"] = True
+    if corpus.source.wanted.group_field is not None:
+        determining["split"] = SPLIT_VERSION
     return digest_of(determining)
 
 

@@ -23,8 +23,9 @@ from trainbook.errors import DataError
 MIN_DOCUMENTS = 10  # fewer texts than this are cut, each at the same share of its length
 NO_GROUP = bytes(16)
 TOLD_BYTES = 1 << 20
-# Saved with each checkpoint. 1: documents were held out by file name and line; 2: by content.
-SPLIT_VERSION = 2
+# Saved with each checkpoint. 1: documents were held out by file name and line; 2: by content; 3: groups that are linked
+# by their texts are no likelier to be held out than others.
+SPLIT_VERSION = 3
 
 
 @dataclass(frozen=True)
@@ -107,10 +108,11 @@ def survey(
 
 
 def split(seen: Survey, ratio: float, may_cut: bool = True) -> Split | None:
-    """Documents with the same text or of the same group stay together. None: they cannot be divided."""
+    """Documents of the same group stay together, and those with the same text unless that ties too many groups
+    together. None: they cannot be divided."""
     if ratio == 0:
         return Split(ratio, np.zeros(seen.num_documents, dtype=bool))
-    groups = _group_numbers(seen)
+    groups = _group_numbers(seen, ratio)
     num_groups = int(groups.max(initial=-1)) + 1
     if num_groups < 2 or (may_cut and seen.num_documents < MIN_DOCUMENTS):
         return Split(ratio, None) if may_cut else None
@@ -129,16 +131,17 @@ def _shares(seen: Survey, groups: np.ndarray, num_groups: int) -> np.ndarray:
     """A number in [0, 1) for each group of documents that stay together.
 
     It is the hash of their group's name, so that a record more in a group does not move the group; of their text where
-    they have no group. Where several are linked, the least one counts, so that the order does not matter.
+    they have no group. Where several are linked, one of them counts, whatever the order. The other half of its hash
+    chooses it: the least share of many would nearly always be below the ratio.
     """
     has_group = seen.groups.any(axis=1)
-    shares = np.ones(num_groups)
-    np.minimum.at(shares, groups[has_group], _share(seen.groups[has_group]))
     is_named = np.zeros(num_groups, dtype=bool)
     is_named[groups[has_group]] = True
-    by_text = ~is_named[groups]
-    np.minimum.at(shares, groups[by_text], _share(seen.digests[by_text]))
-    return shares
+    digests = np.where(has_group.reshape(-1, 1), seen.groups, seen.digests)
+    counting = np.flatnonzero(has_group | ~is_named[groups])
+    counting = counting[np.argsort(digests[counting, 1], kind="stable")]
+    _, first = np.unique(groups[counting], return_index=True)
+    return _share(digests[counting[first]])
 
 
 def _with_classes_of_their_own(seen: Survey, groups: np.ndarray, in_validation: np.ndarray) -> np.ndarray:
@@ -151,8 +154,12 @@ def _with_classes_of_their_own(seen: Survey, groups: np.ndarray, in_validation: 
     return np.zeros_like(found) if (found == in_validation).all() else found
 
 
-def _group_numbers(seen: Survey) -> np.ndarray:
-    """One number for all documents that are linked by their text or their group, be it over others."""
+def _group_numbers(seen: Survey, ratio: float) -> np.ndarray:
+    """One number for all documents that are linked by their text or their group, be it over others.
+
+    A text as common as "good" may link most groups. Where linked groups together are more than the smaller side is
+    to have, each of them is on its own, and a text may then be on both sides.
+    """
     _, texts = np.unique(_one_number(seen.digests), return_inverse=True)
     has_group = seen.groups.any(axis=1)
     if not has_group.any():
@@ -165,7 +172,11 @@ def _group_numbers(seen: Survey) -> np.ndarray:
     size = num_texts + int(groups.max()) + 1
     links = np.ones(len(groups), dtype=bool), (texts[has_group], num_texts + groups)
     _, linked = connected_components(sparse.coo_array(links, shape=(size, size)), directed=False)
-    return np.unique(linked[texts], return_inverse=True)[1]
+    numbers = linked[texts]
+    too_large = np.bincount(numbers) > min(ratio, 1 - ratio) * seen.num_documents
+    is_alone = too_large[numbers[has_group]]
+    numbers[np.flatnonzero(has_group)[is_alone]] = size + groups[is_alone]
+    return np.unique(numbers, return_inverse=True)[1]
 
 
 def _one_number(digests: np.ndarray) -> np.ndarray:
