@@ -35,6 +35,16 @@ def outputs(**facts: Any) -> RunRecord:
     )
 
 
+def sampled(validation: float | None = None, *, has_batch_norm: bool = False, **sample: float) -> RunRecord:
+    """A run with a sample of its training data, and a validation accuracy of so much."""
+    facts = {"training_sample": {"pass": 256, "rows": 128, "loss_error": 0.02, **sample}}
+    made = run(
+        facts={"samples_seen": 1000, "batches_seen": 30, "has_batch_norm": has_batch_norm, **facts},
+        each_evaluation=lambda row: row.update(accuracy=validation) if validation else row.pop("accuracy"),
+    )
+    return replace(made, origin="fit", config=None)
+
+
 def watched(symptom: str) -> RunRecord:
     made = run(events=[{"kind": "symptom", "step": 5, "symptom": symptom, "reason": "as seen"}])
     return replace(made, origin="fit", config=None)
@@ -100,6 +110,30 @@ CASES = [
         "validation-drift",
         lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=200, target_classes=4),
         lambda: seen(validation_classes=1, validation_unseen=0.0, validation_samples_seen=70, target_classes=4),
+    ),
+    Case(
+        "smoothing-of-outputs",
+        "label-smoothing-high",
+        lambda: seen(smoothing_seen=0.9),
+        lambda: seen(smoothing_seen=0.1),
+    ),
+    Case(
+        "labels-of-training",
+        "labels-noisy",
+        lambda: sampled(0.93, accuracy=0.55, loss=1.3, training_loss=1.3, training_accuracy=0.5),
+        lambda: sampled(0.93, accuracy=0.88, loss=0.3, training_loss=1.3, training_accuracy=0.5),
+    ),
+    Case(
+        "labels-of-training",
+        "labels-noisy",
+        lambda: sampled(loss=9.0, accuracy=0.5, training_loss=2.5, training_accuracy=0.5),
+        lambda: sampled(loss=9.0, accuracy=0.5, training_loss=8.0, training_accuracy=0.5),  # another loss
+    ),
+    Case(
+        "modes-of-batch-norm",
+        "batchnorm-statistics",
+        lambda: sampled(has_batch_norm=True, accuracy=0.4, loss=3.0, training_loss=0.2, training_accuracy=0.95),
+        lambda: sampled(has_batch_norm=True, accuracy=0.85, loss=0.4, training_loss=0.2, training_accuracy=0.95),
     ),
     Case(
         "targets-of-outputs",

@@ -244,7 +244,7 @@ _ALL = (
     ),
     _cause(
         "labels-noisy",
-        "Some labels may be wrong, and were memorized.",
+        "Part of the training labels may be wrong.",
         "Run `trainbook predict` with the best checkpoint on the training file, and look at the records whose label "
         "differs from a predicted one of high probability.",
         None,
@@ -382,6 +382,14 @@ _ALL = (
         "Call model.eval() before evaluating, and pass training=self.training to functional dropout.",
         None,
         CURVES + "metric-flat",
+    ),
+    _cause(
+        "batchnorm-statistics",
+        "The running statistics of batch norm do not fit the data, so that the model is another one when evaluated.",
+        "Leave batch norm in training mode while training, with a momentum of about 0.1 and batches of 16 or more; to "
+        "mend a trained model, pass some training batches through it in training mode without updates.",
+        None,
+        CURVES + "labels-mapped labels-random validation-drift",
     ),
     _cause(
         "data-changed",

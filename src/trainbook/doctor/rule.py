@@ -22,6 +22,7 @@ SUBJECTS = (
     "samples",
     "validation",
     "classes",
+    "training_samples",
     "gradients",
     "optimizer",
     "outputs",

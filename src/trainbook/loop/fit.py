@@ -23,6 +23,7 @@ from trainbook.knobs.config import Config
 from trainbook.knobs.derive import Duration
 from trainbook.knobs.own_module import NAMES_OF_EVAL_DATA, applies_to_fit, instead_of
 from trainbook.loop.batch_size import first_dimensions, rows_of
+from trainbook.loop.class_facts import ClassFacts
 from trainbook.loop.job import Job, build_state
 from trainbook.loop.objective import LossFacts
 from trainbook.loop.output_facts import OutputFacts
@@ -112,8 +113,13 @@ class FitJob(Job):
         self._loss_facts = LossFacts(is_mean=own.count_targets is not None)  # a sum is divided by them
         precision = Precision(config.precision, device, batch=config.batch)
         own.model.to(device=device, dtype=precision.weight_dtype)
-        self._output_facts = OutputFacts(own.model)
+        self._output_facts, self._class_facts = OutputFacts(own.model), ClassFacts(own.model)
         self.state = build_state(config, own.model, self._losses, self.total_updates, precision, device)
+
+    def close(self) -> None:
+        """Leave the user's model as it came: without hooks."""
+        self._output_facts.close()
+        self._class_facts.close()
 
     def feed(self, start: int, stop: int) -> Generator[StepBatch]:
         for step in self.batches.steps(start, stop):
@@ -141,7 +147,8 @@ class FitJob(Job):
         return {**structure_facts(model), **matrix_facts(model), "in_order": self.is_shuffled is False}
 
     def facts_seen(self) -> dict[str, Any]:
-        return {**self._loss_facts.read(), **self._sample_facts.read(), **self._output_facts.read()}
+        of_outputs = {**self._output_facts.read(), **self._class_facts.read()}
+        return {**self._loss_facts.read(), **self._sample_facts.read(), **of_outputs}
 
     def _evaluate_again(self, item: Any, first: float) -> None:
         """Once in a run: whether the same batch has the same loss twice."""

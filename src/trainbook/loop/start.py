@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +52,12 @@ def train_own(request: TrainRequest, own: OwnTraining) -> Result:
     if isinstance(plan, Result):
         load_weights(own.model, plan.run)
         return plan
-    return _run(request, plan, lambda device: FitJob(request.loaded.config, own, device), ALONE)
+    with ExitStack() as held:
+
+        def build_job(device: torch.device) -> Job:
+            return held.enter_context(closing(FitJob(request.loaded.config, own, device)))
+
+        return _run(request, plan, build_job, ALONE)
 
 
 def train_on(ranks: Ranks, request: TrainRequest) -> Result:

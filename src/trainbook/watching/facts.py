@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainbook.loop.class_facts import ClassFacts
 from trainbook.loop.objective import LossFacts, LossNews
 from trainbook.loop.output_facts import OutputFacts
 from trainbook.loop.sample_facts import SampleFacts
@@ -47,7 +48,7 @@ class BatchFacts:
 
     def __init__(self, recorder: Recorder, model: nn.Module, *, loss_is_mean: bool) -> None:
         self._recorder = recorder
-        self._outputs = OutputFacts(model)
+        self._outputs, self._classes = OutputFacts(model), ClassFacts(model)
         self._losses = LossFacts(is_mean=loss_is_mean)
         self._samples = SampleFacts(of_one_pass=False)  # which epoch it is, a loop does not tell
         self._next = 1  # steps after which they are told
@@ -70,6 +71,7 @@ class BatchFacts:
         """What differs from what was told before. `counts`: those on the device, as they were read."""
         of_losses = {} if due.losses is None else due.losses.facts(counts.get("target_counts"))
         of_outputs = {} if due.tokens is None else self._outputs.facts(counts["token_counts"])
+        of_outputs |= self._classes.read(is_last=due.is_last)
         facts = {**of_losses, **of_outputs, **self._samples.read(is_last=due.is_last)}
         if changed := {name: value for name, value in facts.items() if self._told.get(name, ...) != value}:
             self._told |= changed
@@ -82,3 +84,4 @@ class BatchFacts:
 
     def close(self) -> None:
         self._outputs.close()
+        self._classes.close()
