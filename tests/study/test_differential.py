@@ -19,6 +19,9 @@ from trainbook.study import differential, experiment_runs
 from trainbook.study.differential import try_out
 from trainbook.study.experiment_runs import Bench, ExperimentRun, arm_of
 from trainbook.study.looks import _judged, look, opened
+from trainbook.study.remedy import RemedyRun
+from trainbook.study.remedy_plan import ask
+from trainbook.study.try_folder import open_try
 
 LENGTH = ("training.max_steps=32", "evaluation.eval_steps=8", "logging.logging_steps=1", "checkpoint.save_steps=32")
 
@@ -264,6 +267,34 @@ def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, mon
     early = finding("dataset-tiny", 0.9, "evaluation.early_stopping_patience=3")
     answer = tried(lab, "run", early)
     assert (answer["override"], answer["measure"]) == ("training.max_steps=16", "final validation loss")
+
+
+def test_a_remedy_takes_over_the_control_of_the_experiments_and_may_go_on_with_it(lab, monkeypatch):
+    lab.train(*LENGTH, "optimizer.learning_rate=1e-3", name="run")
+    record, run = open_record(lab.runs / "run"), lab.open("run")
+    folder = open_try(run, "", {"last_step": 32}, {"seen": {}, "arms": {}})
+    Bench(record, run, folder.path, folder.state["arms"], keep=folder.keep).train("higher-rate")
+    trained: list[str] = []
+    real = RemedyRun.train
+
+    def train(arm, quiet):
+        trained.append(arm.run.name)
+        return real(arm, quiet)
+
+    monkeypatch.setattr(RemedyRun, "train", train)
+    low = finding("learning-rate-low", 0.9, "optimizer.learning_rate=1e-2")
+    answer = tried(lab, "run", low, steps=8)
+    assert trained == ["remedy"]
+    assert (answer["reused_steps"], answer["cost_steps"]) == (8, 8), "only the remedy itself was trained"
+    ours, theirs = (RunFolder(lab.runs / each / "control") for each in ("run-try-rule", "run-try"))
+    assert list(ours.metrics("train")) == list(theirs.metrics("train"))
+    assert tried(lab, "run", low, steps=8)["cost_steps"] == 8
+
+    seed = run.recorded().training.seed
+    assert real(RemedyRun(run, ours, [], seed, 16, ask(record, run, low, 8)), True)["last_step"] == 16
+    whole = {row["step"]: row["loss"] for row in run.metrics("train")}
+    assert all(row["loss"] == whole[row["step"]] for row in ours.metrics("train")), "as the run itself went"
+    assert theirs.metrics("train").last_step == 8
 
 
 def test_a_change_of_what_is_evaluated_is_not_tried(lab):

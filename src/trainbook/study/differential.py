@@ -18,8 +18,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from trainbook.bounded.files import read_bytes
-from trainbook.contained import must_stay_inside
 from trainbook.doctor import Diagnosis, Finding
 from trainbook.doctor.causes import CAUSES, remedy_of
 from trainbook.doctor.differential import (
@@ -38,13 +36,14 @@ from trainbook.doctor.outcomes import OUTCOMES, Experiment
 from trainbook.doctor.refuted import refuted
 from trainbook.doctor.treatments import by_hand, is_comparable, treatment_of
 from trainbook.doctor.view import View
-from trainbook.errors import RunFolderError, UserError
-from trainbook.runs import RunFolder, jsonl, write_text_atomically
+from trainbook.errors import UserError
+from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
 from trainbook.study.experiment_runs import Bench
 from trainbook.study.looks import Seen, Subject, look, opened
-from trainbook.study.remedy import ANSWER, run_of, try_remedy
+from trainbook.study.remedy import run_of, try_remedy
 from trainbook.study.remedy_plan import RemedyPlan, ask
+from trainbook.study.try_folder import open_try
 
 WORTH_TRYING = 0.25  # probability of a cause whose remedy is tried
 FAR = 2.0  # times as likely as the next cause
@@ -155,6 +154,7 @@ class Differential:
         if answer["control_is_like_the_run"] and answer["had_effect"]:  # what changes nothing tells nothing
             self.belief = after_remedy(before, finding.cause, answer["verdict"])
         cost = sum(RunFolder(path).metrics("train").last_step - answer["from_step"] for path in answer["runs"])
+        cost -= answer["reused_steps"]
         self.spent += cost
         told = {"before": as_json(before), "after": as_json(self.belief), "cost_steps": cost}
         self.remedies.append({"cause_id": finding.cause, "error": None, "answer": answer, **told})
@@ -176,19 +176,19 @@ def try_out(
     run = run_of(record)
     view, last = View(record), int(record.train[-1]["step"])
     first = first_belief(diagnosis.findings, refuted(view))
-    folder, kept = _folder_of(run, last)
-
-    def keep() -> None:
-        _keep(folder, kept)
-
-    bench = Bench(record, run, folder, kept["arms"], steps=steps, quiet=quiet, say=say, keep=keep)
+    folder = open_try(run, "", {"last_step": last}, {"seen": {}, "arms": {}})  # of a run that went on since, another
+    kept, keep = folder.state, folder.keep
+    bench = Bench(record, run, folder.path, kept["arms"], steps=steps, quiet=quiet, say=say, keep=keep)
     budget = bench.total if budget is None else budget
     state = Differential(record, view, diagnosis.findings, first, bench, kept["seen"], keep, budget, say)
 
+    options: dict[str, Any] = {"steps": steps, "seeds": seeds, "workers": workers, "quiet": quiet, "say": say}
+
     def treat(finding: Finding) -> None:
         try:
-            _must_be_comparable(ask(record, run, finding, steps))
-            answer = try_remedy(record, [finding], steps=steps, seeds=seeds, workers=workers, quiet=quiet, say=say)
+            question = ask(record, run, finding, steps)
+            _must_be_comparable(question)
+            answer = try_remedy(record, [finding], control=bench.control_of(question), **options)
         except UserError as error:
             state.remedies.append({"cause_id": finding.cause, "error": str(error)})
         else:
@@ -196,7 +196,7 @@ def try_out(
 
     with ExitStack() as held:
         _until_settled(state, treat, lambda: held.enter_context(opened(run, last)))
-    return _answer(state, first, folder)
+    return _answer(state, first, folder.path)
 
 
 def _must_be_comparable(plan: RemedyPlan) -> None:
@@ -251,8 +251,18 @@ def _recalled(state: Differential, experiment: Experiment) -> Seen | None:
 
 # The answer
 
-OF_A_REMEDY = ("finding", "override", "from_step", "steps", "seeds", "measure", "last_evaluations", "control", "remedy")
-OF_A_REMEDY += ("difference", "interval", "verdict", "control_is_like_the_run", "had_effect", "reason", "command")
+OF_A_REMEDY = ("finding", "override", "from_step", "steps", "reused_steps", "seeds", "measure", "last_evaluations")
+OF_A_REMEDY += (
+    "control",
+    "remedy",
+    "difference",
+    "interval",
+    "verdict",
+    "control_is_like_the_run",
+    "had_effect",
+    "reason",
+    "command",
+)
 
 
 def _answer(state: Differential, first: Mapping[str, float], folder: Path) -> dict[str, Any]:
@@ -285,44 +295,3 @@ def _advice(state: Differential, causes: Sequence[str]) -> str | None:
         return words
     own = next((each for each in state.findings if each.cause == causes[0]), None)
     return remedy_of(own) if own is not None else CAUSES[causes[0]].remedy
-
-
-# The folder
-
-
-def _folder_of(run: RunFolder, last_step: int) -> tuple[Path, dict[str, Any]]:
-    """Of this run as it is; of one that has gone on since, another folder."""
-    path = run.path if run.path.name == run.name else run.path.resolve()
-    number = 1
-    while True:
-        folder = path.with_name(f"{path.name}-try" + (f"-{number}" if number > 1 else ""))
-        must_stay_inside(folder)
-        kept = _read(folder)
-        if kept is None or kept["last_step"] == last_step:
-            break
-        number += 1
-    if kept is None:
-        kept = {"last_step": last_step, "seen": {}, "arms": {}}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"{folder} cannot be created: {error.strerror}.") from None
-        _keep(folder, kept)
-    return folder, kept
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    file = folder / ANSWER
-    if not file.is_file():
-        if folder.exists() and any(folder.iterdir()):
-            raise RunFolderError(f"{folder} already exists and was not made by doctor --try. Rename it.")
-        return None
-    try:
-        kept = jsonl.loads(read_bytes(file))
-        return {"last_step": kept["last_step"], "seen": kept["seen"], "arms": kept["arms"]}
-    except (ValueError, LookupError, TypeError):
-        raise RunFolderError(f"{file} is damaged. Remove the folder to try again.") from None
-
-
-def _keep(folder: Path, kept: Mapping[str, Any]) -> None:
-    write_text_atomically(folder / ANSWER, jsonl.dumps(kept) + "\n")

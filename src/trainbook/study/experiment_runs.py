@@ -26,6 +26,7 @@ from trainbook.tasks import StepBatch
 from trainbook.tasks.losses import IGNORED
 
 CONTROL = "control"
+OF_A_CONTROL = ("measure", "from_step", "stop_at", "eval_steps", "logging_steps")
 FEW = 4  # samples in the batch that is to be learned by heart
 LEARNED = 0.5  # of the loss that the control has on batches that it sees for the first time
 AS_LOW = 0.02  # of the loss: targets that were permuted are learned no worse
@@ -142,6 +143,12 @@ class Bench:
 
     def applies(self, name: str) -> bool:
         return arm_of(name, self.config) is not None
+
+    def control_of(self, question: RemedyPlan) -> dict[str, Any] | None:
+        """The control, if a remedy that is asked for like this would have the same one."""
+        ours = self._plan(CONTROL, "")
+        is_same = all(getattr(ours, name) == getattr(question, name) for name in OF_A_CONTROL)
+        return self.arms.get(CONTROL) if is_same else None
 
     @property
     def astray(self) -> str | None:

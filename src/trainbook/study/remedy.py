@@ -11,18 +11,16 @@ The run itself is only read. The same question again goes on where it was stoppe
 from __future__ import annotations
 
 import shlex
+import shutil
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from trainbook.bounded.files import read_bytes
-from trainbook.contained import must_stay_inside
 from trainbook.doctor import Diagnosis, Finding, as_json
-from trainbook.errors import Interrupted, RunFolderError, TooLarge, UserError
+from trainbook.errors import Interrupted, TooLarge, UserError
 from trainbook.knobs import Loaded, difference
 from trainbook.knobs.dumping import dump_changes, yaml_value
 from trainbook.knobs.text import read_file
@@ -35,15 +33,15 @@ from trainbook.loop.job import Job
 from trainbook.loop.saved_files import fork, recover
 from trainbook.loop.session import Launch, run_session
 from trainbook.parallel import find_rank_env, joined
-from trainbook.runs import RunFolder, jsonl, write_text_atomically
+from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
 from trainbook.runs.trust import require_trust
 from trainbook.study.child_run import run_child
 from trainbook.study.remedy_plan import RemedyPlan, ask, changes, choose, with_overrides
+from trainbook.study.try_folder import TryFolder, open_try
 from trainbook.study.verdict import TAIL, Pair, RemedyComparison, are_the_same, compare, strayed
 from trainbook.study.workers import side_by_side
 
-ANSWER = "try.json"
 AGAIN = "-again"
 LEARNED = 0.99  # of the first loss
 NO_EFFECT = "the change had no effect: the two runs are the same to the last digit"
@@ -57,15 +55,20 @@ def try_remedy(
     steps: int | None = None,
     seeds: int = 1,
     workers: int = 1,
+    control: Mapping[str, Any] | None = None,
     quiet: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Try the change of the first finding that has one, or of the rule that is named. The answer is for programs.
-    `workers`: runs side by side, if it is not their speed that is compared."""
+    `workers`: runs side by side, if it is not their speed that is compared. `control`: how the same control has ended
+    elsewhere; it is taken over from there instead of being trained again."""
     finding = choose(record, findings, rule)
     parent = run_of(record)
     question = ask(record, parent, finding, steps)
-    folder, state = _folder_of(parent, question)
+    folder = open_try(parent, f"-{question.rule}", {"question": asdict(question)}, {"arms": {}, "answer": None})
+    state = folder.state
+    if control is not None and not (folder.path / "control").exists():
+        _take_over(control, folder, say)
     repetitions = _repetitions(question, parent.recorded().training.seed, seeds)
     for stop_at in question.stops:
         if stop_at is not None and any(arm["last_step"] > stop_at for arm in state["arms"].values()):
@@ -74,20 +77,32 @@ def try_remedy(
         for tag, seed in repetitions:
             kinds: list[tuple[str, list[str]]] = [("control", []), ("remedy", shlex.split(question.override))]
             for kind, change in reversed(kinds) if tag == AGAIN else kinds:
-                run = RunFolder(folder / (kind + tag))
+                run = RunFolder(folder.path / (kind + tag))
                 if not _is_there(state["arms"].get(run.name), stop_at):
                     arms.append(RemedyRun(parent, run, change, seed, stop_at, question))
         if workers > 1 and len(arms) > 1 and question.measure != "speed":
-            _train_side_by_side(arms, state, workers, say)
+            _train_side_by_side(arms, folder, workers, say)
         else:
             for arm in arms:
-                _train(arm, state, quiet, say)
+                _train(arm, folder, quiet, say)
         pairs = [(state["arms"][f"control{tag}"], state["arms"][f"remedy{tag}"]) for tag, _ in repetitions]
         state["answer"] = _answer(record, parent, question, finding, pairs)
-        _keep(folder, state)
+        folder.keep()
         if not _may_tell_later(state["answer"], pairs):
             break
     return state["answer"]
+
+
+def _take_over(control: Mapping[str, Any], folder: TryFolder, say: Callable[[str], None]) -> None:
+    """A copy: this one may go on, and the other stays as it is."""
+    run, halfway = folder.path / "control", folder.path / ".control"
+    shutil.rmtree(halfway, ignore_errors=True)  # of a copy that was interrupted
+    shutil.copytree(control["run"], halfway, ignore=shutil.ignore_patterns("lock"))
+    halfway.rename(run)
+    steps = control["last_step"]
+    folder.state["arms"]["control"] = {**control, "run": str(run), "reused_steps": steps}
+    say(f"control: that of the experiments, to step {steps}, seed {control['seed']}")
+    folder.keep()
 
 
 def _is_there(arm: Mapping[str, Any] | None, stop_at: int | None) -> bool:
@@ -111,19 +126,17 @@ def _has_learned(evaluations: Sequence[Sequence[float]]) -> bool:
     return len(evaluations) > 1 and evaluations[-1][1] < LEARNED * evaluations[0][1]
 
 
-def _train(arm: RemedyRun, state: dict[str, Any], quiet: bool, say: Callable[[str], None]) -> None:
+def _train(arm: RemedyRun, folder: TryFolder, quiet: bool, say: Callable[[str], None]) -> None:
     """One arm, from where it begins or was left to here."""
-    say(_begins(arm, state))
-    _note(arm, arm.train(quiet), state, say)
+    say(_begins(arm, folder.state))
+    _note(arm, arm.train(quiet), folder, say)
 
 
-def _train_side_by_side(
-    arms: Sequence[RemedyRun], state: dict[str, Any], workers: int, say: Callable[[str], None]
-) -> None:
+def _train_side_by_side(arms: Sequence[RemedyRun], folder: TryFolder, workers: int, say: Callable[[str], None]) -> None:
     for arm in arms:
-        say(_begins(arm, state))
+        say(_begins(arm, folder.state))
     for place, outcome in side_by_side(train_arm, arms, workers):
-        _note(arms[place], outcome, state, say)
+        _note(arms[place], outcome, folder, say)
 
 
 def train_arm(arm: RemedyRun) -> dict[str, Any]:
@@ -140,10 +153,11 @@ def _begins(arm: RemedyRun, state: Mapping[str, Any]) -> str:
     return f"{name}: from {begin} to {end}, seed {arm.seed}{', ' + plan.override if arm.change else ''}"
 
 
-def _note(arm: RemedyRun, outcome: dict[str, Any], state: dict[str, Any], say: Callable[[str], None]) -> None:
-    state["arms"][arm.run.name] = outcome
+def _note(arm: RemedyRun, outcome: dict[str, Any], folder: TryFolder, say: Callable[[str], None]) -> None:
+    before = folder.state["arms"].get(arm.run.name, {})
+    folder.state["arms"][arm.run.name] = {**outcome, "reused_steps": before.get("reused_steps", 0)}
     say(f"{arm.run.name}: {_ended(outcome)}")
-    _keep(arm.run.path.parent, state)
+    folder.keep()
 
 
 def _ended(arm: Mapping[str, Any]) -> str:
@@ -174,47 +188,6 @@ def run_of(record: RunRecord) -> RunFolder:
     return run
 
 
-# The folder of a try
-
-
-def _folder_of(parent: RunFolder, question: RemedyPlan) -> tuple[Path, dict[str, Any]]:
-    """Where this question is answered; another question about the same rule has another folder."""
-    path = parent.path if parent.path.name == parent.name else parent.path.resolve()  # as for `.` or a link
-    number = 1
-    while True:
-        folder = path.with_name(f"{path.name}-try-{question.rule}" + (f"-{number}" if number > 1 else ""))
-        must_stay_inside(folder)
-        state = _read(folder)
-        if state is None or state["question"] == asdict(question):
-            break
-        number += 1
-    if state is None:
-        state = {"question": asdict(question), "arms": {}, "answer": None}
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise RunFolderError(f"{folder} cannot be created: {error.strerror}.") from None
-        _keep(folder, state)
-    return folder, state
-
-
-def _read(folder: Path) -> dict[str, Any] | None:
-    file = folder / ANSWER
-    if not file.is_file():
-        if folder.exists() and any(folder.iterdir()):
-            raise RunFolderError(f"{folder} already exists and was not made by doctor --try. Rename it.")
-        return None
-    try:
-        state = jsonl.loads(read_bytes(file))
-        return {"question": state["question"], "arms": state["arms"], "answer": state["answer"]}
-    except (ValueError, LookupError, TypeError):
-        raise RunFolderError(f"{file} is damaged. Remove the folder to try again.") from None
-
-
-def _keep(folder: Path, state: Mapping[str, Any]) -> None:
-    write_text_atomically(folder / ANSWER, jsonl.dumps(state) + "\n")
-
-
 # The answer
 
 
@@ -235,6 +208,7 @@ def _answer(
         "override": question.override,
         "from_step": question.from_step,
         "steps": last - question.from_step,
+        "reused_steps": sum(arm.get("reused_steps", 0) for arm in arms),
         "seeds": [pair[0]["seed"] for pair in pairs],
         "measure": comparison.measure,
         "last_evaluations": TAIL if comparison.measure == "validation loss" else None,
