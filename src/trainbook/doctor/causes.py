@@ -143,8 +143,8 @@ _ALL = (
     _cause(
         "schedule-ends-early",
         "The learning rate schedule ends long before the run does.",
-        "Make the schedule as long as the run.",
-        "training.max_steps",
+        "Make the schedule as long as the run: step it once for each update, and tell it the number of all updates.",
+        "schedule.type",
         "learning-rate-low model-small training-short",
     ),
     _cause(
