@@ -85,6 +85,12 @@ def judged_beside_baseline(accuracy: float, baseline: float, read: float) -> Run
 CASES = [
     *OF_SAMPLES,
     Case(
+        "batches-in-a-row",
+        "batches-repeat",
+        lambda: replace(run(each=set_to(same_batches=0.75)), origin="fit", config=None),
+        lambda: replace(run(each=set_to(same_batches=0.2)), origin="fit", config=None),
+    ),
+    Case(
         "truncated-texts",
         "text-truncated",
         lambda: judged_beside_baseline(0.4, 1.0, 0.33),

@@ -15,7 +15,17 @@ OFF_CENTRE = 20.0  # standard deviations from 0, of the mean of inputs
 EXTREME = 100.0  # ranges between the first and the last tenth, of targets
 ONE_CLASS, MOST_OF_ONE_CLASS = 0.95, 0.9  # of the samples
 REPEATED = 0.1  # of the batches
+IN_A_ROW, ONE_BATCH = 0.3, 0.95  # of the batches: equal to the one before
+TINY = 64  # samples: no training set is meant to be smaller
 FEW = 5  # rows
+ONE_ITERATOR = (
+    "Make one iterator of the loader an epoch: next(iter(loader)) in each step begins with the first batch again. "
+    "If this batch is all the data, nothing is wrong with the loader."
+)
+SEED_OF_WORKERS = (
+    "Give each worker of the loader its own random numbers: seed them from torch.initial_seed() in worker_init_fn, and "
+    "split an IterableDataset by get_worker_info(). If several updates on each batch are meant, nothing is wrong."
+)
 SAME_LOSS = 1e-3  # of the loss: by which two evaluations of one batch may differ
 
 
@@ -175,6 +185,35 @@ def copies_of_batches(view: View) -> Iterator[Finding]:
     if share > REPEATED and an_epoch is not None and seen <= math.ceil(float(an_epoch) * view.accumulation):
         evidence = f"{share:.0%} of the first {seen:,} batches are equal to an earlier one of the same epoch"
         yield finding("error", "batches-repeat", 0.85, evidence, steps=(0, view.last_step), share=share)
+
+
+@rule(
+    "batches-in-a-row",
+    symptom="overfitting",
+    looks_at="batches that are equal to the one before them",
+    thresholds=f"more than {IN_A_ROW:.0%} of the batches; if nearly all of them ({ONE_BATCH:.0%}), an info, since the "
+    f"batch may be the whole training set, unless it has {TINY} samples or fewer",
+    source="the definition of an epoch: every row once; k loader workers with one seed draw each batch k times, so "
+    "that 1 - 1/k of the batches equal the one before",
+    fault="four loader workers with the same seed; next(iter(loader)) in each step, unshuffled",
+    causes=("batches-repeat",),
+    needs=("same_batches",),
+    elsewhere=True,
+)
+def batches_in_a_row(view: View) -> Iterator[Finding]:
+    shares, span = view.values("same_batches"), (0, view.last_step)
+    share = float(shares.mean()) if len(shares) >= FEW else 0.0
+    if share > ONE_BATCH:
+        samples = view.values("tokens")[-1:].sum() / max(1, view.last_step)
+        is_tiny = 0 < samples <= TINY and view.fact("counted") == "samples"
+        size = f" of {samples:.0f} samples" if is_tiny else ""
+        evidence = f"{share:.0%} of the batches are equal to the one before: the model learns from one batch{size}"
+        severity, sure = ("warning", 0.75) if is_tiny else ("info", 0.4)
+        yield finding(severity, "batches-repeat", sure, evidence, steps=span, remedy=ONE_ITERATOR, share=share)
+    elif share > IN_A_ROW:
+        copies = 1 / (1 - share)
+        evidence = f"{share:.0%} of the batches are equal to the one before: each comes {copies:.2g} times on average"
+        yield finding("warning", "batches-repeat", 0.75, evidence, steps=span, remedy=SEED_OF_WORKERS, share=share)
 
 
 @rule(
