@@ -129,10 +129,23 @@ def test_likeness_is_a_softmax_of_traits_and_tells_what_it_is_judged_by():
     assert found.causes["labels-noisy"] == pytest.approx(12.1825 / 13.6743, rel=1e-3)
     assert found.most_likely() == ["labels-noisy", "overfitting"]
     assert found.traits["labels-noisy"] == ["noise (high)"] and found.traits["overfitting"] == ["gap (as usual)"]
+    both = likeness(
+        inputs({"noise": 1.5, "gap": 0.2}, []), model=unpacked({**stored, "weights": [[0] * 4] + 2 * [[9] * 4]})
+    )
+    assert both.traits["overfitting"] == ["noise (high)"], "what is as usual is no evidence beside what is not"
     without = likeness(inputs({"noise": 1.5}, []), {"labels-noisy"}, unpacked(stored))
     assert "labels-noisy" not in without.causes and without.most_likely() == ["overfitting"]
     said = likeness(inputs({}, [of("overfitting", 1.0)]), model=unpacked(stored))
     assert said.causes["overfitting"] > 0.5
+
+
+def test_targets_that_held_out_inputs_tell_are_related_to_them():
+    def is_out(loss: float, **facts: float) -> bool:
+        record = run(each_evaluation=set_to(loss=lambda step: loss), facts=facts)
+        return "labels-random" in refuted(View(record))
+
+    assert is_out(1.2, prior_loss=3.2) and not is_out(3.1, prior_loss=3.2)
+    assert is_out(0.5, prior_loss=0.0) and not is_out(2.5, prior_loss=0.0), "against a uniform guess among 257"
 
 
 def test_what_is_known_of_a_run_rules_causes_out():

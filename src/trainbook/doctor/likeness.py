@@ -9,6 +9,7 @@ run is none.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -33,6 +34,7 @@ CLEAR = 0.5  # of a trait: beyond it, something is unusual
 SHOWN = 3  # traits in a sentence
 WEIGHTS = {"error": 2.0, "warning": 1.6, "info": 1.0}  # of what a rule says, times its confidence
 WORDS = {"clipped": "clipped updates", "in_order": "data in a fixed order", "epochs": "the number of epochs"}
+LOGGED = re.compile(r"^(has|origin|task)[ _]| is known$")  # traits of the log or of the kind of run
 SCALE = 100  # weights are stored as whole hundredths
 
 
@@ -97,13 +99,15 @@ def likeness(
 
 
 def _told(found: Mapping[str, float], names: Mapping[str, int], weights: np.ndarray) -> list[str]:
-    """The traits that speak most for a cause."""
+    """The traits that speak most for a cause; those that are as usual, or say only what kind of run it is, if there are no
+    others."""
     shares: dict[str, float] = defaultdict(float)
     for name, value in found.items():
         kind, _, trait = name.partition(":")
         if kind in ("of", "high", "low") and name in names:
             shares[trait] += float(weights[names[name]]) * value
     best = sorted((trait for trait, share in shares.items() if share > 0), key=lambda trait: -shares[trait])
+    best = [trait for trait in best if abs(found[f"of:{trait}"]) > CLEAR and not LOGGED.search(trait)] or best
     return [f"{_in_words(trait)} ({_direction(found[f'of:{trait}'])})" for trait in best[:SHOWN]]
 
 

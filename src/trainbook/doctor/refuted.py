@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from trainbook.doctor.chance import LEARNED, above_chance
 from trainbook.doctor.view import View
 
+FAR_BELOW_UNIFORM = 0.2  # of the loss of a uniform guess: frequencies alone lead nowhere near
 LOGS = ("csv", "tensorboard", "wandb")  # of which nobody knows what wrote them
 OF_LOOPS = ("gradients-not-zeroed", "updates-missing", "training-in-eval-mode")
 OF_TOKENS = ("tokens-unknown", "text-truncated", "padding-as-targets", "targets-not-shifted", "targets-shifted-twice")
@@ -62,6 +64,16 @@ def _evaluations_differ(view: View) -> bool:
     return len(np.unique(view.values("loss", "eval"))) > 1
 
 
+def _inputs_tell_targets(view: View) -> bool:
+    """On held-out data the model, or the linear baseline, is far better than any prediction that ignores the inputs."""
+    evaluations = view.values("loss", "eval")
+    if above_chance(view) is not None or not len(evaluations):
+        return above_chance(view) is not None
+    by_frequency, uniform = view.fact("validation_prior_loss") or view.fact("prior_loss"), view.fact("uniform_loss")
+    limit = LEARNED * by_frequency if by_frequency else FAR_BELOW_UNIFORM * (uniform or 0.0)
+    return bool(np.nanmin(evaluations) < limit)
+
+
 REFUTED: Mapping[str, Callable[[View], bool]] = {
     **dict.fromkeys(OF_LOOPS, _is_tool),
     **dict.fromkeys(OF_TOKENS, _has_no_tokens),
@@ -74,6 +86,7 @@ REFUTED: Mapping[str, Callable[[View], bool]] = {
     "clipping-tight": _below("batch.max_grad_norm", 1e-12),
     "batchnorm-statistics": lambda view: view.fact("has_batch_norm") is False,
     "evaluation-other-model": _evaluations_differ,
+    "labels-random": _inputs_tell_targets,
     "loss-mismatched": _is_built_in,
     "targets-broadcast": _is_built_in,
     "softmax-twice": lambda view: _has_numbers(view) or _is_built_in(view),
