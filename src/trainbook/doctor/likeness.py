@@ -99,8 +99,8 @@ def likeness(
 
 
 def _told(found: Mapping[str, float], names: Mapping[str, int], weights: np.ndarray) -> list[str]:
-    """The traits that speak most for a cause; those that are as usual, or say only what kind of run it is, if there are no
-    others."""
+    """The traits that speak most for a cause. Those that are as usual, or say only what kind of run it is, are told if
+    there are no others."""
     shares: dict[str, float] = defaultdict(float)
     for name, value in found.items():
         kind, _, trait = name.partition(":")
