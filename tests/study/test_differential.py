@@ -261,6 +261,13 @@ def test_an_evaluation_whose_code_draws_other_samples_is_left_to_the_hand(lab, m
     assert answer["remedies"] == [] and "same samples every time" in answer["advice"]
 
 
+def test_a_likely_cause_that_its_knob_cannot_reach_ends_the_search_without_training(lab):
+    lab.train(*LENGTH, "batch.max_grad_norm=0.3", name="run")
+    answer = tried(lab, "run", finding("clipping-off", 0.7))
+    assert (answer["conclusion"], answer["cause_ids"], answer["remedies"]) == ("cause", ["clipping-off"], [])
+    assert not any(path.is_dir() for path in (lab.runs / "run-try").iterdir())
+
+
 def test_a_run_that_ends_at_its_best_is_tried_instead_of_early_stopping(lab, monkeypatch):
     lab.train(*LENGTH, name="run")
     monkeypatch.setattr(differential, "treatment_of", lambda cause, view: "training.max_steps=16")

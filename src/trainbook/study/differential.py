@@ -34,7 +34,7 @@ from trainbook.doctor.differential import (
 )
 from trainbook.doctor.outcomes import OUTCOMES, Experiment
 from trainbook.doctor.refuted import refuted
-from trainbook.doctor.treatments import by_hand, is_comparable, treatment_of
+from trainbook.doctor.treatments import TREATMENTS, by_hand, is_comparable, treatment_of
 from trainbook.doctor.view import View
 from trainbook.errors import UserError
 from trainbook.runs import RunFolder
@@ -87,8 +87,16 @@ class Differential:
         first, second = (self.belief[cause] for cause in leading(self.belief, 2))
         return first >= STATED or (first >= WORTH_TRYING and first >= FAR * second)
 
+    @property
+    def is_for_the_hand(self) -> bool:
+        """A knob treats such causes, but cannot act on this one, which is likelier than not: no training tells more."""
+        first = self.likeliest
+        return self.belief[first] >= STATED and first in TREATMENTS and self._with_change(first) is None
+
     def next_experiment(self, *, trains: bool) -> Experiment | None:
         """The one that tells most for its cost, of those that were not done and can be afforded."""
+        if trains and self.is_for_the_hand:
+            return None
         done = {each["experiment"] for each in self.history}
         left = [each for each in OUTCOMES.values() if each.trains == trains and each.name not in done]
         if trains:
