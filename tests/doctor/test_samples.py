@@ -59,6 +59,12 @@ CASES = [
     ),
     Case(
         "loss-function",
+        "output-activation",
+        lambda: seen(objective="cross entropy", outputs_passed_through="ReLU"),
+        lambda: seen(objective="cross entropy", outputs_passed_through="no log-softmax"),
+    ),
+    Case(
+        "loss-function",
         "targets-broadcast",
         lambda: seen(objective="squared error", targets_broadcast=True),
         lambda: seen(objective="squared error"),
@@ -146,6 +152,12 @@ CASES = [
         "targets-not-shifted",
         lambda: outputs(token_targets={"0": 1.0, "1": 0.1, "2": 0.1}),
         lambda: outputs(token_targets={"0": 1.0, "1": 0.1, "2": 0.1}, counted_share=0.15),
+    ),
+    Case(
+        "targets-of-outputs",
+        "future-leaks",
+        lambda: outputs(token_targets={"0": 0.87, "1": 0.1, "2": 0.1}, hidden_share=0.12),
+        lambda: outputs(token_targets={"0": 0.87, "1": 0.1, "2": 0.1}),  # a text with mistakes, to be corrected
     ),
     Case("padding-in-the-loss", "padding-as-targets", lambda: outputs(padding_share=0.7), outputs),
     Case("one-token", "tokens-unknown", lambda: outputs(commonest_share=0.9), lambda: outputs(commonest_share=0.3)),

@@ -10,6 +10,11 @@ from trainbook.doctor.view import View
 from trainbook.finding import Finding
 
 ALL, MOST = 0.97, 0.9  # of the targets
+COPIED, MASKED = 0.5, 0.05  # of the places that count: their target is the token that they read; it is hidden
+MASKED_ONLY = (
+    "Let only masked places count in the loss: their label is the token, that of all others -100. If the whole text is "
+    "to be reconstructed, judge the model by its loss at masked places."
+)
 PADDING, MUCH_PADDING = 0.3, 0.6  # of the targets
 COMMONEST, HIDDEN = 0.75, 0.6  # of the tokens; of the places that count
 SEEN = 0.05  # deviations of the outputs: rounding causes less than .001
@@ -20,10 +25,11 @@ SEEN = 0.05  # deviations of the outputs: rounding causes less than .001
     symptom="loss not decreasing",
     looks_at="which token each output is trained to predict, by the gradient of the outputs: the one that it reads, "
     "the next, or the one after",
-    thresholds=f"{MOST:.0%} are the token after the next; or {ALL:.0%} the one that is read, with all places counted",
+    thresholds=f"{MOST:.0%} are the token after the next; or {ALL:.0%} the one that is read, with all places counted; "
+    f"where {MASKED:.0%} or more are hidden behind the commonest token, {COPIED:.0%} that are read",
     source="the gradient of a cross entropy: the only class that it raises is the target",
-    fault="targets shifted in the data and in the loss, or in neither",
-    causes=("targets-shifted-twice", "targets-not-shifted"),
+    fault="targets shifted in the data and in the loss, or in neither; a masked model whose loss counts all tokens",
+    causes=("targets-shifted-twice", "targets-not-shifted", "future-leaks"),
     needs=("start:token_targets",),
     elsewhere=True,
     own_parts=True,
@@ -31,12 +37,19 @@ SEEN = 0.05  # deviations of the outputs: rounding causes less than .001
 def targets_of_outputs(view: View) -> Iterator[Finding]:
     shares, span = dict(view.fact("token_targets")), (0, view.last_step)
     same, following, second = (float(shares.get(offset, 0.0)) for offset in ("0", "1", "2"))
+    counted, hidden = (float(view.fact(name, 0.0)) for name in ("counted_share", "hidden_share"))
     if second > MOST > following:
         evidence = f"{second:.0%} of the outputs are trained to predict the token after the next"
         yield finding("error", "targets-shifted-twice", 0.95, evidence, steps=span, share=second)
-    elif same > ALL and following < MOST and float(view.fact("counted_share", 0.0)) > 0.5:
+    elif same > ALL and following < MOST and counted > 0.5:
         evidence = f"{same:.0%} of the outputs are trained to predict the token that they read"
         yield finding("warning", "targets-not-shifted", 0.7, evidence, steps=span, share=same)
+    elif same > COPIED > following and counted > MOST and hidden >= MASKED:
+        evidence = (
+            f"{hidden:.0%} of the outputs are trained to predict a token that is masked, {same:.0%} to copy the one "
+            "that they read: most of the loss is about what the model is shown"
+        )
+        yield finding("warning", "future-leaks", 0.75, evidence, steps=span, remedy=MASKED_ONLY, share=same)
 
 
 @rule(

@@ -34,11 +34,11 @@ SAME_LOSS = 1e-3  # of the loss: by which two evaluations of one batch may diffe
     symptom="loss not decreasing",
     looks_at="the loss function as the first batch went through it: what the outputs passed before it, their shape "
     "against that of the targets, and whether the targets are classes",
-    thresholds="a softmax or sigmoid before a cross entropy that applies its own; shapes that are broadcast; a squared "
-    "error of whole numbers with 3 to 50 different values, as classes are",
+    thresholds="a softmax or sigmoid before a cross entropy that applies its own; a ReLU before one; shapes that are "
+    "broadcast; a squared error of whole numbers with 3 to 50 different values, as classes are",
     source="the definitions of these functions",
-    fault="softmax before cross entropy; (N, 1) against (N,); a squared error of class numbers",
-    causes=("softmax-twice", "targets-broadcast", "loss-mismatched"),
+    fault="softmax or ReLU before cross entropy; (N, 1) against (N,); a squared error of class numbers",
+    causes=("softmax-twice", "output-activation", "targets-broadcast", "loss-mismatched"),
     elsewhere=True,
 )
 def loss_function(view: View) -> Iterator[Finding]:
@@ -47,6 +47,13 @@ def loss_function(view: View) -> Iterator[Finding]:
     if passed in ("softmax", "sigmoid"):
         evidence = f"the outputs go through a {passed}, and then into a {objective}, which applies its own"
         yield finding("error", "softmax-twice", 0.9, evidence, steps=span)
+    if passed == "ReLU":
+        evidence = (
+            f"the outputs go through a ReLU before the {objective}: none is ever below 0, and those that would be get "
+            "no gradient"
+        )
+        remedy = "Remove the activation behind the last layer: a cross entropy needs logits of both signs."
+        yield finding("warning", "output-activation", 0.85, evidence, steps=span, remedy=remedy)
     if view.fact("targets_broadcast"):
         evidence = "in the first batch, each prediction was compared with the targets of all samples"
         yield finding("error", "targets-broadcast", 0.95, evidence, steps=span)
