@@ -400,6 +400,17 @@ CASES = [
         lambda: run(each_evaluation=set_to(loss=3.6)),
         lambda: run(each_evaluation=set_to(loss=2.6)),
     ),
+    Case(  # the two rows of a probe have two targets
+        "gap",
+        "overfitting",
+        lambda: run("training.task=classify", source="bert-tiny", each_evaluation=set_to(loss=3.6)),
+        lambda: run(
+            "training.task=classify",
+            source="bert-tiny",
+            each=set_to(probe_loss=lambda step: 1.6 - step / 400),
+            each_evaluation=set_to(loss=2.6),
+        ),
+    ),
     Case(
         "validation-fluctuates",
         "evaluation-noisy",

@@ -192,11 +192,14 @@ def _against_overfitting(view: View, best: int) -> str | None:
     return shorter or change(view, "evaluation.early_stopping_patience", 3)
 
 
+ONE_TARGET_A_ROW = ("classify", "classify_many", "regress")
+
+
 @rule(
     "gap",
     symptom="overfitting",
     looks_at="the final validation loss against the loss on training rows: evaluated without dropout where that was "
-    "logged, otherwise the training loss",
+    "logged and each row has many targets, otherwise the training loss",
     thresholds="25 %, 0.1 nats and 3 standard errors above it; not where the accuracy is far below that of a uniform "
     "guess",
     source="reasoning: smaller gaps are usual and harmless",
@@ -207,7 +210,7 @@ def _against_overfitting(view: View, best: int) -> str | None:
 def gap(view: View) -> Iterator[Finding]:
     evaluations = view.values("loss", "eval")
     judged, name = view.values("probe_loss"), "loss on training rows"
-    if len(judged) < 6:
+    if len(judged) < 6 or view.task in ONE_TARGET_A_ROW:  # a probe has few rows
         judged, name = view.losses()[1], "training loss"
     if len(evaluations) < 2 or len(judged) < 6 or below_chance(view) or _worse_from_the_start(view):
         return
