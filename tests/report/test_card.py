@@ -70,6 +70,19 @@ def test_the_card_has_the_numbers_of_the_run(written: Written):
     assert make_card(written.run).title == "run  finished"
 
 
+def test_evaluations_that_take_longer_than_the_steps_are_told_with_how_to_spend_less(written: Written):
+    written.train({1: 5.0, 2: 4.0, 10: 3.0}).evaluate([{"step": 5, "loss": 2.5, "seconds": 15.0}])
+    lines = written.lines()
+    assert lines["steps"] == "10 steps, 1,000 tokens, 5s of training, 15s of evaluation"
+    assert lines["evaluation"].startswith("75% of the time: ") and "evaluation.eval_steps" in lines["evaluation"]
+
+
+def test_short_evaluations_are_not_worth_a_line(written: Written):
+    written.train({1: 5.0, 2: 4.0, 10: 3.0}).evaluate([{"step": 5, "loss": 2.5, "seconds": 1.0}])
+    lines = written.lines()
+    assert lines["steps"] == "10 steps, 1,000 tokens, 5s" and "evaluation" not in lines
+
+
 def test_findings_that_are_only_good_to_know_are_counted(written: Written, monkeypatch: pytest.MonkeyPatch):
     """`trainbook doctor` shows them: the card does not say that there is nothing."""
     info = Finding("guard-acted", "info", "rate-too-high", 0.4, "3 of 80 updates were rejected")

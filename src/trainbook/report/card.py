@@ -27,6 +27,8 @@ from trainbook.runs.table import TableRows
 
 LEVELS = "▁▂▃▄▅▆▇█"
 WIDTH = 48
+WORTH_TELLING = 0.25  # of the time of all steps: evaluations that take more are told
+LONG_SECONDS = 10.0  # shorter evaluations need no advice
 
 
 @dataclass
@@ -66,7 +68,7 @@ def card_of(facts: RunFacts) -> Card:
     card = Card(f"{run.name}  {status_text(facts)}")
     if train:
         seen = "" if facts.tokens is None else f"{facts.tokens:,} {facts.unit}, "
-        card.lines.append(("steps", f"{train[-1]['step']:,} steps, {seen}{duration(facts.seconds)}"))
+        card.lines.append(("steps", f"{train[-1]['step']:,} steps, {seen}{time_text(facts)}"))
         card.lines.append(("speed", speed_text(facts)))
         card.lines.append(("train", f"{curve(train)}  {_loss(train[0])} → {_loss(train[-1])}"))
     if evaluations:
@@ -75,6 +77,7 @@ def card_of(facts: RunFacts) -> Card:
         card.lines.append(("best", best_text(facts.best)))
     card.lines += _verdict(facts)
     card.lines += _slowest(train)
+    card.lines += _long_evaluations(facts)
     card.lines.append(("guard", healing_text(facts)))
     if manifest.injected_faults:
         card.lines.append(("faults", f"injected on purpose: {', '.join(manifest.injected_faults)}"))
@@ -106,6 +109,23 @@ def write_report(run: RunFolder) -> None:
 def speed_text(facts: RunFacts) -> str:
     rate = (facts.tokens or 0) / max(facts.seconds, 1e-9)
     return f"{f'{rate:,.0f}' if rate >= 100 else f'{rate:.3g}'} {facts.unit} per second of training"
+
+
+def time_text(facts: RunFacts) -> str:
+    """Of the steps, and of the evaluations where those take a good part of the time."""
+    training, evaluating = duration(facts.seconds), duration(facts.evaluation_seconds)
+    is_long = facts.evaluation_seconds > max(1.0, WORTH_TELLING * facts.seconds)
+    return f"{training} of training, {evaluating} of evaluation" if is_long else training
+
+
+def _long_evaluations(facts: RunFacts) -> list[tuple[str, str]]:
+    """How to spend less on evaluations, where they take longer than all steps."""
+    training, evaluating = facts.seconds, facts.evaluation_seconds
+    if evaluating <= max(LONG_SECONDS, training):
+        return []
+    samples = "" if facts.manifest.recipe == FIT else ", or on fewer samples with evaluation.eval_max_samples"
+    share = evaluating / (training + evaluating)
+    return [("evaluation", f"{share:.0%} of the time: evaluate less often with evaluation.eval_steps{samples}")]
 
 
 def _verdict(facts: RunFacts) -> list[tuple[str, str]]:

@@ -55,6 +55,11 @@ class RunFacts:
                 total, before = float(np.cumsum([total, *spent])[-1]), float(steps[-1])
         return total
 
+    @cached_property
+    def evaluation_seconds(self) -> float:
+        """Time spent in evaluations."""
+        return sum(float(values[np.isfinite(values)].sum()) for (values,) in self.evaluations.blocks("seconds"))
+
     @property
     def tokens(self) -> int | float | None:
         """As the last row of training counts them."""

@@ -256,12 +256,11 @@ def _origins(facts: RunFacts) -> dict[str, str]:
 
 
 def _cost(facts: RunFacts) -> Table:
-    evaluating = sum(float(values[np.isfinite(values)].sum()) for (values,) in facts.evaluations.blocks("seconds"))
     peak, kind = largest(facts.train, "memory_bytes"), facts.train[-1].get("memory_kind") if facts.train else None
     where = {"host_rss": "of the process", "device_peak": "on the device"}.get(str(kind), "")
     rows = {
         "training time": duration(facts.seconds) if facts.train else "",
-        "evaluation time": duration(evaluating) if evaluating else "",
+        "evaluation time": duration(facts.evaluation_seconds) if facts.evaluation_seconds else "",
         "speed": speed_text(facts) if facts.train else "",
         "peak memory": f"{_bytes(peak)} {where}" if peak else "",
     }
