@@ -179,6 +179,13 @@ def test_sentences_of_a_conll_file_end_at_blank_lines(tmp_path: Path) -> None:
     )
 
 
+def test_some_words_of_a_sentence_with_tags_and_some_without_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "e.conll").write_text("EU\nrejects O\n")
+    assert message(tmp_path / "e.conll", FieldSpec("tagged")) == (
+        f"{tmp_path}/e.conll:2: has a tag, but words before it in the sentence have none."
+    )
+
+
 def test_a_word_that_is_a_hash_is_no_comment_within_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "d.conll").write_text("# a comment\nwe O\n#1 CARD\n# SYM\n\n")
     (found,) = open_source(str(tmp_path / "d.conll"), FieldSpec("tagged")).documents()

@@ -166,6 +166,13 @@ def test_each_word_gets_a_tag_at_its_first_token(tmp_path: Path):
     assert metrics["accuracy"] == pytest.approx(right / judged)
 
 
+def test_words_of_a_conll_file_that_have_no_tags_are_tagged(tmp_path: Path):
+    (tmp_path / "new.conll").write_text("we\nsaw\nAda\n\nno\n")
+    answers, metrics = predicted(restored("tag"), str(tmp_path / "new.conll"))
+    assert [answer["words"] for answer in answers] == [("we", "saw", "Ada"), ("no",)] and metrics == {}
+    assert [len(answer["tags"]) for answer in answers] == [3, 1]
+
+
 def test_lines_of_text_are_tagged_word_by_word(tmp_path: Path):
     (tmp_path / "new.txt").write_text("we saw  Ada\n\nno\n")
     answers, metrics = predicted(restored("tag"), str(tmp_path / "new.txt"))

@@ -277,7 +277,8 @@ DOCUMENT_MARK = "-DOCSTART-"
 def read_conll(file: File, complain: Complain) -> Iterator[DataRecord]:
     """The word is the first cell of a line, its tag the last; cells are divided by tabs, or else by blanks.
 
-    Lines of comments (# at the beginning, where the line has no tab) and marks of documents are passed over.
+    Lines of comments (# at the beginning, where the line has no tab) and marks of documents are passed over. A sentence
+    of words alone has no tags: they are to be predicted.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -299,6 +300,13 @@ def read_conll(file: File, complain: Complain) -> Iterator[DataRecord]:
                 continue
             begin = begin or number
             cells = content.split("\t") if "\t" in content else content.split()
+            if len(cells) == 1 and not tags:
+                words.append(content.strip())
+                continue
+            if len(tags) < len(words):
+                complain(f"{file.shown}:{number}: has a tag, but words before it in the sentence have none.")
+                bad = True
+                continue
             if len(cells) < 2 or not cells[0].strip() or not cells[-1].strip():
                 complain(f"{file.shown}:{number}: must have a word and a tag, but got {content.strip()!r}.")
                 bad = True
@@ -310,7 +318,8 @@ def read_conll(file: File, complain: Complain) -> Iterator[DataRecord]:
 
 
 def _sentence(file: File, begin: int, words: list[str], tags: list[str]) -> DataRecord:
-    return DataRecord({"words": words, "tags": tags}, f"{file.name}:{begin}")
+    fields = {"words": words, "tags": tags} if tags else {"words": words}
+    return DataRecord(fields, f"{file.name}:{begin}")
 
 
 # Text files: each is one document, and a long one is read part by part whenever it is asked for.
