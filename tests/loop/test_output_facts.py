@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainbook.loop.output_facts import OutputFacts
+from trainbook.loop.output_facts import OutputFacts, commonest_of
 
 WORDS, LENGTH, ROWS = 20, 12, 16
 
@@ -209,3 +209,21 @@ def test_what_writes_another_text_than_it_reads_is_left_alone():
 def test_a_row_of_one_token_is_no_padding():
     facts = look(at(1), read=torch.full((ROWS, LENGTH), 3))
     assert facts["padding_share"] == 0.0 and facts["commonest_share"] == 1.0
+
+
+@pytest.mark.parametrize("rows", [[[3, 1, 3], [2, 3, 1]], [[7]], [[5, 5], [0, 0], [5, 9]]])
+def test_the_commonest_token(rows: list[list[int]]):
+    ids = torch.tensor(rows)
+    assert commonest_of(ids) == ids.flatten().mode().values
+
+
+@pytest.mark.gpu
+def test_no_pass_waits_for_the_device():
+    facts, ids = OutputFacts(Model()), tokens().to("cuda")
+    gradient = torch.randn(ROWS, LENGTH, WORDS, device="cuda")
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        facts._add(ids, gradient)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert facts.sums is not None

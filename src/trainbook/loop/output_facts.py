@@ -206,12 +206,19 @@ def sums_of(tokens: Tensor, gradient: Tensor) -> Tensor:
     length = max(0, tokens.shape[1] - max(OFFSETS))  # of which all these tokens are known
     judged = (counts & ~is_tail)[:, :length]
     alike = [(judged & (targets[:, :length] == tokens[:, each : each + length])).sum() for each in OFFSETS]
-    commonest = tokens.flatten().mode().values
+    commonest = commonest_of(tokens)
     is_commonest = (tokens == commonest) & ~is_tail
     hidden = judged & (is_commonest & (targets != commonest))[:, :length]
     padding = counts & is_tail & (targets == tokens)
     parts = [judged.sum(), *alike, counts.sum(), padding.sum(), (~is_tail).sum(), is_commonest.sum(), hidden.sum()]
     return torch.stack([*parts, torch.full_like(parts[0], tokens.numel())]).double()
+
+
+def commonest_of(tokens: Tensor) -> Tensor:
+    """The value that comes most often. `Tensor.mode` waits for the device."""
+    ordered = tokens.flatten().sort().values
+    counts = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
+    return ordered[counts.argmax(keepdim=True)].squeeze(0)
 
 
 def padding_of(tokens: Tensor) -> Tensor:
