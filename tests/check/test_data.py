@@ -50,6 +50,15 @@ def test_validation_that_is_nearly_training_is_found(bench, make_text):
     assert "near-duplicates" in outcomes(subject, "overlap")["overlap"].cause
 
 
+def test_one_copy_is_told_in_the_singular(bench, make_text):
+    texts = [make_text(9, seed=number + 1) for number in range(60)]
+    source = bench.write("copy.jsonl", ({"text": text} for text in [*texts, texts[0]]))
+    outcome = outcomes(bench.subject(f"data.source={source}", "data.validation_ratio=0"), "duplicates")["duplicates"]
+    assert (
+        "1 of 61 training records (1.6%) is an exact duplicate, 0 of 61 (0.0%) are near-duplicates" in outcome.evidence
+    )
+
+
 def test_nothing_held_out_is_nothing_to_compare(bench):
     assert outcomes(bench.subject("data.validation_ratio=0"), "overlap")["overlap"].status == "skipped"
 

@@ -36,7 +36,7 @@ def test_what_does_not_fit_gets_overrides_that_do(terminal):
         assert terminal.json("plan", *asked, *kept, *each["overrides"])["fits"] is True
     shown = terminal("plan", *asked[:-1], "batch.per_device_train_batch_size=32").stdout
     assert "does not fit into the A100-40GB's 42.4 GB (sold as 40)" in " ".join(shown.split())
-    assert facts["suggestions"][0]["override"] in shown
+    assert facts["suggestions"][0]["override"] in shown and "What makes it fit, best first" in shown
 
 
 def test_a_price_may_have_a_symbol(terminal):

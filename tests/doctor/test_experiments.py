@@ -55,3 +55,8 @@ def test_an_experiment_that_a_finding_advises_is_not_told_twice():
     shown = StringIO()
     render(broken_log(breaks), Diagnosis([finding]), new_console(file=shown, width=400))
     assert shown.getvalue().count(EXPERIMENTS["training-short"]) == 1
+
+
+def test_a_higher_learning_rate_to_try_by_hand_is_within_what_the_remedy_would_set():
+    """It is tripled, or raised to the usual one."""
+    assert "three to ten times as high" in EXPERIMENTS["learning-rate-low"]

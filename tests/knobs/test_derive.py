@@ -69,7 +69,10 @@ def test_a_batch_that_cannot_be_cut_is_refused(values: dict[str, Any], world: in
 
 
 def test_the_reason_of_a_micro_batch_that_nobody_stated_names_its_bound() -> None:
-    assert "32,768 tokens" in batch_shape(config(batch_size=512, max_seq_length=2048)).reason
+    split = batch_shape(config(batch_size=512, max_seq_length=2048))
+    assert split.reason == "split into equal micro-batches of at most 32,768 tokens"
+    whole = batch_shape(config(batch_size=8, max_seq_length=128))
+    assert whole.reason == "one micro-batch; larger batches are split at 32,768 tokens"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 
 from trainbook.doctor.rule import all_rules
 from trainbook.knobs.aliases import by_path
+from trainbook.knobs.explain import render_topic
 from trainbook.knobs.topics import FIRST_SECTIONS, SYMPTOMS, TECHNIQUES, explain_topic, knob_in_words
+from trainbook.terminal import new_console
 
 
 def test_every_symptom_that_a_knob_or_a_rule_names_is_explained():
@@ -34,6 +38,15 @@ def test_a_symptom_by_any_of_its_names_lists_what_treats_it_the_most_important_f
     cheap = [each["path"].split(".")[0] not in FIRST_SECTIONS.get(symptom, ()) for each in facts["knobs"]]
     order = list(zip(cheap, [each["rank"] or 1000 for each in facts["knobs"]], strict=True))
     assert order == sorted(order) and facts["knobs"]
+
+
+def test_a_symptom_that_no_knob_treats_leads_to_no_knob():
+    console = new_console(width=80, file=StringIO())
+    facts = explain_topic("crash")
+    assert facts is not None and not facts["knobs"]
+    render_topic(facts, console)
+    text = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
+    assert "trainbook doctor RUN" in text and "learning_rate" not in text
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from scipy import stats
 from trainbook.errors import UserError
 from trainbook.report.compare import compare
 from trainbook.report.compare_view import as_json, conclusion, remarks, render
-from trainbook.runs.run_record import RunRecord
+from trainbook.runs.run_record import HUGGING_FACE, RunRecord
 from trainbook.terminal import new_console
 
 KNOBS = {"optimizer.learning_rate": 1e-3, "training.max_steps": 40, "training.seed": 1, "logging.logging_steps": 1}
@@ -342,6 +342,15 @@ def test_a_narrow_terminal_cuts_no_number_off_and_breaks_no_curve():
     assert of_b.split()[1:3] == ["40", "4,000"] and of_b.split()[-2:] == ["2.5000", "2.5000"]
     curves = [line for line in lines if set(line.strip()) <= set("▁▂▃▄▅▆▇█") and line.strip()]
     assert len(curves) == 2 and {len(line.rstrip()) for line in curves} == {44}
+
+
+def test_no_word_of_the_tool_that_logged_a_run_is_broken():
+    other = run("b", 2.5)
+    records = [run("a-run-with-a-long-name-" * 3, 3.0), replace(other, facts={**other.facts, "tool": HUGGING_FACE})]
+    console = new_console(width=70, record=True, file=io.StringIO())
+    render(compare(records), console)
+    words = console.export_text().split()
+    assert "Trainbook" in words and "Hugging" in words and "trainer" in words
 
 
 def test_knobs_without_effect_alone_make_no_table():

@@ -10,7 +10,7 @@ import pytest
 from tests.report.test_run_page import EVIL, must_be_safe, must_be_tidy, must_have_whole_tables, section_of, write_run
 
 from trainbook.errors import RunFolderError
-from trainbook.report.study_page import find_study, study_page
+from trainbook.report.study_page import effect_rows, find_study, study_page
 from trainbook.runs.jsonl import JsonlWriter, dumps
 
 RATE = "optimizer.learning_rate"
@@ -188,3 +188,11 @@ def test_a_run_is_no_study(tmp_path: Path):
     (run.path / "base.yaml").write_text("")
     (run.path / "study.json").write_text(json.dumps(tuning()))
     assert find_study(run.path, tmp_path) is None and find_study(tmp_path / "nothing", tmp_path) is None
+
+
+def test_the_table_of_an_ablation_says_which_of_its_numbers_are_corrected_for_several_arms():
+    effect = {"low": -0.02, "mean": -0.01, "high": 0.0}
+    arm: dict[str, Any] = {"name": "a", "verdict": "no evidence", "effect": effect, "p_corrected": 0.1}
+    arm["probability_of_improvement"] = (0.6, 0.4, 0.8)
+    assert effect_rows({"scale": "share", "arms": [arm]})[0][4] == "p"
+    assert effect_rows({"scale": "share", "arms": [arm, arm]})[0][4] == "p (Holm)"

@@ -196,8 +196,9 @@ def overlap(subject: CheckSubject) -> CheckOutcome:
         return by_share(
             "near_overlap",
             near_share,
-            f"{len(near):,} of {len(validation.sample):,} validation texts ({near_share:.1%}) are near-duplicates of "
-            f"a training text, such as {validation.places[list(theirs)[min(near)]]}{read}",
+            f"{len(near):,} of {len(validation.sample):,} validation texts ({near_share:.1%}) "
+            f"{_are(len(near), 'a near-duplicate')} of a training text, such as "
+            f"{validation.places[list(theirs)[min(near)]]}{read}",
             "near-duplicates are in both splits: the score on them measures memorization",
             "Remove near-duplicates, or keep related records in one split with data.group_field.",
             near=len(near),
@@ -213,6 +214,11 @@ def overlap(subject: CheckSubject) -> CheckOutcome:
     )
 
 
+def _are(count: int, one: str) -> str:
+    """Of "an exact duplicate", in the number that goes with the count."""
+    return f"is {one}" if count == 1 else f"are {one.split(' ', 1)[1]}s"
+
+
 def duplicates(subject: CheckSubject) -> CheckOutcome:
     train, copies = subject.sample.sides["train"], subject.sample.copies
     share = copies.copies / max(1, train.num_documents)
@@ -220,8 +226,9 @@ def duplicates(subject: CheckSubject) -> CheckOutcome:
     near = len(texts) - len(np.unique(groups(near_duplicates(texts), len(texts))))
     near_share = near / max(1, compared)
     told = (
-        f"{copies.copies:,} of {train.num_documents:,} training records ({share:.1%}) are exact duplicates, {near:,} "
-        f"of {compared:,} ({near_share:.1%}) near-duplicates{_read(subject)}"
+        f"{copies.copies:,} of {train.num_documents:,} training records ({share:.1%}) "
+        f"{_are(copies.copies, 'an exact duplicate')}, {near:,} of {compared:,} ({near_share:.1%}) "
+        f"{_are(near, 'a near-duplicate')}{_read(subject)}"
     )
     numbers = {"exact": copies.copies, "share": share, "near": near, "near_share": near_share}
     example = next(iter(copies.examples), None)

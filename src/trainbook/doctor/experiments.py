@@ -14,8 +14,8 @@ NEXT_TO = 0.5  # of the confidence of the first: a cause that is less likely doe
 EXPERIMENTS = {
     "learning-rate-high": "Train the same steps again with a third of the learning rate: it was too high if the loss "
     "now falls, or stays calm where it rose.",
-    "learning-rate-low": "Train the first steps again with ten times the learning rate: it was too low if the loss now "
-    "falls much faster.",
+    "learning-rate-low": "Train the first steps again with a learning rate three to ten times as high: it was too low "
+    "if the loss now falls much faster.",
     "warmup-short": "Train the first steps again with a warm-up of 5 % of the run: it was missing if the loss no "
     "longer rises there.",
     "clipping-off": "Train the same steps again with gradients clipped at 1: that was it if the jumps are gone.",

@@ -172,7 +172,9 @@ def batch_shape(config: Config, world: int = 1) -> BatchShape:
             size, micro, accumulation, f"micro-batch follows from {size} sequences in {accumulation} passes"
         )
     micro = _largest_micro_batch(share, config.data.max_seq_length)
-    reason = f"the largest micro-batch that divides {share} and has at most {MICRO_BATCH_TOKENS:,} tokens"
+    limit = f"{MICRO_BATCH_TOKENS:,} tokens"
+    split = f"split into equal micro-batches of at most {limit}"
+    reason = f"one micro-batch; larger batches are split at {limit}" if micro == share else split
     return BatchShape(size, micro, share // micro, reason)
 
 

@@ -207,8 +207,7 @@ def render_topic(facts: dict[str, Any], console: Console, everything: bool = Fal
         console.print()
         _pairs(console, [("sources", "; ".join(facts["sources"]))])
     console.print()
-    see = facts["knobs"][0]["path"] if facts["knobs"] else "learning_rate"
-    nexts = [("next", f"trainbook explain {see}")]
+    nexts = [("next", f"trainbook explain {each['path']}") for each in facts["knobs"][:1]]
     if facts["kind"] == "symptom":
         nexts.insert(0, ("next", "trainbook doctor RUN names the most likely cause in a run, with its evidence"))
     _pairs(console, nexts)

@@ -30,18 +30,19 @@ def _of_all() -> dict[str, list[dict[str, Any]]]:
 
 def measured_text(facts: dict[str, Any]) -> str:
     """What a study found of a value, beside the value of its base."""
-    factor, unit = (100.0, " %") if facts["scale"] == "share" else (1.0, "")
+    factor, unit, digits = (100.0, " %", 2) if facts["scale"] == "share" else (1.0, "", 4)
     mean, low, high = (factor * facts[name] for name in ("mean", "low", "high"))
     others = ", ".join(f"{path}={yaml_value(value)}" for path, value in facts["with"].items())
     also = f" (with {others})" if others else ""
     signs = {(low > 0) - (high < 0) for _, low, high in facts["by_data"].values()}
-    apart = ", ".join(f"{data} {factor * of:+.2f}{unit}" for data, (of, _, _) in facts["by_data"].items())
+    apart = ", ".join(f"{data} {factor * of:+.{digits}f}{unit}" for data, (of, _, _) in facts["by_data"].items())
     differs = f"; it depends on the data: {apart}" if {1, -1} <= signs else ""
     # A difference that the interval alone would show, and that the study's other tests do not confirm.
     is_unconfirmed = facts["verdict"] == "no evidence" and not low <= 0 <= high
     verdict = "not confirmed" if is_unconfirmed else facts["verdict"]
+    interval = f"95 % interval {low:+.{digits}f} to {high:+.{digits}f}{unit}"
     return (
-        f"{facts['metric']} {mean:+.2f}{unit} (95 % interval {low:+.2f} to {high:+.2f}{unit}){also} against the base's "
-        f"value in {facts['base']}: {verdict}; {facts['pairs']} pairs of runs, each at its best learning "
-        f"rate{differs}; {facts['command']}"
+        f"{facts['metric']} {mean:+.{digits}f}{unit} ({interval}){also} "
+        f"against the base's value in {facts['base']}: {verdict}; {facts['pairs']} pairs of runs, each at its best "
+        f"learning rate{differs}; {facts['command']}"
     )

@@ -184,7 +184,7 @@ def _suggestions(facts: dict[str, Any], console: Console) -> None:
     if not told:
         console.print(Text("No change of a knob makes it fit: use a smaller model or a larger GPU.", style="red"))
         return
-    title = "What makes it faster, fastest first" if facts["fits"] else "What makes it fit, cheapest first"
+    title = "What makes it faster, fastest first" if facts["fits"] else "What makes it fit, best first"
     console.print(Text(title, style="bold"))
     for each in told:
         where = f"--world {each['world']} " if each["world"] else ""

@@ -219,6 +219,7 @@ def _together(labels: list[str]) -> str:
 
 WIDTH = 40
 LOGGED_BY = "logged by"
+NAME_WIDTH, GAP = 10, 3  # columns of the terminal that a name needs, and that lie between two columns of a table
 NARROW = 80  # columns of a terminal that has no room for wide gaps
 MOST_POINTS = 400  # of a curve in the answer
 MOST_VALUE = 28  # letters
@@ -422,8 +423,14 @@ def _table(first: str, columns: list[str], justify: Any = "right") -> Any:
 
 def _keep_numbers_whole(table: Any, console: Console) -> None:
     """On a narrow terminal names and titles take more lines; a number that is cut off says something else."""
+    room = console.width - NAME_WIDTH
     for column in table.columns[1:]:
         if column.header != LOGGED_BY:
             column.min_width = max(len(str(cell)) for cell in column.cells)
+            room -= column.min_width + GAP
+    for column in table.columns[1:]:  # whose words stay whole where there is room for them
+        if column.header == LOGGED_BY:
+            longest = max(len(word) for cell in column.cells for word in str(cell).split())
+            column.min_width = longest if longest + GAP <= room else None
     if console.width < NARROW:
         table.padding = (0, 1, 0, 0)

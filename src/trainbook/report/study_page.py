@@ -176,7 +176,9 @@ def _searched(knob: Facts) -> str:
 def effect_rows(answer: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The headings, and the verdict on each arm."""
     factor, unit = (100.0, " %") if answer["scale"] == "share" else (1.0, "")
-    rows = [("arm", "verdict", "difference", "95 % interval", "p", "better runs")]
+    # An interval is that of its arm alone; a p is judged among those of all arms.
+    corrected = "p (Holm)" if len(answer["arms"]) > 1 else "p"
+    rows = [("arm", "verdict", "difference", "95 % interval", corrected, "better runs")]
     for arm in answer["arms"]:
         effect, chance = arm["effect"], arm["probability_of_improvement"]
         if effect is None:
@@ -197,7 +199,14 @@ def _ablation(folder: Path) -> Page:
     better = [arm["name"] for arm in facts["arms"] if arm["verdict"] == "better"]
     verdict = f"Better than the control: {', '.join(better)}." if better else "No arm is better than the control."
     page = Page(folder.name, "ablation", "complete", verdict)
-    page.add("Verdicts", Table("Each arm against the control; p after Holm's correction", rows, head))
+    page.add(
+        "Verdicts",
+        Table(
+            "Each arm against the control; intervals of each arm alone, p after Holm's correction",
+            rows,
+            head,
+        ),
+    )
     page.add("Conclusion", Bullets(facts["conclusion"]))
     page.add("Charts", *_charts(partial(ablation_figures, facts)))
     cells = []

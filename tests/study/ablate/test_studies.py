@@ -74,6 +74,11 @@ def test_explain_calls_a_difference_unconfirmed_where_only_the_interval_shows_it
     assert f": {said}" in measured_text(facts)
 
 
+def test_explain_shows_a_narrow_interval_as_one_and_not_as_a_point():
+    facts = explain_knob("batch.global_batch_size")["measured"][0] | {"scale": "absolute", "mean": -0.0577}
+    assert "-0.0577 (95 % interval -0.0604 to -0.0551)" in measured_text(facts | {"low": -0.0604, "high": -0.0551})
+
+
 def test_a_finished_study_is_published_without_its_curves(publish: Any, ask: Asks, tmp_path: Path):
     question, folder = ask(), tmp_path / "ablate-mine"
     trials, plan = carried_out(question, lambda cell, rate, seed: 2.0 + 0.01 * (seed % 7) + 0.1 * len(cell[0]) + rate)
