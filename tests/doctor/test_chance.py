@@ -17,10 +17,12 @@ from tests.doctor.test_fit_runs import fitted
 
 from trainbook.doctor import diagnose
 from trainbook.doctor.causes import remedy_of
-from trainbook.doctor.chance import BY_CHANCE, is_far_below_chance
+from trainbook.doctor.chance import BY_CHANCE, above_chance, is_far_below_chance
 from trainbook.doctor.diagnose import open_subject
 from trainbook.doctor.render import render
+from trainbook.doctor.view import View
 from trainbook.finding import Finding
+from trainbook.runs.record import open_record
 from trainbook.runs.run_record import RunRecord
 
 pytestmark = pytest.mark.usefixtures("rules_alone")
@@ -244,3 +246,10 @@ def test_an_accuracy_that_a_table_repeats_is_that_of_one_class_only_if_the_loss_
 
     assert "metric-flat" not in found(logged(tmp_path, loss, loss, lambda _: 0.917))
     assert "metric-flat" in found(logged(tmp_path, learned, learned, lambda _: 0.917))
+
+
+def test_a_first_loss_of_hundreds_is_no_guess_among_classes(tmp_path: Path):
+    rows = [f"{step},{900 / (1 + step / 5)},{900 / (1 + step / 5) if step % 10 == 0 else ''}" for step in range(1, 200)]
+    file = tmp_path / "log.csv"
+    file.write_text("\n".join(["step,loss,val_loss", *rows]))
+    assert above_chance(View(open_record(str(file)))) is None

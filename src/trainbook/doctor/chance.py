@@ -21,6 +21,7 @@ ABOUT_A_GUESS = 1.3  # times the accuracy of a uniform guess
 TIMES_A_GUESS = 1.5  # the same where classes may be of different size, so that a constant is right more often
 AT_THE_START = 0.1  # of the run: a first row this early has about the loss of the untrained model
 LEAST_LOSS = 0.9 * math.log(2)  # of an untrained classifier: a lower first loss is that of a model that was trained
+MOST_CLASSES = 1_000_000  # a higher first loss is that of no untrained classifier
 LEARNED = 0.7  # of the loss of guessing by frequency: a training loss below it is that of a model that learned
 AS_GUESSING = 0.95  # of the loss of guessing by frequency: one above it has learned no more than the frequencies
 SAME = 1e-3  # two shares that differ by less are one
@@ -49,7 +50,9 @@ def guessing_of(view: View) -> Guessing | None:
     if not len(losses) or steps[0] > max(3, AT_THE_START * view.total) or not view.has_floor:
         return None
     first = float(losses[:3].max())  # high rather than low: a chance that is too small accuses nobody
-    return None if first < LEAST_LOSS else Guessing(min(0.5, math.exp(-first)), first, first, False)
+    if not LEAST_LOSS <= first <= math.log(MOST_CLASSES):
+        return None
+    return Guessing(min(0.5, math.exp(-first)), first, first, False)
 
 
 def is_far_below_chance(accuracy: float, of_guessing: float, samples: float) -> bool:
