@@ -56,6 +56,13 @@ def test_the_verdict_of_single_runs(remedy, verdict):
         assert (found.interval[0] < 0 < found.interval[1]) == (verdict == "cannot tell")
 
 
+@pytest.mark.parametrize(("shift", "is_said"), [(0.2, True), (-0.2, False), (0.01, False)])
+def test_an_interval_that_is_mostly_worse_is_said_to_be(shift: float, is_said: bool):
+    pairs = [(curve(2.0, 2.0), curve(2.0 + each, 2.0 + each)) for each in (shift - 0.3, shift, shift + 0.3)]
+    found = compare_seeds("loss", pairs)
+    assert found.verdict == "cannot tell" and ("most of it worse" in found.reason) is is_said
+
+
 def test_two_runs_that_both_break_are_no_help():
     found = compare_curves("loss", curve(3.0, math.inf), curve(2.0, math.nan))
     assert (found.verdict, found.interval) == ("did not help", None)

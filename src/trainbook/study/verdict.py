@@ -177,6 +177,8 @@ def _judged(
         verdict, why = "did not help", f"the difference, if any, is below {NEGLIGIBLE:.0%}"
     else:
         verdict, why = "cannot tell", "the interval includes both better and worse"
+        if (worst + best) / 2 > small:
+            why += ", most of it worse"
     return RemedyComparison(measure, control, remedy, remedy - control, interval, verdict, f"{why} ({told})")
 
 
