@@ -41,6 +41,15 @@ def test_validation_that_is_training_is_found(bench):
     assert "records.jsonl:1 is also" in outcome.evidence
 
 
+def test_texts_that_many_groups_share_are_to_be_removed_from_the_source(bench, make_text):
+    texts = [make_text(9, seed=number % 40 + 1) for number in range(120)]
+    rows = ({"text": text, "author": f"a{number % 31}"} for number, text in enumerate(texts))
+    subject = bench.subject(f"data.source={bench.write('groups.jsonl', rows)}", "data.group_field=author")
+    outcome = outcomes(subject, "overlap")["overlap"]
+    assert outcome.status == "failed" and outcome.override is None
+    assert outcome.remedy is not None and outcome.remedy.startswith("Keep one copy of each text in the source")
+
+
 def test_validation_that_is_nearly_training_is_found(bench, make_text):
     texts = [make_text(60, seed=number + 1) for number in range(20)]
     source = bench.write("long.jsonl", ({"text": text} for text in texts))

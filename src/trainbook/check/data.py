@@ -178,13 +178,17 @@ def overlap(subject: CheckSubject) -> CheckOutcome:
     read = _read(subject)
     if share >= LIMITS["overlap"].remark:
         example = " is also ".join(copied.examples[0])
+        is_own = subject.asked.data.validation is not None
         return by_share(
             "overlap",
             share,
-            f"{copied.texts:,} of {num_texts:,} validation texts ({share:.1%}) are also in training; {example}{read}",
+            f"{copied.texts:,} of {num_texts:,} validation texts ({share:.1%}) {'is' if copied.texts == 1 else 'are'} "
+            f"also in training; {example}{read}",
             "the same texts are in both splits: the validation loss will look too good",
-            "Remove them from one split, or hold out a part of the source instead of data.validation.",
-            "data.validation=none data.validation_ratio=0.1" if subject.asked.data.validation else None,
+            "Remove them from one split, or hold out a part of the source instead of data.validation."
+            if is_own
+            else "Keep one copy of each text in the source: groups with a text in common are not always on one side.",
+            "data.validation=none data.validation_ratio=0.1" if is_own else None,
             exact=copied.texts,
             share=share,
         )
