@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import pytest
+
+from trainbook.errors import ConfigError
 from trainbook.knobs import section_types
 from trainbook.knobs.aliases import (
     NEEDS_SECTION,
@@ -12,6 +15,7 @@ from trainbook.knobs.aliases import (
     knobs_named,
     nearest_path,
 )
+from trainbook.knobs.loading import load
 from trainbook.knobs.values import choices
 
 AMBIGUOUS = {"type", "quarantine"}
@@ -45,6 +49,25 @@ def test_tables_of_names_point_to_what_exists() -> None:
     assert set(WRAPPERS.values()) - {None} <= section_types().keys()
     assert {f"{section}.{name}" for section, name in PLAIN_VALUE.items()} <= by_path().keys()
     assert {path for paths in SPECIAL.values() for path in paths} <= by_path().keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("classification", "classify"),
+        ("text-classification", "classify"),
+        ("multi_label", "classify_many"),
+        ("token-classification", "tag"),
+        ("fill-mask", "masked"),
+    ],
+)
+def test_tasks_by_the_names_of_pipelines(name: str, task: str) -> None:
+    assert load("bert-tiny", [f"training.task={name}"]).config.training.task == task
+
+
+def test_a_misspelt_classification_is_one_of_a_single_class() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'classify'"):
+        load("bert-tiny", ["training.task=classificaton"])
 
 
 def test_value_aliases_are_lower_case_and_lead_to_a_choice() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from trainbook.knobs.config import section_types
+from trainbook.knobs.config import declarations, section_types
 from trainbook.knobs.derive import TASKS, TASKS_OF_MODEL, task_name
 from trainbook.knobs.formats import OF_TYPE, objections_to_writing
 from trainbook.knobs.laws.registry import Broken, Settings, law, no_effect
@@ -20,10 +20,17 @@ def _is_one_of(s: Settings, path: str, names: tuple[str, ...], of_your_own: str)
     value = s.get(path)
     if value in names or IS_PYTHON_PATH.fullmatch(value):
         return
-    near = nearest(value, names)
+    known = {name: name for name in names} | _names_elsewhere(path)
+    near = known.get(nearest(value, known) or "")
     hint = f"Did you mean '{near}'?" if near else ""
     law_text = f"must be {', '.join(names)}, or {of_your_own} as package.module:Name, but got {s.show(path)}."
     yield (path,), law_text, hint
+
+
+def _names_elsewhere(path: str) -> dict[str, str]:
+    """What other libraries call the values of a knob."""
+    aliases = next(each.knob.value_aliases for each in declarations() if each.path == path)
+    return {foreign: own for foreign, own in aliases.items() if isinstance(foreign, str)}
 
 
 @law("model.type")
