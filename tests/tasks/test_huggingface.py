@@ -398,7 +398,9 @@ def test_more_positions_than_were_learned_are_refused(folder_of, kind: str, task
         if is_fine:
             huggingface_task(task).build(config, Facts(VOCAB), CPU, torch.float32)
         else:
-            with pytest.raises(UserError, match=f"{knob}: is 33, but .* has learned positions for 32 tokens"):
+            with pytest.raises(
+                UserError, match=f"{knob}: is 33, but .* has learned positions for 32 tokens. Set {knob}=32 or less"
+            ):
                 huggingface_task(task).build(config, Facts(VOCAB), CPU, torch.float32)
 
 

@@ -164,7 +164,10 @@ class HuggingFace(Wrapped):
             knob = "data.max_target_length" if ".decoder." in name else "data.max_seq_length"
             length = max_target_length(config) if ".decoder." in name else config.data.max_seq_length
             if length > rows:
-                raise UserError(f"{knob}: is {length}, but {self.origin} has learned positions for {rows} tokens.")
+                raise UserError(
+                    f"{knob}: is {length}, but {self.origin} has learned positions for {rows} tokens. "
+                    f"Set {knob}={rows} or less."
+                )
 
     def know_padding(self, network: Any) -> None:
         """Some heads over labels read at the last token that is not padding."""
