@@ -40,6 +40,12 @@ def skips_of_outliers(loss_deviation: float) -> list[dict[str, Any]]:
 settled = set_to(loss=3.0)
 
 
+def untrained_again(norm: Callable[[int], float]) -> RunRecord:
+    """From step 170 on the loss is that of the first steps."""
+    loss = losses(lambda step: healthy_loss(step) if step < 170 else healthy_loss(1))
+    return run(each=both(loss, set_to(weight_norm=norm)))
+
+
 def one_layer(metric: str, value: float) -> Any:
     return set_to(**{metric: lambda step: {**dict.fromkeys(LAYERS, 1e-3), "body.blocks.1": value}})
 
@@ -127,6 +133,12 @@ CASES = [
         lambda: run("training.label_smoothing=0.2"),
     ),
     Case("level-jumps", "data-changed", lambda: broken_log(breaks), lambda: broken_log(spikes)),
+    Case(
+        "weights-jump",
+        "weights-lost",
+        lambda: untrained_again(lambda step: 20 + 0.05 * step if step < 170 else 20.0),
+        lambda: untrained_again(lambda step: 20 + 0.05 * step),  # the same weights, other data
+    ),
     Case(
         "loss-at-start",
         "init-large",

@@ -168,6 +168,14 @@ _ALL = (
         CURVES + "bad-samples gradients-explode clipping-off learning-rate-high warmup-short",
     ),
     _cause(
+        "weights-lost",
+        "The trained weights were lost in mid-run: the model is an untrained one again.",
+        "Load the checkpoint into the very model that is trained, after it was built and before the first step; look "
+        "for code that builds or initializes the model again.",
+        None,
+        CURVES + "data-changed optimizer-state-lost labels-random labels-noisy",
+    ),
+    _cause(
         "data-order-restarted",
         "After the resume the data started from its beginning again: some of it was seen twice, the rest less often.",
         "Save the position of the data loader with the weights, or skip what was already seen.",

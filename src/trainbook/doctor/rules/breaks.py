@@ -20,6 +20,9 @@ AROUND = 5  # rows before and after a break, whose medians are compared
 LATER = 8  # rows, at least, that a new level must last
 FAR_ABOVE = 8.0  # deviations of single rows
 LARGE = 0.3  # of the loss
+BY_UPDATES = 3.0  # times what updates of the usual size add up to: more is none of theirs
+UNTRAINED = 0.2  # by which a loss may differ from the first one, in parts of it
+LEARNED = 0.7  # of the first loss: the model had learned something
 CALM = 3.0  # deviations, that the rows right before a break may lie above those before them
 
 
@@ -120,3 +123,57 @@ def level_jumps(view: View) -> Iterator[Finding]:
     if len(rates):
         evidence += "; the learning rate did not rise there"
     yield finding("error", "data-changed", 0.6, evidence, steps=(found.step, view.last_step))
+
+
+@rule(
+    "weights-jump",
+    symptom="loss spikes",
+    looks_at="the norm of all weights from one row to the next, against what the updates in between can add up to, and "
+    "whether the loss is that of the untrained model again",
+    thresholds=f"{BY_UPDATES:g} times the updates; a loss below {LEARNED:.0%} of the first one before, and within "
+    f"{UNTRAINED:.0%} of it after",
+    source="the triangle inequality: a norm changes by no more than the sum of the updates",
+    fault="weights that are initialized anew in mid-run, or a resume that does not load them",
+    causes=("weights-lost",),
+    needs=("loss", "weight_norm", "update_ratio"),
+)
+def weights_jump(view: View) -> Iterator[Finding]:
+    at, norms = view.finite("weight_norm")
+    steps, losses = view.losses()
+    of_ratios, ratios = view.finite("update_ratio")
+    if len(norms) < 2 * AROUND or len(losses) < 2 * AROUND or len(ratios) < 2 * AROUND:
+        return
+    first = float(np.median(losses[:AROUND]))
+    is_bounded = (
+        "sgd" not in str(view.setting("optimizer.type") or "").lower()
+    )  # one gradient may move it by any length
+    for row in range(AROUND, len(norms)):
+        change = abs(norms[row] - norms[row - 1])
+        if norms[row] > norms[row - 1] and not is_bounded:
+            continue
+        before, after = ratios[of_ratios < at[row]][-AROUND:], ratios[of_ratios >= at[row]][:3]
+        usual = max((float(np.median(each)) for each in (before, after) if len(each)), default=0.0)
+        updates = (at[row] - at[row - 1]) * usual * max(norms[row], norms[row - 1]) * _rise(view, at[row])
+        if not change > BY_UPDATES * updates > 0:
+            continue
+        then, now = losses[steps < at[row - 1]][-AROUND:], losses[steps >= at[row]][:3]
+        if len(then) < AROUND or not len(now):
+            continue
+        low, high = float(np.median(then)), float(np.median(now))
+        if low < LEARNED * first and abs(high - first) < UNTRAINED * abs(first):
+            evidence = (
+                f"between steps {int(at[row - 1]):,} and {int(at[row]):,} the norm of the weights went from "
+                f"{norms[row - 1]:.4g} to {norms[row]:.4g}, which the updates in between cannot do; the loss went from "
+                f"{low:.3g} to {high:.3g}, that of the untrained model"
+            )
+            yield finding("error", "weights-lost", 0.95, evidence, steps=(at[row - 1], at[row]))
+            return
+
+
+def _rise(view: View, step: float) -> float:
+    """Times that the learning rate rose about this step: so do updates."""
+    at, rates = view.finite("learning_rate")
+    before, after = rates[at < step][-AROUND:], rates[at >= step][:AROUND]
+    if not len(before) or not len(after) or not np.median(before) > 0:
+        return 1.0
+    return max(1.0, float(max(before.max(), after.max()) / np.median(before)))
