@@ -920,3 +920,16 @@ def test_a_fall_to_next_to_nothing_is_told_as_a_share_of_where_it_began():
     (found,) = said(run(each=set_to(**falling, cross_entropy=falling["loss"])), "still-improving")
     share = float(found.evidence.partition("by ")[2].partition("%")[0])
     assert 0 < share <= 100
+
+
+@pytest.mark.parametrize(
+    ("events_of_run", "override"),
+    [
+        (events("oom", 2, rows_before=8, rows=4), "batch.per_device_train_batch_size=4"),
+        (events("oom", 2, rows=4), "memory.gradient_checkpointing=full"),  # of evaluations
+        ([*events("oom", 1, rows_before=2, rows=1), *events("failure", 1, reason="CUDA out of memory")], None),
+    ],
+)
+def test_a_micro_batch_that_fits_is_the_remedy_for_too_little_memory(events_of_run, override):
+    (found,) = all_rules()["out-of-memory"].judge(View(run(events=events_of_run)))
+    assert found.override == (override or "memory.gradient_checkpointing=full")

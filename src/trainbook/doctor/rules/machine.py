@@ -267,7 +267,10 @@ def out_of_memory(view: View) -> Iterator[Finding]:
     event = (failed or events)[-1]
     evidence = f"at step {event['step']:,}: {event.get('reason') or 'out of memory'}"
     micro = view.setting("batch.per_device_train_batch_size")
-    override = change(view, "batch.per_device_train_batch_size", max(1, micro // 2)) if micro and micro > 1 else None
+    # What the run went on with fits, and gives the same gradients; a run that failed takes half of what it was given.
+    fitting = [int(each["rows"]) for each in events if each.get("rows_before")]
+    fits = fitting[-1] if fitting and not failed else max(1, micro // 2) if micro and micro > 1 else None
+    override = change(view, "batch.per_device_train_batch_size", fits) if fits else None
     if override is None:
         override = change(view, "memory.gradient_checkpointing", "full")
     yield finding(
