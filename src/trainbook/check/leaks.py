@@ -149,8 +149,8 @@ def _leak(subject: CheckSubject, entries: dict[str, Tensor], packed: bool) -> tu
 
 
 def _one(inputs: dict[str, Tensor], named: dict[str, Tensor], packed: bool) -> dict[str, Tensor] | None:
-    """The cells of one row; packed, of the last document of the fullest one: a causal model would not see those after
-    the first one anyway. None where no row holds two."""
+    """Marks the cells of one row; if rows are packed, those of the last document in the row with the most documents: a
+    causal model's first document never sees later ones anyway. None if no row holds two documents."""
     mine = {name: torch.zeros_like(ids, dtype=torch.bool) for name, ids in named.items()}
     row, document = 0, None
     if packed:

@@ -152,7 +152,7 @@ def names_a_knob(option: str) -> bool:
 
 def _unknown(name: str, own: list[str], ctx: Any) -> str:
     """What was probably meant: an option of this verb, one of another verb, or a knob."""
-    from trainbook.knobs.aliases import did_you_mean
+    from trainbook.knobs.aliases import nearest_knobs_hint
 
     if meant := _meant(name, own):
         return f"no such option. Did you mean {meant}?"
@@ -160,7 +160,7 @@ def _unknown(name: str, own: list[str], ctx: Any) -> str:
     if others:
         verbs = " and ".join([", ".join(others[:-1]), others[-1]] if others[1:] else others)
         return f"no such option of trainbook {ctx.info_name}. It is one of trainbook {verbs}."
-    hint = did_you_mean(name.removeprefix("--").replace("-", "_")) or f"See: trainbook {ctx.info_name} --help"
+    hint = nearest_knobs_hint(name.removeprefix("--").replace("-", "_")) or f"See: trainbook {ctx.info_name} --help"
     return f"no such option, and no such knob. {hint}"
 
 

@@ -97,7 +97,7 @@ def _shown(right: float, model: Mapping[str, Any]) -> float:
 
 
 def features(finding: Finding, findings: Iterable[Finding], origin: str) -> dict[str, float]:
-    """What the probability depends on, by name; those of rules and origins are 1 for the one that it is."""
+    """What the probability depends on, by name; the rule that speaks and the origin of the run are indicators."""
     others = [each for each in findings if each.cause != finding.cause and each.severity != "info"]
     rivals = [each for each in others if not each.explained_by]
     return {

@@ -140,7 +140,7 @@ EXPLAINED, RIVAL, MOST = 0.5, 0.75, 0.99
 
 @dataclass(frozen=True)
 class Diagnosis:
-    findings: list[Finding]  # most severe first, then by confidence
+    findings: list[Finding]  # in the order of the report: see the module's docstring
     not_judged: dict[str, list[str]] = field(default_factory=dict)  # rule -> what it lacks
     num_checked: int = 0  # rules that apply to such a run, and found what they need
 

@@ -81,7 +81,7 @@ EXPERIMENTS = {
 }
 
 
-class Question(NamedTuple):
+class OpenQuestion(NamedTuple):
     """What the record leaves open, and the experiment that answers it."""
 
     causes: tuple[Finding, ...]  # one that is not certain, or two that the record cannot tell apart
@@ -93,7 +93,7 @@ class Question(NamedTuple):
         return f"Either: {told[0]}. Or: {told[1]}. {self.experiment}" if len(told) > 1 else self.experiment
 
 
-def open_question(findings: Sequence[Finding]) -> Question | None:
+def open_question(findings: Sequence[Finding]) -> OpenQuestion | None:
     """Of findings in order. None if the first cause is beyond doubt, or no experiment is known that would tell."""
     # What is only observed is beyond doubt, unless an experiment finds out where it comes from.
     doubtful = [each for each in findings if each.cause in EXPERIMENTS or not CAUSES[each.cause].is_observed]
@@ -103,4 +103,4 @@ def open_question(findings: Sequence[Finding]) -> Question | None:
         return None
     causes = tuple(each for each in rivals[:2] if each.confidence >= NEXT_TO * rivals[0].confidence)
     experiment = next((EXPERIMENTS[each.cause] for each in causes if each.cause in EXPERIMENTS), None)
-    return Question(causes, experiment) if experiment else None
+    return OpenQuestion(causes, experiment) if experiment else None

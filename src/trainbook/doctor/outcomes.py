@@ -27,7 +27,8 @@ class Experiment:
     factor: float | None = None  # what the knob is multiplied by
 
     def likelihoods(self, cause: str) -> Likelihoods:
-        """By outcome, for this cause: what is named as it is, and the rest in the usual proportions."""
+        """The probability of each outcome under this cause. Named outcomes keep their stated share; the others divide
+        the remainder in their usual proportions."""
         told = self.named.get(cause)
         if told is None:
             return self.usual

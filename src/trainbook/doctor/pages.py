@@ -63,7 +63,7 @@ def _index() -> str:
 
 
 def _weighing() -> list[str]:
-    """As the function that does it says."""
+    """How findings are weighed, from the docstring of the module that does it."""
     module = sys.modules[diagnose.__module__].__doc__ or ""
     _, _, steps = module.partition("\n\n")
     return steps.strip().splitlines()

@@ -107,7 +107,7 @@ def _told(experiment: Experiment, belief: dict[str, float]) -> list[dict[str, An
 
 
 def _remedy(finding: Finding, record: RunRecord) -> str:
-    """What helps, with the change in their words."""
+    """The remedy, with the change in the words of the program that made the run."""
     words = remedy_of(finding)
     if finding.override is None:
         return words

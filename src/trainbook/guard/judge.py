@@ -206,7 +206,7 @@ class Judge:
         return accepted
 
     def _excess(self, is_worse_than_untrained: Tensor) -> Tensor:
-        """How far the update is on the way to being rejected for what is too high: 1 is the limit."""
+        """How close loss and gradient norm are to a rejection for being too high; 1 is the limit."""
         loss, norm = self.deviations.unbind()
         untrained = is_worse_than_untrained
         distances = torch.stack(

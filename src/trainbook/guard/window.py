@@ -57,8 +57,8 @@ FORGET = 0.9995  # of what was widened, kept at each accepted value
 
 
 class Distances(NamedTuple):
-    """From the usual, in robust standard deviations, positive above it: a row of signals for each that was asked for.
-    0 while there are too few values to tell; not finite where the signal is not."""
+    """How far signals lie from their usual level, in robust standard deviations, positive above it; one row of signals
+    for each row asked about. 0 while there are too few values to tell; not finite where the signal is not."""
 
     deviations: Tensor  # from the nearest level, the milder of the two answers
     beyond_tail: Tensor  # above the usual alone, of values and of their tail

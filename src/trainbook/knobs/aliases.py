@@ -125,7 +125,7 @@ def nearest_path(name: str, section: str | None = None) -> str | None:
     return _nearest_anywhere(name.lower())
 
 
-def did_you_mean(name: str, section: str | None = None) -> str:
+def nearest_knobs_hint(name: str, section: str | None = None) -> str:
     """What follows an unknown name: the nearest knob, or those whose names contain the word; empty if there is none."""
     near = nearest_path(name, section)
     paths = _as_near_as(near, name) if near else _paths_containing(name)

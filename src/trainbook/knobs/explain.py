@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trainbook.errors import UserError
-from trainbook.knobs.aliases import SPECIAL, by_path, did_you_mean, knobs_named, nearest_section, section_named
+from trainbook.knobs.aliases import SPECIAL, by_path, knobs_named, nearest_knobs_hint, nearest_section, section_named
 from trainbook.knobs.config import Config, Declaration, declarations, section_types
 from trainbook.knobs.derive import derived_facts
 from trainbook.knobs.dumping import origin_text, yaml_value
@@ -130,7 +130,7 @@ def _one_knob(name: str) -> Declaration:
         paths = special or [owner.path for owner in owners]
         raise UserError(f"{name}: stands for several knobs. Name one of {', '.join(paths)}.")
     head, _, rest = name.rpartition(".")
-    meant = did_you_mean(rest, section_named(head.split(".")[0]) if head else None)
+    meant = nearest_knobs_hint(rest, section_named(head.split(".")[0]) if head else None)
     if not meant and (near := nearest(name.lower(), topics())):
         meant = f"Did you mean {near}?"
     if not meant:

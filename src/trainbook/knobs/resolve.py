@@ -14,8 +14,8 @@ from trainbook.knobs.aliases import (
     WRAPPERS,
     by_name,
     by_path,
-    did_you_mean,
     knob_in_section,
+    nearest_knobs_hint,
     nearest_section,
     section_named,
     special_in_section,
@@ -136,7 +136,7 @@ class Resolver:
         is_section = meant is None and isinstance(entry.value, YamlBlock) and not scope.section
         if is_section:
             meant = nearest_section(entry.name)
-        hint = f"Did you mean {meant}?" if meant else did_you_mean(entry.name, scope.section)
+        hint = f"Did you mean {meant}?" if meant else nearest_knobs_hint(entry.name, scope.section)
         self._problem(entry, scope, "no such section." if is_section and meant else "no such knob.", hint)
 
     # Values

@@ -127,8 +127,8 @@ class Blame:
         )
 
     def _are_guilty(self, ids: np.ndarray, losses: np.ndarray, usual: np.ndarray) -> np.ndarray:
-        """Those unlike all samples and unlike the samples of their class. Of a class with too few to compare, none is
-        but for a loss that is not finite."""
+        """Which samples are unlike all others and unlike the samples of their class. In a class with too few samples to
+        compare, only a loss that is not finite makes one guilty."""
         found = guilty(losses, usual)
         classes = self.samples.classes(ids)
         if classes is None:

@@ -26,7 +26,7 @@ ONE_TARGET = 0.99  # of the rows: the gradient raises one class at most
 
 
 @dataclass(frozen=True)
-class Rows:
+class ClassifiedRows:
     """Of a training batch, with the targets (rows,) that the gradient tells, and what the outputs were."""
 
     called: Callable[..., Any]
@@ -45,7 +45,7 @@ class ClassFacts:
         self._passes, self._told = 0, 0
         self._failed = self._is_called = False
         self._began = 0  # the pass with which the last look began
-        self._sample: list[Rows] = []
+        self._sample: list[ClassifiedRows] = []
         self._smoothing: Tensor | None = None
         # A module of Lightning's is not called itself: then a part of it is what computes the outputs.
         self._hooks = [
@@ -125,12 +125,12 @@ class ClassFacts:
                 raised = (gradient < 0).sum(-1)
                 # A row without any is so sure of its target that nothing is left to ask of it.
                 targets = torch.where(raised == 0, values.argmax(-1), gradient.argmin(-1))
-                sample.append(Rows(called, given, named, targets, values, raised <= 1))
+                sample.append(ClassifiedRows(called, given, named, targets, values, raised <= 1))
 
         outputs.register_hook(Hook(lambda gradient: self._quietly(keep, gradient)))
 
     def _quietly(self, function: Any, *given: Any) -> None:
-        """Whatever is odd about somebody's model, looking at it never stops his training."""
+        """Whatever is odd about somebody's model, looking at it never stops their training."""
         try:
             function(*given)
         except Exception:
@@ -170,7 +170,7 @@ def smoothing_of(outputs: Tensor, gradient: Tensor) -> Tensor | None:
     return torch.stack([middle, high - low])
 
 
-def _quality(outputs: list[Tensor | None], sample: list[Rows]) -> dict[str, float]:
+def _quality(outputs: list[Tensor | None], sample: list[ClassifiedRows]) -> dict[str, float]:
     """Of the rows, in evaluation mode and, as `training_…`, in the passes of the training itself."""
     targets = torch.cat([each.targets for each in sample])
     evaluated, trained = (

@@ -58,7 +58,7 @@ class LossFacts:
         self._noted += 1
         try:
             self._look_at(loss, targets)
-        except Exception:  # whatever is odd about somebody's loss, looking at it never stops his training
+        except Exception:  # whatever is odd about somebody's loss, looking at it never stops their training
             self._noted, self._facts = FIRST_LOSSES, None
 
     def _look_at(self, loss: Tensor, targets: Tensor | None) -> None:

@@ -38,7 +38,7 @@ class OtherParameters:
                 self._count = len(found)
                 self._others = [(weakref.ref(each), each._version) for each in found[:FOLLOWED]]
             self.are_trained = any((now := kept()) is not None and now._version > was for kept, was in self._others)
-        except Exception:  # whatever is odd about somebody's loss, looking at it never stops his training
+        except Exception:  # whatever is odd about somebody's loss, looking at it never stops their training
             self._noted = LOSSES
         return self.are_trained
 

@@ -23,13 +23,19 @@ LEAST_TAIL = 2  # equal tokens at the end of a row: padding
 ENOUGH = 64  # places that count
 NEXT = 0.9  # of the targets: the model is trained to predict the next token, and must not see it
 
-# Sums over places: those that count and are no padding, but for the last two of each row; among them those whose target
-# is the token at each offset; all that count, the padding among them; those that are read and no padding, the commonest
-# token among them; of the first ones, how many hide their target behind that token; all places.
-SUMS = ("judged", *(f"offset {each}" for each in OFFSETS), "counted", "padding", "read", "commonest", "hidden", "all")
+SUMS = (  # over the places of a batch
+    "judged",  # they count in the loss and are no padding; the last two of each row are left out
+    *(f"offset {each}" for each in OFFSETS),  # judged, and the target is the token at this offset
+    "counted",  # in the loss
+    "padding",  # counted in the loss, although it is padding
+    "read",  # by the model, and no padding
+    "commonest",  # read, and the token that is read most often
+    "hidden",  # judged, and the token that is read most often stands in place of the target
+    "all",
+)
 
 
-class Seen(NamedTuple):
+class ModelCall(NamedTuple):
     """Of one pass: the tokens, the outputs, and what was called to get them."""
 
     tokens: Tensor
@@ -55,7 +61,7 @@ class OutputFacts:
         # A module of Lightning's is not called itself: then a part of it is what computes the outputs.
         self._is_called = False
         self._tokens: Tensor | None = None  # of a task, while it is called
-        self._inside: Seen | None = None  # the last outputs while a task is called
+        self._inside: ModelCall | None = None  # the last outputs while a task is called
         self._is_listening = False  # to `logits`
         self._hooks = [
             model.register_forward_pre_hook(Hook(self._before_forward), with_kwargs=True),
@@ -148,7 +154,7 @@ class OutputFacts:
         if tokens is None or outputs is None or self._vocab_size is None or outputs.shape[-1] < self._vocab_size:
             return
         if outputs.shape[:2] == tokens.shape:
-            self._inside = Seen(tokens, outputs, called, arguments, keywords)
+            self._inside = ModelCall(tokens, outputs, called, arguments, keywords)
 
     def _after_part(self, part: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> None:
         if not self._is_looked_at:
@@ -191,7 +197,7 @@ class OutputFacts:
         self.sums = found if self.sums is None else self.sums + found
 
     def _quietly(self, function: Any, *given: Any) -> None:
-        """Whatever is odd about somebody's model, looking at it never stops his training."""
+        """Whatever is odd about somebody's model, looking at it never stops their training."""
         try:
             function(*given)
         except Exception:
@@ -252,13 +258,13 @@ def token_facts(sums: Sequence[float]) -> dict[str, Any]:
     return facts
 
 
-def _seen(called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> Seen | None:
+def _seen(called: nn.Module, arguments: tuple, keywords: dict[str, Any], output: Any) -> ModelCall | None:
     tokens, outputs = _tokens_in([*_by_name(keywords), *arguments]), _outputs_in(output)
     if tokens is None or outputs is None or outputs.shape[:2] != tokens.shape:
         return None
     if getattr(output, "encoder_last_hidden_state", None) is not None:
         return None  # it writes another text than the one it reads
-    return Seen(tokens, outputs, called, arguments, keywords)
+    return ModelCall(tokens, outputs, called, arguments, keywords)
 
 
 def _first_rows(arguments: tuple, keywords: Mapping[str, Any], rows: int) -> tuple[tuple, dict[str, Any]]:

@@ -89,7 +89,7 @@ class Recheck:
     def doubts_the_last(self) -> bool:
         if self._last is None:
             return False
-        if self.keeps_batches and self._verdict.is_no():
+        if self.keeps_batches and self._verdict.is_rejected():
             return True
         self._last = None
         return False
@@ -97,7 +97,7 @@ class Recheck:
     def settle(self) -> None:
         """Whatever reads or keeps the state calls this first. All ranks do so together."""
         last, self._last = self._last, None
-        if last is None or not self._verdict.is_no():
+        if last is None or not self._verdict.is_rejected():
             return
         with self._back_at(last):
             try:
@@ -239,8 +239,8 @@ class _Verdict:
         if self._arrived is not None:
             self._arrived.record()
 
-    def is_no(self) -> bool:
-        """Rejected, and not for an overflow of fp16."""
+    def is_rejected(self) -> bool:
+        """Whether the update was rejected for anything but an fp16 overflow."""
         if self._arrived is not None:
             self._arrived.synchronize()
         applied, overflowed = self._here.tolist()

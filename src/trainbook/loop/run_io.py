@@ -89,8 +89,8 @@ class StoreEvents:
 
 
 class RunIO:
-    """That of any rank but the first, of a rehearsal or a benchmark: nobody else reads its run folder, if it has one.
-    The first rank of a run has more of it (`loop/session.py`)."""
+    """What a run writes to and what stops it. This base class serves ranks other than the first, rehearsals and
+    benchmarks, whose run folder, if any, nobody reads; the first rank's is in `loop/session.py`."""
 
     live_doctor: LiveDoctor | None = None
     quarantine_file: Path | None = None

@@ -2,7 +2,7 @@
 
 Only what lies on the host is looked at, and only the first few thousand rows: nothing is read ahead, and no device is
 waited for. A batch is several tensors with the same first dimension: inputs and targets, or a mapping with usual names.
-Whatever is odd about somebody's batches, looking at them never stops his training: then nothing more is told.
+Whatever is odd about somebody's batches, looking at them never stops their training: then nothing more is told.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from trainbook.tasks.task import evaluating
 
 
 class PlannedSamples:
-    """Of a batch plan. A collate that makes one micro-batch of one sample tells its loss apart from its neighbours'."""
+    """The samples of a batch plan. `collate` makes a micro-batch of one sample, so that its loss is told apart from its
+    neighbours'."""
 
     def __init__(
         self,

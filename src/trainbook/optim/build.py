@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
 from trainbook.knobs.sections.optimizer import OptimizerKnobs as OptimizerKnobs
-from trainbook.optim.groups import fused_adamw, step_fused
 from trainbook.optim.optimizers import Lion, Muon, Sgd, StableAdamW, low_bit_adamw
+from trainbook.optim.selective import fused_adamw, step_fused
 
 
 def build_optimizer(

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from trainbook.errors import MissingExtra, UserError
-from trainbook.optim.groups import (
+from trainbook.optim.selective import (
     SelectiveOptimizer,
     average,
     fused_adamw,

@@ -168,7 +168,7 @@ def _measured(subject: PlanSubject) -> dict[str, Any] | None:
 
 
 def _measured_notes(subject: PlanSubject, found: MeasuredRun) -> list[str]:
-    """That it is of something else, and what is made of it."""
+    """Notes on a measurement of another GPU or configuration, and on how it is used here."""
     notes, other = [], found.other_knobs(subject)
     rounds, asked = found.rounds(subject), batch_shape(subject.config, subject.devices).accumulation
     if subject.gpu is not None and not found.is_of(subject):

@@ -264,7 +264,7 @@ class _Tries:
         return Suggestion(changes, devices, candidate.memory().total, slowdown, "; ".join([*words, *where]), cost)
 
     def _real(self, changes: Changes) -> Changes:
-        """Those that change something."""
+        """The changes without those to the value that a knob has already."""
         return tuple((path, value) for path, value in changes if self.subject.config.get(path) != value)
 
     def _config(self, changes: Changes) -> Config:

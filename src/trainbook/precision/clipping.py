@@ -29,7 +29,7 @@ class ZClip:
         return torch.where(is_outlier, self.mean + self.threshold**2 / z * deviation, torch.inf)
 
     def update(self, norm: Tensor, applied: Tensor) -> None:
-        """Take in the norm of an update, unless that was rejected: selected, for a NaN would stay for ever."""
+        """Take in the norm of an accepted update. Selected, not multiplied by 0: a NaN would stay forever."""
         value = torch.minimum(norm.double(), self.bound(norm))
         enters = applied & torch.isfinite(norm)
         # In warm-up each of the values weighs the same: the step to a running mean is 1 / (how many there are).

@@ -39,7 +39,7 @@ class Bullets:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """The first cell of a row is its name. Without columns: names and what is known of them."""
 
     caption: str
@@ -53,9 +53,9 @@ class Table:
         return [f"**{escaped(self.caption)}**", "", *(f"| {' | '.join(map(escaped, row))} |" for row in rows)]
 
 
-def named(caption: str, facts: Mapping[str, Any]) -> Table:
+def named(caption: str, facts: Mapping[str, Any]) -> PageTable:
     """Names and what is known of them; without those of which nothing is."""
-    return Table(caption, [[name, value] for name, value in facts.items() if value not in (None, "")])
+    return PageTable(caption, [[name, value] for name, value in facts.items() if value not in (None, "")])
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Listing:
 
 
 @dataclass
-class Section:
+class PageSection:
     title: str
     blocks: list[Any] = field(default_factory=list)
     is_folded: bool = False
@@ -118,15 +118,15 @@ class Page:
     what: str  # "run", "tuning study"
     status: str  # one word
     headline: str
-    sections: list[Section] = field(default_factory=list)
+    sections: list[PageSection] = field(default_factory=list)
     footer: str = ""
     notices: Sequence[str] = ()  # what of the files could not be read
 
     def add(self, title: str, *blocks: Any, is_folded: bool = False) -> None:
         """A section, unless it would be empty."""
-        kept = [block for block in blocks if not isinstance(block, Table) or block.rows]
+        kept = [block for block in blocks if not isinstance(block, PageTable) or block.rows]
         if kept:
-            self.sections.append(Section(title, kept, is_folded))
+            self.sections.append(PageSection(title, kept, is_folded))
 
     def as_html(self) -> str:
         import jinja2

@@ -22,7 +22,7 @@ from trainbook.knobs.dumping import origins_in, yaml_value
 from trainbook.knobs.own_module import FIT
 from trainbook.report.card import best_text, command_of, curve, duration, healing_text, next_commands, shown, speed_text
 from trainbook.report.facts import RunFacts, largest
-from trainbook.report.page import Commands, FindingCard, Page, Table, Text, charts, named, number
+from trainbook.report.page import Commands, FindingCard, Page, PageTable, Text, charts, named, number
 from trainbook.runs import RunFolder
 from trainbook.runs.schema import judgements
 from trainbook.runs.table import TableRows
@@ -150,7 +150,7 @@ def _sketches(facts: RunFacts) -> str:
     return "; ".join(f"{name} {curve(rows)}" for name, rows in lines if rows)
 
 
-def _results(facts: RunFacts) -> Table:
+def _results(facts: RunFacts) -> PageTable:
     rows, best = facts.evaluations, facts.best
     table = []
     if facts.train:
@@ -161,20 +161,20 @@ def _results(facts: RunFacts) -> Table:
             name = metric.name.replace("_", " ")
             table.append([f"validation {name}", *(_judged(metric, end.get(metric)) for end in ends)])
     at = f"best (step {best['step']:,})" if best is not None else "best"
-    return Table("Metrics: first, best and last", table, ["metric", "first", at, "last"])
+    return PageTable("Metrics: first, best and last", table, ["metric", "first", at, "last"])
 
 
 def _judged(metric: Any, value: Any) -> str:
     return "" if value is None else shown(metric, value)
 
 
-def _events(facts: RunFacts) -> Table:
+def _events(facts: RunFacts) -> PageTable:
     told = [event for event in facts.events if event["kind"] not in UNTOLD]
     rows = [[f"{e['step']:,}", str(e["kind"]).replace("_", " "), e.get("reason")] for e in told[-MOST_ROWS:]]
     return _last_rows("Events", rows, ["step", "event", "what happened"], len(told), facts.run.events_file.name)
 
 
-def _quarantined(facts: RunFacts) -> Table:
+def _quarantined(facts: RunFacts) -> PageTable:
     found = facts.quarantined
     rows = [
         [each.get("id"), each.get("source"), each.get("step"), number(each.get("loss")), _short(each.get("text"))]
@@ -184,16 +184,16 @@ def _quarantined(facts: RunFacts) -> Table:
     return _last_rows("Excluded from training", rows, columns, len(found), facts.run.quarantine_file.name)
 
 
-def _last_rows(caption: str, rows: list[list[Any]], columns: list[str], total: int, file: str) -> Table:
+def _last_rows(caption: str, rows: list[list[Any]], columns: list[str], total: int, file: str) -> PageTable:
     caption += f": the last {len(rows)} of {total:,}; {file} has all" if total > len(rows) else ""
-    return Table(caption, rows, columns)
+    return PageTable(caption, rows, columns)
 
 
 def _short(text: Any) -> str:
     return f"{str(text)[:LONGEST]}…" if len(str(text)) > LONGEST else str(text or "")
 
 
-def _trained(facts: RunFacts) -> Table:
+def _trained(facts: RunFacts) -> PageTable:
     known, manifest, config = facts.record.facts, facts.manifest, facts.record.config
     is_fit, model, data = manifest.recipe == FIT, "", ""
     if config is not None:
@@ -238,13 +238,13 @@ def _changed(facts: RunFacts) -> list[Any]:
     if not rows:
         return [Text(f"Nothing: all settings are those of {what}.")]
     rows.sort(key=lambda row: not row[3].startswith("override"))
-    return [Table(f"Settings that differ from {what}", rows, ["knob", "value", what, "set by"])]
+    return [PageTable(f"Settings that differ from {what}", rows, ["knob", "value", what, "set by"])]
 
 
-def _all_settings(facts: RunFacts) -> Table:
+def _all_settings(facts: RunFacts) -> PageTable:
     origins = _origins(facts)
     rows = [[path, yaml_value(value), origins.get(path) or "default"] for path, value in facts.record.settings.items()]
-    return Table("Every knob of this run", rows, ["knob", "value", "set by"])
+    return PageTable("Every knob of this run", rows, ["knob", "value", "set by"])
 
 
 def _origins(facts: RunFacts) -> dict[str, str]:
@@ -255,7 +255,7 @@ def _origins(facts: RunFacts) -> dict[str, str]:
         return {}
 
 
-def _cost(facts: RunFacts) -> Table:
+def _cost(facts: RunFacts) -> PageTable:
     peak, kind = largest(facts.train, "memory_bytes"), facts.train[-1].get("memory_kind") if facts.train else None
     where = {"host_rss": "of the process", "device_peak": "on the device"}.get(str(kind), "")
     rows = {
@@ -267,7 +267,7 @@ def _cost(facts: RunFacts) -> Table:
     return named("Time and memory", rows)
 
 
-def _checkpoints(run: RunFolder) -> Table:
+def _checkpoints(run: RunFolder) -> PageTable:
     index = json_text.read_object(run.checkpoints / "index.json")
     known = index.get("steps")
     steps = [step for step in known if isinstance(step, int)][-MOST_ROWS:] if isinstance(known, list) else []
@@ -275,7 +275,7 @@ def _checkpoints(run: RunFolder) -> Table:
     for step in steps:
         roles = [role for role in ("latest", "best") if index.get(role) == step]
         rows.append([f"{step:,}", ", ".join(roles), _bytes(_size(run, step))])
-    return Table("Checkpoints on disk", rows, ["step", "", "size"])
+    return PageTable("Checkpoints on disk", rows, ["step", "", "size"])
 
 
 def _size(run: RunFolder, step: int) -> int:
@@ -299,7 +299,7 @@ def _reproduce(facts: RunFacts) -> list[Any]:
     return [first, named("As it was started", rows)]
 
 
-def _environment(facts: RunFacts) -> list[Table]:
+def _environment(facts: RunFacts) -> list[PageTable]:
     manifest = facts.manifest
     hardware = {**manifest.hardware, "memory": _bytes(manifest.hardware.get("memory_bytes", 0)), "memory_bytes": None}
     rows = {"created": manifest.created, "updated": manifest.updated, **hardware}
@@ -308,7 +308,7 @@ def _environment(facts: RunFacts) -> list[Table]:
     parts = [[_joined(each.get(name)) for name in names] for each in manifest.segments]
     columns = ["part", "from step", "started", "ended", "how"]
     machine = named("Machine, versions and switches", {name: _joined(value) for name, value in rows.items()})
-    return [machine, Table("Parts of the run: a resume begins a new one", parts if len(parts) > 1 else [], columns)]
+    return [machine, PageTable("Parts of the run: a resume begins a new one", parts if len(parts) > 1 else [], columns)]
 
 
 def _joined(value: Any) -> str:

@@ -14,7 +14,7 @@ from trainbook.contained import must_stay_inside
 from trainbook.errors import RunFolderError, TrainbookError
 from trainbook.knobs.dumping import yaml_value
 from trainbook.report.card import duration
-from trainbook.report.page import Bullets, Commands, Listing, Page, Table, Text, charts, number
+from trainbook.report.page import Bullets, Commands, Listing, Page, PageTable, Text, charts, number
 from trainbook.runs import list_runs
 from trainbook.runs.folder import is_study
 from trainbook.runs.jsonl import loads
@@ -110,7 +110,7 @@ def _tuned(page: Page, facts: Facts, recipe: Path, answer: Facts, more: list[Any
         [each["number"], _kind(each), each["state"], number(each["loss"]), _values(each), each["seed"], each["reason"]]
         for each in facts["trials"]
     ]
-    table = Table("Trials in their order", rows, ["trial", "kind", "state", metric, "values", "seed", "reason"])
+    table = PageTable("Trials in their order", rows, ["trial", "kind", "state", metric, "values", "seed", "reason"])
     page.add("All trials", table, is_folded=len(rows) > MOST_OPEN)
     counts = ", ".join(f"{count} {state}" for state, count in facts["counts"].items() if count)
     method = [
@@ -121,10 +121,10 @@ def _tuned(page: Page, facts: Facts, recipe: Path, answer: Facts, more: list[Any
         *([each["path"], _searched(each)] for each in facts["space"]),
         *(more or []),
     ]
-    return _ended(page, recipe, Table("How it was searched", method), OF_TUNING, facts)
+    return _ended(page, recipe, PageTable("How it was searched", method), OF_TUNING, facts)
 
 
-def _repeated(facts: Facts) -> Table:
+def _repeated(facts: Facts) -> PageTable:
     several = facts["arms"] or [facts]
     found = {each["number"]: each for arm in several for each in (arm["best"], *arm["finalists"], arm["base"]) if each}
     bases = [arm["base"]["number"] for arm in several if arm["base"]]
@@ -137,10 +137,10 @@ def _repeated(facts: Facts) -> Table:
         again = [_with_deviation(repeats["mean"], repeats["spread"]), len(repeats["losses"])]
         rows.append([trial, _values(each), number(each["loss"]), *again, ", ".join(roles)])
     columns = ["trial", "values", f"{facts['metric']} in the search", "mean ± deviation, new seeds", "seeds", ""]
-    return Table("The base and the best trials", rows, columns)
+    return PageTable("The base and the best trials", rows, columns)
 
 
-def _gain(facts: Facts) -> Table:
+def _gain(facts: Facts) -> PageTable:
     several = facts["arms"] or [{**facts, "compared": {}}]
     pairs = [(f"best over base, {_pairs(arm['compared'])}".rstrip(", "), arm["difference"]) for arm in several]
     pairs += [(f"{_pairs(e['compared'])} over {_pairs(e['against'])}", e) for e in facts["comparison"] or ()]
@@ -150,13 +150,13 @@ def _gain(facts: Facts) -> Table:
             interval = " to ".join(number(-end) for end in reversed(each["interval"])) if each["interval"] else ""
             rows.append([name, number(-each["mean"]), interval, each["seeds"], each["verdict"]])
     columns = ["comparison", "gain", "95 % interval", "seeds", "verdict"]
-    return Table("Gains with the same seeds; above 0 is better", rows, columns)
+    return PageTable("Gains with the same seeds; above 0 is better", rows, columns)
 
 
-def _edges(facts: Facts) -> Table:
+def _edges(facts: Facts) -> PageTable:
     rows = [[each["knob"], _value(each["value"]), each["end"]] for each in facts["boundary"]]
     caption = "Warning: best values at an end of what was tried; better ones may lie beyond"
-    return Table(caption, rows, ["knob", "best value", "end"])
+    return PageTable(caption, rows, ["knob", "best value", "end"])
 
 
 def _kind(trial: Facts) -> str:
@@ -201,7 +201,7 @@ def _ablation(folder: Path) -> Page:
     page = Page(folder.name, "ablation", "complete", verdict)
     page.add(
         "Verdicts",
-        Table(
+        PageTable(
             "Each arm against the control; intervals of each arm alone, p after Holm's correction",
             rows,
             head,
@@ -217,7 +217,7 @@ def _ablation(folder: Path) -> Page:
             cells.append([f"{arm['name']}, {each['data']}", *losses, each["edge"], ended, each["spikes"]])
     columns = ["arm and data", f"{facts['metric']} ± deviation", "best", "learning rate", "edge", "runs", "spikes"]
     caption = "Means over seeds at the best learning rate; beyond an edge of those tried, a better one may lie"
-    page.add("Arms on each data set", Table(caption, cells, columns))
+    page.add("Arms on each data set", PageTable(caption, cells, columns))
     cost, epsilon = facts["cost"], facts["epsilon"]
     method = [
         ["base", facts["base"]],
@@ -228,7 +228,7 @@ def _ablation(folder: Path) -> Page:
         ["too small to matter", f"{100 * epsilon:g} %" if facts["scale"] == "share" else _value(epsilon)],
         ["cost", f"{cost['runs']} runs, {cost['tokens']:,} tokens, {duration(3600 * cost['hours'])} of training"],
     ]
-    return _ended(page, folder / "best.yaml", Table("How it was compared", method), OF_ABLATION, facts)
+    return _ended(page, folder / "best.yaml", PageTable("How it was compared", method), OF_ABLATION, facts)
 
 
 # Learning rates by size
@@ -257,19 +257,19 @@ def _rates(folder: Path) -> Page:
         columns = ["size", "best learning rate", "its loss", "loss at the smallest size's best", "cost of that", "edge"]
         page.add(
             f"Losses: {arm}",
-            Table(
+            PageTable(
                 "Validation loss, mean over seeds; empty where it was not tried or failed",
                 rows,
                 ["learning rate", *names],
             ),
-            Table("The best learning rate of each size; ± standard deviation over seeds", best, columns),
+            PageTable("The best learning rate of each size; ± standard deviation over seeds", best, columns),
         )
     method = [
         ["runs", f"{facts['runs']}, {facts['infeasible']} of them could not be trained"],
         ["seeds", facts["seeds"]],
         ["what grows", facts["axis"]],
     ]
-    return _ended(page, None, Table("How it was measured", method), OF_TRANSFER, facts)
+    return _ended(page, None, PageTable("How it was measured", method), OF_TRANSFER, facts)
 
 
 # A study without an answer yet
@@ -288,7 +288,7 @@ def _unfinished(folder: Path) -> Page:
     page = Page(folder.name, "study", "unfinished", told)
     page.add("Next", Text(f"To finish the study, run its command again with --name {folder.name}."))
     columns = ["run", "status", "evaluated at step", "validation loss"]
-    page.add("Runs", Table("Runs so far", rows, columns), is_folded=len(rows) > MOST_OPEN)
+    page.add("Runs", PageTable("Runs so far", rows, columns), is_folded=len(rows) > MOST_OPEN)
     return page
 
 
@@ -314,7 +314,7 @@ def _charts(figures: Callable[[], dict[str, Any]]) -> list[Any]:
     return charts(*((partial(drawn.get, name), caption, caption, "") for name, caption in told))
 
 
-def _ended(page: Page, recipe: Path | None, method: Table, statistics: str, facts: Facts) -> Page:
+def _ended(page: Page, recipe: Path | None, method: PageTable, statistics: str, facts: Facts) -> Page:
     """The last sections."""
     page.add("Method", method, Text(statistics))
     if recipe is not None:

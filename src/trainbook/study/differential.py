@@ -40,7 +40,7 @@ from trainbook.errors import UserError
 from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
 from trainbook.study.experiment_runs import Bench
-from trainbook.study.looks import Seen, Subject, look, opened
+from trainbook.study.looks import LookResult, Subject, look, opened
 from trainbook.study.remedy import run_of, try_remedy
 from trainbook.study.remedy_plan import RemedyPlan, ask
 from trainbook.study.try_folder import open_try
@@ -105,11 +105,11 @@ class Differential:
         costs = {each.name: self.bench.cost() for each in left if trains}
         return most_telling(self.belief, left, costs, (self.budget - self.spent) / self.bench.total)
 
-    def learn(self, experiment: Experiment, seen: Seen | None) -> None:
+    def learn(self, experiment: Experiment, seen: LookResult | None) -> None:
         before = self.belief
         if seen is not None and seen.outcome:
             self.belief = after(before, experiment, seen.outcome)
-        seen = seen or Seen("", "this run has nothing to look at there")
+        seen = seen or LookResult("", "this run has nothing to look at there")
         self.spent += seen.steps
         self.history.append(
             {
@@ -247,14 +247,14 @@ def _is_treated(state: Differential) -> bool:
     return answer is not None and (answer["verdict"] == "helped" or not answer["control_is_like_the_run"])
 
 
-def _remember(state: Differential, experiment: Experiment, seen: Seen | None) -> None:
+def _remember(state: Differential, experiment: Experiment, seen: LookResult | None) -> None:
     state.kept[experiment.name] = None if seen is None else asdict(seen)
     state.keep()
 
 
-def _recalled(state: Differential, experiment: Experiment) -> Seen | None:
+def _recalled(state: Differential, experiment: Experiment) -> LookResult | None:
     kept = state.kept[experiment.name]
-    return None if kept is None else Seen(**kept)
+    return None if kept is None else LookResult(**kept)
 
 
 # The answer

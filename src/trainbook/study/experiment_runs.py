@@ -18,7 +18,7 @@ from trainbook.knobs.dumping import yaml_value
 from trainbook.loop.job import Job
 from trainbook.runs import RunFolder
 from trainbook.runs.run_record import RunRecord
-from trainbook.study.looks import Seen
+from trainbook.study.looks import LookResult
 from trainbook.study.remedy import RemedyRun
 from trainbook.study.remedy_plan import RemedyPlan, evaluations_for
 from trainbook.study.verdict import compare, strayed
@@ -155,16 +155,16 @@ class Bench:
         """A sentence, if the control does not reproduce the run."""
         return strayed(self.record, self.arms[CONTROL]) if CONTROL in self.arms else None
 
-    def train(self, name: str) -> Seen:
+    def train(self, name: str) -> LookResult:
         arm = arm_of(name, self.config)
         assert arm is not None
         before = sum(each["last_step"] for each in self.arms.values())
         control = self._trained(CONTROL, Arm())
         if (astray := self.astray) is not None:
-            return Seen("", astray, steps=self._since(before))
+            return LookResult("", astray, steps=self._since(before))
         ended = self._trained(name, arm)
         outcome, told = JUDGES.get(name, _which_is_better)(control, ended)
-        return Seen(outcome, told, steps=self._since(before))
+        return LookResult(outcome, told, steps=self._since(before))
 
     def _since(self, before: int) -> int:
         return sum(each["last_step"] for each in self.arms.values()) - before

@@ -54,7 +54,7 @@ MUCH_PADDING = 0.05  # of the targets
 
 
 @dataclass(frozen=True)
-class Seen:
+class LookResult:
     """What an experiment showed."""
 
     outcome: str
@@ -133,19 +133,19 @@ def opened(run: RunFolder, last_step: int) -> Iterator[Subject]:
         yield subject
 
 
-def look(name: str, subject: Subject) -> Seen | None:
+def look(name: str, subject: Subject) -> LookResult | None:
     try:
         return LOOKS[name](subject)
     except (UserError, Interrupted):
         raise
     except Exception as error:
-        return Seen("", f"could not be done: {type(error).__name__}: {error}")
+        return LookResult("", f"could not be done: {type(error).__name__}: {error}")
 
 
 # Evaluation
 
 
-def evaluate_twice(subject: Subject) -> Seen | None:
+def evaluate_twice(subject: Subject) -> LookResult | None:
     job = subject.job
     if not job.has_validation:
         return None
@@ -159,10 +159,12 @@ def evaluate_twice(subject: Subject) -> Seen | None:
     told = f"the same weights have validation losses of {one:.4f} and {other:.4f}"
     numbers = {"first": one, "second": other}
     if _are_equal(one, other):
-        return Seen("equal", told, numbers, steps)
+        return LookResult("equal", told, numbers, steps)
     if not _are_equal(*same):
-        return Seen("random", f"{told}, and one and the same batch {same[0]:.4f} and {same[1]:.4f}", numbers, steps)
-    return Seen("other samples", f"{told}, but one and the same batch always {same[0]:.4f}", numbers, steps)
+        return LookResult(
+            "random", f"{told}, and one and the same batch {same[0]:.4f} and {same[1]:.4f}", numbers, steps
+        )
+    return LookResult("other samples", f"{told}, but one and the same batch always {same[0]:.4f}", numbers, steps)
 
 
 def _same_batch_twice(subject: Subject) -> tuple[float, float]:
@@ -180,7 +182,7 @@ def _are_equal(one: float, other: float) -> bool:
     return one == other or abs(one - other) <= EQUAL * abs(one)
 
 
-def training_samples(subject: Subject) -> Seen | None:
+def training_samples(subject: Subject) -> LookResult | None:
     job = subject.job
     if not job.has_validation:
         return None
@@ -196,9 +198,9 @@ def training_samples(subject: Subject) -> Seen | None:
     if new is not None:
         told += f", {new:.4f} on training samples that were not seen"
     if validation - known < max(LEAST_GAP, GAP * abs(known)):
-        return Seen("no gap", told, numbers, steps)
+        return LookResult("no gap", told, numbers, steps)
     is_only_there = new is not None and new - known < 0.35 * (validation - known)
-    return Seen("only validation" if is_only_there else "gap", told, numbers, steps)
+    return LookResult("only validation" if is_only_there else "gap", told, numbers, steps)
 
 
 def _seen_and_unseen(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
@@ -213,7 +215,7 @@ def _seen_and_unseen(subject: Subject) -> tuple[np.ndarray, np.ndarray]:
     return seen, (np.concatenate(later)[:SAMPLES] if later else np.empty(0, dtype=np.int64))
 
 
-def copies(subject: Subject) -> Seen | None:
+def copies(subject: Subject) -> LookResult | None:
     train, validation = subject.job.data.train, subject.job.data.validation
     if len(train.tokens) > MOST_TOKENS:
         return None
@@ -224,8 +226,8 @@ def copies(subject: Subject) -> Seen | None:
     told = f"{sum(twice)} of {len(twice)} training samples are there twice"
     told += f", {sum(shared)} of {len(shared)} validation samples are in the training data" if shared else ""
     if shared and np.mean(shared) >= SHARED:
-        return Seen("shared", told, numbers)
-    return Seen("copies" if np.mean(twice) >= SHARED else "none", told, numbers)
+        return LookResult("shared", told, numbers)
+    return LookResult("copies" if np.mean(twice) >= SHARED else "none", told, numbers)
 
 
 def _snippets(samples: Samples) -> list[np.ndarray]:
@@ -247,7 +249,7 @@ def _count(tokens: np.ndarray, text: bytes) -> int:
 # Weights and gradients
 
 
-def weights_moved(subject: Subject) -> Seen | None:
+def weights_moved(subject: Subject) -> LookResult | None:
     config = subject.job.config
     if config.model.pretrained is not None or config.model.lora_rank is not None:
         return None  # frozen parts may be meant
@@ -260,10 +262,10 @@ def weights_moved(subject: Subject) -> Seen | None:
     if still:
         told += f": {', '.join(still[:3])}{' …' if len(still) > 3 else ''}"
     outcome = "all" if not still else "none" if len(still) == len(matrices) else "some"
-    return Seen(outcome, told, {"unmoved": still, "matrices": len(matrices)})
+    return LookResult(outcome, told, {"unmoved": still, "matrices": len(matrices)})
 
 
-def first_gradients(subject: Subject) -> Seen | None:
+def first_gradients(subject: Subject) -> LookResult | None:
     job = subject.job
     assert subject.first_weights
     task, batch = job.task, next(iter(subject.batches(0, 1)))
@@ -285,16 +287,18 @@ def first_gradients(subject: Subject) -> Seen | None:
     numbers = {"loss": loss, "guess": guess, "norms": blocks, "missing": missing}
     is_meant = job.config.model.pretrained is not None or job.config.model.lora_rank is not None
     if missing and not is_meant:
-        return Seen("missing", f"no update reaches {len(missing)} weight matrices: {missing[0]} …", numbers, 1)
+        return LookResult("missing", f"no update reaches {len(missing)} weight matrices: {missing[0]} …", numbers, 1)
     dead = float(np.mean([float(share) for share in units.values()])) if units else 0.0
     if dead >= DEAD:
-        return Seen("dead units", f"{dead:.0%} of the feed-forward units are silent", {**numbers, "dead": dead}, 1)
+        return LookResult(
+            "dead units", f"{dead:.0%} of the feed-forward units are silent", {**numbers, "dead": dead}, 1
+        )
     if guess is not None and loss > HIGH_LOSS * guess:
-        return Seen("high loss", f"the first loss is {loss:.3g}, that of a guess {guess:.3g}", numbers, 1)
+        return LookResult("high loss", f"the first loss is {loss:.3g}, that of a guess {guess:.3g}", numbers, 1)
     if len(blocks) > 1 and max(blocks.values()) > VANISHING * max(1e-30, min(blocks.values())):
         told = f"gradient norms of the blocks lie between {min(blocks.values()):.2g} and {max(blocks.values()):.2g}"
-        return Seen("vanishing", told, numbers, 1)
-    return Seen("usual", f"the first loss is {loss:.3g}, and gradients reach all layers", numbers, 1)
+        return LookResult("vanishing", told, numbers, 1)
+    return LookResult("usual", f"the first loss is {loss:.3g}, and gradients reach all layers", numbers, 1)
 
 
 def _guess(subject: Subject) -> float | None:
@@ -307,19 +311,21 @@ def _guess(subject: Subject) -> float | None:
 # Batches
 
 
-def look_at_batches(subject: Subject) -> Seen | None:
+def look_at_batches(subject: Subject) -> LookResult | None:
     made = list(subject.batches(0, FIRST_BATCHES))
     ids = np.concatenate([batch.ids for batch in made])
     if len(made) < 3 or len(ids) < 8:
         return None
     same = [_holds_the_same(one, other) for one, other in pairwise(made)]
     if np.mean(same) >= REPEATED:
-        return Seen("repeated", f"{sum(same)} of {len(same)} batches equal the batch before", {"equal": int(sum(same))})
+        return LookResult(
+            "repeated", f"{sum(same)} of {len(same)} batches equal the batch before", {"equal": int(sum(same))}
+        )
     rising = float(np.mean(np.diff(ids) > 0))
     numbers = {"rising": rising}
     if rising >= IN_ORDER:
-        return Seen("in order", f"{rising:.0%} of the samples follow each other as in the file", numbers)
-    return Seen("mixed", f"the first {len(made)} batches all differ, and their samples are mixed", numbers)
+        return LookResult("in order", f"{rising:.0%} of the samples follow each other as in the file", numbers)
+    return LookResult("mixed", f"the first {len(made)} batches all differ, and their samples are mixed", numbers)
 
 
 def _holds_the_same(one: StepBatch, other: StepBatch) -> bool:
@@ -327,10 +333,10 @@ def _holds_the_same(one: StepBatch, other: StepBatch) -> bool:
     return ours is not None and theirs is not None and ours.shape == theirs.shape and bool((ours == theirs).all())
 
 
-def look_at_targets(subject: Subject) -> Seen | None:
+def look_at_targets(subject: Subject) -> LookResult | None:
     job = subject.job
     if not isinstance(job.task, TokenTask):
-        return Seen("right", "the targets are labels, not tokens")
+        return LookResult("right", "the targets are labels, not tokens")
     batch = next(iter(subject.batches(0, 1))).micro_batches[0]
     found = probe_metrics(job.task, batch)
     match = found.get("target_match", {})
@@ -341,14 +347,14 @@ def look_at_targets(subject: Subject) -> Seen | None:
     numbers = {"target_match": match, "padding_targets": padding, "future_leak": leak}
     told = ", ".join(f"{share:.0%} of the targets are the token {_place(offset)}" for offset, share in match.items())
     if match.get("0", 0.0) >= 0.9:
-        return Seen("not shifted", told, numbers)
+        return LookResult("not shifted", told, numbers)
     if match.get("2", 0.0) >= 0.9 > match.get("1", 0.0):
-        return Seen("shifted twice", told, numbers)
+        return LookResult("shifted twice", told, numbers)
     if padding >= MUCH_PADDING:
-        return Seen("padding", f"{padding:.0%} of the targets are padding", numbers)
+        return LookResult("padding", f"{padding:.0%} of the targets are padding", numbers)
     if leak is not None and leak > 1e-3:
-        return Seen("leak", "outputs change when later tokens do", numbers)
-    return Seen("right", told, numbers)
+        return LookResult("leak", "outputs change when later tokens do", numbers)
+    return LookResult("right", told, numbers)
 
 
 def _padding(batch: Mapping[str, Any]) -> float:
@@ -379,7 +385,7 @@ def _leak(subject: Subject, batch: Any) -> float | None:
 
 
 @torch.no_grad()
-def batch_losses(subject: Subject) -> Seen | None:
+def batch_losses(subject: Subject) -> LookResult | None:
     job, last = subject.job, subject.last_step
     places = np.unique(np.linspace(0, max(0, last - WINDOW), min(WINDOWS, max(1, last // WINDOW))).astype(int))
     steps: list[int] = []
@@ -397,7 +403,7 @@ def batch_losses(subject: Subject) -> Seen | None:
     return _judged(steps, np.array(losses), cost)
 
 
-def _judged(steps: Sequence[int], losses: np.ndarray, cost: int) -> Seen:
+def _judged(steps: Sequence[int], losses: np.ndarray, cost: int) -> LookResult:
     median = float(np.median(losses))
     deviation = 1.4826 * float(np.median(np.abs(losses - median)))
     is_out = ~np.isfinite(losses) | (losses > median + max(DEVIATIONS * deviation, OUTLYING * abs(median)))
@@ -409,12 +415,14 @@ def _judged(steps: Sequence[int], losses: np.ndarray, cost: int) -> Seen:
     if 0 < is_out.mean() <= MOST_OUTLIERS:
         worst = steps[int(np.nanargmax(losses))]
         told = f"{is_out.sum()} of {len(losses)} batches are far above the median loss of {median:.3f}, as step {worst}"
-        return Seen("outliers", told, numbers, cost)
+        return LookResult("outliers", told, numbers, cost)
     half = len(losses) // 2
     before, later = float(np.median(losses[:half])), float(np.median(losses[half:]))
     if abs(later - before) > CHANGED * abs(median):
-        return Seen("changes", f"the loss is {before:.3f} on early batches and {later:.3f} on late ones", numbers, cost)
-    return Seen("even", f"{len(losses)} batches have losses around {median:.3f}, none far above", numbers, cost)
+        return LookResult(
+            "changes", f"the loss is {before:.3f} on early batches and {later:.3f} on late ones", numbers, cost
+        )
+    return LookResult("even", f"{len(losses)} batches have losses around {median:.3f}, none far above", numbers, cost)
 
 
 def _loss(subject: Subject, batch: StepBatch) -> float:
@@ -426,7 +434,7 @@ def _loss(subject: Subject, batch: StepBatch) -> float:
     return total / max(1, batch.num_targets)
 
 
-LOOKS: Mapping[str, Callable[[Subject], Seen | None]] = {
+LOOKS: Mapping[str, Callable[[Subject], LookResult | None]] = {
     "evaluate-twice": evaluate_twice,
     "weights-moved": weights_moved,
     "look-at-batches": look_at_batches,

@@ -226,7 +226,7 @@ def _answer(
 
 
 def _told(value: float, arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all seeds: the value, and what else may be asked."""
+    """The metric over all seeds, with tokens, speed, memory and evaluations."""
     speeds = [speed for arm in arms for speed in arm["tokens_per_second"]]
     return {
         "value": value,

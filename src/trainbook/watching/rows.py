@@ -48,7 +48,7 @@ class SentRow:
         return self.numbers.have_arrived() and self.ended.has_come()
 
 
-class Rows:
+class RowWriter:
     def __init__(
         self,
         recorder: Recorder,

@@ -26,7 +26,7 @@ from trainbook.watching.facts import BatchFacts, parameter_facts
 from trainbook.watching.gradients import Gradients
 from trainbook.watching.numbers import scalar
 from trainbook.watching.recorder import Recorder
-from trainbook.watching.rows import Rows
+from trainbook.watching.rows import RowWriter
 from trainbook.watching.symptoms import Modes, Symptoms
 from trainbook.watching.updates import UpdateMeter
 
@@ -76,7 +76,7 @@ class Watch:
         self._evaluations = Evaluations(self._recorder, self._symptoms)
         self._facts = BatchFacts(self._recorder, model, loss_is_mean=loss_is_mean)
         self._others = OtherParameters([*model.parameters(), *parameters])
-        self._rows = Rows(
+        self._rows = RowWriter(
             self._recorder,
             self._symptoms,
             self._facts,

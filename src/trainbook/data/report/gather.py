@@ -12,7 +12,7 @@ import numpy as np
 
 from trainbook.data.prepare.hashes import generator
 from trainbook.data.report.duplicates import ExactDuplicates
-from trainbook.data.report.kept import EXCERPTED, Excerpt, KeptSample, KeptView, Seen
+from trainbook.data.report.kept import EXCERPTED, Excerpt, KeptSample, KeptView, ReadDocument
 from trainbook.data.report.labels import Label
 from trainbook.data.report.lengths import Encoded
 from trainbook.data.sources.records import Document
@@ -114,7 +114,7 @@ def gather(
     return side
 
 
-def _read(document: Document, side: SplitReport, place: str, advance: Callable[[int], None]) -> Seen:
+def _read(document: Document, side: SplitReport, place: str, advance: Callable[[int], None]) -> ReadDocument:
     """Count one document, chunk by chunk."""
     excerpt = Excerpt(document.num_characters) if document.num_characters > EXCERPTED else None
     digest = StrippedDigest()
@@ -138,7 +138,7 @@ def _read(document: Document, side: SplitReport, place: str, advance: Callable[[
     if control:
         side.control.add(place)
     unit = ("text", digest.value) if document.group is None else ("group", document.group)
-    return Seen(document, None if excerpt is None else excerpt.text, unit, num_characters, num_bytes)
+    return ReadDocument(document, None if excerpt is None else excerpt.text, unit, num_characters, num_bytes)
 
 
 def _between_words(chunks: Iterable[str]) -> Iterator[str]:

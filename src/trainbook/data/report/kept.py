@@ -26,7 +26,7 @@ Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReadDocument:
     """A document of the sample, and what was found out when it was read."""
 
     document: Document
@@ -76,24 +76,24 @@ class Excerpt:
         return "\n".join(self._pieces)
 
 
-class KeptSample(Sequence[Seen]):
+class KeptSample(Sequence[ReadDocument]):
     """In the order of the source, once `close` was called."""
 
     def __init__(self, limit: int, draw: np.random.Generator) -> None:
         self.limit, self._draw = limit, draw
-        self._heap: list[tuple[float, int, Row, Seen | tuple[int, int]]] = []
-        self._order: list[tuple[Row, Seen | tuple[int, int]]] = []
+        self._heap: list[tuple[float, int, Row, ReadDocument | tuple[int, int]]] = []
+        self._order: list[tuple[Row, ReadDocument | tuple[int, int]]] = []
         self._characters = self._in_memory = 0
         self._least = -1.0  # what a document must draw to stay
         self._file: IO[bytes] | None = None
 
-    def offer(self, index: int, seen: Seen, place: str) -> None:
+    def offer(self, index: int, seen: ReadDocument, place: str) -> None:
         key = -float(self._draw.random())
         if key < self._least or (len(self._heap) >= self.limit and key < self._heap[0][0]):
             return
         size = seen.num_characters if seen.excerpt is None else len(seen.excerpt)
         row = Row(place, seen.unit, size, seen.num_bytes, seen.excerpt is not None)
-        kept: Seen | tuple[int, int] = seen
+        kept: ReadDocument | tuple[int, int] = seen
         if self._in_memory + size > MEMORY_CHARACTERS:
             kept = self._put(seen)
         else:
@@ -103,7 +103,7 @@ class KeptSample(Sequence[Seen]):
         while len(self._heap) > self.limit or (self._characters > SAMPLE_CHARACTERS and len(self._heap) > 1):
             self._least, _, row, kept = heapq.heappop(self._heap)
             self._characters -= row.text_characters
-            self._in_memory -= row.text_characters if isinstance(kept, Seen) else 0
+            self._in_memory -= row.text_characters if isinstance(kept, ReadDocument) else 0
 
     def close(self) -> None:
         self._order = [(row, kept) for _, _, row, kept in sorted(self._heap, key=lambda entry: entry[1])]
@@ -113,7 +113,7 @@ class KeptSample(Sequence[Seen]):
     def rows(self) -> list[Row]:
         return [row for row, _ in self._order]
 
-    def _put(self, seen: Seen) -> tuple[int, int]:
+    def _put(self, seen: ReadDocument) -> tuple[int, int]:
         if self._file is None:
             self._file = scratch_file(self)
         content = pickle.dumps(seen)
@@ -125,16 +125,16 @@ class KeptSample(Sequence[Seen]):
         return len(self._order)
 
     @overload
-    def __getitem__(self, index: int) -> Seen: ...
+    def __getitem__(self, index: int) -> ReadDocument: ...
 
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Seen]: ...
+    def __getitem__(self, index: slice) -> Sequence[ReadDocument]: ...
 
-    def __getitem__(self, index: int | slice) -> Seen | Sequence[Seen]:
+    def __getitem__(self, index: int | slice) -> ReadDocument | Sequence[ReadDocument]:
         if isinstance(index, slice):
             return [self[number] for number in range(*index.indices(len(self)))]
         kept = self._order[index][1]
-        if isinstance(kept, Seen):
+        if isinstance(kept, ReadDocument):
             return kept
         begin, size = kept
         assert self._file is not None
@@ -145,7 +145,7 @@ class KeptSample(Sequence[Seen]):
 class KeptView(Sequence[Item], Generic[Item]):
     """Something of each document, read when it is asked for."""
 
-    def __init__(self, samples: Sequence[KeptSample], get: Callable[[Seen], Item]) -> None:
+    def __init__(self, samples: Sequence[KeptSample], get: Callable[[ReadDocument], Item]) -> None:
         self._samples, self._get = samples, get
 
     def __len__(self) -> int:

@@ -268,7 +268,7 @@ def _is_base(values: Values, loaded: Loaded) -> bool:
 
 
 def _must_be_lawful(question: AblateQuestion, places: Mapping[str, str]) -> None:
-    """Every arm on every data set, before anything is trained; and an arm that is the base is none."""
+    """Check every arm on every data set before anything is trained, and refuse an arm that equals the base."""
     base = load_values(question.loaded, {})
     for cell in question.cells:
         arm, data = cell

@@ -55,7 +55,7 @@ class Optimum:
 
 
 def mean_loss(seeds: Seeds) -> float | None:
-    """One that cannot be trained stands for all of its rate."""
+    """The mean over seeds. None if any seed diverged: the rate then counts as untrainable."""
     whole = [loss for loss in seeds if loss is not None and math.isfinite(loss)]
     return mean(whole) if whole and len(whole) == len(seeds) else None
 

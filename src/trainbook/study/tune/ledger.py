@@ -207,7 +207,8 @@ class Ledger:
         self._transact(write)
 
     def try_failed_again(self) -> int:
-        """On a new start: what was wrong may be mended. Not what has failed too often already, unless all needs it."""
+        """On a restart, failed trials wait again, since their cause may be mended. Those out of attempts stay failed,
+        except the base, which all others are compared with."""
 
         def write(connection: Connection) -> int:
             self._locked(connection)

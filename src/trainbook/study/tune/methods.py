@@ -76,7 +76,7 @@ def new_points(
 
 
 def base_values(search: PointSearch) -> dict[str, Any]:
-    """Of the base those that a point like it would have."""
+    """The base's values of the knobs that a search point at the base's place would set."""
     return {path: search.base[path] for path in search.space.at(search.space.place(search.base), search.given)}
 
 
@@ -290,7 +290,7 @@ def _num_others(each: Dimension, base: Any, points: int) -> int:
 
 
 def _units(each: Dimension, count: int, base: Any) -> list[float]:
-    """Of so many values that are neither the base's nor twice the same: even places, and others for those left out."""
+    """Positions of `count` distinct values other than the base's: evenly spaced, and finer where values coincide."""
     found: dict[Any, float] = {}
     for unit in chain(_even(count), _finer(each, count)):
         if len(found) == count:

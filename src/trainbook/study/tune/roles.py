@@ -66,12 +66,12 @@ class Roles:
 
     @property
     def settled(self) -> set[str]:
-        """Knobs that have a role, and those that would displace what is fixed: not for the order of importance."""
+        """Knobs that have a role, and alternatives of fixed knobs: neither is chosen by its importance."""
         paths = self.searched | {path for path, _ in self.fixed}
         return paths.union(*(group for group in ALTERNATIVES if group & paths))
 
     def must_not_meet(self, loaded: Loaded, overrides: Sequence[str]) -> None:
-        """What the command line fixes must not be searched; of alternatives, only the one that the base has."""
+        """Refuse a knob that the command line fixes and the study searches; likewise an alternative of a fixed knob."""
         problems = []
         for name in overrides:
             named = {found.path for found in knobs_named(name)}

@@ -44,7 +44,7 @@ OURS = {BASE, LEDGER, f"{LEDGER}-journal", f"{LEDGER}-wal", f"{LEDGER}-shm", TRI
 Watch = Callable[[Sequence[Trial], dict[str, Any] | None], None]
 
 
-class Question(Protocol):
+class StudyRequest(Protocol):
     @property
     def loaded(self) -> Loaded: ...
     @property
@@ -52,7 +52,7 @@ class Question(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
-Asked = TypeVar("Asked", bound=Question)
+Asked = TypeVar("Asked", bound=StudyRequest)
 
 
 @dataclass
