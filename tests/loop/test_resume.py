@@ -85,6 +85,31 @@ def test_skipped_updates_are_counted_on_over_a_resume(lab):
     lab.must_be_equal("whole", "cut")
 
 
+def test_updates_that_make_up_for_skipped_ones_after_whole_epochs_are_the_same_after_a_resume(lab):
+    """The last planned batch of whole epochs is short. What comes after it must not depend on where a run was cut."""
+    overrides = (
+        "training.num_train_epochs=1.6",
+        "batch.global_batch_size=24",
+        "batch.per_device_train_batch_size=8",
+        "evaluation.eval_strategy=epoch",
+        "evaluation.eval_steps=null",
+        "schedule.warmup_steps=1",
+        "schedule.floor=0.5",
+        *SPARSE,
+    )
+
+    def run(name):
+        with lab.poisoned_at(1, 2):
+            return lab.train(*overrides, name=name, samples="documents")
+
+    run("whole")
+    with lab.interrupted_at(3):
+        run("cut")
+    run("cut")
+    assert lab.rows("cut")[-1]["skipped_updates"] == 2
+    lab.must_be_equal("whole", "cut")
+
+
 @pytest.mark.parametrize("damage", [slow("truncated"), "one bit", slow("missing file")])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(lab, damage: str):
     overrides = ("checkpoint.save_steps=3", "evaluation.eval_steps=100", "model.dropout=0.1")

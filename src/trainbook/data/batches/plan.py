@@ -93,8 +93,12 @@ class BatchPlan:
         return (self.batch_size(step) + world - 1 - rank) // world
 
     def first_sample(self, step: int) -> int:
-        """How many samples come before this step's."""
-        return self.shift + step * self.global_batch_size
+        """How many samples come before this step's. What the last planned step lacks, no step after it passes over: they
+        begin where it ended, whichever step a run was resumed at."""
+        first = self.shift + step * self.global_batch_size
+        if self.total_samples is not None and first > self.total_samples:
+            first -= (first - self.total_samples) % self.global_batch_size
+        return first
 
     def keep_out(self, ids: Iterable[int]) -> None:
         """From now on no batch has these samples, or any that shares tokens with them; in place of what was said
