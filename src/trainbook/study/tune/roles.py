@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainbook.errors import ConfigError, Problem
-from trainbook.knobs.aliases import by_path, did_you_mean, knobs_named
+from trainbook.knobs.aliases import by_path, knobs_named, nearest_knobs_hint
 from trainbook.knobs.config import Declaration
 from trainbook.knobs.dumping import yaml_value
 from trainbook.knobs.loading import ALTERNATIVES
@@ -198,7 +198,7 @@ class _RolesReader:
             self.problems.append(Problem(place, name, "needs its section.", hint))
             return None
         head, _, rest = name.rpartition(".")
-        hint = did_you_mean(rest, head if head in {path.split(".")[0] for path in by_path()} else None)
+        hint = nearest_knobs_hint(rest, head if head in {path.split(".")[0] for path in by_path()} else None)
         self.problems.append(Problem(place, name, "no such knob.", hint))
         return None
 
