@@ -93,8 +93,8 @@ class BatchPlan:
         return (self.batch_size(step) + world - 1 - rank) // world
 
     def first_sample(self, step: int) -> int:
-        """How many samples come before this step's. What the last planned step lacks, no step after it passes over: they
-        begin where it ended, whichever step a run was resumed at."""
+        """How many samples come before this step's. The last planned step may be short: the steps after it begin where
+        it ended, whichever step a run was resumed at."""
         first = self.shift + step * self.global_batch_size
         if self.total_samples is not None and first > self.total_samples:
             first -= (first - self.total_samples) % self.global_batch_size
