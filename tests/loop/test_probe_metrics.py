@@ -160,6 +160,16 @@ def test_equal_rows_have_equal_hashes_and_others_have_not():
     assert hashes[0] == hashes[1] and len(set(hashes.tolist())) >= 5
 
 
+def test_rows_of_one_template_that_differ_in_a_single_token_are_no_copies():
+    template = np.arange(1_000, 1_200)
+    rows = [np.where(np.arange(200) == place, 7, template) for place in range(200)]
+    assert duplicate_share(row_hashes(Ragged.of(rows))) == 0.0  # all equally long
+    assert duplicate_share(row_hashes(Ragged.of([*rows, template[:150], rows[0]]))) == pytest.approx(1 / 202)
+    texts = [np.array([7]), *rows]
+    mixed_lengths = row_hashes(Ragged.of(texts))
+    assert np.array_equal(mixed_lengths[1:], row_hashes(Ragged.of(rows)))  # whatever stands beside them
+
+
 def test_the_same_row_in_another_epoch_is_another():
     hashes = row_hashes(ragged([1, 2], [1, 2], [1, 2]), np.array([0, 0, 1]))
     assert hashes[0] == hashes[1] != hashes[2]

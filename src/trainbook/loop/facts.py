@@ -27,7 +27,7 @@ from trainbook.tasks.tokens import TokenTask
 
 MOST_TOKENS = 1 << 20  # of a side that are looked at
 MOST_SAMPLES = 20_000
-TOKENS_OF_A_TEXT = 256  # that tell it from others
+TOKENS_OF_A_TEXT = 2048  # that tell it from others; of a longer one, so many all over it
 MISSING = "facts_missing"
 PARTS = 8  # of the training tokens, to see how unlike each other they are anyway
 

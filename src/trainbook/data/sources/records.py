@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -92,7 +93,6 @@ class Document:
 # Whether samples are met again: hashes of rows, and of spans wherever in a text they stand.
 
 
-TOKENS_OF_A_ROW = 32  # that its hash is made of, spread over it: enough to know it by, whatever its length
 SPAN = 64  # tokens that have to be equal for two places of a stream to count as the same
 ONE_IN = 16  # of the spans are remembered, chosen by what they hold, so that copies are chosen alike
 
@@ -100,34 +100,52 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio: wha
 
 
 def row_hashes(tokens: Ragged, epochs: np.ndarray | None = None) -> np.ndarray:
-    """(N,) uint64. With `epochs`, the same row in another epoch has another hash: that it comes again is no news."""
-    return part_hashes(tokens.values, tokens.starts, tokens.lengths, epochs)
+    """(N,) uint64, of every token: rows from one template may differ in a single one. With `epochs`, the same row in
+    another epoch has another hash: that it comes again is no news."""
+    lengths = tokens.lengths
+    if len(lengths) == 0:
+        return np.empty(0, dtype=np.uint64)
+    longest = int(lengths.max())
+    weights = _weights(1 << longest.bit_length())[:longest]
+    values = tokens.values.astype(np.uint64) + np.uint64(1)
+    with np.errstate(over="ignore"):
+        if longest * len(lengths) == len(values):
+            sums = values.reshape(len(lengths), longest) @ weights
+        else:
+            sums, has_any = np.zeros(len(lengths), dtype=np.uint64), lengths > 0
+            sums[has_any] = np.add.reduceat(values * weights[tokens.places], tokens.starts[has_any])
+        return _sealed(sums, lengths, epochs)
 
 
-def part_hashes(
-    stream: np.ndarray,
-    starts: np.ndarray,
-    lengths: np.ndarray,
-    epochs: np.ndarray | None = None,
-    *,
-    most: int = TOKENS_OF_A_ROW,
-) -> np.ndarray:
-    """The same of parts of a stream, of each of which `most` tokens are looked at, spread over it."""
+@cache
+def _weights(length: int) -> np.ndarray:
+    """(length,) uint64: an odd random number for each place of a row."""
+    with np.errstate(over="ignore"):
+        return mixed(np.arange(1, length + 1, dtype=np.uint64) * GOLDEN) | np.uint64(1)
+
+
+def part_hashes(stream: np.ndarray, starts: np.ndarray, lengths: np.ndarray, *, most: int) -> np.ndarray:
+    """(N,) uint64: of parts of a stream, of each of which `most` tokens are looked at, spread over it."""
     if len(lengths) == 0:
         return np.empty(0, dtype=np.uint64)
     counts = np.minimum(lengths, most)
     which = np.repeat(np.arange(len(lengths)), counts)
     order = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     places = starts[which] + order * lengths[which] // np.maximum(1, counts[which])
-    hashes, has_any = np.zeros(len(lengths), dtype=np.uint64), counts > 0
+    sums, has_any = np.zeros(len(lengths), dtype=np.uint64), counts > 0
     with np.errstate(over="ignore"):
         parts = mixed(stream[places].astype(np.uint64) * GOLDEN + order.astype(np.uint64))
         if len(parts):
-            hashes[has_any] = np.add.reduceat(parts, (np.cumsum(counts) - counts)[has_any])
-        hashes += lengths.astype(np.uint64) * GOLDEN
-        if epochs is not None:
-            hashes += epochs.astype(np.int64).view(np.uint64)
-        return mixed(hashes)
+            sums[has_any] = np.add.reduceat(parts, (np.cumsum(counts) - counts)[has_any])
+        return _sealed(sums, lengths, None)
+
+
+def _sealed(sums: np.ndarray, lengths: np.ndarray, epochs: np.ndarray | None) -> np.ndarray:
+    """The hashes of rows from sums over their tokens."""
+    hashes = sums + lengths.astype(np.uint64) * GOLDEN
+    if epochs is not None:
+        hashes += epochs.astype(np.int64).view(np.uint64)
+    return mixed(hashes)
 
 
 def span_hashes(stream: np.ndarray) -> np.ndarray:
