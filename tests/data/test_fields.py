@@ -11,7 +11,7 @@ import pytest
 from trainbook.data import Frame, Request, open_sources
 from trainbook.data.sources.chat import PLAIN, Chat
 from trainbook.data.sources.fields import FieldSpec, find_fields, make_document
-from trainbook.data.sources.records import DataRecord, Document
+from trainbook.data.sources.records import MOST_PARTS, DataRecord, Document, with_nested
 from trainbook.data.sources.values import in_order
 from trainbook.errors import DataError
 from trainbook.knobs.sections.data import DataKnobs
@@ -325,6 +325,31 @@ def test_a_prompt_with_an_input_and_a_response_is_a_conversation() -> None:
     assert document(CHAT, turns).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
     named = FieldSpec("chat", text_field="q", target_field="a", chat=CHAT.chat)
     assert document(named, {"q": "hi", "a": "ho", "messages": 3}).text == "User:\nhi\nAssistant:\nho<|endoftext|>"
+
+
+def test_a_part_of_a_nested_field_is_named_with_a_dot_or_found_as_the_only_one_of_its_kind(tmp_path: Path) -> None:
+    record = {"review": {"text": "a", "by": {"age": 3}}, "rating": 4.5}
+    assert with_nested(record) == {**record, "review.text": "a", "review.by": {"age": 3}, "review.by.age": 3}
+    assert found(NUMBER, dict(with_nested(record))) == {"text": "review.text", "label": "rating"}
+    flat = {"text": "a", "label": [{"b": 1}]}
+    assert with_nested(flat) is flat
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"translation": {"en": "one", "de": "eins"}}\n' * 3)
+    knobs = DataKnobs(source=str(file), text_field="translation.en", target_field="translation.de")
+    (source, _) = open_sources(knobs, Request("pairs", frame=lambda tokenizer: Frame(32)))
+    assert [(each.text, each.target) for each in source.documents()] == [("one", "eins")] * 3
+
+
+def test_a_record_of_very_many_nested_fields_has_the_first_of_them() -> None:
+    wide = {"a": {str(number): {"b": number} for number in range(10_000)}}
+    assert len(with_nested(wide)) == 1 + MOST_PARTS
+
+
+def test_records_that_are_all_skipped_are_told_with_the_reason_of_the_first(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("text,label\na,b\nc,d\n")
+    knobs = DataKnobs(source=str(tmp_path / "table.csv"), text_field="text", label_field="label", bad_lines="skip")
+    (source, _) = open_sources(knobs, Request("tagged", frame=lambda tokenizer: Frame(32)))
+    assert [each.reason for each in source.reasons().values()] == ["the field 'text' must be a list, but got a string."]
 
 
 def test_all_missing_fields_are_told_in_one_message() -> None:

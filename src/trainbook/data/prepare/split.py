@@ -319,7 +319,8 @@ def facts_of(source: Source, num_documents: int, passed: Passed) -> dict[str, An
     """What is said of a source that was read; one without any text is refused."""
     if num_documents == 0:
         reason = f"all of its {passed.bad} records were skipped" if passed.bad else source.reader.nothing
-        if first := next(iter(passed.reasons.values()), None):
+        reasons = passed.reasons or (source.reasons() if passed.bad else {})
+        if first := next(iter(reasons.values()), None):
             reason += f", the first one because {first.places[0]}: {first.reason.rstrip('.')}"
         reason = f"all of its {passed.blank} records are blank" if passed.blank and source.fields else reason
         raise DataError(f"{source.knob}: '{source.name}' has no text: {reason}.")

@@ -250,7 +250,7 @@ class _Search:
             if column is not None:
                 self.take(role, column)
         for role, (_, names, fits) in self._open(asked):
-            found = self.named(names)
+            found = [column for column in self.named(names) if not self._has_parts(column)]
             if len(found) > 1:
                 found = self.fitting(fits, found) or found
             if len(found) > 1:
@@ -263,6 +263,10 @@ class _Search:
                 self.roles[role] = found[0]
             else:
                 self.is_unclear(role, found)
+
+    def _has_parts(self, column: str) -> bool:
+        """A nested field: one of its parts is what is looked for."""
+        return any(other.startswith(f"{column}.") for other in self.columns)
 
     def _open(self, asked: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         """Roles that are neither found nor known to be missing, as they are when it is their turn."""

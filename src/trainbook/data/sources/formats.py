@@ -11,7 +11,7 @@ from typing import Any
 from trainbook.bounded import arrow, json_text, tables
 from trainbook.data.sources.files import LONGEST_LINE_BYTES, File, bounded_lines, decode
 from trainbook.data.sources.long import LongDocument
-from trainbook.data.sources.records import Complain, DataRecord
+from trainbook.data.sources.records import Complain, DataRecord, with_nested
 from trainbook.data.sources.values import kind_of
 from trainbook.errors import BeyondBounds, DataError
 
@@ -36,7 +36,7 @@ def _records(
         for column, name in named.items():
             if column in row:
                 row[column] = name(row[column])
-        yield DataRecord(row, f"{file.name}, row {number}")
+        yield DataRecord(with_nested(row), f"{file.name}, row {number}")
 
 
 def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, Callable[[Any], Any]]:
@@ -192,7 +192,7 @@ def read_jsonl(file: File, complain: Complain) -> Iterator[DataRecord]:
             numbered = enumerate(_all_objects(lines, first) or _objects(lines, first, file, complain), start=first)
             for number, record in numbered:
                 if record is not None:
-                    yield DataRecord(record, f"{file.name}:{number}")
+                    yield DataRecord(with_nested(record), f"{file.name}:{number}")
             first += len(lines)
 
 
@@ -248,7 +248,7 @@ def read_json(file: File, complain: Complain) -> Iterator[DataRecord]:
         except DataError as error:
             complain(str(error))
             continue
-        yield DataRecord(record, f"{file.name}, entry {number}")
+        yield DataRecord(with_nested(record), f"{file.name}, entry {number}")
 
 
 def _parsed(content: str, shown: str) -> Any:

@@ -18,7 +18,7 @@ from trainbook.data.builtin import BUILTIN_PREFIX, builtin_names, open_builtin
 from trainbook.data.sources.fields import TEXT_ONLY, FieldSpec
 from trainbook.data.sources.files import File, decode, files_below
 from trainbook.data.sources.reader import FOLDER_SUFFIXES, IN_FOLDERS, FileReader, Reader
-from trainbook.data.sources.records import Complain, DataRecord
+from trainbook.data.sources.records import Complain, DataRecord, with_nested
 from trainbook.data.sources.source import Source
 from trainbook.data.sources.values import kind_of
 from trainbook.errors import DataError
@@ -105,7 +105,7 @@ class PythonReader:
             if isinstance(entry, str):
                 entry = {"text": entry}
             if isinstance(entry, Mapping):
-                yield DataRecord(entry, f"record {number}")
+                yield DataRecord(with_nested(entry), f"record {number}")
             else:
                 complain(f"{self.root}record {number}: must be a string or a mapping, but got {kind_of(entry)}.")
 

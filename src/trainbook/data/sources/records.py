@@ -30,6 +30,23 @@ class DataRecord(NamedTuple):
     document: Document | None = None  # in place of fields: a text that is too long to be held in memory
 
 
+MOST_LEVELS, MOST_PARTS = 3, 100  # of nested fields: how deep they are looked for, and how many of a record
+
+
+def with_nested(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The fields of a record, and the parts of those that are mappings under names such as `review.text`."""
+    if dict not in map(type, fields.values()):
+        return fields
+    found = dict(fields)
+    level = [(name, value) for name, value in fields.items() if isinstance(value, dict)]
+    for _ in range(MOST_LEVELS):
+        parts = [(f"{name}.{key}", part) for name, value in level for key, part in value.items()]
+        for name, part in parts[: MOST_PARTS + len(fields) - len(found)]:
+            found.setdefault(name, part)
+        level = [(name, part) for name, part in parts if isinstance(part, dict)]
+    return found
+
+
 # Told of a record that cannot be read: raises, or counts it and lets the reader go on.
 Complain = Callable[[str], None]
 

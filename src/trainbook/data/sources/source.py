@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -101,6 +101,12 @@ class Source:
                 self.passed.blank += 1
                 continue
             yield document
+
+    def reasons(self) -> dict[str, BadRecords]:
+        """What is wrong with the records before the first document, read again; of a survey, only numbers are kept."""
+        again = replace(self, passed=Passed())
+        next(again.documents(), None)
+        return again.passed.reasons
 
     @cached_property
     def fields(self) -> Fields | None:
