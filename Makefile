@@ -61,7 +61,7 @@ $(BIN)/python:
 
 # What the commands of the README need: export and Hugging Face models, tune and transfer, pictures, Parquet.
 $(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) install --constraint constraints.txt --editable '.[hf,tune,charts,data]'
+	$(PIP) install --constraint constraints.txt --editable '.[hf,tune,charts,data,bitsandbytes]'
 	$(BIN)/python -m compileall -q src
 	@touch $@
 

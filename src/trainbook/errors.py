@@ -89,11 +89,13 @@ class ResumeError(UserError):
 
 
 class MissingExtra(UserError):
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(f"{what} needs the package '{package}'. Install it with: pip install 'trainbook[{extra}]'")
-        self.needed = what, package, extra
+    def __init__(self, what: str, package: str, extra: str, instead: str = "") -> None:
+        """`instead`: a sentence on how to do without the package."""
+        install = f"Install it with: pip install 'trainbook[{extra}]'"
+        super().__init__(f"{what} needs the package '{package}'. {install}{instead and '. '}{instead}")
+        self.needed = what, package, extra, instead
 
-    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[type[MissingExtra], tuple[str, str, str, str]]:
         return type(self), self.needed
 
 

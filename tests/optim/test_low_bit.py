@@ -98,7 +98,7 @@ def test_paged_on_a_cpu_is_the_plain_one_without_a_word():
 def test_without_the_package_the_message_has_the_pip_line(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     optimizers._low_bit_class.cache_clear()
-    with pytest.raises(MissingExtra, match=r"pip install 'trainbook\[bitsandbytes\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'trainbook\[bitsandbytes\]'\. Or set optimizer\.type=adamw"):
         build(network(), torch.tensor(1e-3))
     optimizers._low_bit_class.cache_clear()
 

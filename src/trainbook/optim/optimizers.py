@@ -29,6 +29,7 @@ from trainbook.optim.selective import (
 
 
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
+WITHOUT_PACKAGE = "Or set optimizer.type=adamw: it needs no package, and more memory for each weight that is trained."
 
 
 def low_bit_adamw(
@@ -47,7 +48,7 @@ def low_bit_adamw(
 
 @cache
 def _low_bit_class() -> Any:
-    AdamW8bit: Any = import_bitsandbytes("8-bit AdamW").optim.AdamW8bit
+    AdamW8bit: Any = import_bitsandbytes("8-bit AdamW", WITHOUT_PACKAGE).optim.AdamW8bit
 
     class LowBitAdamW(AdamW8bit):
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -78,12 +79,12 @@ def _low_bit_class() -> Any:
     return LowBitAdamW
 
 
-def import_bitsandbytes(wanted_for: str) -> Any:
+def import_bitsandbytes(wanted_for: str, instead: str = "") -> Any:
     with silent_bitsandbytes():
         try:
             import bitsandbytes
         except ImportError:
-            raise MissingExtra(wanted_for, "bitsandbytes", "bitsandbytes") from None
+            raise MissingExtra(wanted_for, "bitsandbytes", "bitsandbytes", instead) from None
     return bitsandbytes
 
 
