@@ -138,7 +138,10 @@ def numbered(texts, numbers):
 
 def test_numbers_have_a_baseline_and_a_scale_where_it_matters(report_of, texts):
     far = by_rule(report_of(numbered(texts(40, 1), [38.0, 62.0] * 20)))["number_scale"]
-    assert "the mean, 50, has a mean squared error of 144: the baseline" in far["text"] and "scale the" in far["text"]
+    assert "the mean, 50, has a mean squared error of 144 on this data: the baseline" in far["text"]
+    assert "scale the" in far["text"]
+    both = report_of(numbered(texts(40, 1), [38.0, 62.0] * 20), numbered(texts(20, 3), [50.0, 70.0] * 10))
+    assert "of 200 on the validation split: the baseline" in by_rule(both)["number_scale"]["text"]  # (0 + 400) / 2
     near = by_rule(report_of(numbered(texts(40, 1), [-0.5, 0.5] * 20)))["number_scale"]
     assert near["severity"] == "info" and "scale the numbers" not in near["text"]
     assert by_rule(report_of(numbered(texts(20, 1), [7.0] * 20)))["one_number"]["severity"] == "error"

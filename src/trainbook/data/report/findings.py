@@ -331,7 +331,11 @@ def _numbers(facts: Facts) -> Iterator[Facts]:
         text = f"All documents have the same number, {mean:g}: there is nothing to learn."
         yield finding("one_number", "error", text)
         return
-    text = f"Always predicting the mean, {mean:.4g}, has a mean squared error of {std**2:.4g}: the baseline to beat."
+    side = facts["sides"].get("validation") or {}
+    judged, where = side.get("labels") or labels, "the validation split" if side.get("labels") else "this data"
+    error = judged["standard_deviation"] ** 2 + (judged["mean"] - mean) ** 2
+    text = f"Always predicting the mean, {mean:.4g}, has a mean squared error of {error:.4g} on {where}: the baseline"
+    text += " to beat."
     if abs(mean) > std or std > 1:
         text += (
             f" A new head starts at this mean and learns in standard deviations ({std:.4g}). A loaded head and a "
