@@ -53,7 +53,7 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
         ("batch", f"{batch.global_batch} {rows}{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason})"),
         (
             "length",
-            f"{total:,} updates = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
+            f"{_count(total, 'update')} = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
             f"learning rate {_rate(job)}, {config.schedule.type}, {_count(warmup, 'warm-up step')}",
         ),
         ("device", f"{_spread(job)}{where}, {job.state.precision.compute}{compiled}{exact}"),

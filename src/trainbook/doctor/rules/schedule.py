@@ -215,7 +215,8 @@ def few_updates(view: View) -> Iterator[Finding]:
         which, by = ("loss", fall * unit) if is_falling else ("validation loss", gained)
         unit = unit if is_falling else view.unit(float(judged[0]))
         by = f"{by / unit:.0%}" if view.has_floor else f"{by:.2g}"
-        evidence = f"the run has {view.total} updates, and the {which} was still falling, by {by} in the last half"
+        updates = f"{view.total} update{'s' * (view.total != 1)}"
+        evidence = f"the run has {updates}, and the {which} was still falling, by {by} in the last half"
         span = (steps[half][0], steps[-1])
         yield finding("warning", "training-short", 0.65, evidence, steps=span, override=longer(view, 4.0), fall=fall)
 
