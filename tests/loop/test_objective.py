@@ -35,6 +35,10 @@ CASES: dict[str, tuple[Callable[[], Tensor], dict[str, Any]]] = {
         lambda: F.cross_entropy(LOGITS * 1, LABELS, reduction="sum"),
         {"objective": "cross entropy", "num_classes": 7, "loss_is_mean": False},
     ),
+    "nor has one that is multiplied": (
+        lambda: 10 * F.cross_entropy(LOGITS * 1, LABELS),
+        {"objective": "cross entropy", "num_classes": 7, "loss_is_mean": False},
+    ),
     "nor has one with another term": (
         lambda: F.cross_entropy(LOGITS * 1, LABELS) + LINEAR.weight.square().mean(),
         {"objective": "cross entropy", "num_classes": 7, "loss_is_mean": False},

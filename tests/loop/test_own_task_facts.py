@@ -50,6 +50,13 @@ class Dropping(Sound):
         return F.dropout(super().logits(*inputs, **named), 0.1, self.training)
 
 
+class Weighted(Sound):
+    """A loss that is three times as large as that of a mean over targets."""
+
+    def forward(self, targets: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
+        return {name: 3 * total for name, total in super().forward(targets, **inputs).items()}
+
+
 class Bigram(nn.Module):
     def __init__(self, config: Any, facts: Any) -> None:
         super().__init__()
@@ -93,6 +100,12 @@ def test_a_sound_task_or_model_is_not_suspected(lab: Any, part: str):
     facts = told(lab, part.replace("=", f"={HERE}:"))
     assert facts["token_targets"]["1"] == 1.0 and facts["later_tokens_seen"] < 1e-3
     assert not {"targets-shifted-twice", "targets-not-shifted", "padding-as-targets", "future-leaks"} & {*causes(lab)}
+
+
+def test_a_scaled_loss_of_a_task_of_the_users_own_is_not_blamed_on_the_first_weights(lab: Any):
+    lab.train(f"training.task={HERE}:Weighted")
+    assert lab.events("start")[0]["own_loss"] is True
+    assert "init-large" not in causes(lab)
 
 
 def test_a_task_of_ours_is_not_looked_at(lab: Any):

@@ -224,25 +224,26 @@ def _is_every_pair(difference: Any) -> bool:
 
 def _loss_node(root: Any) -> tuple[Any, bool] | None:
     """The loss function nearest to the loss; and whether it alone is the loss, as it is."""
-    waiting: list[tuple[Any, bool]] = [(root, True)]
+    waiting: list[tuple[Any, bool, bool]] = [(root, True, False)]
     for _ in range(MOST_NODES):
         if not waiting:
             return None
-        node, is_whole = waiting.pop(0)
+        node, is_whole, is_part = waiting.pop(0)
         if node is None:
             continue
         if node.name() in OBJECTIVES or _is_squared_error(node):
             return node, is_whole
-        goes_on = is_whole and (node.name() in SAME or _is_smoothed(node))
-        waiting += [(each, goes_on) for each, _ in node.next_functions]
+        is_smoothed = _is_smoothed(node)
+        goes_on = is_whole and (
+            node.name() in SAME or is_smoothed or (is_part and node.name().startswith("MulBackward"))
+        )
+        waiting += [(each, goes_on, is_smoothed) for each, _ in node.next_functions]
     return None
 
 
 def _is_smoothed(node: Any) -> bool:
-    """Cross entropy with label smoothing: a part of it, plus the same of all classes, each times a share. Its value for
-    a uniform guess is the same as without."""
-    if node.name().startswith("MulBackward"):
-        return any(each is not None and each.name() in OBJECTIVES for each, _ in node.next_functions)
+    """The sum in a cross entropy with label smoothing: a part of it, plus the same of all classes, each times a share.
+    Its value for a uniform guess is the same as without. A loss that is merely multiplied is no such sum."""
     if node.name() != "AddBackward0":
         return False
     ends = [
