@@ -58,4 +58,4 @@ def test_the_cause_comes_first_and_what_follows_from_it_is_a_line_each():
         "  └ causal_leak        follows from evaluation: earlier logits change",
         "  └ padding            follows from evaluation: logits differ",
     ]
-    assert lines[-1].startswith("1 passed, 1 remark, 4 failed by 2 causes, 0 skipped")
+    assert lines[-1].startswith("1 passed, 1 remark, 4 failed (2 causes), 0 skipped")

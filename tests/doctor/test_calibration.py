@@ -84,6 +84,20 @@ def test_causes_of_runs_that_look_alike_are_named_beside_those_of_rules_the_like
     assert found[0].remedy and found[0].override is None and "look like this one: the loss (high)" in found[0].evidence
 
 
+def test_the_likeliest_cause_of_a_run_with_something_wrong_is_no_remark_behind_less_likely_ones():
+    said = [of("init-large", 0.3), of("inputs-unscaled", 0.6, "info")]
+    found = calibrated(said, "fit", like(0.0), model())
+    assert [(each.cause, each.severity) for each in found] == [("inputs-unscaled", "warning"), ("init-large", "error")]
+    # What follows from another cause, what is not the likeliest, and what stands alone in a sound run stay remarks.
+    for others in (
+        [of("init-large", 0.3), of("inputs-unscaled", 0.6, "info", explained_by="init-large")],
+        [of("init-large", 0.7), of("inputs-unscaled", 0.6, "info")],
+        [of("inputs-unscaled", 0.6, "info")],
+    ):
+        found = calibrated(others, "fit", like(0.0), model())
+        assert found[-1].cause == "inputs-unscaled" and found[-1].severity == "info"
+
+
 def test_a_run_that_looks_healthy_has_remarks_unless_a_finding_is_more_likely_right_than_wrong():
     healthy, said = model(run=NEVER), [of("learning-rate-high", 0.4), of("overfitting", 0.7, "warning")]
     found = calibrated(said, "csv", like(0.9, labels_noisy=0.9), healthy)

@@ -49,7 +49,7 @@ def _counts(report: CheckReport) -> str:
         report.count("failed"),
         report.count("remark"),
     )
-    by_cause = f" by {causes} cause{'s' if causes > 1 else ''}" if causes < num_failed else ""
+    by_cause = f" ({causes} cause{'s' if causes > 1 else ''})" if causes < num_failed else ""
     remarks = f"{num_remarks} remark{'' if num_remarks == 1 else 's'}"
     return (
         f"{report.count('passed')} passed, {remarks}, {num_failed} failed{by_cause}, {report.count('skipped')} skipped"

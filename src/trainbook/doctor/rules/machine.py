@@ -140,7 +140,7 @@ def _of_single_batches(view: View, steps: np.ndarray, skipped: list[int]) -> Fin
             "it was finite in the batches between them, so the weights are not to blame"
         )
     elif not skipped and len(rows):
-        where = "steps up to " if len(between) else ""
+        where = "steps covered by " if len(between) else ""
         first = "by" if rows[0] in between else "at"
         evidence = (
             f"the loss was NaN or infinite in {where}{len(rows):,} logged row{'s' * (len(rows) > 1)}, first {first} "
