@@ -61,3 +61,8 @@ def test_records_without_text_are_told_behind_the_data(source: Path):
     assert "without text" not in dict(lines(source))["data"]
     source.write_text(source.read_text() + '{"text": " "}\n{"text": ""}\n')
     assert "; 2 records without text left out" in dict(lines(source))["data"]
+
+
+def test_a_batch_that_is_larger_than_the_data_is_told_before_the_first_step(source: Path):
+    assert "an update sees each 2.0 times" in dict(lines(source, "batch.global_batch_size=46"))["batch"]
+    assert "an update sees each" not in dict(lines(source, "batch.global_batch_size=20"))["batch"]

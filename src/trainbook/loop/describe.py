@@ -34,6 +34,8 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
         total / job.steps_per_epoch
     )  # of whole epochs, the last batch is short
     rows = "packed rows" if config.data.padding == "packed" and not data.train.equally_long else "sequences"
+    passes = batch.global_batch / job.num_samples
+    whole = f"; more than the {job.num_samples:,} there are: an update sees each {passes:.1f} times" * (passes > 1)
     compiled = ", compiled" if job.compiled else ""
     exact = f", {COST_OF_THE_SAME_BITS}" if config.training.deterministic else ""
     where = (
@@ -50,7 +52,7 @@ def describe(job: ConfiguredJob, device: torch.device) -> list[tuple[str, str]]:
             f"{config.data.tokenizer} tokenizer with {data.tokenizer.vocab_size:,} entries"
             f"{_skipped(job)}{_cut(job)}",
         ),
-        ("batch", f"{batch.global_batch} {rows}{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason})"),
+        ("batch", f"{batch.global_batch} {rows}{micro}, about {tokens_per_step:,.0f} tokens ({batch.reason}){whole}"),
         (
             "length",
             f"{_count(total, 'update')} = {epochs * tokens:,.0f} tokens = {epochs:,.2f} epochs; "
