@@ -57,6 +57,12 @@ def frozen(share: float, learned: float) -> RunRecord:
     return replace(of_fit(made), facts=facts)
 
 
+def watched_frozen(learned: float, **facts: Any) -> RunRecord:
+    """The same in the Trainer of Hugging Face, watched."""
+    made = frozen(0.998, learned)
+    return replace(made, origin="huggingface", facts={**made.facts, **facts})
+
+
 def fine_tuned(loss: Callable[[int], float], **facts: Any) -> RunRecord:
     """A pretrained model whose folder is no longer here."""
     record = run(each=losses(loss), each_evaluation=set_to(loss=loss), facts={"prior_loss": None, **facts})
@@ -826,6 +832,15 @@ CASES = [
         lambda: run(facts={"validation_prior_loss": 4.0}),
     ),
     Case("parameters-frozen", "layers-frozen", lambda: frozen(0.9, 0.6), lambda: frozen(0.9, 0.1)),
+    # A head on a pretrained model may learn little on purpose; one that learns nothing has nothing to build on.
+    Case("parameters-frozen", "layers-frozen", lambda: watched_frozen(1.0), lambda: watched_frozen(0.6)),
+    # A loss far below that of guessing is that of a pretrained model, and adapters are trained alone on purpose.
+    Case(
+        "parameters-frozen",
+        "layers-frozen",
+        lambda: watched_frozen(1.0, prior_loss=1.0),
+        lambda: watched_frozen(1.0, prior_loss=3.0),
+    ),
     Case("no-shuffling", "data-unshuffled", lambda: run("data.shuffle=false"), lambda: run()),
     Case(
         "judged-on-itself",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trainbook.doctor.curves import (
+    AS_GOOD_AS_GUESSING,
     FEW,
     SCALED,
     STARTS_BY,
@@ -301,7 +302,8 @@ def _without_gradient(view: View) -> list[str]:
     symptom="underfitting",
     looks_at="the share of parameters with requires_grad=False in a module of your own that learned little",
     thresholds=f"{MOST_FROZEN:.0%} of the parameters, and a loss that ends above {LITTLE_LEARNED:.0%} of the first "
-    "one; a warning if nothing was learned at all",
+    "one; a warning if nothing was learned at all. Of a watched run only then, not with LoRA, and not if the loss ends "
+    f"below {AS_GOOD_AS_GUESSING:.0%} of that of guessing, as that of a pretrained model does",
     source="reasoning: freezing may be intended, so it is only mentioned, and only where it may be the reason",
     fault="all layers but the last one frozen",
     causes=("layers-frozen",),
@@ -310,7 +312,7 @@ def _without_gradient(view: View) -> list[str]:
 def parameters_frozen(view: View) -> Iterator[Finding]:
     steps, losses = view.losses()
     trained, of_all = int(view.fact("num_trained")), int(view.fact("num_parameters"))
-    if view.record.origin != "fit" or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended:
+    if view.record.origin == "trainbook" or len(losses) < FEW or steps[0] > STARTS_BY or not view.has_ended:
         return
     evaluations = view.values("loss", "eval")
     first, last = float(losses[0]), float(np.median(losses[-5:]))
@@ -319,11 +321,15 @@ def parameters_frozen(view: View) -> Iterator[Finding]:
         last, name = float(evaluations.min()), "lowest validation loss"
     if trained > (1 - MOST_FROZEN) * of_all or last < LITTLE_LEARNED * first or first <= 0:
         return
+    learned_nothing = standstill_of(view) is not None
+    if view.record.origin != "fit" and (not learned_nothing or _trains_a_part_on_purpose(view, last)):
+        return  # a head or adapters on a pretrained model are no news there
+    share = 1 - trained / of_all
+    told = f"{share:.0%}" if share < 0.99 else f"{share:.1%}"
     evidence = (
-        f"{of_all - trained:,} of {of_all:,} parameters ({1 - trained / of_all:.0%}) are frozen; the first loss was "
+        f"{of_all - trained:,} of {of_all:,} parameters ({told}) are frozen; the first loss was "
         f"{first:.3g}, and the {name} is {last:.3g}"
     )
-    learned_nothing = standstill_of(view) is not None
     yield finding(
         "warning" if learned_nothing else "info",
         "layers-frozen",
@@ -334,6 +340,13 @@ def parameters_frozen(view: View) -> Iterator[Finding]:
         trained=trained,
         parameters=of_all,
     )
+
+
+def _trains_a_part_on_purpose(view: View, last: float) -> bool:
+    """Adapters, or a model that knew something before: its loss is below that of guessing without having fallen."""
+    guesses = [float(view.fact(name)) for name in ("uniform_loss", "prior_loss") if view.fact(name)]
+    knows = bool(guesses) and last < AS_GOOD_AS_GUESSING * min(guesses)
+    return knows or view.setting("model.lora_rank") is not None
 
 
 @rule(
